@@ -1,0 +1,42 @@
+# Everything a fresh machine needs is Python >= 3.11, git and make.
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+# The venv's own programs, so that no activation is needed.
+BIN    := .venv/bin
+ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test slow lint format plans check bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+venv: .venv/ready ## make .venv with edbc and what its development needs
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+demo: venv ## compile a tree-LSTM, run it on built-in samples, compare with eager PyTorch
+	$(BIN)/edbc compile models/tree_lstm.py -o build/tree_lstm.yaml
+	$(BIN)/edbc run build/tree_lstm.yaml --batch-size 64 --verify --against eager
+
+test: venv ## run the tests (under ten minutes on two cores)
+	$(BIN)/python -m pytest
+
+slow: venv ## run every test, the slow ones too
+	$(BIN)/python -m pytest --slow
+
+lint: venv ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv ## let ruff rewrite the layout of the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what the targets above made
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

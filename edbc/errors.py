@@ -1,0 +1,75 @@
+"""Every exception that edbc raises on purpose, each with the exit code that the command line gives it.
+
+Wording: `<where>: expected <X>, got <Y>; <what to do>`. The codes are the command line's contract:
+
+====  =======================================================================
+code  meaning
+====  =======================================================================
+1     check failed: a regression, or outputs differ from the reference
+2     usage (click's own)
+3     plan, model file or input invalid
+4     plan stale, or environment incompatible with it
+5     model not supported, with file and line
+====  =======================================================================
+"""
+
+from __future__ import annotations
+
+
+class EdbcError(Exception):
+    """Base class; `exit_code` is what the command line exits with, `kind` the same as a word for JSON output."""
+
+    exit_code = 3
+    kind = "invalid"
+
+
+class CheckFailed(EdbcError):
+    """A guarded metric regressed, or batched outputs differ from eager ones."""
+
+    exit_code = 1
+    kind = "check-failed"
+
+
+class ModelError(EdbcError):
+    """The model file cannot be used as one: missing functions, wrong config, an exception while it is built."""
+
+
+class InputError(EdbcError):
+    """An input file or an instance is broken; the message names file and line."""
+
+
+class GraphError(EdbcError):
+    """A dataflow graph breaks one of its invariants (see `Graph.lint`)."""
+
+
+class ScheduleError(EdbcError):
+    """A schedule does not cover its graph, breaks its order or mixes types."""
+
+
+class LayoutError(EdbcError):
+    """A layout is illegal: a variable missing, repeated, overlapping or outside its arena."""
+
+
+class PlanError(EdbcError):
+    """A plan file is not a plan, or contradicts itself; the message names file and line."""
+
+
+class StaleError(EdbcError):
+    """The plan was compiled from something else than what is here now: model, config, weights."""
+
+    exit_code = 4
+    kind = "stale"
+
+
+class DeviceError(EdbcError):
+    """The environment lacks what was asked for: no GPU, not enough memory."""
+
+    exit_code = 4
+    kind = "environment"
+
+
+class UnsupportedError(EdbcError):
+    """The model does something that batching cannot reproduce; the message names the user's file and line."""
+
+    exit_code = 5
+    kind = "unsupported"
