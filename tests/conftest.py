@@ -1,0 +1,52 @@
+"""Options and fixtures that every test may use.
+
+`--data DIR` (or `$EDBC_DATA`) names the folder with the shared data sets; without it `../shared/data` beside the
+repository is tried. Tests that need a file from it skip, and say so, where it is absent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Two switches: where the data is, and whether to run what takes minutes."""
+    parser.addoption("--data", default=None, help="folder with the shared data sets (default: $EDBC_DATA)")
+    parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip slow tests unless asked, and CUDA tests where there is no device; both with their reason."""
+    if not config.getoption("--slow"):
+        skip_slow = pytest.mark.skip(reason="slow: run with --slow")
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(skip_slow)
+    cuda_items = [item for item in items if "cuda" in item.keywords]
+    if cuda_items:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in cuda_items:
+                item.add_marker(pytest.mark.skip(reason="cuda: no CUDA device here"))
+
+
+@pytest.fixture(scope="session")
+def data_dir(request: pytest.FixtureRequest) -> Path:
+    """The folder with the shared data sets, or a skip."""
+    named = request.config.getoption("--data") or os.environ.get("EDBC_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no data at {folder}; name it with --data DIR or EDBC_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The repository's root."""
+    return REPOSITORY
