@@ -1,0 +1,150 @@
+"""Native loops over a recording. Each has a plain-Python reference in the tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+MAX_FIELDS = 8
+"""Sums over the same operands that are merged into one node, at most."""
+_SEARCH = 16
+"""Earlier sums with the same first operand that are compared, at most: bounds the worst case."""
+
+
+@njit(cache=True)
+def absorbed_sums(is_sum, ptr, refs, value_node, value_uses):  # type: ignore[no-untyped-def]
+    """Which sums live on only as the first term of another sum: `absorber[v]` is that sum, or -1. O(operands)."""
+    n = len(is_sum)
+    absorber = np.full(n, -1, np.int64)
+    for v in range(n):
+        if not is_sum[v]:
+            continue
+        first = refs[ptr[v]]
+        if first >= 0 and value_uses[first] == 1 and is_sum[value_node[first]]:
+            absorber[value_node[first]] = v
+    return absorber
+
+
+@njit(cache=True)
+def chain_terms(is_sum, absorber, ptr, refs, value_node):  # type: ignore[no-untyped-def]
+    """Terms of every sum that is not absorbed, in the order in which the user's code adds them, as CSR over nodes."""
+    n = len(is_sum)
+    start = np.zeros(n + 1, np.int64)
+    for v in range(n):
+        length = 0
+        if is_sum[v] and absorber[v] < 0:
+            u = v
+            while True:
+                first = refs[ptr[u]]
+                if first >= 0 and absorber[value_node[first]] == u:
+                    length += 1
+                    u = value_node[first]
+                else:
+                    length += 2
+                    break
+        start[v + 1] = start[v] + length
+    terms = np.empty(start[n], np.int64)
+    for v in range(n):
+        if start[v + 1] == start[v]:
+            continue
+        at = start[v + 1] - 1
+        u = v
+        while at > start[v]:
+            terms[at] = refs[ptr[u] + 1]
+            at -= 1
+            if at > start[v]:
+                u = value_node[refs[ptr[u]]]
+        terms[at] = refs[ptr[u]]
+    return start, terms
+
+
+@njit(cache=True)
+def merge_sums(start, terms, value_node):  # type: ignore[no-untyped-def]
+    """Sums over the same operand nodes (of h and of c, say) become fields of one node.
+
+    Returns `leader` (the sum whose node a sum joins, itself when it leads, -1 for other nodes) and `field`.
+    """
+    n = len(start) - 1
+    leader = np.full(n, -1, np.int64)
+    field = np.zeros(n, np.int64)
+    num_fields = np.zeros(n, np.int64)
+    previous = np.full(n, -1, np.int64)
+    newest = np.full(len(value_node) + 1, -1, np.int64)
+    for v in range(n):
+        length = start[v + 1] - start[v]
+        if length == 0:
+            continue
+        leader[v] = v
+        num_fields[v] = 1
+        first = terms[start[v]]
+        if first < 0:
+            continue
+        key = value_node[first]
+        u = newest[key]
+        for _ in range(_SEARCH):
+            if u < 0:
+                break
+            if start[u + 1] - start[u] == length and num_fields[u] < MAX_FIELDS:
+                same = True
+                different = False
+                for i in range(length):
+                    a = terms[start[v] + i]
+                    b = terms[start[u] + i]
+                    if a < 0 or b < 0 or value_node[a] != value_node[b]:
+                        same = False
+                        break
+                    different = different or a != b
+                if same and different:
+                    leader[v] = u
+                    field[v] = num_fields[u]
+                    num_fields[u] += 1
+                    break
+            u = previous[u]
+        if leader[v] == v:
+            previous[v] = newest[key]
+            newest[key] = v
+    return leader, field, num_fields
+
+
+@njit(cache=True)
+def write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, value_base, fused_of_value):  # type: ignore[no-untyped-def]
+    """Nodes that remain, their CSR operands (still as values) and the new value of every old one.
+
+    `kept` lists the old nodes in order; a merged sum's operands come item by item, within an item field by field.
+    `fused_of_value` is filled with `kept position * MAX_FIELDS + field` for outputs of sums, -1 elsewhere.
+    """
+    n = len(leader)
+    kept = np.empty(n, np.int64)
+    position = np.full(n, -1, np.int64)
+    count = 0
+    total = 0
+    for v in range(n):
+        if absorber[v] >= 0 or (leader[v] >= 0 and leader[v] != v):
+            continue
+        kept[count] = v
+        position[v] = count
+        count += 1
+        if leader[v] == v:
+            total += (start[v + 1] - start[v]) * num_fields[v]
+        else:
+            total += ptr[v + 1] - ptr[v]
+    new_ptr = np.zeros(count + 1, np.int64)
+    new_refs = np.empty(total, np.int64)
+    for i in range(count):
+        v = kept[i]
+        at = new_ptr[i]
+        if leader[v] == v:
+            new_ptr[i + 1] = at + (start[v + 1] - start[v]) * num_fields[v]
+        else:
+            for j in range(ptr[v], ptr[v + 1]):
+                new_refs[at] = refs[j]
+                at += 1
+            new_ptr[i + 1] = at
+    for v in range(n):
+        if leader[v] < 0 or absorber[v] >= 0:
+            continue
+        i = position[leader[v]]
+        for k in range(start[v + 1] - start[v]):
+            new_refs[new_ptr[i] + k * num_fields[leader[v]] + field[v]] = terms[start[v] + k]
+        fused_of_value[value_base[v]] = i * MAX_FIELDS + field[v]
+    return kept[:count], new_ptr, new_refs

@@ -1,0 +1,66 @@
+"""Which torch functions are views, look at values, draw random numbers or change tensors.
+
+Functions are known by name: `torch.sigmoid`, `Tensor.sigmoid` and `F.sigmoid` are one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+VIEWS = frozenset(
+    "getitem select narrow view reshape view_as t T mT transpose swapaxes swapdims permute movedim squeeze unsqueeze "
+    "flatten unflatten chunk split tensor_split unbind expand broadcast_to diagonal ravel contiguous detach clone "
+    "alias positive".split()
+)
+"""One tensor and constants in; what comes out holds elements of that tensor and nothing else."""
+
+IDENTITIES = frozenset("contiguous detach clone alias positive".split())
+"""Views that return the same elements in the same shape (in-place changes being refused, a copy is one too)."""
+
+CASTS = frozenset("to float double half bfloat16 type_as type cpu cuda".split())
+"""Identities when the dtype stays."""
+
+LOOKS = frozenset(
+    "item tolist numpy bool int float index len_ array equal allclose is_nonzero nonzero argwhere unique "
+    "unique_consecutive masked_select bincount isclose_all".split()
+)
+"""They need values, or make a shape that depends on values."""
+
+RANDOM = frozenset(
+    "bernoulli multinomial normal rand_like randn_like randint_like poisson dropout1d dropout2d dropout3d dropout "
+    "alpha_dropout feature_dropout feature_alpha_dropout rrelu gumbel_softmax".split()
+)
+"""They draw random numbers (dropout and its like only while training)."""
+
+ONLY_IN_TRAINING = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu".split())
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The operation's name: `__getitem__` gives `getitem`, `Tensor.T.__get__` is named by the caller."""
+    name = getattr(function, "__name__", "") or type(function).__name__
+    if name == "__get__":
+        owner = getattr(function, "__self__", None)
+        name = getattr(owner, "__name__", "get")
+    if name.startswith("__") and name.endswith("__"):
+        return name.strip("_")
+    return name.removeprefix("_VF.")
+
+
+def changes_in_place(function: Callable[..., Any], name: str, kwargs: dict[str, Any]) -> bool:
+    """True for `add_`, `__iadd__`, `__setitem__`, `out=` and `inplace=True`."""
+    raw = getattr(function, "__name__", "")
+    if raw.startswith("__i") and raw not in ("__invert__", "__index__", "__int__", "__iter__"):
+        return True
+    if raw in ("__setitem__", "__set__"):
+        return True
+    if raw.endswith("_") and not raw.endswith("__"):
+        return True
+    return kwargs.get("out") is not None or kwargs.get("inplace") is True
+
+
+def is_constant_index(index: Any) -> bool:
+    """True for what makes indexing a view: integers, slices, None, Ellipsis, and tuples of them."""
+    if isinstance(index, tuple):
+        return all(map(is_constant_index, index))
+    return index is None or index is Ellipsis or type(index) in (int, slice)

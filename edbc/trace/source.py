@@ -1,0 +1,52 @@
+"""Where in the user's own code a recorded operation stands."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+
+_HERE = str(Path(__file__).resolve().parent.parent)
+
+
+def _is_library(filename: str) -> bool:
+    """True for frames of edbc itself and of torch, which are never what an author wants to read in a message."""
+    return filename.startswith((_HERE, "<")) or "/torch/" in filename.replace("\\", "/")
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that belongs to the user's code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_location() -> str:
+    """`model.py:41` for the innermost line of the user's code, or `<unknown>`."""
+    frame = user_frame()
+    if frame is None:
+        return "<unknown>"
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@lru_cache(maxsize=256)
+def _stores(code: CodeType) -> dict[int, str]:
+    """Offset of each call or operator whose result goes straight into a local variable, with that variable's name."""
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
+    return {
+        before.offset: str(after.argval)
+        for before, after in zip(instructions, instructions[1:], strict=False)
+        if after.opname == "STORE_FAST"
+    }
+
+
+def assigned_name() -> str | None:
+    """The local variable that the operation being recorded is assigned to (`i` in `i = torch.sigmoid(x)`), if any.
+
+    Only for names in plans; nothing depends on it.
+    """
+    frame = user_frame()
+    return None if frame is None else _stores(frame.f_code).get(frame.f_lasti)

@@ -1,0 +1,338 @@
+"""What the user's code handles while it is recorded: stand-ins for tensors.
+
+Definitions.
+
+(1) A *slot* is how an operand enters a signature: the class of the value it is taken from, the views on the way, and
+    the shape and dtype that result. Equal slots are one object, so that signatures compare by identity.
+(2) A `Value` stands for a tensor that differs from node to node: output of a node (`ref >= 0`: numbers of outputs in
+    order of recording) or an external (`ref < 0`: external `-1 - ref`).
+(3) A `Shared` stands for a parameter or buffer of the model: the same for all nodes.
+(4) `Rows` stands for several rows of a table, looked up in one call and not yet used.
+
+Views, indexing with constants and iteration make new stand-ins and no nodes. Asking for a tensor's VALUE (`if`,
+`.item()`, `int(t)`) raises UnsupportedError with the user's file and line: the graph of a mini-batch must not depend on
+values that do not exist yet. In-place changes raise it too, because two names may share the tensor that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from edbc.errors import UnsupportedError
+from edbc.graph import ValueClass
+from edbc.trace.source import user_location
+
+if TYPE_CHECKING:
+    from edbc.trace.recorder import Recorder
+    from edbc.trace.table import SharedRef
+
+_NAME_OF_DTYPE = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
+    torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+_DTYPE_OF_NAME = {name: dtype for dtype, name in _NAME_OF_DTYPE.items()}
+
+
+def class_of(tensor: torch.Tensor) -> ValueClass:
+    """The value class of a tensor."""
+    return ValueClass(tuple(tensor.shape), _NAME_OF_DTYPE[tensor.dtype])
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype that `f32` and its like name."""
+    return _DTYPE_OF_NAME[name]
+
+
+class Slot:
+    """Definition (1). `views` is a chain of `(function, template, output index)`, applied to a value of `base`."""
+
+    __slots__ = ("base", "dtype", "shape", "text", "views")
+
+    def __init__(self, base: ValueClass, views: tuple[Any, ...], shape: torch.Size, dtype: torch.dtype, text: str):
+        self.base = base
+        self.views = views
+        self.shape = shape
+        self.dtype = dtype
+        self.text = text
+
+    def meta(self) -> torch.Tensor:
+        """A tensor of this shape and dtype that holds no data."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+def refuse(what: str, remedy: str) -> NoReturn:
+    """Raise UnsupportedError at the user's line."""
+    raise UnsupportedError(f"{user_location()}: {what}; {remedy}")
+
+
+_LOOK = "the value of a tensor was asked for while recording"
+_LOOK_REMEDY = (
+    "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), move the "
+    "decision into a cell, or take it from the instance"
+)
+_IN_PLACE_REMEDY = "another name may share the tensor; write the result to a new variable (h = h + x)"
+
+
+class Symbol:
+    """What Value, Shared and Rows have in common: they answer every torch function and tensor method by recording."""
+
+    __slots__ = ()
+    rec: Recorder
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # users write isinstance(x, torch.Tensor)
+        return torch.Tensor
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return find_recorder((args, kwargs)).function(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(torch.Tensor, name, None)
+        if method is None or name.startswith("__"):
+            raise AttributeError(f"a tensor has no attribute {name!r}")
+        if name in ("data", "grad"):
+            refuse(f"'.{name}' of a tensor was used while recording", "use the tensor itself")
+        if not callable(method):  # properties: T, mT, real, ...
+            return self.rec.function(method.__get__, (self,), {}, name=name)
+        return lambda *args, **kwargs: self.rec.function(method, (self, *args), kwargs)
+
+    def _meta(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    shape = property(lambda self: self._meta().shape)
+    dtype = property(lambda self: self._meta().dtype)
+    ndim = property(lambda self: self._meta().ndim)
+    device = property(lambda self: self.rec.device)
+    requires_grad = property(lambda self: False)
+    is_sparse = property(lambda self: False)
+    is_nested = property(lambda self: False)
+    is_quantized = property(lambda self: False)
+    is_cuda = property(lambda self: self.rec.device.type == "cuda")
+    layout = property(lambda self: torch.strided)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self._meta().ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self._meta().size() if dim is None else self._meta().size(dim)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self._meta().numel()
+
+    def is_floating_point(self) -> bool:
+        """True for floating dtypes."""
+        return self._meta().is_floating_point()
+
+    def is_complex(self) -> bool:
+        """True for complex dtypes."""
+        return self._meta().is_complex()
+
+    def __len__(self) -> int:
+        return len(self._meta())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        refuse("a recorded tensor was changed in place by indexing", _IN_PLACE_REMEDY)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def _look(self, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse(_LOOK, _LOOK_REMEDY)
+
+    __bool__ = __int__ = __float__ = __index__ = __complex__ = __contains__ = __array__ = _look
+    item = tolist = numpy = __dlpack__ = is_nonzero = equal = allclose = _look
+
+    def __repr__(self) -> str:
+        meta = self._meta()
+        return f"<recorded {str(meta.dtype).removeprefix('torch.')} tensor of shape {tuple(meta.shape)}>"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+    def __add__(self, other: Any) -> Any:
+        return self.rec.add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.rec.add(other, self)
+
+
+def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[[Any, Any], Any]:
+    def record(self: Any, other: Any) -> Any:
+        return self.rec.function(function, (other, self) if swapped else (self, other), {})
+
+    return record
+
+
+for _name, _function in {
+    "sub": torch.sub, "mul": torch.mul, "truediv": torch.true_divide, "matmul": torch.matmul,
+    "pow": torch.pow, "floordiv": torch.floor_divide, "mod": torch.remainder,
+    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
+}.items():  # fmt: skip
+    setattr(Symbol, f"__{_name}__", _operator(_function))
+    setattr(Symbol, f"__r{_name}__", _operator(_function, swapped=True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Symbol, f"__{_name}__", _operator(getattr(torch, _name)))
+for _name, _function in {"neg": torch.neg, "abs": torch.abs, "invert": torch.bitwise_not, "pos": torch.positive}.items():
+    setattr(Symbol, f"__{_name}__", lambda self, _f=_function: self.rec.function(_f, (self,), {}))
+
+
+def _refuse_in_place(self: Any, *args: Any) -> NoReturn:
+    refuse("a recorded tensor was changed in place (+= or a method ending in '_')", _IN_PLACE_REMEDY)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
+    setattr(Symbol, f"__i{_name}__", _refuse_in_place)
+Symbol.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
+
+
+class Value(Symbol):
+    """Definition (2)."""
+
+    __slots__ = ("rec", "ref", "slot")
+
+    def __init__(self, rec: Recorder, ref: int, slot: Slot):
+        self.rec = rec
+        self.ref = ref
+        self.slot = slot
+
+    def _meta(self) -> torch.Tensor:
+        return self.slot.meta()
+
+    shape = property(lambda self: self.slot.shape)
+    dtype = property(lambda self: self.slot.dtype)
+
+
+class Shared(Symbol):
+    """Definition (3): `tensor` is the model's own parameter or buffer, `name` its dotted name in the model.
+
+    `views` are the views taken of it, outermost last; `tensor` has them applied.
+    """
+
+    __slots__ = ("_derived", "name", "rec", "row_slot", "source", "tensor", "views")
+
+    def __init__(self, rec: Recorder, name: str, tensor: torch.Tensor, views: tuple[Any, ...] = ()):
+        self.rec = rec
+        self.name = name
+        self.tensor = tensor
+        self.views = views
+        self._derived: dict[Any, Any] = {}
+        self.row_slot = None
+        self.source = -1
+        if tensor.ndim:
+            self.source = rec.table.source(self.ref(), tensor)
+            self.row_slot = rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
+
+    def ref(self) -> SharedRef:
+        """The reference that stands for it in templates."""
+        from edbc.trace.table import SharedRef
+
+        return SharedRef(self.name, self.views)
+
+    def viewed(self, key: Any, views: Callable[[torch.Tensor], Any]) -> Any:
+        """A view of it, made by `views(tensor)` as `(outputs, tensors, steps)` and remembered under `key`."""
+        known = self._derived.get(key)
+        if known is None:
+            outputs, tensors, steps = views(self.tensor)
+            shared = [
+                Shared(self.rec, self.name, tensor, (*self.views, step))
+                for tensor, step in zip(tensors, steps, strict=True)
+            ]
+            known = self._derived[key] = (outputs, shared)
+        return known
+
+    def _meta(self) -> torch.Tensor:
+        return self.tensor.to("meta")
+
+    shape = property(lambda self: self.tensor.shape)
+    dtype = property(lambda self: self.tensor.dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            return self.lookup(index)
+        if isinstance(index, torch.Tensor) and type(index) is torch.Tensor and not index.is_floating_point():
+            if index.ndim == 0 and index.dtype is not torch.bool:
+                return self.lookup(int(index))
+            if index.ndim == 1 and index.dtype is not torch.bool:
+                return Rows(self, index.tolist())
+        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+
+    def lookup(self, index: int) -> Value:
+        """Row `index` as an external. Raises IndexError as a tensor would."""
+        rows = self.tensor.shape[0] if self.row_slot is not None else 0
+        if not -rows <= index < rows:
+            raise IndexError(f"index {index} is out of bounds for {self.name} with {rows} rows")
+        assert self.row_slot is not None
+        return self.rec.external(self.source, index if index >= 0 else index + rows, self.row_slot)
+
+
+class Rows(Symbol):
+    """Definition (4). Taking one row makes one external; any other use records an embedding of all rows."""
+
+    __slots__ = ("indices", "table", "whole")
+
+    def __init__(self, table: Shared, indices: list[int]):
+        self.table = table
+        self.indices = indices
+        self.whole: Value | None = None
+
+    @property
+    def rec(self) -> Recorder:  # type: ignore[override]
+        return self.table.rec
+
+    def _meta(self) -> torch.Tensor:
+        return torch.empty((len(self.indices), *self.table.shape[1:]), dtype=self.table.dtype, device="meta")
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            return self.table.lookup(self.indices[index])
+        if type(index) is slice:
+            return Rows(self.table, self.indices[index])
+        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+
+    def unbind(self, dim: int = 0) -> Any:
+        """The rows one by one."""
+        if dim == 0:
+            return tuple(self)
+        return self.rec.function(torch.unbind, (self, dim), {})
+
+    def materialise(self) -> Value:
+        """All rows as one value, `(k, *row)`: the embedding node that any use but taking a row needs."""
+        if self.whole is None:
+            indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
+            self.whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), {})
+        return self.whole
+
+
+def find_recorder(tree: Any) -> Recorder:
+    """The recorder of the first stand-in among (nested) arguments."""
+    stack = [tree]
+    while stack:
+        item = stack.pop()
+        kind = type(item)
+        if kind in (Value, Shared, Rows):
+            return item.rec
+        if kind in (tuple, list):
+            stack.extend(reversed(item))
+        elif kind is dict:
+            stack.extend(item.values())
+    raise UnsupportedError(f"{user_location()}: a torch function got recorded tensors in a container that is not a "
+                           "list, tuple or dict; pass them in one of those")
