@@ -2,7 +2,8 @@
 
 Each instance hides a random order of n leaves and reduces the universal tree by n / 4 random intervals of it, of mean
 length 8, as the rows of a matrix with the consecutive-ones property. A second family has only pairs of neighbours, n of
-them, and ends in one Q-node over all leaves. Prints medians over repetitions; the last column should stay level.
+them, and ends in one Q-node over all leaves. Prints medians over repetitions; the last column should stay level. The
+garbage collector is off while the clock runs: its full collections look at every object there is, again and again.
 
     python benchmarks/pqtree.py [--max-leaves 100000] [--repeat 3]
 """
@@ -10,6 +11,7 @@ them, and ends in one Q-node over all leaves. Prints medians over repetitions; t
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import statistics
 import time
@@ -40,10 +42,13 @@ def neighbours(leaves: int, rng: random.Random) -> Instance:
 
 def seconds(leaves: int, subsets: Instance) -> float:
     """Time to make the universal tree and reduce it by all subsets, which must succeed."""
+    gc.collect()
+    gc.disable()
     start = time.perf_counter()
     tree = PQTree(range(leaves))
     feasible = all(tree.reduce(subset) for subset in subsets)
     elapsed = time.perf_counter() - start
+    gc.enable()
     if not feasible:
         raise SystemExit(f"{leaves} leaves: an interval of the hidden order was refused")
     return elapsed

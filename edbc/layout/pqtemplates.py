@@ -94,7 +94,7 @@ class Reduction:
         return self._bubble() and self._match_all()
 
     def run(self) -> tuple[PQNode, ...] | None:
-        """After `match`: the nodes that hold exactly S, in chain order, or None when the tree would have to change.
+        """After `match`: the nodes that hold exactly S, one beside the other; None when the tree would have to change.
 
         One full node, or two or more neighbouring children of a Q-node.
         """

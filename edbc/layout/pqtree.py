@@ -184,7 +184,7 @@ class PQTree:
         Returns
         -------
         tuple of PQNode or None
-            One node, or neighbouring children of one Q-node in the order in which the tree holds them. None when the
+            One node, or neighbouring children of one Q-node in the order of its chain or the reverse. None when the
             tree has an order in which `subset` is not consecutive, and for the empty set. O(pertinent subtree).
 
         Examples
@@ -258,10 +258,10 @@ class PQTree:
             count *= factorial(len(node.members)) if node.kind == "P" else 2 if node.kind == "Q" else 1
         return count
 
-    def copy(self) -> PQTree:
-        """A tree of its own with the same structure and the same elements."""
+    def copy(self, twin: dict[PQNode, PQNode] | None = None) -> PQTree:
+        """A tree of its own with the same structure and elements; `twin` receives the copy of each node."""
         result = PQTree(())
-        twin: dict[PQNode, PQNode] = {}
+        twin = {} if twin is None else twin
         for node in reversed(list(self.nodes())):
             children = [twin[child] for child in node.children]
             twin[node] = _node_over(children, node.kind) if children else result._add_leaf(node.element)
