@@ -83,8 +83,11 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def build(recording: Recording) -> Capture:
-    """The Capture of a recording. O(nodes + operands), vectorised but for the results' nests."""
+def build(recording: Recording, fuse_sums: bool = True) -> Capture:
+    """The Capture of a recording. O(nodes + operands), vectorised but for the results' nests.
+
+    Without `fuse_sums` nodes are exactly what was recorded, an addition each (cells are read so).
+    """
     table = recording.table
     entries = np.asarray(recording.entries, np.int64)
     refs = np.asarray(recording.refs, np.int64)
@@ -102,7 +105,7 @@ def build(recording: Recording) -> Capture:
     node_type = of_entry.type_index[entries]
     is_sum = of_entry.is_sum[entries]
     value_output = np.arange(value_base[-1]) - value_base[value_node]
-    if is_sum.any():
+    if fuse_sums and is_sum.any():
         node_type, ptr, refs, value_node, value_output = _fuse_sums(
             table, entries, node_type, is_sum, ptr, refs, value_base, value_node, value_output, result_refs
         )

@@ -1,0 +1,110 @@
+"""Native loops that turn a schedule into rows of arenas. Each has a plain-Python reference in the tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, variadic, output_class, external_class,
+                 external_use, num_classes):  # type: ignore[no-untyped-def]  # fmt: skip
+    """A row for every value.
+
+    The arena of a class holds first the externals, in the order in which batches read them (operand by operand, so that
+    an operand that only one batch reads is a contiguous run), then the outputs of batches in schedule order.
+    Externals with `external_use` (results of the mini-batch) that no node reads come last among the externals.
+
+    Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_rows (classes,).
+    """
+    num_batches = len(batch_type)
+    n = len(nodes)
+    batch_of = np.empty(n, np.int64)
+    position = np.empty(n, np.int64)
+    external_row = np.full(len(external_class), -1, np.int64)
+    class_rows = np.zeros(num_classes, np.int64)
+    for b in range(num_batches):
+        t = batch_type[b]
+        first, last = batch_ptr[b], batch_ptr[b + 1]
+        fields = max(arity[t], 1)
+        for p in range(first, last):
+            batch_of[nodes[p]] = b
+            position[nodes[p]] = p - first
+        for k in range(fields):
+            for p in range(first, last):
+                v = nodes[p]
+                stop = operand_ptr[v + 1]
+                at = operand_ptr[v] + k
+                while at < stop:
+                    if operands[at] < 0:
+                        e = -1 - operands[at]
+                        if external_row[e] < 0:
+                            external_row[e] = class_rows[external_class[e]]
+                            class_rows[external_class[e]] += 1
+                    if not variadic[t]:
+                        break
+                    at += fields
+    for e in range(len(external_class)):
+        if external_row[e] < 0 and external_use[e]:
+            external_row[e] = class_rows[external_class[e]]
+            class_rows[external_class[e]] += 1
+    output_row = np.full((num_batches, output_class.shape[1]), -1, np.int64)
+    for b in range(num_batches):
+        for j in range(output_class.shape[1]):
+            c = output_class[batch_type[b], j]
+            if c >= 0:
+                output_row[b, j] = class_rows[c]
+                class_rows[c] += batch_ptr[b + 1] - batch_ptr[b]
+    return batch_of, position, output_row, external_row, class_rows
+
+
+@njit(cache=True)
+def operand_rows(batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, batch_of, position,
+                 output_row, external_row):  # type: ignore[no-untyped-def]  # fmt: skip
+    """The arena row of every operand, batch by batch and within a batch operand by operand.
+
+    Operand k of batch b occupies `rows[start[b] + k * items[b] : start[b] + (k + 1) * items[b]]`, where `items[b]` is
+    the number of nodes, or of items to be summed when the type is variadic; `segment` then says to which position of
+    the batch an item belongs. `run[b, k]` is the first row when the rows are a contiguous ascending run, else -1.
+    """
+    num_batches = len(batch_type)
+    max_arity = 1
+    for t in range(len(arity)):
+        max_arity = max(max_arity, arity[t])
+    rows = np.empty(len(operands), np.int64)
+    segment = np.empty(len(operands), np.int64)
+    start = np.zeros(num_batches + 1, np.int64)
+    items = np.zeros(num_batches, np.int64)
+    run = np.full((num_batches, max_arity), -1, np.int64)
+    for b in range(num_batches):
+        t = batch_type[b]
+        fields = arity[t]
+        total = 0
+        for p in range(batch_ptr[b], batch_ptr[b + 1]):
+            total += operand_ptr[nodes[p] + 1] - operand_ptr[nodes[p]]
+        items[b] = total // max(fields, 1)
+        start[b + 1] = start[b] + total
+        for k in range(fields):
+            at = start[b] + k * items[b]
+            begin = at
+            contiguous = True
+            for p in range(batch_ptr[b], batch_ptr[b + 1]):
+                v = nodes[p]
+                i = operand_ptr[v] + k
+                while i < operand_ptr[v + 1]:
+                    u = operands[i]
+                    if u < 0:
+                        row = external_row[-1 - u]
+                    else:
+                        row = output_row[batch_of[u], operand_output[i]] + position[u]
+                    if at > begin and row != rows[at - 1] + 1:
+                        contiguous = False
+                    rows[at] = row
+                    segment[at] = p - batch_ptr[b]
+                    at += 1
+                    if not variadic[t]:
+                        break
+                    i += fields
+            if contiguous and at > begin:
+                run[b, k] = rows[begin]
+    return rows, segment, start, items, run

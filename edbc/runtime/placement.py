@@ -1,0 +1,91 @@
+"""Where every value of a mini-batch lives: one arena per value class, in schedule order.
+
+Definitions.
+
+(1) The *arena* of a value class is a matrix with one row per value. Externals come first, in the order in which batches
+    read them; then every batch writes its outputs as one contiguous slice.
+(2) An operand of a batch whose rows are a contiguous run is read in place; any other needs a gather.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edbc.graph import Graph, ValueClass
+from edbc.schedule.schedule import Schedule
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Rows for one graph and schedule; see `runtime.kernels` for the arrays' meaning. b batches, k externals."""
+
+    classes: tuple[ValueClass, ...]
+    class_index: dict[ValueClass, int]
+    class_rows: Longs  # (classes,)
+    batch_of: Longs  # (n,)
+    position: Longs  # (n,)
+    output_row: Longs  # (b, outputs)
+    external_row: Longs  # (k,) -1 where nobody reads it
+    rows: Longs  # (operand entries,)
+    segment: Longs  # (operand entries,)
+    start: Longs  # (b + 1,)
+    items: Longs  # (b,)
+    run: Longs  # (b, operands)
+
+    @property
+    def gathered_rows(self) -> int:
+        """Operand rows that need a gather."""
+        in_run = (self.run >= 0).sum(axis=1)
+        return int(self.start[-1] - (in_run * self.items).sum())
+
+    def value_rows(self, nodes: Longs, outputs: Longs) -> Longs:
+        """Rows of values given as (node or -1 - external, output)."""
+        internal = nodes >= 0
+        safe = np.where(internal, nodes, 0)
+        if not len(self.batch_of):
+            return self.external_row[-1 - nodes]
+        of_nodes = self.output_row[self.batch_of[safe], outputs] + self.position[safe]
+        if internal.all():
+            return of_nodes
+        of_externals = self.external_row[np.where(internal, 0, -1 - nodes)]
+        return np.where(internal, of_nodes, of_externals)
+
+    def arena_bytes(self, element_bytes: int) -> int:
+        """Bytes of all arenas when every element takes `element_bytes`."""
+        sizes = np.array([c.size for c in self.classes], np.int64)
+        return int((self.class_rows * sizes).sum()) * element_bytes
+
+
+def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
+    """A row for every value of the graph under a schedule. O(nodes + operands)."""
+    from edbc.runtime import kernels
+
+    classes = tuple(dict.fromkeys(
+        [c for t in graph.types for c in (*t.operands, *t.outputs)] + list(graph.classes)
+    ))  # fmt: skip
+    class_index = {c: i for i, c in enumerate(classes)}
+    arity = np.array([len(t.operands) for t in graph.types], np.int64)
+    variadic = np.array([t.variadic for t in graph.types], np.bool_)
+    width = max((len(t.outputs) for t in graph.types), default=1)
+    output_class = np.full((max(graph.num_types, 1), width), -1, np.int64)
+    for i, node_type in enumerate(graph.types):
+        output_class[i, : len(node_type.outputs)] = [class_index[c] for c in node_type.outputs]
+    of_graph = np.array([class_index[c] for c in graph.classes], np.int64)
+    external_class = of_graph[graph.external_class] if len(of_graph) else np.zeros(0, np.int64)
+    external_use = np.zeros(graph.num_externals, np.bool_)
+    external_use[-1 - result_nodes[result_nodes < 0]] = True
+    batch_of, position, output_row, external_row, class_rows = kernels.place_values(
+        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands, arity, variadic,
+        output_class, external_class, external_use, len(classes),
+    )  # fmt: skip
+    rows, segment, start, items, run = kernels.operand_rows(
+        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
+        graph.operand_output, arity, variadic, batch_of, position, output_row, external_row,
+    )  # fmt: skip
+    return Placement(classes, class_index, class_rows, batch_of, position, output_row, external_row, rows, segment,
+                     start, items, run)  # fmt: skip

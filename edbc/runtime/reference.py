@@ -1,0 +1,189 @@
+"""The reference back end: every step of every program as a torch call on whole batches.
+
+It runs any model on any device and is what other back ends are compared with. One torch call per step, plus one per
+operand that needs a gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from edbc.cells.program import Call, Copy, Map, Product, Program, Span
+from edbc.graph import ValueClass
+from edbc.runtime.weights import PackedWeights
+from edbc.trace.shadow import ModelView
+from edbc.trace.table import Operation, SharedRef, fill
+
+Operand = tuple[torch.Tensor, torch.Tensor | int]
+"""An arena (rows, size) and either row indices (n,) or the first row of a contiguous run."""
+
+_MAPS: dict[str, Callable[..., torch.Tensor]] = {
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "neg": torch.neg, "exp": torch.exp,
+    "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "abs": torch.abs, "square": torch.square,
+    "reciprocal": torch.reciprocal, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf,
+    "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "softplus": torch.nn.functional.softplus,
+    "elu": torch.nn.functional.elu, "leaky_relu": torch.nn.functional.leaky_relu,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide,
+    "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow,
+}  # fmt: skip
+_WITHOUT_OUT = frozenset(("relu", "gelu", "silu", "softplus", "elu", "leaky_relu"))
+
+
+def rows_of(operand: Operand, count: int) -> torch.Tensor:
+    """The operand's rows, `(count, size)`; a view when they are contiguous."""
+    arena, where = operand
+    return arena[where : where + count] if isinstance(where, int) else arena.index_select(0, where)
+
+
+class ProgramKernel:
+    """Runs a Program for one batch at a time."""
+
+    def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
+        self.program = program
+        self.view = view
+        self.dtype = dtype
+        self.device = device
+        self.weights = PackedWeights(program, view, dtype, device)
+
+    def refresh(self) -> None:
+        """Before a mini-batch: see that packed weights are the model's."""
+        self.weights.refresh()
+
+    def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
+        """Compute one batch of `count` nodes into `outputs`, slices of arenas, `(count, size)` each."""
+        workspace = torch.empty(count, self.program.width, dtype=self.dtype, device=self.device)
+        for load in self.program.loads:
+            _columns(workspace, load.span).copy_(rows_of(operands[load.operand], count))
+        for step in self.program.steps:
+            self._step(step, workspace, count)
+        for store in self.program.stores:
+            outputs[store.output].copy_(_columns(workspace, store.span))
+
+    def _step(self, step: object, workspace: torch.Tensor, count: int) -> None:
+        if isinstance(step, Product):
+            bias = self.weights.biases[step.weight]
+            source, result = _columns(workspace, step.source), _columns(workspace, step.result)
+            matrix = self.weights.matrices[step.weight]
+            if bias is None:
+                torch.mm(source, matrix, out=result)
+            else:
+                torch.addmm(bias, source, matrix, out=result)
+        elif isinstance(step, Map):
+            self._map(step, workspace)
+        elif isinstance(step, Copy):
+            _columns(workspace, step.result).copy_(_columns(workspace, step.source))
+        elif isinstance(step, Call):
+            values = [_columns(workspace, span).reshape(count, *c.shape) for span, c in step.sources]
+            result = call_batched(step.op.call, step.op.template, _views_of(step), values, count, self._shared)
+            picked = result if step.op.output is None else result[step.op.output]
+            _columns(workspace, step.result).copy_(picked.reshape(count, -1))
+
+    def _map(self, step: Map, workspace: torch.Tensor) -> None:
+        result = _columns(workspace, step.result)
+        sources = [
+            _columns(workspace, s) if isinstance(s, Span)
+            else self._shared(s).reshape(-1) if isinstance(s, SharedRef) else s
+            for s in step.sources
+        ]  # fmt: skip
+        if step.op == "sum":
+            torch.add(sources[0], sources[1], out=result)  # type: ignore[call-overload]
+            for source in sources[2:]:
+                result += source
+        elif step.op in _WITHOUT_OUT:
+            result.copy_(_MAPS[step.op](*sources))
+        elif not any(isinstance(s, torch.Tensor) for s in sources[:1]):
+            result.copy_(_MAPS[step.op](torch.as_tensor(sources[0], dtype=self.dtype), *sources[1:]))
+        else:
+            _MAPS[step.op](*sources, out=result)
+
+    def _shared(self, ref: SharedRef) -> torch.Tensor:
+        return _to(self.view.shared(ref), self.dtype, self.device)
+
+
+class SumKernel:
+    """Segment sums: output f of a node is the sum of field f over its items."""
+
+    def __init__(self, num_fields: int):
+        self.num_fields = num_fields
+
+    def refresh(self) -> None:
+        """Nothing to refresh: a sum has no weights."""
+
+    def run(self, operands: Sequence[Operand], segment: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
+        """`outputs[f][segment[i]] += operand_f[i]`, items in the order of the user's additions."""
+        for operand, output in zip(operands, outputs, strict=True):
+            output.zero_()
+            output.index_add_(0, segment, rows_of(operand, len(segment)))
+
+
+class GenericKernel:
+    """Any operation, by torch.vmap over the user's own function or module; for cells of mixed dtypes and for functions
+    that have no program."""
+
+    def __init__(self, operation: Operation, view: ModelView, operands: Sequence[ValueClass], dtype: torch.dtype | None,
+                 device: torch.device):  # fmt: skip
+        self.operation = operation
+        self.view = view
+        self.operands = operands
+        self.dtype = dtype
+        self.device = device
+        self.call = operation.call if operation.call is not None else view.model.get_submodule(operation.name)
+
+    def refresh(self) -> None:
+        """Nothing to refresh: parameters are read when used."""
+
+    def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
+        """See ProgramKernel.run."""
+        from edbc.trace.recorder import split_outputs
+
+        values = [rows_of(o, count).reshape(count, *c.shape) for o, c in zip(operands, self.operands, strict=True)]
+        views = [slot.views for slot in self.operation.slots]
+        result = call_batched(self.call, self.operation.template, views, values, count, self._shared)
+        _, tensors = split_outputs(result, self.operation.name)
+        for output, tensor in zip(outputs, tensors, strict=True):
+            output.copy_(tensor.reshape(count, -1))
+
+    def _shared(self, ref: SharedRef) -> torch.Tensor:
+        return _to(self.view.shared(ref), self.dtype, self.device)
+
+
+def call_batched(call: Any, template: Any, views: Sequence[Sequence[Any]], values: Sequence[torch.Tensor], count: int,
+                 shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
+    """`call` for every row of `values` at once, by torch.vmap; results have the batch dimension first."""
+
+    def one(*row: torch.Tensor) -> Any:
+        seen = []
+        for value, chain in zip(row, views, strict=True):
+            for view in chain:
+                value = view.apply(value)
+            seen.append(value)
+        args, kwargs = fill(template, seen, shared)
+        return call(*args, **kwargs)
+
+    with torch.no_grad():
+        if not values:
+            result = one()
+            return _expand(result, count)
+        return torch.vmap(one)(*values)
+
+
+def _expand(result: Any, count: int) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result.unsqueeze(0).expand(count, *result.shape)
+    return type(result)(_expand(item, count) for item in result)
+
+
+def _views_of(step: Call) -> list[Any]:
+    return [source.views for source in step.op.sources if source.variable is not None]
+
+
+def _columns(workspace: torch.Tensor, span: Span) -> torch.Tensor:
+    return workspace[:, span.offset : span.stop]
+
+
+def _to(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+    tensor = tensor.detach()
+    return tensor.to(device, dtype) if tensor.is_floating_point() and dtype is not None else tensor.to(device)

@@ -1,0 +1,69 @@
+"""Packed weights: parameters in the order that a program's products want, refreshed when a parameter changes.
+
+A parameter counts as changed when its storage's address, its version counter or its object differs from when it was
+packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assignment of a new parameter are all seen.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from edbc.cells.program import Packed, Placed, Program
+from edbc.trace.shadow import ModelView
+from edbc.trace.table import SharedRef
+
+Key = tuple[tuple[int, int, int], ...]
+
+
+class PackedWeights:
+    """The weights of one program on one device: for each Packed a matrix (in, out) and a bias (out,) or None."""
+
+    def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
+        self.program = program
+        self.view = view
+        self.dtype = dtype
+        self.device = device
+        self.matrices: list[torch.Tensor] = []
+        self.biases: list[torch.Tensor | None] = []
+        placed = [p for packed in program.weights for p in (*packed.blocks, *packed.biases)]
+        self._names = tuple(dict.fromkeys(p.block.ref.name for p in placed))
+        self._key: Key | None = None
+
+    def refresh(self) -> None:
+        """Pack again when a parameter has changed. One comparison per parameter otherwise."""
+        key = tuple(_state(self.view.tensor(name)) for name in self._names)
+        if key != self._key:
+            packed = [self._pack(p) for p in self.program.weights]
+            self.matrices = [matrix for matrix, _ in packed]
+            self.biases = [bias for _, bias in packed]
+            self._key = key
+
+    def _pack(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
+        with torch.no_grad():
+            matrix = torch.zeros(packed.rows, packed.columns, dtype=self.dtype, device=self.device)
+            for placed in packed.blocks:
+                block = self._block(placed)
+                matrix[placed.row : placed.row + block.shape[0], placed.column : placed.column + block.shape[1]] += block
+            if not packed.biases:
+                return matrix, None
+            bias = torch.zeros(packed.columns, dtype=self.dtype, device=self.device)
+            for placed in packed.biases:
+                rows = placed.block.rows
+                bias[placed.column : placed.column + rows[1] - rows[0]] += self._tensor(placed.block.ref)[slice(*rows)]
+            return matrix, bias
+
+    def _tensor(self, ref: SharedRef) -> torch.Tensor:
+        return self.view.shared(ref).detach().to(device=self.device, dtype=self.dtype)
+
+    def _block(self, placed: Placed) -> torch.Tensor:
+        """The block as (in, out)."""
+        block = placed.block
+        whole = self._tensor(block.ref)
+        if not block.transposed:
+            whole = whole.t()
+        assert block.columns is not None
+        return whole[slice(*block.columns), slice(*block.rows)]
+
+
+def _state(tensor: torch.Tensor) -> tuple[int, int, int]:
+    return id(tensor), tensor.data_ptr(), tensor._version
