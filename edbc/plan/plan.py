@@ -1,0 +1,133 @@
+"""The plan as values: what compiling hands to running, and nothing else.
+
+A plan is frozen data. Its dataclasses check nothing: `edbc.plan.schema` says what each field may hold,
+`edbc.plan.verify` what must hold between them, and both run before a plan is returned by the reader or written by the
+writer. Orders are stored rather than offsets, so that one plan serves every hidden size (`docs/plan-format.md`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+FORMAT_VERSION = 1
+"""The only version that this edbc reads and writes."""
+
+Scalar: TypeAlias = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """The model file that the plan was compiled from."""
+
+    path: str
+    """Relative to the plan's folder, `/`-separated, `..` only at the start: `../models/tree_lstm.py`."""
+    sha256: str
+    """Of the model file and the modules that it imports from its own folder, line ends normalised."""
+    config: dict[str, Scalar]
+    """Keyword arguments of the model's `build`."""
+    seed: int
+    """Seed of the weights."""
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """A data file by its name alone: a plan holds no paths of the machine that compiled it."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """The instances that the policy was trained on."""
+
+    source: Literal["sample", "file"]
+    files: tuple[FileRef, ...]
+    """Empty when `source` is `sample`."""
+    instances: int
+    seed: int
+    nodes: int
+    """Nodes of all the training graphs together."""
+
+
+@dataclass(frozen=True)
+class PlanType:
+    """A type of the dataflow graph. Its index is its position in `Plan.types`."""
+
+    name: str
+    signature: str
+    source: str
+    """`file:line` of the user's code that first made a node of this type, or empty."""
+
+
+@dataclass(frozen=True)
+class PlanPolicy:
+    """How the next type to execute is chosen."""
+
+    kind: str
+    """One of POLICY_KINDS in `edbc.plan.schema`."""
+    encoding: str | None
+    """State encoding of an `fsm`; None for every other kind."""
+    fallback: str
+    """What chooses in a state that the table lacks."""
+    table: dict[str, str]
+    """State text to action, which is a type's name. Empty unless `kind` is `fsm`."""
+    training: dict[str, Any]
+    """Record of the training: scalars, and lists and mappings of them."""
+
+    def __post_init__(self) -> None:
+        """Lists in the training record become tuples, so that equal records compare equal."""
+        object.__setattr__(self, "training", _frozen(self.training))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class PlanCell:
+    """The static subgraph of one type: its operations, their batches, and the memory order of its variables."""
+
+    operations: tuple[str, ...]
+    """SSA lines in the grammar of `edbc.plan.operations`: `i = sigmoid(v3)`."""
+    batches: tuple[tuple[str, ...], ...]
+    """Variables that are computed together, in execution order."""
+    layout: tuple[str, ...]
+    """Every variable once, in memory order."""
+    weights: tuple[str, ...]
+    """Order in which the parameters are packed."""
+    copies: int
+    """Gathers and scatters that the layout leaves."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A limit on one metric that `edbc check` enforces."""
+
+    value: int | float
+    tolerance: float = 0
+    """How far the metric may be on the wrong side of `value`."""
+    direction: Literal["lower", "higher"] = "lower"
+    """Which way is better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that running a model needs beside the model file and its weights."""
+
+    format_version: int = FORMAT_VERSION
+    edbc: str
+    """Version of the edbc that compiled the plan."""
+    model: ModelRef
+    trained_on: TrainedOn
+    requirements: tuple[str, ...]
+    """What the environment must offer: `torch>=2.8`."""
+    types: tuple[PlanType, ...]
+    policy: PlanPolicy
+    cells: dict[str, PlanCell]
+    """One entry per type, by name."""
+    guards: dict[str, Guard]
+    """By metric."""

@@ -1,0 +1,283 @@
+"""What each field of a plan may hold: one table, from which the reader and the editors' JSON Schema both follow.
+
+Definitions.
+
+(1) A *kind* says which YAML values a field accepts and bounds them: numbers in range, texts in length and characters,
+    lists and mappings in count. Every kind has a bound, so the table bounds a whole plan.
+(2) A *record* is a mapping with fixed keys, one per field of a dataclass, in the dataclass's order.
+
+What must hold between fields is not here but in `edbc.plan.verify`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from edbc.plan.operations import LARGEST_INTEGER
+from edbc.plan.plan import (
+    FileRef,
+    Guard,
+    ModelRef,
+    Plan,
+    PlanCell,
+    PlanPolicy,
+    PlanType,
+    TrainedOn,
+)
+
+POLICY_KINDS = ("fsm", "agenda", "depth", "sufficient", "critical")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Printable text on one line, fully matched by `pattern`; `what` describes it in errors."""
+
+    what: str
+    pattern: str = ""
+    longest: int = 1_000
+    shortest: int = 1
+    matches: Callable[[str], object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compile the pattern; without one, any printable text matches."""
+        object.__setattr__(self, "matches", re.compile(self.pattern).fullmatch if self.pattern else str.isprintable)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An integer in a closed range."""
+
+    low: int = 0
+    high: int = LARGEST_INTEGER
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite integer or float in a closed range."""
+
+    low: float = -1e300
+    high: float = 1e300
+
+
+@dataclass(frozen=True)
+class AnyScalar:
+    """An integer, finite float, boolean or text."""
+
+
+@dataclass(frozen=True)
+class AnyValue:
+    """A scalar, or lists and mappings of them, nested at most `depth` deep with at most `most` items each."""
+
+    depth: int = 3
+    most: int = 1_000
+
+
+@dataclass(frozen=True)
+class Nullable:
+    """`null`, or what `kind` accepts."""
+
+    kind: Text
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list of `least` to `most` items of one kind."""
+
+    item: Kind
+    most: int
+    least: int = 0
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """A mapping from free keys to values of one kind."""
+
+    key: Text
+    value: Kind
+    most: int
+    least: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """Definition (2)."""
+
+    build: Callable[..., Any]
+    fields: dict[str, Kind]
+    optional: tuple[str, ...] = ()
+    """Fields that the dataclass has a default for, and a plan may leave out."""
+
+
+Kind = Text | Choice | Integer | Number | AnyScalar | AnyValue | Nullable | ListOf | MapOf | Record
+
+TYPE_NAME = Text("a type name", r"[A-Za-z_][A-Za-z0-9_.]*", 200)
+VARIABLE = Text("a variable name", r"[A-Za-z_][A-Za-z0-9_]*", 200)
+CONFIG_NAME = Text("a name", r"[A-Za-z_][A-Za-z0-9_.-]*", 200)
+METRIC = Text("a metric name", r"[A-Za-z_][A-Za-z0-9_./ -]*", 200)
+SHA256 = Text("64 lower-case hexadecimal digits", r"[0-9a-f]{64}", 64)
+STATE = Text("a state of printable ASCII", r"[ -~]+", 2_000)
+POLICY_WORD = Text("the name of an encoding or a rule", r"[A-Za-z_][A-Za-z0-9_.,:;+*()=/-]*", 200)
+
+MODEL = Record(
+    ModelRef,
+    {
+        "path": Text("a relative path"),
+        "sha256": SHA256,
+        "config": MapOf(CONFIG_NAME, AnyScalar(), 1_000),
+        "seed": Integer(),
+    },
+)
+
+FILE = Record(FileRef, {"name": Text("a file name", longest=255), "sha256": SHA256})
+
+TRAINED_ON = Record(
+    TrainedOn,
+    {
+        "source": Choice(("sample", "file")),
+        "files": ListOf(FILE, 1_000),
+        "instances": Integer(),
+        "seed": Integer(),
+        "nodes": Integer(),
+    },
+)
+
+TYPE = Record(
+    PlanType,
+    {
+        "name": TYPE_NAME,
+        "signature": Text("a signature", longest=10_000),
+        "source": Text("a file and line", shortest=0),
+    },
+)
+
+POLICY = Record(
+    PlanPolicy,
+    {
+        "kind": Choice(POLICY_KINDS),
+        "encoding": Nullable(POLICY_WORD),
+        "fallback": POLICY_WORD,
+        "table": MapOf(STATE, TYPE_NAME, 100_000),
+        "training": MapOf(CONFIG_NAME, AnyValue(), 1_000),
+    },
+)
+
+CELL = Record(
+    PlanCell,
+    {
+        "operations": ListOf(Text("an operation", r"[ -~]+", 4_000), 10_000, least=1),
+        "batches": ListOf(ListOf(VARIABLE, 10_000, least=1), 10_000),
+        "layout": ListOf(VARIABLE, 10_000),
+        "weights": ListOf(Text("a parameter's name", r"[A-Za-z0-9_][A-Za-z0-9_.,:/\[\] -]*", 500), 10_000),
+        "copies": Integer(),
+    },
+)
+
+GUARD = Record(
+    Guard,
+    {"value": Number(), "tolerance": Number(low=0), "direction": Choice(("lower", "higher"))},
+    optional=("tolerance", "direction"),
+)
+
+REQUIREMENT = Text(
+    "a requirement such as torch>=2.8", r"[A-Za-z][A-Za-z0-9_.-]*[<>=!~]=[0-9][0-9A-Za-z.,<>=!~*+]*", 200
+)
+
+PLAN = Record(
+    Plan,
+    {
+        "format_version": Integer(low=1),
+        "edbc": Text("a version", r"[0-9][0-9A-Za-z.+-]*", 50),
+        "model": MODEL,
+        "trained_on": TRAINED_ON,
+        "requirements": ListOf(REQUIREMENT, 100),
+        "types": ListOf(TYPE, 10_000, least=1),
+        "policy": POLICY,
+        "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
+        "guards": MapOf(METRIC, GUARD, 1_000, least=1),
+    },
+)
+"""The kind of a whole plan."""
+
+
+def describe(kind: Kind) -> str:
+    """What `kind` accepts, to follow "expected"."""
+    match kind:
+        case Text():
+            return kind.what
+        case Choice():
+            return " or ".join(map(repr, kind.words))
+        case Integer():
+            return "an integer"
+        case Number():
+            return "a number"
+        case AnyScalar():
+            return "a number, true, false or text"
+        case AnyValue():
+            return "a value, a list or a mapping"
+        case Nullable():
+            return f"null or {describe(kind.kind)}"
+        case ListOf():
+            return "a list"
+    return "a mapping"
+
+
+def json_schema(kind: Kind = PLAN) -> dict[str, Any]:
+    """The same table as a JSON Schema (draft 2020-12), which editors use while somebody edits a plan."""
+    match kind:
+        case Text():
+            pattern = {"pattern": f"^(?:{kind.pattern})$"} if kind.pattern else {}
+            return {"type": "string", "minLength": kind.shortest, "maxLength": kind.longest, **pattern}
+        case Choice():
+            return {"enum": list(kind.words)}
+        case Integer():
+            return {"type": "integer", "minimum": kind.low, "maximum": kind.high}
+        case Number():
+            return {"type": "number", "minimum": kind.low, "maximum": kind.high}
+        case AnyScalar():
+            return {"type": ["number", "boolean", "string"]}
+        case AnyValue():
+            return {"type": ["number", "boolean", "string", "array", "object"]}
+        case Nullable():
+            return {"anyOf": [{"type": "null"}, json_schema(kind.kind)]}
+        case ListOf():
+            return {"type": "array", "items": json_schema(kind.item), "minItems": kind.least, "maxItems": kind.most}
+        case MapOf():
+            return {
+                "type": "object",
+                "propertyNames": json_schema(kind.key),
+                "additionalProperties": json_schema(kind.value),
+                "minProperties": kind.least,
+                "maxProperties": kind.most,
+            }
+    return _record_schema(kind)
+
+
+def _record_schema(kind: Record) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": (kind.build.__doc__ or "").splitlines()[0],
+        "properties": {name: json_schema(value) for name, value in kind.fields.items()},
+        "required": [name for name in kind.fields if name not in kind.optional],
+        "additionalProperties": False,
+    }
+
+
+def json_schema_text() -> str:
+    """The contents of `edbc/plan/schema.json`."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edbc plan"}
+    return json.dumps({**head, **json_schema()}, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    print(json_schema_text(), end="")

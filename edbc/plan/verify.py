@@ -1,0 +1,177 @@
+"""What must hold between the fields of a plan, checked before anything uses it.
+
+(1) Model: its path is relative, `/`-separated, in normal form (`..` only at the start), and a Python file.
+(2) Training: data files are named exactly when `source` is `file`, each by a plain name, each once.
+(3) Types: names are unique. Requirements are too.
+(4) Policy: an `fsm` has an encoding and a table, nothing else has; every action is a type.
+(5) Cells: one entry per type and no other.
+(6) Cell: every operation parses and is in the table of `edbc.plan.operations`; every name is defined once, before its
+    use.
+(7) Batches: every operation that is no source is in exactly one; a batch holds one operation's nodes only; its
+    operands were computed by earlier batches or are sources.
+(8) Layout: every variable exactly once, no shared value. Weights: no name twice.
+(9) Outputs, where lines name them: numbers 0 to k - 1, each once.
+
+The checks read nothing but the plan; none imports torch. Errors name the place: `plan.yaml:41:7: ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TypeAlias
+
+from edbc.errors import PlanError
+from edbc.plan.events import REMEDY
+from edbc.plan.operations import OPERATIONS, Line, parse_line
+from edbc.plan.plan import Plan, PlanCell
+from edbc.plan.scalars import shorten
+
+Place: TypeAlias = Callable[..., str]
+"""From keys and positions, `place("cells", "leaf", "batches", 3)`, to where that is, for an error."""
+
+
+def in_memory(*path: str | int) -> str:
+    """The Place of a plan that is in no file: `plan: cells.leaf.batches.3`."""
+    return f"plan: {'.'.join(map(str, path))}"
+
+
+def verify_plan(plan: Plan, place: Place = in_memory) -> Plan:
+    """Check (1) to (9) and return the plan. O(size of the plan). Raises PlanError that names the place."""
+    _verify_model_path(plan, place)
+    _verify_training(plan, place)
+    _verify_unique((kind.name for kind in plan.types), "type", place, "types")
+    _verify_unique(plan.requirements, "requirement", place, "requirements")
+    _verify_policy(plan, place)
+    _verify_cells(plan, place)
+    return plan
+
+
+def _fail(place: str, expected: str, got: str, remedy: str = REMEDY) -> NoReturn:
+    raise PlanError(f"{place}: expected {expected}, got {got}; {remedy}")
+
+
+def _verify_unique(names: Iterable[str], noun: str, place: Place, *path: str) -> None:
+    seen: set[str] = set()
+    for position, name in enumerate(names):
+        if name in seen:
+            _fail(place(*path, position), f"each {noun} once", f"{shorten(name)} again")
+        seen.add(name)
+
+
+def _verify_model_path(plan: Plan, place: Place) -> None:
+    """Check (1)."""
+    path = plan.model.path
+    segments = path.split("/")
+    below = segments[next((i for i, s in enumerate(segments) if s != ".."), len(segments)) :]
+    is_plain = all(s not in ("", ".", "..") for s in below) and not set(path) & set(':\\<>|"?*')
+    if not is_plain or not path.endswith(".py") or below[-1] == ".py" or not path.isprintable():
+        _fail(
+            place("model", "path"),
+            "a relative path to a Python file, '/' between its parts and '..' only at its start",
+            shorten(path),
+        )
+
+
+def _verify_training(plan: Plan, place: Place) -> None:
+    """Check (2)."""
+    trained_on = plan.trained_on
+    if bool(trained_on.files) != (trained_on.source == "file"):
+        expected = "no files" if trained_on.files else "at least one file"
+        got = f"{len(trained_on.files)}"
+        _fail(place("trained_on", "files"), f"{expected} with source {trained_on.source!r}", got)
+    for position, file in enumerate(trained_on.files):
+        if set(file.name) & set("/\\:") or file.name in (".", ".."):
+            _fail(place("trained_on", "files", position, "name"), "a file name without a folder", shorten(file.name))
+    _verify_unique((file.name for file in trained_on.files), "file", place, "trained_on", "files")
+
+
+def _verify_policy(plan: Plan, place: Place) -> None:
+    """Check (4)."""
+    policy = plan.policy
+    is_fsm = policy.kind == "fsm"
+    if is_fsm != (policy.encoding is not None):
+        expected = "an encoding" if is_fsm else "null"
+        _fail(place("policy", "encoding"), f"{expected} for a policy of kind {policy.kind!r}", repr(policy.encoding))
+    if is_fsm != bool(policy.table):
+        expected = "at least one state" if is_fsm else "no state"
+        _fail(place("policy", "table"), f"{expected} for a policy of kind {policy.kind!r}", f"{len(policy.table):,}")
+    types = {kind.name for kind in plan.types}
+    for state, action in policy.table.items():
+        if action not in types:
+            _fail(place("policy", "table", state), f"a type of the plan for state {shorten(state)}", shorten(action))
+
+
+def _verify_cells(plan: Plan, place: Place) -> None:
+    """Check (5), then the others cell by cell."""
+    for kind in plan.types:
+        if kind.name not in plan.cells:
+            _fail(place("cells"), f"an entry for the type {shorten(kind.name)}", "none")
+    types = {kind.name for kind in plan.types}
+    for name, cell in plan.cells.items():
+        if name not in types:
+            _fail(place("cells", name), "an entry for a type of the plan", shorten(name))
+        verify_cell(cell, lambda *path, name=name: place("cells", name, *path))
+
+
+def verify_cell(cell: PlanCell, place: Place = in_memory) -> None:
+    """Check (6) to (9) for one cell. Raises PlanError."""
+    lines = _verify_operations(cell, place)
+    _verify_batches(cell, lines, place)
+    _verify_layout(cell, lines, place)
+    _verify_unique(cell.weights, "weight", place, "weights")
+    outputs = sorted(k for line in lines.values() for k in line.outputs)
+    if outputs != list(range(len(outputs))):
+        _fail(place("operations"), "outputs numbered from 0, each once", f"{outputs}"[:60])
+
+
+def _verify_operations(cell: PlanCell, place: Place) -> dict[str, Line]:
+    """Check (6); the lines by name."""
+    lines: dict[str, Line] = {}
+    for position, text in enumerate(cell.operations):
+        try:
+            line = parse_line(text)
+        except ValueError as error:
+            _fail(place("operations", position), "'name = operation(...)'", f"{shorten(text)}: {error}")
+        if line.name in lines:
+            _fail(place("operations", position), "each name defined once", f"{shorten(line.name)} again")
+        for operand in line.variables:
+            if operand not in lines:
+                _fail(
+                    place("operations", position),
+                    f"operands of {shorten(line.name)} defined on earlier lines",
+                    shorten(operand),
+                )
+        lines[line.name] = line
+    return lines
+
+
+def _verify_batches(cell: PlanCell, lines: dict[str, Line], place: Place) -> None:
+    """Check (7)."""
+    computed = {name for name, line in lines.items() if OPERATIONS[line.operation].is_source}
+    for position, batch in enumerate(cell.batches):
+        for name in batch:
+            if name not in lines:
+                _fail(place("batches", position), "variables that the operations define", shorten(name))
+            if name in computed:
+                _fail(place("batches", position), "each operation in one batch", f"{shorten(name)} again, or a source")
+            late = next((operand for operand in lines[name].variables if operand not in computed), None)
+            if late is not None:
+                _fail(place("batches", position), f"{shorten(late)} before {shorten(name)}", "it later")
+        operations = {lines[name].operation for name in batch}
+        if len(set(batch)) < len(batch) or len(operations) > 1:
+            _fail(place("batches", position), "distinct variables of one operation", shorten(", ".join(batch)))
+        computed.update(batch)
+    for name in lines:
+        if name not in computed:
+            _fail(place("batches"), f"a batch for {shorten(name)}", "none")
+
+
+def _verify_layout(cell: PlanCell, lines: dict[str, Line], place: Place) -> None:
+    """The first half of check (8)."""
+    _verify_unique(cell.layout, "variable", place, "layout")
+    variables = {name for name, line in lines.items() if not OPERATIONS[line.operation].is_shared}
+    for position, name in enumerate(cell.layout):
+        if name not in variables:
+            _fail(place("layout", position), "variables that the operations define", shorten(name))
+    for name in sorted(variables.difference(cell.layout)):
+        _fail(place("layout"), f"every variable, {shorten(name)} too", f"{len(cell.layout)} of {len(variables)}")

@@ -1,0 +1,189 @@
+"""Writes plans: the same bytes for equal plans, fit for people and for `git diff`.
+
+(1) Keys of records are in the dataclasses' order, free keys (config, states, training, guards) sorted, cells in the
+    order of their types, operations one per line, states one per line.
+(2) A list of scalars is on one line when it fits into WIDTH columns, else has one line per item; nothing is wrapped.
+(3) ASCII only; quotes where `edbc.plan.scalars` asks for them; the last line is `...`.
+
+A plan that the reader would refuse is never written: `write_plan` reads its own text first.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from edbc.errors import PlanError
+from edbc.plan.plan import Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan.reader import one_line, parse_plan
+from edbc.plan.scalars import scalar_text
+
+WIDTH = 100
+"""Columns that a list on one line may take."""
+
+
+def plan_text(plan: Plan) -> str:
+    """The text of a plan; `parse_plan` gives an equal plan back. Deterministic, O(size of the plan).
+
+    Raises PlanError for a value that YAML's plain data cannot hold. It does not verify the plan; `write_plan` does.
+    """
+    try:
+        return "\n".join([*_plan_lines(plan), "...", ""])
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise PlanError(f"plan: expected values that a plan can hold, got {' '.join(str(error).split())}") from None
+
+
+def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a plan so that `path` holds all of it or what it held before.
+
+    Raises PlanError when the plan is not valid, or naming path and reason when the file cannot be written; then no
+    temporary file remains.
+    """
+    text = plan_text(plan)
+    where = one_line(path)
+    if parse_plan(text, where) != plan:
+        raise PlanError(f"{where}: expected a plan that reads back as itself, got one that does not")
+    try:
+        _replace(Path(path), text.encode("ascii"))
+    except OSError as error:
+        raise PlanError(f"{where}: expected to write the plan, got: {error.strerror}; check the folder") from None
+    except ValueError:
+        raise PlanError(f"{where}: expected a path, got one with a null character; check the path") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write to a temporary file in the same folder, then rename: a reader sees the old file or the new one."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(handle)
+        Path(temporary).chmod(_mode_of(path))
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _mode_of(path: Path) -> int:
+    """Permissions of the file that is replaced, or those of a new file; a temporary file is private."""
+    try:
+        return path.stat().st_mode & 0o777
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    yield f"format_version: {scalar_text(plan.format_version)}"
+    yield f"edbc: {scalar_text(plan.edbc)}"
+    yield from _model_lines(plan.model)
+    yield from _trained_on_lines(plan.trained_on)
+    yield from _list_lines("", "requirements", plan.requirements)
+    yield from _type_lines(plan.types)
+    yield from _policy_lines(plan.policy)
+    yield from _cell_lines(plan)
+    yield from _guard_lines(plan.guards)
+
+
+def _model_lines(model: ModelRef) -> Iterator[str]:
+    yield "model:"
+    yield f"  path: {scalar_text(model.path)}"
+    yield f"  sha256: {scalar_text(model.sha256)}"
+    yield from _value_lines("  ", "config", model.config)
+    yield f"  seed: {scalar_text(model.seed)}"
+
+
+def _trained_on_lines(trained_on: TrainedOn) -> Iterator[str]:
+    yield "trained_on:"
+    yield f"  source: {scalar_text(trained_on.source)}"
+    yield "  files:" if trained_on.files else "  files: []"
+    for file in trained_on.files:
+        yield f"  - name: {scalar_text(file.name)}"
+        yield f"    sha256: {scalar_text(file.sha256)}"
+    yield f"  instances: {scalar_text(trained_on.instances)}"
+    yield f"  seed: {scalar_text(trained_on.seed)}"
+    yield f"  nodes: {scalar_text(trained_on.nodes)}"
+
+
+def _type_lines(types: Iterable[PlanType]) -> Iterator[str]:
+    yield "types:"
+    for kind in types:
+        yield f"- name: {scalar_text(kind.name)}"
+        yield f"  signature: {scalar_text(kind.signature)}"
+        yield f"  source: {scalar_text(kind.source)}"
+
+
+def _policy_lines(policy: PlanPolicy) -> Iterator[str]:
+    yield "policy:"
+    yield f"  kind: {scalar_text(policy.kind)}"
+    yield f"  encoding: {scalar_text(policy.encoding)}"
+    yield f"  fallback: {scalar_text(policy.fallback)}"
+    yield from _value_lines("  ", "table", policy.table)
+    yield from _value_lines("  ", "training", policy.training)
+
+
+def _cell_lines(plan: Plan) -> Iterator[str]:
+    yield "cells:"
+    index_of_type = {kind.name: index for index, kind in enumerate(plan.types)}
+    for name in sorted(plan.cells, key=lambda name: (index_of_type.get(name, len(index_of_type)), name)):
+        cell = plan.cells[name]
+        yield f"  {scalar_text(name)}:"
+        yield "    operations:"
+        yield from (f"    - {scalar_text(line)}" for line in cell.operations)
+        yield from _batch_lines(cell)
+        yield from _list_lines("    ", "layout", cell.layout)
+        yield from _list_lines("    ", "weights", cell.weights)
+        yield f"    copies: {scalar_text(cell.copies)}"
+
+
+def _batch_lines(cell: PlanCell) -> Iterator[str]:
+    yield "    batches:" if cell.batches else "    batches: []"
+    for batch in cell.batches:
+        yield f"    - {_flow(batch)}"
+
+
+def _guard_lines(guards: dict[str, Guard]) -> Iterator[str]:
+    yield "guards:" if guards else "guards: {}"
+    for metric in sorted(guards):
+        guard = guards[metric]
+        limit = f"value: {scalar_text(guard.value)}, tolerance: {scalar_text(guard.tolerance)}"
+        yield f"  {scalar_text(metric)}: {{{limit}, direction: {scalar_text(guard.direction)}}}"
+
+
+def _value_lines(indent: str, key: str, value: Any) -> Iterator[str]:
+    """`key: value`, where a mapping has one line per key, sorted, and a list follows (2)."""
+    head = f"{indent}{scalar_text(key)}:"
+    if isinstance(value, dict):
+        yield head if value else f"{head} {{}}"
+        for name in sorted(value):
+            yield from _value_lines(indent + "  ", name, value[name])
+    elif isinstance(value, tuple):
+        yield from _list_lines(indent, key, value)
+    else:
+        yield f"{head} {scalar_text(value)}"
+
+
+def _list_lines(indent: str, key: str, items: tuple[Any, ...]) -> Iterator[str]:
+    head = f"{indent}{scalar_text(key)}:"
+    flow = _flow(items)
+    if not items or len(head) + 1 + len(flow) <= WIDTH:
+        yield f"{head} {flow}"
+        return
+    yield head
+    for item in items:
+        yield f"{indent}- {_flow(item) if isinstance(item, tuple | dict) else scalar_text(item)}"
+
+
+def _flow(value: Any) -> str:
+    """A value on one line, between brackets where it is a list or a mapping."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_flow(key)}: {_flow(value[key])}" for key in sorted(value)) + "}"
+    return scalar_text(value, in_flow=True)
