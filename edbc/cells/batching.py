@@ -13,7 +13,8 @@ from edbc.cells.graph import ELEMENTWISE, CellGraph
 from edbc.cells.lower import batch_key
 from edbc.graph import Graph
 from edbc.layout.planner import LayoutBatch, LayoutPlan, plan_layout
-from edbc.schedule.search import best_sequence
+from edbc.schedule.policy import Policy
+from edbc.schedule.run import run
 
 
 def typed_dag(cell: CellGraph) -> Graph:
@@ -30,17 +31,8 @@ def batch_operations(cell: CellGraph) -> tuple[tuple[str, ...], ...]:
     """The cell's operations in as few batches as the search finds, in execution order."""
     if not cell.ops:
         return ()
-    graph = typed_dag(cell)
-    remaining = set(range(graph.num_nodes))
-    batches = []
-    for kind in best_sequence(graph):
-        ready = [
-            v for v in sorted(remaining)
-            if graph.node_type[v] == kind and not any(u in remaining for u, _ in graph.operands_of(v))
-        ]  # fmt: skip
-        remaining.difference_update(ready)
-        batches.append(tuple(cell.ops[v].name for v in ready))
-    return tuple(batches)
+    schedule = run(typed_dag(cell), Policy("critical"))
+    return tuple(tuple(cell.ops[v].name for v in sorted(nodes.tolist())) for _, nodes in schedule.batches())
 
 
 def layout_batches(cell: CellGraph, batches: Sequence[Sequence[str]]) -> list[LayoutBatch]:

@@ -1,0 +1,5 @@
+"""`python -m edbc`."""
+
+from edbc.cli import main
+
+main()

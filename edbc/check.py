@@ -1,0 +1,186 @@
+"""Checking committed plans: compile again what is recorded, compare, and hold the result against the guards.
+
+Per plan: load and verify, compare the model file's hash, capture again from `sample()` at the recorded seed, plan layouts
+again, train the recorded encoding again with the recorded seed (no search over encodings, no beam), recompute the
+guarded metrics, and compare batched with eager outputs. A plan trained on a data file that is not here keeps its
+policy, which is evaluated instead of trained again; the outcome says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edbc.errors import EdbcError, PlanError, StaleError
+from edbc.modelfile import hash_model_file
+from edbc.plan.plan import Plan
+from edbc.plan.reader import read_plan
+
+PASSED, IMPROVED, REGRESSED, CHANGED = "passed", "improved", "regressed", "changed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that differs; `fails` says whether the check fails for it."""
+
+    what: str
+    status: str
+    text: str
+    fails: bool
+
+
+@dataclass
+class Outcome:
+    """The check of one plan."""
+
+    path: Path
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    metrics: dict[str, int | float] = field(default_factory=dict)
+    error: EdbcError | None = None
+    renewed: Plan | None = None
+    """What compiling again gives."""
+
+    @property
+    def passed(self) -> bool:
+        """True when nothing fails."""
+        return self.error is None and not any(f.fails for f in self.findings)
+
+    @property
+    def status(self) -> str:
+        """The worst status of the findings."""
+        if self.error is not None:
+            return self.error.kind
+        found = {f.status for f in self.findings}
+        return next((s for s in (REGRESSED, CHANGED, IMPROVED) if s in found), PASSED)
+
+    @property
+    def exit_code(self) -> int:
+        """The command line's exit code for this plan alone."""
+        return self.error.exit_code if self.error is not None else 0 if self.passed else 1
+
+
+def find_plans(paths: Sequence[str | Path]) -> list[Path]:
+    """Plan files, and the `*.yaml` in folders, in order. Raises PlanError for what is neither."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(path.glob("*.yaml"))
+            if not inside:
+                raise PlanError(f"{path}: expected plans (*.yaml) in this folder, got none")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise PlanError(f"{path}: expected a plan or a folder of plans, got nothing")
+    return found
+
+
+def check_plan(path: Path, *, strict: bool = False) -> Outcome:
+    """Check one plan; see the module's docstring. `strict` also fails on improvements."""
+    outcome = Outcome(path)
+    try:
+        _check(outcome, strict)
+    except EdbcError as error:
+        outcome.error = error
+    return outcome
+
+
+def _check(outcome: Outcome, strict: bool) -> None:
+    plan = read_plan(outcome.path)
+    model = model_path(outcome.path, plan)
+    require_same_model(plan, model)
+    renewed, metrics = renew(plan, model, outcome)
+    outcome.renewed, outcome.metrics = renewed, metrics
+    outcome.findings += _compare_guards(plan, metrics, strict)
+    outcome.findings += _compare_plans(plan, renewed)
+
+
+def model_path(plan_path: Path, plan: Plan, override: str | None = None) -> Path:
+    """Where the plan's model file is."""
+    return Path(override) if override is not None else plan_path.parent / plan.model.path
+
+
+def require_same_model(plan: Plan, model: Path) -> None:
+    """Raise StaleError, with both hashes, when the model file is not the one that the plan was compiled from."""
+    if not model.is_file():
+        raise StaleError(f"{model}: expected the plan's model file, got nothing; name it with --model FILE")
+    have = hash_model_file(model)
+    if have != plan.model.sha256:
+        raise StaleError(
+            f"{model}: expected the model file that the plan was compiled from (sha256 {plan.model.sha256[:16]}...), got "
+            f"{have[:16]}...; run 'edbc compile' again"
+        )
+
+
+def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, int | float]]:
+    """What compiling again with the recorded encoding and seed gives, and its metrics. Checks parity."""
+    from edbc import compiler
+
+    settings: dict[str, Any] = dict(plan.model.config)
+    inputs: list[str] = []
+    if plan.trained_on.source == "file":
+        outcome.notes.append(
+            f"trained on {', '.join(f.name for f in plan.trained_on.files)}, which a check does not read: the policy is "
+            "evaluated on made-up instances, not trained again"
+        )
+    captured = compiler.capture_for_compiling(model, inputs, settings, plan.model.seed, lambda *_: None)
+    if plan.trained_on.source == "file" or plan.policy.kind != "fsm":
+        policy = plan.policy
+    else:
+        policy = compiler.retrain(captured, plan.policy)
+    cells = {t.name: compiler.plan_cell(captured, i) for i, t in enumerate(captured.types)}
+    from edbc.plan.plan import PlanType
+
+    types = tuple(PlanType(t.name, t.signature, t.source) for t in captured.types)
+    if plan.trained_on.source == "file":
+        types, cells = plan.types, {**plan.cells, **{n: c for n, c in cells.items() if n in plan.cells}}
+    trained_on = plan.trained_on if plan.trained_on.source == "file" else captured.trained_on
+    renewed = replace(plan, types=types, policy=policy, cells=cells, trained_on=trained_on)
+    metrics = compiler.measure(renewed, captured)
+    compiler.check_parity(plan, captured).require()
+    renewed = replace(renewed, guards=compiler.guards_of(metrics, plan.guards))
+    return renewed, metrics
+
+
+def _compare_guards(plan: Plan, metrics: dict[str, int | float], strict: bool) -> Iterator[Finding]:
+    """Metrics against the plan's limits; a guard without a metric, or the reverse, fails."""
+    if plan.trained_on.source == "file":
+        metrics = {k: v for k, v in metrics.items() if k in ("copies", "kernels")}
+    for name, guard in plan.guards.items():
+        value = metrics.get(name)
+        if value is None:
+            if plan.trained_on.source != "file":
+                yield Finding(name, REGRESSED, f"{name}: the plan guards it, but nothing measures it", True)
+            continue
+        worse = (value - guard.value) if guard.direction == "lower" else (guard.value - value)
+        text = f"{name}: {value:g}, the plan says {guard.value:g} ({guard.direction} is better)"
+        if worse > guard.tolerance:
+            yield Finding(name, REGRESSED, text, True)
+        elif worse < 0:
+            yield Finding(name, IMPROVED, text + "; record it with 'edbc check --update'", strict)
+
+
+def _compare_plans(plan: Plan, renewed: Plan) -> Iterator[Finding]:
+    """Everything else that compiling again would write differently."""
+    for name in ("types", "trained_on", "requirements"):
+        if getattr(plan, name) != getattr(renewed, name):
+            yield Finding(name, CHANGED, f"{name}: compiling again gives something else", True)
+    if plan.policy != renewed.policy:
+        yield Finding("policy", CHANGED, f"policy: {_policy_difference(plan, renewed)}", True)
+    for name in dict.fromkeys([*plan.cells, *renewed.cells]):
+        old, new = plan.cells.get(name), renewed.cells.get(name)
+        if old != new:
+            parts = [part for part in ("operations", "batches", "layout", "weights", "copies")
+                     if getattr(old, part, None) != getattr(new, part, None)]  # fmt: skip
+            yield Finding(f"cells.{name}", CHANGED, f"cell {name}: compiling again gives other {', '.join(parts)}", True)
+
+
+def _policy_difference(plan: Plan, renewed: Plan) -> str:
+    old, new = plan.policy.table, renewed.policy.table
+    for state in dict.fromkeys([*old, *new]):
+        if old.get(state) != new.get(state):
+            return f"in state '{state}' the plan does {old.get(state, 'nothing')}, training again {new.get(state, 'nothing')}"
+    return "training again gives another record"

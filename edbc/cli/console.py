@@ -1,0 +1,117 @@
+"""What every command shares: errors as one line and an exit code, progress on stderr, settings as KEY=VALUE."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from edbc.errors import EdbcError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def one_line_errors(command: F) -> F:
+    """Errors meant for people: `Error: ...` on stderr and the exit code of `edbc.errors`; no traceback unless
+    EDBC_DEBUG is set, or the user's own code raised it. Ctrl-C exits 130."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except EdbcError as error:
+            _show(error, kwargs.get("output_format", "text"))
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(130)
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(141)
+        except Exception as error:
+            if getattr(error, "__notes__", None) or os.environ.get("EDBC_DEBUG"):
+                traceback.print_exception(error)
+                click.echo(f"Error: the model raised {type(error).__name__}: {error}", err=True)
+                sys.exit(3)
+            raise
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _show(error: EdbcError, output_format: str) -> None:
+    cause = error.__cause__
+    if os.environ.get("EDBC_DEBUG"):
+        traceback.print_exception(error)
+    elif cause is not None and not isinstance(cause, EdbcError):
+        traceback.print_exception(cause)
+    if output_format == "json":
+        print_json({"error": {"kind": error.kind, "exit_code": error.exit_code, "message": str(error)}})
+    click.echo(f"Error: {error}", err=True)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """One JSON object on stdout."""
+    click.echo(json.dumps({"schema": 1, **content}))
+
+
+def parse_settings(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """`--set KEY=VALUE`, repeatable, also `--set a=1,b=2` when no value needs a comma."""
+    settings: dict[str, str] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"expected KEY=VALUE, got {text!r}")
+        settings[key.strip()] = value
+    return settings
+
+
+class ProgressLine:
+    """Progress on stderr: one changing line on a terminal, one line per ten per cent elsewhere, nothing when quiet."""
+
+    def __init__(self, quiet: bool = False):
+        self.quiet = quiet
+        self.is_terminal = sys.stderr.isatty()
+        self.stage = ""
+        self.last_tenth = -1
+        self.started = time.monotonic()
+
+    def __call__(self, stage: str, done: int, total: int, facts: dict[str, Any]) -> None:
+        if self.quiet:
+            return
+        if stage != self.stage:
+            self.finish()
+            self.stage, self.last_tenth, self.started = stage, -1, time.monotonic()
+        tenth = 10 * done // max(total, 1)
+        if not self.is_terminal and (tenth == self.last_tenth):
+            return
+        self.last_tenth = tenth
+        text = self._text(done, total, facts)
+        if self.is_terminal:
+            width = max(20, click.get_terminal_size()[0] - 1) if hasattr(click, "get_terminal_size") else 79
+            click.echo("\r" + text[:width].ljust(width), nl=False, err=True)
+        else:
+            click.echo(text, err=True)
+
+    def _text(self, done: int, total: int, facts: dict[str, Any]) -> str:
+        elapsed = time.monotonic() - self.started
+        parts = [f"{self.stage:8} {100 * done // max(total, 1):3d} %"]
+        if total > 20:
+            parts.append(f"{done}/{total} trials")
+        if facts.get("batches") is not None:
+            parts.append(f"{facts['batches']} batches (lower bound {facts.get('lower_bound', '?')})")
+        if 0 < done < total and elapsed > 1:
+            parts.append(f"{elapsed * (total - done) / done:.0f} s left")
+        return "  ".join(parts)
+
+    def finish(self) -> None:
+        """End the changing line."""
+        if self.stage and self.is_terminal and not self.quiet:
+            click.echo("", err=True)
+        self.stage = ""

@@ -1,0 +1,250 @@
+"""The compiler: model file and instances in, plan out.
+
+    capture -> graphs -> policy (Q-learning) -> per type: batches, layout (PQ tree) -> plan -> parity with eager
+
+Everything is a function of edbc's version, the model file, config, seed and instances; nothing depends on time, hash
+seeds or the number of threads, so compiling twice gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from edbc._version import __version__
+from edbc.cells.batching import batch_operations, plan_cell_layout
+from edbc.cells.graph import CellGraph
+from edbc.cells.lower import lower
+from edbc.cells.text import block_text
+from edbc.errors import InputError, ModelError
+from edbc.graph import Graph, NodeType
+from edbc.modelfile import Config, ModelFile, file_sha256, import_model_file
+from edbc.parity import Eager, Parity
+from edbc.plan.plan import FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.runtime.placement import place
+from edbc.runtime.session import Net, cell_of
+from edbc.schedule.policy import Policy
+from edbc.schedule.run import lower_bound, run
+from edbc.trace.build import Capture, capture
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
+
+BATCH = 32
+"""Instances of the training mini-batch, as in the paper."""
+VALIDATION = ((1, 1), (2, 8), (3, 64))
+"""Seed offset and size of the fresh mini-batches on which tables are compared (made-up instances)."""
+REQUIREMENTS = ("torch>=2.8",)
+
+Progress = Callable[[str, int, int, dict[str, Any]], None]
+"""Called with stage, done, total and facts (`batches`, `lower_bound`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """What compiling starts from: the model, the graphs of its mini-batches, and all types in them."""
+
+    file: ModelFile
+    config: Config
+    model: nn.Module
+    view: ModelView
+    table: TypeTable
+    instances: list[Any]
+    training: list[Graph]
+    validation: list[Graph]
+    capture: Capture
+    """Of the training mini-batch."""
+    types: tuple[NodeType, ...]
+    trained_on: TrainedOn
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A plan with the evidence that it is right."""
+
+    plan: Plan
+    parity: Parity
+    captured: Captured
+
+
+def compile_model(
+    path: str | Path,
+    *,
+    inputs: Sequence[str | Path] = (),
+    settings: dict[str, str | int | float | bool] | None = None,
+    seed: int = 0,
+    plan_folder: str | Path = ".",
+    encoding: str = "sort",
+    policy: str = "fsm",
+    trials: int = 1000,
+    guards: dict[str, Guard] | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Compile a model file; executes it.
+
+    `plan_folder` is where the plan will stand: the model's path in it is relative to that. `guards` are limits that survive recompiling. Raises
+    ModelError, InputError, UnsupportedError, and CheckFailed when batched outputs differ from eager.
+    """
+    report = progress or (lambda *_: None)
+    captured = capture_for_compiling(path, inputs, settings or {}, seed, report)
+    learned = learn(captured, seed, encoding, policy, trials, report)
+    cells = {t.name: plan_cell(captured, i) for i, t in enumerate(captured.types)}
+    plan = Plan(
+        edbc=__version__,
+        model=ModelRef(_relative(Path(path), Path(plan_folder)), captured.file.sha256, captured.config, seed),
+        trained_on=captured.trained_on,
+        requirements=REQUIREMENTS,
+        types=tuple(PlanType(t.name, t.signature, t.source) for t in captured.types),
+        policy=learned,
+        cells=cells,
+        guards={},
+    )
+    plan = replace(plan, guards=guards_of(measure(plan, captured), guards or {}))
+    report("parity", 0, 1, {})
+    parity = check_parity(plan, captured)
+    report("parity", 1, 1, {"max_error": parity.max_error})
+    parity.require()
+    return Compiled(plan, parity, captured)
+
+
+def capture_for_compiling(path: str | Path, inputs: Sequence[str | Path], settings: dict[str, Any], seed: int,
+                          report: Progress) -> Captured:  # fmt: skip
+    """Import and build the model, and capture the training and validation mini-batches."""
+    file = import_model_file(path)
+    config = file.config(settings)
+    model = file.build(config, seed)
+    if inputs:
+        everything = list(file.load(list(inputs), config, limit=4 * BATCH))
+        if not everything:
+            raise InputError(f"{inputs[0]}: expected instances to compile on, got none; give a file with at least one")
+        instances, fresh = everything[:BATCH], [everything[BATCH:]]
+        refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
+    else:
+        instances, refs = file.sample(BATCH, seed, config), ()
+        fresh = [file.sample(size, seed + offset, config) for offset, size in VALIDATION]
+    view, table = ModelView(model), TypeTable()
+    shadow, recorder = recording_shadow(view, table)
+    fresh = [batch for batch in fresh if batch]
+    captures = []
+    for number, batch in enumerate([instances, *fresh]):
+        report("capture", number, 1 + len(fresh), {})
+        captures.append(capture(shadow, recorder, batch))
+    report("capture", 1 + len(fresh), 1 + len(fresh), {})
+    if not captures[0].graph.num_nodes:
+        raise ModelError(f"{Path(path).name}: expected cells or torch operations in forward, got none to compile")
+    types = table.graph_types()
+    graphs = [replace(c.graph, types=types).lint() for c in captures]
+    trained_on = TrainedOn("file" if inputs else "sample", refs, len(instances), seed, graphs[0].num_nodes)
+    first = replace(captures[0], graph=graphs[0])
+    return Captured(file, config, model, view, table, instances, graphs[:1], graphs[1:], first, types, trained_on)
+
+
+def learn(captured: Captured, seed: int, encoding: str, kind: str, trials: int, report: Progress) -> PlanPolicy:
+    """Train a table over one encoding, or take a fixed rule."""
+    from edbc.schedule.train import train
+
+    if kind != "fsm":
+        return PlanPolicy(kind, None, "critical", {}, _baselines(captured))
+
+    def on_check(done: int, batches: int, bound: int) -> None:
+        report("train", done, trials, {"batches": batches, "lower_bound": bound})
+
+    result = train(captured.training, encoding=encoding, seed=seed, trials=trials, validation=captured.validation,
+                   progress=on_check)  # fmt: skip
+    policy = result.policy
+    table = policy.states_to_text([t.name for t in captured.types])
+    record = {**result.record, "max_trials": trials}
+    return PlanPolicy(policy.kind, policy.encoding, policy.fallback, table, record)
+
+
+def retrain(captured: Captured, recorded: PlanPolicy) -> PlanPolicy:
+    """What training with the recorded encoding, seed and number of trials gives now."""
+    training = recorded.training
+    return learn(captured, int(training["seed"]), recorded.encoding or "sort", recorded.kind, int(training["max_trials"]),
+                 lambda *_: None)  # fmt: skip
+
+
+def _baselines(captured: Captured) -> dict[str, Any]:
+    graph = captured.training[0]
+    return {
+        "lower_bound": lower_bound(graph),
+        "baselines": {kind: run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda", "sufficient", "critical")},
+    }
+
+
+def plan_cell(captured: Captured, kind: int) -> PlanCell:
+    """Operations, batches and memory order of one type."""
+    node_type = captured.types[kind]
+    if node_type.op == "sum":
+        return _sum_cell(node_type)
+    cell = cell_of(captured.table.operation_of_type[kind], captured.view)
+    batches = batch_operations(cell)
+    order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
+    return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order))
+
+
+def packed_weights(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """Parameters in the order in which products pack them, and the copies that the order leaves."""
+    if not cell.is_uniform():
+        return (), 0
+    program = lower(cell, batches, order)
+    blocks = [placed.block for packed in program.weights for placed in (*packed.blocks, *packed.biases)]
+    return tuple(dict.fromkeys(block_text(block, cell.prefix) for block in blocks)), program.num_copies
+
+
+def _sum_cell(node_type: NodeType) -> PlanCell:
+    """A segment sum has one operation per field and no layout to plan."""
+    names = [f"x{i}" for i in range(len(node_type.operands))]
+    lines = [f"{name} = input(index={i})" for i, name in enumerate(names)]
+    sums = [f"y{i}" for i in range(len(node_type.outputs))]
+    lines += [f"{y} = sum({x}, output={i})" for i, (x, y) in enumerate(zip(names, sums, strict=True))]
+    return PlanCell(tuple(lines), (tuple(sums),), (*names, *sums), (), 0)
+
+
+def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
+    """The metrics that `check` guards, on the mini-batches that the plan was compiled on. Deterministic."""
+    from edbc.runtime.session import policy_of
+
+    policy = policy_of(plan)
+    schedule = run(captured.training[0], policy)
+    placement = place(captured.training[0], schedule, captured.capture.result_node)
+    fresh = [run(graph, policy) for graph in captured.validation]
+    return {
+        "nodes": captured.training[0].num_nodes,
+        "batches": schedule.num_batches,
+        "lower_bound": lower_bound(captured.training[0]),
+        "fresh_batches": sum(s.num_batches for s in fresh),
+        "fresh_unseen_states": sum(s.unseen_states for s in fresh),
+        "gathered_rows": placement.gathered_rows,
+        "copies": sum(cell.copies for cell in plan.cells.values()),
+        "kernels": sum(len(cell.batches) for cell in plan.cells.values()),
+    }
+
+
+_GUARDED = ("batches", "fresh_batches", "fresh_unseen_states", "gathered_rows", "copies", "kernels")
+
+
+def guards_of(metrics: dict[str, int | float], kept: dict[str, Guard]) -> dict[str, Guard]:
+    """A guard per metric; tolerance and direction of guards that exist already are kept."""
+    return {
+        name: replace(kept[name], value=metrics[name]) if name in kept else Guard(metrics[name]) for name in _GUARDED
+    }
+
+
+def check_parity(plan: Plan, captured: Captured) -> Parity:
+    """Compare batched with eager outputs on the training mini-batch, and on single instances of it."""
+    net = Net(plan, captured.model)
+    eager = Eager(captured.model)
+    parity = Parity()
+    for batch in (captured.instances, captured.instances[:1]):
+        for ours, theirs, exact in zip(net(batch), eager.run(batch), eager.reference(batch), strict=True):
+            parity.add(ours, theirs, exact)
+    return parity
+
+
+def _relative(model: Path, folder: Path) -> str:
+    return os.path.relpath(model.resolve(), folder.resolve()).replace(os.sep, "/")

@@ -1,0 +1,235 @@
+"""Model files: finding, hashing and importing the user's Python file, and calling its functions.
+
+A model file (docs/model-files.md) defines `build(**config)`, `load(*paths, **config)` and `sample(count, seed)`. Its hash covers
+the file and the modules that it imports from its own folder, found by reading import statements, not by executing them,
+with line ends normalised; so a plan can be checked against it before anything of it runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from edbc.errors import EdbcError, InputError, ModelError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Config = dict[str, int | float | str | bool]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile:
+    """An imported model file."""
+
+    path: Path
+    sha256: str
+    module: ModuleType
+
+    def config(self, settings: Mapping[str, str | int | float | bool]) -> Config:
+        """`build`'s defaults overridden by settings; text is converted to the default's type.
+
+        Raises ModelError for an unknown key, with the closest known one, and for text that does not convert.
+        """
+        parameters = _parameters(self.module.build)
+        config: Config = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+        for key, value in settings.items():
+            if key not in parameters:
+                raise ModelError(f"{self.path.name}: {unknown_key(key, parameters)}")
+            config[key] = _convert(value, parameters[key], f"--set {key}") if isinstance(value, str) else value
+        missing = [name for name, p in parameters.items() if p.default is p.empty and name not in config]
+        if missing:
+            raise ModelError(f"{self.path.name}: build expects a value for {missing[0]!r}; give one with "
+                             f"--set {missing[0]}=VALUE")  # fmt: skip
+        return config
+
+    def build(self, config: Config, seed: int) -> nn.Module:
+        """The model with seeded weights, on the CPU, in eval mode."""
+        import torch
+
+        torch.manual_seed(seed)
+        model = self._call("build", lambda: self.module.build(**config))
+        if not isinstance(model, torch.nn.Module):
+            raise ModelError(f"{self.path.name}: expected build to return an nn.Module, got {type(model).__name__}")
+        return model.eval()
+
+    def sample(self, count: int, seed: int, config: Config) -> list[Any]:
+        """Made-up instances."""
+        kwargs = _accepted(self.module.sample, config)
+        instances = list(self._call("sample", lambda: self.module.sample(count, seed, **kwargs)))
+        if len(instances) != count:
+            raise ModelError(f"{self.path.name}: expected sample to make {count} instances, got {len(instances)}")
+        return instances
+
+    def load(self, paths: Sequence[str | Path], config: Config, limit: int | None = None) -> Iterator[Any]:
+        """Instances of real files, streamed, the first `limit` of them."""
+        for path in paths:
+            if not Path(path).is_file():
+                raise InputError(f"{path}: expected an input file, got {'a folder' if Path(path).is_dir() else 'nothing'}")
+        kwargs = _accepted(self.module.load, config)
+        instances = self._call("load", lambda: iter(self.module.load(*paths, **kwargs)))
+        return itertools.islice(_guarded(instances, self.path.name), limit)
+
+    def _call(self, what: str, function: Callable[[], Any]) -> Any:
+        return _guard(f"{self.path.name}: {what}", function)
+
+
+def import_model_file(path: str | Path) -> ModelFile:
+    """Import a model file; this executes it. Raises ModelError when it is not one."""
+    path = Path(path)
+    sha256 = hash_model_file(path)
+    module = _import(path.resolve(), sha256)
+    for name in ("build", "load", "sample"):
+        if not callable(getattr(module, name, None)):
+            raise ModelError(f"{path}: expected a function {name!r}, got none; a model file defines build, load and sample")
+    return ModelFile(path, sha256, module)
+
+
+def hash_model_file(path: str | Path) -> str:
+    """sha256 of the model file and the local modules that it imports, directly or not. Executes nothing."""
+    path = Path(path)
+    digest = hashlib.sha256()
+    for part in sorted(_local_files(path.resolve()), key=lambda p: (p != path.resolve(), p.name)):
+        data = _read(part).replace(b"\r\n", b"\n")
+        digest.update(f"{part.name}:{len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def file_sha256(path: str | Path) -> str:
+    """sha256 of a file's bytes."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """`unknown config key 'hiden_size'; did you mean 'hidden_size'?`"""
+    known = list(known)
+    close = get_close_matches(key, known, n=1)
+    remedy = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known) or 'none'}"
+    return f"unknown config key {key!r}; {remedy}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: expected a model file, got {error.strerror or error}") from None
+
+
+def _local_files(path: Path) -> set[Path]:
+    """The file and all modules of its own folder that it imports."""
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found.add(file)
+        for name in _imported_names(file):
+            for candidate in (path.parent / f"{name}.py", path.parent / name / "__init__.py"):
+                if candidate.is_file():
+                    waiting.append(candidate)
+    return found
+
+
+def _imported_names(file: Path) -> set[str]:
+    try:
+        tree = ast.parse(_read(file), filename=str(file))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise ModelError(f"{file.name}{f':{line}' if line else ''}: expected Python, got a syntax error: {error}") from None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level <= 1:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def _import(path: Path, sha256: str) -> ModuleType:
+    """The module, with its folder on sys.path for its own imports, and no sibling of the same name from elsewhere."""
+    folder = str(path.parent)
+    for sibling in path.parent.glob("*.py"):
+        loaded = sys.modules.get(sibling.stem)
+        if loaded is not None and getattr(loaded, "__file__", None) not in (None, str(sibling)):
+            del sys.modules[sibling.stem]
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path.insert(0, folder)
+    name = f"edbc_model_{path.stem}_{sha256[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ModelError(f"{path}: expected a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        _guard(f"{path.name}: importing it", lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _guard(what: str, function: Callable[[], Any]) -> Any:
+    """Run the user's code; what it raises becomes a ModelError that keeps the traceback as its cause."""
+    try:
+        return function()
+    except EdbcError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def _guarded(instances: Iterator[Any], name: str) -> Iterator[Any]:
+    while True:
+        try:
+            instance = _guard(f"{name}: load", lambda: next(instances, _END))
+        except StopIteration:
+            return
+        if instance is _END:
+            return
+        yield instance
+
+
+_END = object()
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {
+        name: p
+        for name, p in inspect.signature(function).parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def _accepted(function: Callable[..., Any], config: Config) -> Config:
+    """The part of the config that a function takes."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return dict(config)
+    return {key: value for key, value in config.items() if key in parameters}
+
+
+def _convert(text: str, parameter: inspect.Parameter, where: str) -> int | float | str | bool:
+    kind = type(parameter.default) if parameter.default is not parameter.empty else str
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        return kind(text) if kind in (int, float, str) else text
+    except (KeyError, ValueError):
+        raise ModelError(f"{where}: expected {kind.__name__}, got {text!r}") from None

@@ -1,0 +1,155 @@
+"""Parity with eager: the rule by which batched outputs count as the same numbers.
+
+Per output, with `scale` the largest magnitude of the float64 reference and errors the largest absolute differences
+from it over all instances:
+
+(1) in float64, the error is at most 1e-12 x scale;
+(2) in any other dtype, it is at most 4 x the error of eager in that dtype, plus 1e-6 x scale (float32) or 1e-2 x scale
+    (bfloat16, float16).
+
+Eager is the unmodified model, one instance after the other, without gradients. The reference is eager with the model
+and the default dtype in float64. Not-a-number must meet not-a-number.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.errors import CheckFailed
+from edbc.runtime.outputs import by_name
+from edbc.trace.deep import run_deep
+
+_SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+
+
+@dataclass
+class OutputParity:
+    """Errors of one output so far."""
+
+    dtype: torch.dtype
+    scale: float = 0.0
+    max_error: float = 0.0
+    eager_error: float = 0.0
+    broken: str = ""
+    """Why no comparison of numbers was possible, if so."""
+
+    @property
+    def limit(self) -> float:
+        """The largest error that the rule allows."""
+        slack = _SLACK.get(self.dtype, 0.0) * self.scale
+        return slack if self.dtype is torch.float64 else 4 * self.eager_error + slack
+
+    @property
+    def holds(self) -> bool:
+        """True when the rule is met."""
+        return not self.broken and self.max_error <= self.limit
+
+
+@dataclass
+class Parity:
+    """The comparison of many mini-batches."""
+
+    outputs: dict[str, OutputParity] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """True when the rule is met by every output."""
+        return all(output.holds for output in self.outputs.values())
+
+    @property
+    def max_error(self) -> float:
+        """Largest error of a batched output."""
+        return max((o.max_error for o in self.outputs.values()), default=0.0)
+
+    @property
+    def eager_error(self) -> float:
+        """Largest error of eager execution in the same dtype."""
+        return max((o.eager_error for o in self.outputs.values()), default=0.0)
+
+    def add(self, batched: Any, eager: Any, reference: Any) -> None:
+        """Take in one instance's three results."""
+        ours, theirs, exact = by_name(batched), by_name(eager), by_name(reference)
+        for name in {**theirs, **ours}:
+            some = (theirs.get(name) or ours.get(name) or [torch.empty(0)])[0]
+            output = self.outputs.setdefault(name, OutputParity(some.dtype))
+            if [t.shape for t in ours.get(name, [])] != [t.shape for t in theirs.get(name, [])]:
+                output.broken = (f"shapes differ: {_shapes(ours.get(name))} batched, {_shapes(theirs.get(name))} eager")
+                continue
+            for a, b, c in zip(ours[name], theirs[name], exact[name], strict=True):
+                _compare(output, a, b, c)
+
+    def require(self) -> None:
+        """Raise CheckFailed with the first output that breaks the rule."""
+        for name, output in self.outputs.items():
+            if not output.holds:
+                fault = output.broken or (
+                    f"error {output.max_error:.3g}, at most {output.limit:.3g} allowed (eager's own error "
+                    f"{output.eager_error:.3g}, scale {output.scale:.3g})"
+                )
+                raise CheckFailed(f"output {name!r}: batched execution differs from eager: {fault}")
+
+
+def _shapes(tensors: list[torch.Tensor] | None) -> str:
+    return ", ".join(str(tuple(t.shape)) for t in (tensors or [])[:3]) or "nothing"
+
+
+def _compare(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> None:
+    if batched.dtype != eager.dtype:
+        output.broken = f"dtypes differ: {batched.dtype} batched, {eager.dtype} eager"
+        return
+    if not batched.numel():
+        return
+    a, b, c = (t.detach().cpu().to(torch.float64) for t in (batched, eager, reference))
+    finite = torch.isfinite(c)
+    if not torch.equal(a[~finite], b[~finite]) and not torch.equal(a.isnan(), b.isnan()):
+        output.broken = "not-a-number or infinity in one of them only"
+        return
+    if finite.any():
+        output.scale = max(output.scale, float(c[finite].abs().max()))
+        output.max_error = max(output.max_error, _error(a[finite], c[finite]))
+        output.eager_error = max(output.eager_error, _error(b[finite], c[finite]))
+
+
+def _error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    error = float((value - reference).abs().max())
+    return math.inf if math.isnan(error) else error
+
+
+class Eager:
+    """The model as its author wrote it, one instance after the other, and its float64 twin."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model).double()
+
+    def run(self, instances: Sequence[Any]) -> list[Any]:
+        """What the model returns for each instance."""
+        return _run(self.model, self.dtype, instances)
+
+    def reference(self, instances: Sequence[Any]) -> list[Any]:
+        """The same in float64."""
+        return _run(self.twin, torch.float64, instances)
+
+
+def _run(model: nn.Module, dtype: torch.dtype, instances: Sequence[Any]) -> list[Any]:
+    with torch.no_grad(), _default_dtype(dtype):
+        return run_deep(lambda: [model(instance) for instance in instances])
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(previous)

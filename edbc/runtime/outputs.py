@@ -1,0 +1,82 @@
+"""Names for what a model returns, and one tensor per name for files.
+
+Definitions.
+
+(1) An *output* is all tensors of an instance that have one name: keys of dicts and fields of dataclasses and named tuples,
+    joined by dots; positions of tuples; items of lists share their list's name. What has no name is `output`.
+(2) The *rows* of an output: a list of equal shapes stacked, of other tensors concatenated along the first dimension; a
+    single tensor as it is (a scalar has one row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+
+def named_tensors(result: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of one instance's result with its output's name, definition (1)."""
+    if isinstance(result, torch.Tensor):
+        yield name or "output", result
+    elif isinstance(result, dict):
+        for key, value in result.items():
+            yield from named_tensors(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(result, tuple) and not hasattr(result, "_fields"):
+        for index, value in enumerate(result):
+            yield from named_tensors(value, f"{name or 'output'}.{index}")
+    elif isinstance(result, list):
+        for value in result:
+            yield from named_tensors(value, name)
+    else:
+        fields = getattr(result, "_fields", None) or getattr(result, "__dataclass_fields__", ())
+        for field in fields:
+            yield from named_tensors(getattr(result, field), f"{name}.{field}" if name else field)
+
+
+def by_name(result: Any) -> dict[str, list[torch.Tensor]]:
+    """The tensors of each output of one instance, in order."""
+    outputs: dict[str, list[torch.Tensor]] = {}
+    for name, tensor in named_tensors(result):
+        outputs.setdefault(name, []).append(tensor)
+    return outputs
+
+
+def rows(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Definition (2)."""
+    if len(tensors) == 1:
+        return tensors[0].reshape(1) if tensors[0].ndim == 0 else tensors[0]
+    if len({t.shape for t in tensors}) == 1:
+        return torch.stack(list(tensors))
+    return torch.cat([t.reshape(1) if t.ndim == 0 else t for t in tensors])
+
+
+class OutputFile:
+    """Collects results in input order; `tensors()` is what goes into a file: per output its rows and `<name>.offsets`,
+    instances + 1 row numbers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.parts: dict[str, list[torch.Tensor]] = {}
+        self.ends: dict[str, list[int]] = {}
+
+    def add(self, result: Any) -> None:
+        """Append one instance."""
+        for name, tensors in by_name(result).items():
+            part = rows(tensors)
+            ends = self.ends.setdefault(name, [0] * (self.count + 1))
+            ends.append(ends[-1] + len(part))
+            self.parts.setdefault(name, []).append(part)
+        self.count += 1
+        for ends in self.ends.values():
+            if len(ends) == self.count:  # this instance has no such output
+                ends.append(ends[-1])
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """See the class."""
+        result: dict[str, torch.Tensor] = {}
+        for name, parts in self.parts.items():
+            result[name] = torch.cat(parts).contiguous().cpu()
+            result[f"{name}.offsets"] = torch.tensor(self.ends[name], dtype=torch.int64)
+        return result

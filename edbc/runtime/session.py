@@ -1,0 +1,287 @@
+"""Loading a plan, binding it to a model, running mini-batches: the runtime's public face.
+
+    net = edbc.load("plans/tree_lstm.yaml").bind(model)
+    outputs = net(instances)
+
+Binding compares every cell of the plan with what the model's own code does now, operation by operation, before anything
+executes; memory orders and batches come from the plan, operations and parameters from the model.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.cells.canonical import cell_graph
+from edbc.cells.graph import CellGraph
+from edbc.cells.lower import lower
+from edbc.cells.program import Program
+from edbc.errors import DeviceError, LayoutError, PlanError, StaleError, UnsupportedError
+from edbc.graph import NodeType
+from edbc.plan.plan import Plan, PlanCell
+from edbc.runtime.execute import Arenas, Segment, collect, execute, load_externals
+from edbc.runtime.placement import Placement, place
+from edbc.runtime.reference import GenericKernel, ProgramKernel, SumKernel
+from edbc.schedule.policy import Policy
+from edbc.schedule.run import lower_bound, run
+from edbc.schedule.schedule import Schedule
+from edbc.trace.build import Capture, capture
+from edbc.trace.recorder import Recorder
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import Entry, TypeTable
+
+Kernel = ProgramKernel | SumKernel | GenericKernel
+
+
+@dataclass
+class Seconds:
+    """Where the time of mini-batches went."""
+
+    construction: float = 0.0
+    scheduling: float = 0.0
+    execution: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.construction + self.scheduling + self.execution
+
+
+@dataclass
+class Stats:
+    """Counts summed over mini-batches."""
+
+    instances: int = 0
+    nodes: int = 0
+    batches: int = 0
+    lower_bound: int = 0
+    steps: int = 0
+    table_steps: int = 0
+    unseen_states: int = 0
+    unseen_types: set[str] = field(default_factory=set)
+    operand_rows: int = 0
+    gathered_rows: int = 0
+    arena_bytes: int = 0
+    """Of the largest mini-batch."""
+    seconds: Seconds = field(default_factory=Seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A mini-batch before it executes."""
+
+    capture: Capture
+    schedule: Schedule
+    placement: Placement
+
+
+class Net:
+    """A plan bound to a model. Calling it runs a mini-batch; several threads may.
+
+    `device` and `dtype` are the model's own. Raises what `bind` raises.
+    """
+
+    def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
+                 layout: str = "plan"):  # fmt: skip
+        self.plan = plan
+        self.model = model
+        self.strict = strict
+        self.layout = layout
+        self.view = ModelView(model)
+        first = next((p for p in model.parameters() if p.is_floating_point()), None)
+        self.device = first.device if first is not None else torch.device("cpu")
+        self.dtype = first.dtype if first is not None else torch.float32
+        self.table = TypeTable([(t.name, t.signature) for t in plan.types])
+        self.policy = policy_of(plan, policy)
+        self._kernels: dict[int, Kernel] = {}
+        self._idle: list[tuple[nn.Module, Recorder]] = []
+        self._lock = threading.RLock()
+
+    def __call__(self, instances: Sequence[Any]) -> list[Any]:
+        """What `model(instance)` returns for each instance, in order, as tensors that own their memory."""
+        return self.run(instances)[0]
+
+    def run(self, instances: Sequence[Any], stats: Stats | None = None,
+            on_batch: Callable[[Prepared, int], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
+        """Like a call; adds what happened to `stats` and also returns the prepared mini-batch."""
+        prepared = self.prepare(instances, stats)
+        started = time.perf_counter()
+        results = self.execute(prepared, on_batch)
+        if stats is not None:
+            stats.seconds.execution += time.perf_counter() - started
+        return results, prepared
+
+    def capture(self, instances: Sequence[Any]) -> Capture:
+        """The graph of a mini-batch."""
+        if self.model.training:
+            raise UnsupportedError("the model is in training mode, which edbc cannot run yet; call model.eval()")
+        with self._lock:
+            leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table)
+        try:
+            return capture(*leased, instances)
+        finally:
+            with self._lock:
+                self._idle.append(leased)
+
+    def prepare(self, instances: Sequence[Any], stats: Stats | None = None) -> Prepared:
+        """Capture, schedule and place one mini-batch."""
+        started = time.perf_counter()
+        captured = self.capture(instances)
+        recorded = time.perf_counter()
+        schedule = run(captured.graph, self.policy)
+        placement = place(captured.graph, schedule, captured.result_node)
+        scheduled = time.perf_counter()
+        prepared = Prepared(captured, schedule, placement)
+        if stats is not None:
+            stats.seconds.construction += recorded - started
+            stats.seconds.scheduling += scheduled - recorded
+            self._count(stats, len(instances), prepared)
+        return prepared
+
+    def _count(self, stats: Stats, num_instances: int, prepared: Prepared) -> None:
+        graph, schedule = prepared.capture.graph, prepared.schedule
+        stats.instances += num_instances
+        stats.nodes += graph.num_nodes
+        stats.batches += len(schedule.batch_type)
+        stats.lower_bound += lower_bound(graph)
+        stats.steps += len(schedule.batch_type)
+        stats.table_steps += schedule.table_steps
+        stats.unseen_states += schedule.unseen_states
+        counts = graph.counts()
+        stats.unseen_types |= {t.name for i, t in enumerate(graph.types) if i >= self.table.num_known and counts[i]}
+        stats.operand_rows += len(prepared.placement.rows)
+        stats.gathered_rows += prepared.placement.gathered_rows
+        stats.arena_bytes = max(stats.arena_bytes, prepared.placement.arena_bytes(torch.finfo(self.dtype).bits // 8))
+
+    def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
+        """Run a prepared mini-batch and return its results."""
+        captured, placement = prepared.capture, prepared.placement
+        kernels = {int(kind): self.kernel(int(kind)) for kind in set(prepared.schedule.batch_type.tolist())}
+        for kernel in kernels.values():
+            kernel.refresh()
+        with torch.no_grad():
+            arenas = Arenas(placement, self.device)
+            load_externals(captured, placement, arenas, self.view)
+            segment = Segment(captured.graph, prepared.schedule, placement)
+            execute(segment, arenas, kernels.__getitem__,
+                    None if on_batch is None else lambda batch: on_batch(prepared, batch))  # fmt: skip
+            return collect(captured, placement, arenas)
+
+    # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def kernel(self, kind: int) -> Kernel:
+        """The kernel of a type, made when it is first needed."""
+        kernel = self._kernels.get(kind)
+        if kernel is None:
+            with self._lock:
+                kernel = self._kernels.setdefault(kind, self._new_kernel(kind))
+        return kernel
+
+    def _new_kernel(self, kind: int) -> Kernel:
+        node_type = self.table.types[kind]
+        assert node_type is not None
+        if node_type.op == "sum":
+            return SumKernel(len(node_type.outputs))
+        entry = self.table.operation_of_type[kind]
+        if kind >= self.table.num_known:
+            self._refuse_unseen(node_type)
+        program = self.program(kind)
+        if program is None:
+            return GenericKernel(entry.operation, self.view, node_type.operands, self.dtype, self.device)
+        return ProgramKernel(program, self.view, self.dtype, self.device)
+
+    def _refuse_unseen(self, node_type: NodeType) -> None:
+        """A cell that the plan does not know is refused; an operation runs unless `strict`."""
+        if node_type.op.startswith("cell ") or self.strict:
+            raise StaleError(
+                f"{node_type.source}: type {node_type.signature} is not in the plan; compile again on instances that "
+                f"contain it{'' if node_type.op.startswith('cell ') else ', or run without --strict'}"
+            )
+
+    def cell(self, entry: Entry) -> CellGraph:
+        """The operation graph of a type, from the model's own code."""
+        return cell_of(entry, self.view)
+
+    def program(self, kind: int) -> Program | None:
+        """The lowered program of a type, or None when it runs generically (mixed dtypes, integers)."""
+        cell = self.cell(self.table.operation_of_type[kind])
+        if not cell.is_uniform():
+            return None
+        if kind >= self.table.num_known:
+            return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
+        plan_type = self.plan.types[kind]
+        planned = self.plan.cells[plan_type.name]
+        self._compare(plan_type.name, cell, planned)
+        where = f"plan cell {plan_type.name!r}"
+        order = list(cell.classes()) if self.layout == "variable-order" else planned.layout
+        try:
+            return lower(cell, planned.batches, order, where)
+        except LayoutError as error:
+            raise PlanError(str(error)) from None
+
+    def _compare(self, name: str, cell: CellGraph, planned: PlanCell) -> None:
+        """The plan's operations must be the model's."""
+        lines = cell.lines()
+        for number in range(max(len(lines), len(planned.operations))):
+            here = lines[number] if number < len(lines) else "nothing"
+            there = planned.operations[number] if number < len(planned.operations) else "nothing"
+            if here != there:
+                raise PlanError(f"plan cell {name!r}, operation {number}: expected {here!r} from the model, got {there!r}; "
+                                "run 'edbc compile' again")  # fmt: skip
+
+    def verify_cells(self) -> None:
+        """Build the kernel of every type of the plan that has been recorded; raises PlanError on the first mismatch."""
+        for kind in range(self.table.num_known):
+            if self.table.types[kind] is not None:
+                self.kernel(kind)
+
+
+def cell_of(entry: Entry, view: ModelView) -> CellGraph:
+    """The canonical operation graph of an entry's cell, module or function."""
+    operation = entry.operation
+    prefix = f"{operation.name}." if operation.call is None else ""
+    return cell_graph(view.trace(operation), view, prefix)
+
+
+def policy_of(plan: Plan, kind: str | None = None) -> Policy:
+    """The plan's policy, or the fixed rule `kind` in its place."""
+    if kind is not None and kind != plan.policy.kind:
+        if kind == "fsm":
+            raise PlanError(f"the plan's policy is {plan.policy.kind!r} and has no table; compile with --policy fsm")
+        return Policy(kind)
+    if plan.policy.kind != "fsm":
+        return Policy(plan.policy.kind)
+    names = [t.name for t in plan.types]
+    return Policy.from_text(plan.policy.encoding or "", plan.policy.fallback, plan.policy.table, names)
+
+
+_DIMENSION = re.compile(r"\d+")
+
+
+def erased(signature: str) -> str:
+    """A signature with sizes and float widths left out, equal sizes still told as equal.
+
+    >>> erased("cell leaf(f32[8]) -> f32[8], f32[16]") == erased("cell leaf(f64[4]) -> f64[4], f64[8]")
+    True
+    """
+    numbers: dict[str, str] = {}
+    text = re.sub(r"\b(bf16|f16|f32|f64)\b", "f", signature)
+    return _DIMENSION.sub(lambda m: numbers.setdefault(m.group(), f"#{len(numbers)}"), text)
+
+
+def check_requirements(requirements: Sequence[str]) -> None:
+    """Raise StaleError when the environment does not offer what a plan requires, DeviceError for an unknown wish."""
+    for requirement in requirements:
+        match = re.fullmatch(r"torch>=(\d+)\.(\d+)", requirement)
+        if match is None:
+            raise DeviceError(f"plan requires {requirement!r}, which this edbc does not know; update edbc")
+        have = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2])
+        if have < (int(match.group(1)), int(match.group(2))):
+            raise DeviceError(f"plan requires {requirement}, got torch {torch.__version__}; update torch")
