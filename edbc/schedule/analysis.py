@@ -1,0 +1,191 @@
+"""What is computed once per graph, before any batch is chosen; native loops over the Graph's arrays.
+
+For a graph of n nodes, m operand entries and T types:
+
+(1) users: the inverse of operands, one entry per operand entry that is a node.
+(2) `below[v, a]`: the largest number of nodes of type a on a path that starts at v, v itself counted. The largest
+    `below[., a]` over the unexecuted nodes is the depth of G^a, so their sum over a is ED-Batch's lower bound (Eq. 2).
+(3) the same-type graph: for every type a, which nodes must have run before a node of type a joins Frontier(G^a), the
+    nodes of type a with no unexecuted ancestor of type a through any path (Eq. 1, with transitive paths). Its
+    *elements* are the n nodes and, from n on, *joins*. Node v depends on the elements that stand for its ancestors of
+    its own type. An ancestor set is passed along edges by reference; where two different sets meet, one join stands for
+    their union. So a -> b -> a with 1,000 a on either side needs 2,000 entries and one join, not 1,000,000 pairs.
+
+(4) topological depth: 0 for a node without node operands, else one more than its deepest operand.
+
+(1) and (4) are O(n + m), (2) and (3) O(T (n + m)).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from edbc.graph import Ints
+
+
+class Dag(NamedTuple):
+    """A graph as the engine reads it. Arrays that a policy does not need are empty."""
+
+    node_type: Ints  # (n,)
+    num_operands: Ints  # (n,) operand entries that are nodes
+    user_ptr: Ints  # (n + 1,)
+    users: Ints
+    type_ptr: Ints  # (T + 1,) the nodes of type a fill type_ptr[a]:type_ptr[a + 1] of any array grouped by type
+    depth: Ints  # (n,), or (0,): topological depth
+    below: Ints  # (n, T), or (0, T): definition (2)
+    same_ptr: Ints  # (e + 1,) over the e elements of definition (3), or (1,)
+    same_users: Ints
+    same_left: Ints  # (e,) elements that an element waits for
+
+
+@njit(cache=True)
+def analyse(
+    node_type: Ints,
+    operand_ptr: Ints,
+    operands: Ints,
+    num_types: int,
+    with_depth: bool,
+    with_below: bool,
+    with_same: bool,
+) -> Dag:
+    """Everything that a policy needs: definition (1), and (4), (2), (3) when asked. (3) implies (2)."""
+    n = len(node_type)
+    num_operands, user_ptr, users = invert(n, operand_ptr, operands)
+    type_ptr = np.zeros(num_types + 1, np.int32)
+    for v in range(n):
+        type_ptr[node_type[v] + 1] += 1
+    for a in range(num_types):
+        type_ptr[a + 1] += type_ptr[a]
+    depth = depths(operand_ptr, operands) if with_depth else np.zeros(0, np.int32)
+    if with_below or with_same:
+        below = chain_lengths(node_type, user_ptr, users, num_types)
+    else:
+        below = np.zeros((0, num_types), np.int32)
+    if with_same:
+        sources, targets, num_elements = same_type_edges(node_type, operand_ptr, operands, below)
+        same_left, same_ptr, same_users = group_edges(sources, targets, num_elements)
+    else:
+        same_left, same_ptr, same_users = np.zeros(0, np.int32), np.zeros(1, np.int32), np.zeros(0, np.int32)
+    return Dag(node_type, num_operands, user_ptr, users, type_ptr, depth, below, same_ptr, same_users, same_left)
+
+
+@njit(cache=True)
+def invert(n: int, operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints]:
+    """Operand counts, and users as CSR: definition (1)."""
+    num_operands = np.zeros(n, np.int32)
+    user_ptr = np.zeros(n + 1, np.int32)
+    for v in range(n):
+        count = 0
+        for k in range(operand_ptr[v], operand_ptr[v + 1]):
+            u = operands[k]
+            if u >= 0:
+                count += 1
+                user_ptr[u + 1] += 1
+        num_operands[v] = count
+    for v in range(n):
+        user_ptr[v + 1] += user_ptr[v]
+    users = np.empty(user_ptr[n], np.int32)
+    fill = user_ptr[:n].copy()
+    for v in range(n):
+        for k in range(operand_ptr[v], operand_ptr[v + 1]):
+            u = operands[k]
+            if u >= 0:
+                users[fill[u]] = v
+                fill[u] += 1
+    return num_operands, user_ptr, users
+
+
+@njit(cache=True)
+def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) -> Ints:
+    """`below`, definition (2), users before operands."""
+    n = len(node_type)
+    below = np.zeros((n, num_types), np.int32)
+    for v in range(n - 1, -1, -1):
+        for k in range(user_ptr[v], user_ptr[v + 1]):
+            u = users[k]
+            for a in range(num_types):
+                below[v, a] = max(below[v, a], below[u, a])
+        below[v, node_type[v]] += 1
+    return below
+
+
+@njit(cache=True)
+def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: Ints) -> tuple[Ints, Ints, int]:
+    """Edges of the same-type graph, definition (3), and its number of elements.
+
+    `source[v, a]` is the element that stands for v's ancestors of type a, v counted, or -1. Only where a node of type
+    a follows is it needed, so out-projections and the like cost nothing.
+    """
+    n, num_types = below.shape
+    source = np.full((n, num_types), -1, np.int32)
+    sources, targets = np.empty(len(operands) + 16, np.int32), np.empty(len(operands) + 16, np.int32)
+    num_edges, num_elements = 0, n
+    for v in range(n):
+        own = node_type[v]
+        low, high = operand_ptr[v], operand_ptr[v + 1]
+        while num_edges + num_types * (high - low) > len(sources):
+            sources, targets = grow(sources), grow(targets)
+        for a in range(num_types):
+            if below[v, a] == 0:
+                continue
+            target = v if own == a else num_elements
+            first, found, all_equal = -1, 0, True
+            for k in range(low, high):
+                element = source[operands[k], a] if operands[k] >= 0 else -1
+                if element >= 0:
+                    all_equal = all_equal and (found == 0 or element == first)
+                    sources[num_edges + found], targets[num_edges + found] = element, target
+                    first = element
+                    found += 1
+            if own == a:
+                num_edges += found
+                source[v, a] = v if below[v, a] > 1 else -1
+            elif all_equal:
+                source[v, a] = first
+            else:
+                num_edges += found
+                source[v, a] = target
+                num_elements += 1
+    return sources[:num_edges], targets[:num_edges], num_elements
+
+
+@njit(cache=True)
+def grow(array: Ints) -> Ints:
+    """A copy with twice the room and more."""
+    larger = np.empty(2 * len(array) + 16, np.int32)
+    larger[: len(array)] = array
+    return larger
+
+
+@njit(cache=True)
+def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, Ints, Ints]:
+    """Edges as CSR by source, and how many arrive at each target."""
+    arriving = np.zeros(num_elements, np.int32)
+    ptr = np.zeros(num_elements + 1, np.int32)
+    for k in range(len(sources)):
+        ptr[sources[k] + 1] += 1
+        arriving[targets[k]] += 1
+    for e in range(num_elements):
+        ptr[e + 1] += ptr[e]
+    grouped = np.empty(len(sources), np.int32)
+    fill = ptr[:num_elements].copy()
+    for k in range(len(sources)):
+        grouped[fill[sources[k]]] = targets[k]
+        fill[sources[k]] += 1
+    return arriving, ptr, grouped
+
+
+@njit(cache=True)
+def depths(operand_ptr: Ints, operands: Ints) -> Ints:
+    """Topological depth of every node: 0 without node operands, else one more than the deepest operand."""
+    n = len(operand_ptr) - 1
+    depth = np.zeros(n, np.int32)
+    for v in range(n):
+        for k in range(operand_ptr[v], operand_ptr[v + 1]):
+            u = operands[k]
+            if u >= 0 and depth[u] >= depth[v]:
+                depth[v] = depth[u] + 1
+    return depth

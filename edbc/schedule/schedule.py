@@ -1,0 +1,36 @@
+"""The schedule of one dataflow graph: its batches in order, as arrays.
+
+A *batch* is a set of nodes of one type that run together; a *batching sequence* is the list of the batches' types
+(ED-Batch, Chen et al., ICML 2023, Algorithm 1 and Appendix A.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edbc.graph import Graph, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """b batches over the n nodes of `graph`. `check_schedule` verifies it; the constructor does not."""
+
+    graph: Graph
+    batch_type: Ints  # (b,)
+    batch_ptr: Ints  # (b + 1,) batch i holds nodes[batch_ptr[i]:batch_ptr[i + 1]]
+    nodes: Ints  # (n,)
+    table_steps: int = 0
+    """Batches that the policy's table chose."""
+    unseen_states: int = 0
+    """Batches that its fallback chose, the table having no such state."""
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches b."""
+        return len(self.batch_type)
+
+    def batches(self) -> Iterator[tuple[int, Ints]]:
+        """The batches in order, as `(type, nodes)`."""
+        for i in range(self.num_batches):
+            yield int(self.batch_type[i]), self.nodes[self.batch_ptr[i] : self.batch_ptr[i + 1]]
