@@ -1,7 +1,7 @@
 """Checking committed plans: compile again what is recorded, compare, and hold the result against the guards.
 
-Per plan: load and verify, compare the model file's hash, capture again from `sample()` at the recorded seed, plan layouts
-again, train the recorded encoding again with the recorded seed (no search over encodings, no beam), recompute the
+Per plan: load and verify, compare the model file's hash, capture again from `sample()` at the recorded seed, plan
+layouts again, train the recorded encoding again with the recorded seed (no search over encodings, no beam), recompute the
 guarded metrics, and compare batched with eager outputs. A plan trained on a data file that is not here keeps its
 policy, which is evaluated instead of trained again; the outcome says so.
 """
@@ -110,8 +110,8 @@ def require_same_model(plan: Plan, model: Path) -> None:
     have = hash_model_file(model)
     if have != plan.model.sha256:
         raise StaleError(
-            f"{model}: expected the model file that the plan was compiled from (sha256 {plan.model.sha256[:16]}...), got "
-            f"{have[:16]}...; run 'edbc compile' again"
+            f"{model}: expected the model file that the plan was compiled from (sha256 {plan.model.sha256[:16]}...), "
+            f"got {have[:16]}...; run 'edbc compile' again"
         )
 
 
@@ -123,8 +123,8 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
     inputs: list[str] = []
     if plan.trained_on.source == "file":
         outcome.notes.append(
-            f"trained on {', '.join(f.name for f in plan.trained_on.files)}, which a check does not read: the policy is "
-            "evaluated on made-up instances, not trained again"
+            f"trained on {', '.join(f.name for f in plan.trained_on.files)}, which a check does not read: the policy "
+            "is evaluated on made-up instances, not trained again"
         )
     captured = compiler.capture_for_compiling(model, inputs, settings, plan.model.seed, lambda *_: None)
     if plan.trained_on.source == "file" or plan.policy.kind != "fsm":
@@ -173,14 +173,20 @@ def _compare_plans(plan: Plan, renewed: Plan) -> Iterator[Finding]:
     for name in dict.fromkeys([*plan.cells, *renewed.cells]):
         old, new = plan.cells.get(name), renewed.cells.get(name)
         if old != new:
-            parts = [part for part in ("operations", "batches", "layout", "weights", "copies")
-                     if getattr(old, part, None) != getattr(new, part, None)]  # fmt: skip
-            yield Finding(f"cells.{name}", CHANGED, f"cell {name}: compiling again gives other {', '.join(parts)}", True)
+            parts = [
+                part
+                for part in ("operations", "batches", "layout", "weights", "copies")
+                if getattr(old, part, None) != getattr(new, part, None)
+            ]
+            yield Finding(
+                f"cells.{name}", CHANGED, f"cell {name}: compiling again gives other {', '.join(parts)}", True
+            )
 
 
 def _policy_difference(plan: Plan, renewed: Plan) -> str:
     old, new = plan.policy.table, renewed.policy.table
     for state in dict.fromkeys([*old, *new]):
         if old.get(state) != new.get(state):
-            return f"in state '{state}' the plan does {old.get(state, 'nothing')}, training again {new.get(state, 'nothing')}"
+            does, learns = old.get(state, "nothing"), new.get(state, "nothing")
+            return f"in state '{state}' the plan does {does}, training again gives {learns}"
     return "training again gives another record"

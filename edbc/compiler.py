@@ -86,8 +86,9 @@ def compile_model(
 ) -> Compiled:
     """Compile a model file; executes it.
 
-    `plan_folder` is where the plan will stand: the model's path in it is relative to that. `guards` are limits that survive recompiling. Raises
-    ModelError, InputError, UnsupportedError, and CheckFailed when batched outputs differ from eager.
+    `plan_folder` is where the plan will stand: the model's path in it is relative to that. `guards` are limits that
+    survive recompiling. Raises ModelError, InputError, UnsupportedError, and CheckFailed when batched outputs differ
+    from eager.
     """
     report = progress or (lambda *_: None)
     captured = capture_for_compiling(path, inputs, settings or {}, seed, report)
@@ -111,8 +112,9 @@ def compile_model(
     return Compiled(plan, parity, captured)
 
 
-def capture_for_compiling(path: str | Path, inputs: Sequence[str | Path], settings: dict[str, Any], seed: int,
-                          report: Progress) -> Captured:  # fmt: skip
+def capture_for_compiling(
+    path: str | Path, inputs: Sequence[str | Path], settings: dict[str, Any], seed: int, report: Progress
+) -> Captured:
     """Import and build the model, and capture the training and validation mini-batches."""
     file = import_model_file(path)
     config = file.config(settings)
@@ -153,8 +155,14 @@ def learn(captured: Captured, seed: int, encoding: str, kind: str, trials: int, 
     def on_check(done: int, batches: int, bound: int) -> None:
         report("train", done, trials, {"batches": batches, "lower_bound": bound})
 
-    result = train(captured.training, encoding=encoding, seed=seed, trials=trials, validation=captured.validation,
-                   progress=on_check)  # fmt: skip
+    result = train(
+        captured.training,
+        encoding=encoding,
+        seed=seed,
+        trials=trials,
+        validation=captured.validation,
+        progress=on_check,
+    )
     policy = result.policy
     table = policy.states_to_text([t.name for t in captured.types])
     record = {**result.record, "max_trials": trials}
@@ -164,15 +172,23 @@ def learn(captured: Captured, seed: int, encoding: str, kind: str, trials: int, 
 def retrain(captured: Captured, recorded: PlanPolicy) -> PlanPolicy:
     """What training with the recorded encoding, seed and number of trials gives now."""
     training = recorded.training
-    return learn(captured, int(training["seed"]), recorded.encoding or "sort", recorded.kind, int(training["max_trials"]),
-                 lambda *_: None)  # fmt: skip
+    return learn(
+        captured,
+        int(training["seed"]),
+        recorded.encoding or "sort",
+        recorded.kind,
+        int(training["max_trials"]),
+        lambda *_: None,
+    )
 
 
 def _baselines(captured: Captured) -> dict[str, Any]:
     graph = captured.training[0]
     return {
         "lower_bound": lower_bound(graph),
-        "baselines": {kind: run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda", "sufficient", "critical")},
+        "baselines": {
+            kind: run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda", "sufficient", "critical")
+        },
     }
 
 
@@ -187,7 +203,9 @@ def plan_cell(captured: Captured, kind: int) -> PlanCell:
     return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order))
 
 
-def packed_weights(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str]) -> tuple[tuple[str, ...], int]:
+def packed_weights(
+    cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str]
+) -> tuple[tuple[str, ...], int]:
     """Parameters in the order in which products pack them, and the copies that the order leaves."""
     if not cell.is_uniform():
         return (), 0

@@ -113,8 +113,8 @@ class Graph:
     ) -> Graph:
         """A graph from a list of `(type, operands)`; for tests, readers of other formats and small examples.
 
-        `types` may be bare names (then variadic, with one scalar output). A type in `nodes` is its index or its name; an
-        operand is a node, `-1 - external`, or a pair `(node, output)`.
+        `types` may be bare names (then variadic, with one scalar output). A type in `nodes` is its index or its name;
+        an operand is a node, `-1 - external`, or a pair `(node, output)`.
 
         >>> g = Graph.build(["leaf", "out"], [("leaf", []), ("out", [0]), ("out", [0])])
         >>> g.num_nodes, g.counts().tolist()
@@ -135,9 +135,7 @@ class Graph:
             ptr.append(len(operands))
         classes = tuple(dict.fromkeys(externals))
         external_class = [classes.index(c) for c in externals]
-        return cls(
-            full, _ints(node_type), _ints(ptr), _ints(operands), _ints(outputs), _ints(external_class), classes
-        )
+        return cls(full, _ints(node_type), _ints(ptr), _ints(operands), _ints(outputs), _ints(external_class), classes)
 
     @property
     def num_nodes(self) -> int:
@@ -172,7 +170,9 @@ class Graph:
         if len({t.name for t in self.types}) != self.num_types:
             raise GraphError("graph: expected unique type names, got a repeated one; rename one of the types")
         if len(self.operand_ptr) != n + 1 or (self.operand_ptr[0] != 0) or self.operand_ptr[-1] != m:
-            raise GraphError(f"graph: expected operand_ptr to run from 0 to {m} over {n + 1} entries; rebuild the graph")
+            raise GraphError(
+                f"graph: expected operand_ptr to run from 0 to {m} over {n + 1} entries; rebuild the graph"
+            )
         if np.any(np.diff(self.operand_ptr) < 0):
             raise GraphError("graph: operand_ptr decreases; the operands of two nodes overlap")
         if len(self.operand_output) != m:
@@ -204,8 +204,10 @@ class Graph:
                     "defined; nodes must be numbered in topological order"
                 )
             if operand < -self.num_externals:
-                raise GraphError(f"node {node} ({type_.name}): operand {position} is external {-1 - operand}, of "
-                                 f"{self.num_externals}")
+                raise GraphError(
+                    f"node {node} ({type_.name}): operand {position} is external {-1 - operand}, of "
+                    f"{self.num_externals}"
+                )
             if operand >= 0:
                 available = len(self.types[int(self.node_type[operand])].outputs)
                 if not 0 <= output < available:
@@ -240,7 +242,7 @@ class Graph:
         numbers = sorted(v for v in graph if not isinstance(v, tuple))
         if numbers != list(range(len(numbers))):
             raise GraphError("from_networkx: expected nodes numbered 0..n-1; relabel them in topological order")
-        nodes = []
+        nodes: list[tuple[int | str, list[int | tuple[int, int]]]] = []
         for v in numbers:
             edges = sorted((data["position"], u, data["output"]) for u, _, data in _edges_into(graph, v))
             if [position for position, _, _ in edges] != list(range(len(edges))):
@@ -250,8 +252,15 @@ class Graph:
         externals = [graph.nodes[v]["external"] for v in sorted(v for v in graph if isinstance(v, tuple))]
         built = cls.build(graph.graph["types"], nodes)
         external_class = _ints([classes.index(c) for c in externals])
-        return cls(built.types, built.node_type, built.operand_ptr, built.operands, built.operand_output,
-                   external_class, classes).lint()
+        return cls(
+            built.types,
+            built.node_type,
+            built.operand_ptr,
+            built.operands,
+            built.operand_output,
+            external_class,
+            classes,
+        ).lint()
 
     def same_as(self, other: Graph) -> bool:
         """True when types, nodes, operands, their order and externals are all equal."""
@@ -294,8 +303,6 @@ class Graph:
         return f"Graph({self.num_nodes} nodes: {counts})"
 
 
-def _edges_into(graph: nx.MultiDiGraph, node: int) -> list[tuple[object, object, dict[str, int]]]:
+def _edges_into(graph: nx.MultiDiGraph, node: int) -> list[tuple[int, int, dict[str, int]]]:
     """Edges into `node` with externals numbered as `operands` numbers them."""
-    return [
-        (-1 - u[1] if isinstance(u, tuple) else u, v, data) for u, v, data in graph.in_edges(node, data=True)
-    ]
+    return [(-1 - u[1] if isinstance(u, tuple) else u, v, data) for u, v, data in graph.in_edges(node, data=True)]

@@ -1,8 +1,8 @@
 """Model files: finding, hashing and importing the user's Python file, and calling its functions.
 
-A model file (docs/model-files.md) defines `build(**config)`, `load(*paths, **config)` and `sample(count, seed)`. Its hash covers
-the file and the modules that it imports from its own folder, found by reading import statements, not by executing them,
-with line ends normalised; so a plan can be checked against it before anything of it runs.
+A model file (docs/model-files.md) defines `build(**config)`, `load(*paths, **config)` and
+`sample(count, seed)`. Its hash covers the file and the modules that it imports from its own folder, found by reading
+import statements, not by executing them, with line ends normalised; so a plan can be checked against it before anything of it runs.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class ModelFile:
             config[key] = _convert(value, parameters[key], f"--set {key}") if isinstance(value, str) else value
         missing = [name for name, p in parameters.items() if p.default is p.empty and name not in config]
         if missing:
-            raise ModelError(f"{self.path.name}: build expects a value for {missing[0]!r}; give one with "
-                             f"--set {missing[0]}=VALUE")  # fmt: skip
+            raise ModelError(
+                f"{self.path.name}: build expects a value for {missing[0]!r}; give one with --set {missing[0]}=VALUE"
+            )
         return config
 
     def build(self, config: Config, seed: int) -> nn.Module:
@@ -75,7 +76,9 @@ class ModelFile:
         """Instances of real files, streamed, the first `limit` of them."""
         for path in paths:
             if not Path(path).is_file():
-                raise InputError(f"{path}: expected an input file, got {'a folder' if Path(path).is_dir() else 'nothing'}")
+                raise InputError(
+                    f"{path}: expected an input file, got {'a folder' if Path(path).is_dir() else 'nothing'}"
+                )
         kwargs = _accepted(self.module.load, config)
         instances = self._call("load", lambda: iter(self.module.load(*paths, **kwargs)))
         return itertools.islice(_guarded(instances, self.path.name), limit)
@@ -91,7 +94,9 @@ def import_model_file(path: str | Path) -> ModelFile:
     module = _import(path.resolve(), sha256)
     for name in ("build", "load", "sample"):
         if not callable(getattr(module, name, None)):
-            raise ModelError(f"{path}: expected a function {name!r}, got none; a model file defines build, load and sample")
+            raise ModelError(
+                f"{path}: expected a function {name!r}, got none; a model file defines build, load and sample"
+            )
     return ModelFile(path, sha256, module)
 
 
@@ -151,7 +156,9 @@ def _imported_names(file: Path) -> set[str]:
         tree = ast.parse(_read(file), filename=str(file))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        raise ModelError(f"{file.name}{f':{line}' if line else ''}: expected Python, got a syntax error: {error}") from None
+        raise ModelError(
+            f"{file.name}{f':{line}' if line else ''}: expected Python, got a syntax error: {error}"
+        ) from None
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -81,7 +81,7 @@ class Parity:
             some = (theirs.get(name) or ours.get(name) or [torch.empty(0)])[0]
             output = self.outputs.setdefault(name, OutputParity(some.dtype))
             if [t.shape for t in ours.get(name, [])] != [t.shape for t in theirs.get(name, [])]:
-                output.broken = (f"shapes differ: {_shapes(ours.get(name))} batched, {_shapes(theirs.get(name))} eager")
+                output.broken = f"shapes differ: {_shapes(ours.get(name))} batched, {_shapes(theirs.get(name))} eager"
                 continue
             for a, b, c in zip(ours[name], theirs[name], exact[name], strict=True):
                 _compare(output, a, b, c)

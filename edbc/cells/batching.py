@@ -21,9 +21,7 @@ def typed_dag(cell: CellGraph) -> Graph:
     """The cell's operations as a dataflow graph; a type is a batch key."""
     keys = list(dict.fromkeys(batch_key(op) for op in cell.ops))
     number = {op.name: i for i, op in enumerate(cell.ops)}
-    nodes = [
-        (keys.index(batch_key(op)), [number[name] for name in op.inputs if name in number]) for op in cell.ops
-    ]
+    nodes = [(keys.index(batch_key(op)), [number[name] for name in op.inputs if name in number]) for op in cell.ops]
     return Graph.build([f"k{i}" for i in range(len(keys))], nodes)
 
 

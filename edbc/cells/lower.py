@@ -36,10 +36,17 @@ def check_order(cell: CellGraph, order: Sequence[str], where: str = "cell") -> N
     variables = cell.classes()
     missing, unknown = variables.keys() - set(order), set(order) - variables.keys()
     if missing or unknown or len(order) != len(variables):
-        fault = (f"{min(missing)!r} is missing" if missing else f"{min(unknown)!r} is no variable" if unknown
-                 else "a variable is repeated")  # fmt: skip
-        raise LayoutError(f"{where}: expected a layout with each of {len(variables)} variables once, got one where "
-                          f"{fault}; run 'edbc compile' again")  # fmt: skip
+        fault = (
+            f"{min(missing)!r} is missing"
+            if missing
+            else f"{min(unknown)!r} is no variable"
+            if unknown
+            else "a variable is repeated"
+        )
+        raise LayoutError(
+            f"{where}: expected a layout with each of {len(variables)} variables once, got one where "
+            f"{fault}; run 'edbc compile' again"
+        )
 
 
 def check_batches(cell: CellGraph, batches: Sequence[Sequence[str]], where: str = "cell") -> None:
@@ -48,12 +55,16 @@ def check_batches(cell: CellGraph, batches: Sequence[Sequence[str]], where: str 
     done = {name for name, _ in cell.operands}
     for number, batch in enumerate(batches):
         if not batch or len({batch_key(ops[name]) for name in batch if name in ops}) != 1:
-            raise LayoutError(f"{where}: batch {number} ({', '.join(batch)}): expected operations of one kind; run "
-                              "'edbc compile' again")  # fmt: skip
+            raise LayoutError(
+                f"{where}: batch {number} ({', '.join(batch)}): expected operations of one kind; run "
+                "'edbc compile' again"
+            )
         for name in batch:
             if name not in ops or name in done or not done.issuperset(ops[name].inputs):
-                raise LayoutError(f"{where}: batch {number}: {name!r} is unknown, repeated or read before it is "
-                                  "computed; run 'edbc compile' again")  # fmt: skip
+                raise LayoutError(
+                    f"{where}: batch {number}: {name!r} is unknown, repeated or read before it is "
+                    "computed; run 'edbc compile' again"
+                )
         done.update(batch)
     if missing := ops.keys() - done:
         raise LayoutError(f"{where}: {min(missing)!r} is in no batch; run 'edbc compile' again")
@@ -64,8 +75,9 @@ def batch_key(op: CellOp) -> tuple[object, ...]:
     if op.op == "affine":
         return ("affine", op.inputs)
     if op.op in ELEMENTWISE:
-        constants = tuple(s.number if s.shared is None else ("parameter", op.name) for s in op.sources
-                          if s.variable is None)  # fmt: skip
+        constants = tuple(
+            s.number if s.shared is None else ("parameter", op.name) for s in op.sources if s.variable is None
+        )
         return (op.op, len(op.sources), constants)
     return ("alone", op.name)
 
@@ -175,8 +187,11 @@ class _Lowering:
         for a, b in zip(left.sources, right.sources, strict=True):
             if a.shared is not None or b.shared is not None:
                 return False
-            if a.variable is not None and b.variable is not None \
-                    and self.spans[a.variable].stop != self.spans[b.variable].offset:  # fmt: skip
+            if (
+                a.variable is not None
+                and b.variable is not None
+                and self.spans[a.variable].stop != self.spans[b.variable].offset
+            ):
                 return False
         return True
 

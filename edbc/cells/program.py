@@ -2,12 +2,12 @@
 
 Definitions.
 
-(1) A batch of n nodes of a type works in a *workspace*, an (n, width) matrix, one row per node. A variable of the cell is
-    a *span* of columns. Offsets follow the order that the plan's layout gives, and nothing else.
+(1) A batch of n nodes of a type works in a *workspace*, an (n, width) matrix, one row per node. A variable of the cell
+    is a *span* of columns. Offsets follow the order that the plan's layout gives, and nothing else.
 (2) `Load` gathers an operand into its span; `Product` is one matrix product from a span of adjacent operands to a span
     of adjacent results, with all weights packed into one matrix; `Map` applies one element-wise operation to adjacent
-    variables at once; `Copy` moves a span where the layout could not make operands adjacent; `Call` runs any other torch
-    function; `Store` gives an output's span.
+    variables at once; `Copy` moves a span where the layout could not make operands adjacent; `Call` runs any other
+    torch function; `Store` gives an output's span.
 
 A program is data: a back end turns it into torch calls, native code or device kernels, and no step knows a cell.
 """
@@ -153,7 +153,8 @@ def _step_text(step: Step, weights: tuple[Packed, ...]) -> str:
     if isinstance(step, Product):
         packed = weights[step.weight]
         bias = " + bias" if packed.biases else ""
-        return f"product {_text(step.result)} = {_text(step.source)} @ W{step.weight}({packed.rows}x{packed.columns}){bias}"
+        shape = f"{packed.rows}x{packed.columns}"
+        return f"product {_text(step.result)} = {_text(step.source)} @ W{step.weight}({shape}){bias}"
     if isinstance(step, Map):
         return f"map    {_text(step.result)} = {step.op}({', '.join(map(_text, step.sources))})"
     if isinstance(step, Copy):

@@ -10,8 +10,9 @@ from edbc.check import Outcome, check_plan, find_plans
 from edbc.cli.console import ProgressLine, print_json
 
 
-def run_check(plans: tuple[str, ...], strict: bool, update: bool, accept_regression: bool, output_format: str,
-              quiet: bool) -> None:  # fmt: skip
+def run_check(
+    plans: tuple[str, ...], strict: bool, update: bool, accept_regression: bool, output_format: str, quiet: bool
+) -> None:
     """Check every plan; exit with the worst plan's code."""
     found = find_plans(plans)
     progress = ProgressLine(quiet or output_format == "json")

@@ -10,8 +10,18 @@ import click
 from edbc.cli.console import ProgressLine, print_json
 
 
-def run_compile(model: str, output: str, inputs: tuple[str, ...], settings: dict[str, str], seed: int, policy: str,
-                encoding: str, trials: int, output_format: str, quiet: bool) -> None:  # fmt: skip
+def run_compile(
+    model: str,
+    output: str,
+    inputs: tuple[str, ...],
+    settings: dict[str, str],
+    seed: int,
+    policy: str,
+    encoding: str,
+    trials: int,
+    output_format: str,
+    quiet: bool,
+) -> None:
     """Compile, write, summarise."""
     target = Path(output)
     guards = _existing_guards(target)
@@ -22,9 +32,17 @@ def run_compile(model: str, output: str, inputs: tuple[str, ...], settings: dict
 
     target.parent.mkdir(parents=True, exist_ok=True)
     compiled = compile_model(
-        model, inputs=inputs, settings=dict(settings), seed=seed, plan_folder=target.parent, encoding=encoding,
-        policy=policy, trials=trials, guards=guards, progress=progress,
-    )  # fmt: skip
+        model,
+        inputs=inputs,
+        settings=dict(settings),
+        seed=seed,
+        plan_folder=target.parent,
+        encoding=encoding,
+        policy=policy,
+        trials=trials,
+        guards=guards,
+        progress=progress,
+    )
     write_plan(compiled.plan, target)
     progress.finish()
     from edbc.compiler import measure
@@ -32,8 +50,15 @@ def run_compile(model: str, output: str, inputs: tuple[str, ...], settings: dict
     metrics = measure(compiled.plan, compiled.captured)
     if output_format == "json":
         parity = compiled.parity
-        print_json({"plan": output, **metrics, "states": len(compiled.plan.policy.table),
-                    "max_error": parity.max_error, "eager_error": parity.eager_error})  # fmt: skip
+        print_json(
+            {
+                "plan": output,
+                **metrics,
+                "states": len(compiled.plan.policy.table),
+                "max_error": parity.max_error,
+                "eager_error": parity.eager_error,
+            }
+        )
         return
     _print_summary(output, compiled, metrics)
 
@@ -52,9 +77,13 @@ def _existing_guards(target: Path) -> dict[str, Any]:
 def _print_summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> None:
     plan, parity = compiled.plan, compiled.parity
     nodes, batches, bound = metrics["nodes"], metrics["batches"], metrics["lower_bound"]
-    click.echo(f"{output}: {len(plan.types)} types, policy {plan.policy.kind}"
-               + (f" ({plan.policy.encoding}, {len(plan.policy.table)} states)" if plan.policy.encoding else ""))  # fmt: skip
-    click.echo(f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}")
+    click.echo(
+        f"{output}: {len(plan.types)} types, policy {plan.policy.kind}"
+        + (f" ({plan.policy.encoding}, {len(plan.policy.table)} states)" if plan.policy.encoding else "")
+    )
+    click.echo(
+        f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
+    )
     baselines = plan.policy.training.get("baselines", {})
     if baselines:
         click.echo("  other policies on the same graph: " + ", ".join(f"{k} {v}" for k, v in baselines.items()))

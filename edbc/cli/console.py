@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -94,7 +95,7 @@ class ProgressLine:
         self.last_tenth = tenth
         text = self._text(done, total, facts)
         if self.is_terminal:
-            width = max(20, click.get_terminal_size()[0] - 1) if hasattr(click, "get_terminal_size") else 79
+            width = max(20, shutil.get_terminal_size().columns - 1)
             click.echo("\r" + text[:width].ljust(width), nl=False, err=True)
         else:
             click.echo(text, err=True)

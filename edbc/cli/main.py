@@ -25,8 +25,14 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
-              help="Show the versions of edbc, torch, CUDA and the plan format.")  # fmt: skip
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the versions of edbc, torch, CUDA and the plan format.",
+)
 def main() -> None:
     """Ahead-of-time compiler for dynamic neural networks in PyTorch.
 
@@ -35,12 +41,25 @@ def main() -> None:
     """
 
 
-_set = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", callback=parse_settings,
-                    help="A keyword argument of the model's build; repeatable.")  # fmt: skip
-_input = click.option("--input", "inputs", multiple=True, metavar="FILE",
-                      help="A data file for the model's load; repeatable.")  # fmt: skip
-_format = click.option("--format", "output_format", type=click.Choice(FORMATS), default="text", show_default=True,
-                       help="How the result is printed on stdout.")  # fmt: skip
+_set = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=parse_settings,
+    help="A keyword argument of the model's build; repeatable.",
+)
+_input = click.option(
+    "--input", "inputs", multiple=True, metavar="FILE", help="A data file for the model's load; repeatable."
+)
+_format = click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="How the result is printed on stdout.",
+)
 _quiet = click.option("--quiet", "-q", is_flag=True, help="No progress.")
 
 
@@ -49,22 +68,42 @@ _quiet = click.option("--quiet", "-q", is_flag=True, help="No progress.")
 @click.option("-o", "--output", required=True, metavar="PLAN.yaml", help="Where the plan is written.")
 @_input
 @_set
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True,
-              help="Seed of the weights, of made-up instances and of training.")  # fmt: skip
-@click.option("--policy", type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]), default="fsm",
-              show_default=True, help="Learn a finite state machine, or use a fixed rule.")  # fmt: skip
-@click.option("--encoding", type=click.Choice(["base", "max", "sort", "phase", "critical", "sufficient"]), default="sort",
-              show_default=True, help="State encoding of the finite state machine.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(1, 1_000_000), default=1000, show_default=True,
-              help="Q-learning trials per encoding and seed.")  # fmt: skip
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the weights, of made-up instances and of training.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]),
+    default="fsm",
+    show_default=True,
+    help="Learn a finite state machine, or use a fixed rule.",
+)
+@click.option(
+    "--encoding",
+    type=click.Choice(["base", "max", "sort", "phase", "critical", "sufficient"]),
+    default="sort",
+    show_default=True,
+    help="State encoding of the finite state machine.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(1, 1_000_000),
+    default=1000,
+    show_default=True,
+    help="Q-learning trials per encoding and seed.",
+)
 @_format
 @_quiet
 @one_line_errors
 def compile(**options: Any) -> None:
     """Compile MODEL.py to a plan. This executes the model file.
 
-    Traces the model on 32 instances (from --input, or made up by its `sample`), learns a batching policy, lays out every
-    cell's memory, checks that batched outputs equal eager ones, and writes the plan.
+    Traces the model on 32 instances (from --input, or made up by its `sample`), learns a batching policy, lays out
+    every cell's memory, checks that batched outputs equal eager ones, and writes the plan.
     """
     from edbc.cli.compile import run_compile
 
@@ -78,15 +117,29 @@ def compile(**options: Any) -> None:
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Instances per mini-batch.")
 @click.option("--limit", type=click.IntRange(0), default=None, help="Run only the first N instances.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
-@click.option("--dtype", type=click.Choice(["float32", "float64", "bfloat16"]), default="float32", show_default=True,
-              help="Type of the weights.")  # fmt: skip
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Type of the weights.",
+)
 @click.option("--weights", default=None, metavar="F.safetensors", help="Weights to load instead of seeded ones.")
 @click.option("--output", default=None, metavar="OUT.safetensors", help="Write all outputs, in input order.")
 @click.option("--verify", is_flag=True, help="Compare with eager PyTorch; exit 1 when the numbers differ.")
-@click.option("--policy", type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]), default=None,
-              help="Schedule by this policy instead of the plan's.")  # fmt: skip
-@click.option("--layout", type=click.Choice(["plan", "variable-order"]), default="plan", show_default=True,
-              help="Memory order of cells: the plan's, or the order of definition.")  # fmt: skip
+@click.option(
+    "--policy",
+    type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]),
+    default=None,
+    help="Schedule by this policy instead of the plan's.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["plan", "variable-order"]),
+    default="plan",
+    show_default=True,
+    help="Memory order of cells: the plan's, or the order of definition.",
+)
 @click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
 @click.option("--trust-changed-model", is_flag=True, help="Run although the model file changed since compiling.")
 @click.option("--strict", is_flag=True, help="Refuse types that the plan does not know.")

@@ -14,9 +14,25 @@ from edbc.cli.console import ProgressLine, print_json
 from edbc.errors import DeviceError, EdbcError, StaleError
 
 
-def run_run(plan: str, inputs: tuple[str, ...], settings: dict[str, str], batch_size: int, limit: int | None, device: str,
-            dtype: str, weights: str | None, output: str | None, verify: bool, policy: str | None, layout: str,
-            model: str | None, trust_changed_model: bool, strict: bool, output_format: str, quiet: bool) -> None:  # fmt: skip
+def run_run(
+    plan: str,
+    inputs: tuple[str, ...],
+    settings: dict[str, str],
+    batch_size: int,
+    limit: int | None,
+    device: str,
+    dtype: str,
+    weights: str | None,
+    output: str | None,
+    verify: bool,
+    policy: str | None,
+    layout: str,
+    model: str | None,
+    trust_changed_model: bool,
+    strict: bool,
+    output_format: str,
+    quiet: bool,
+) -> None:
     """Load, bind, execute, report."""
     from edbc.plan.reader import read_plan
 
@@ -78,15 +94,18 @@ def load_weights(model: Any, path: str) -> None:
     try:
         state = load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise EdbcError(f"{path}: expected a safetensors file, got {error}; write one with safetensors.torch.save_file") \
-            from None  # fmt: skip
+        raise EdbcError(
+            f"{path}: expected a safetensors file, got {error}; write one with safetensors.torch.save_file"
+        ) from None
     own = model.state_dict()
     for name in [*own, *state]:
         ours = tuple(own[name].shape) if name in own else "nothing"
         theirs = tuple(state[name].shape) if name in state else "nothing"
         if ours != theirs:
-            raise StaleError(f"{path}: weight {name!r}: expected {ours} from the model, got {theirs}; give weights of this "
-                             "model and config")  # fmt: skip
+            raise StaleError(
+                f"{path}: weight {name!r}: expected {ours} from the model, got {theirs}; give weights of this "
+                "model and config"
+            )
     model.load_state_dict(state)
 
 
@@ -144,19 +163,35 @@ class _Run:
         """The report as one object."""
         s = self.stats
         content: dict[str, Any] = {
-            "instances": s.instances, "source": "sample" if made_up else "input", "batch_size": batch_size,
-            "nodes": s.nodes, "batches": s.batches, "lower_bound": s.lower_bound,
-            "unseen_states": s.unseen_states, "unseen_types": len(s.unseen_types),
+            "instances": s.instances,
+            "source": "sample" if made_up else "input",
+            "batch_size": batch_size,
+            "nodes": s.nodes,
+            "batches": s.batches,
+            "lower_bound": s.lower_bound,
+            "unseen_states": s.unseen_states,
+            "unseen_types": len(s.unseen_types),
             "unseen_type_names": sorted(s.unseen_types),
-            "seconds": {"construction": s.seconds.construction, "scheduling": s.seconds.scheduling,
-                        "execution": s.seconds.execution, "total": s.seconds.total},
+            "seconds": {
+                "construction": s.seconds.construction,
+                "scheduling": s.seconds.scheduling,
+                "execution": s.seconds.execution,
+                "total": s.seconds.total,
+            },
             "instances_per_second": _rate(s.instances, s.seconds.total),
-            "gathered_rows": s.gathered_rows, "operand_rows": s.operand_rows, "arena_bytes": s.arena_bytes,
-            "backend": "reference", "device": device, "dtype": dtype,
-        }  # fmt: skip
+            "gathered_rows": s.gathered_rows,
+            "operand_rows": s.operand_rows,
+            "arena_bytes": s.arena_bytes,
+            "backend": "reference",
+            "device": device,
+            "dtype": dtype,
+        }
         if self.parity is not None:
-            content |= {"max_error": self.parity.max_error, "eager_error": self.parity.eager_error,
-                        "eager_instances_per_second": _rate(s.instances, self.eager_seconds)}  # fmt: skip
+            content |= {
+                "max_error": self.parity.max_error,
+                "eager_error": self.parity.eager_error,
+                "eager_instances_per_second": _rate(s.instances, self.eager_seconds),
+            }
         return content
 
     def print(self, plan: str, batch_size: int, device: str, dtype: str, made_up: bool) -> None:
@@ -166,7 +201,9 @@ class _Run:
         click.echo(f"{plan}: {s.instances:,} {source} in mini-batches of {batch_size}, {device}, {dtype}")
         click.echo(f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}")
         if s.unseen_states or s.unseen_types:
-            click.echo(f"  unseen       {s.unseen_states:,} states, types: {', '.join(sorted(s.unseen_types)) or 'none'}")
+            click.echo(
+                f"  unseen       {s.unseen_states:,} states, types: {', '.join(sorted(s.unseen_types)) or 'none'}"
+            )
         click.echo(f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows")
         click.echo(f"  throughput   {_rate(s.instances, seconds.total):,.0f} instances/s")
         if self.eager_seconds:
@@ -174,14 +211,19 @@ class _Run:
             gain = self.eager_seconds / seconds.total if seconds.total else 0.0
             click.echo(f"  eager        {rate:,.0f} instances/s in the same run: edbc is {gain:.1f} times as fast")
         total = seconds.total or 1.0
-        click.echo("  time         " + ", ".join(
-            f"{name} {getattr(seconds, name):.3f} s ({100 * getattr(seconds, name) / total:.0f} %)"
-            for name in ("construction", "scheduling", "execution")
-        ))  # fmt: skip
+        click.echo(
+            "  time         "
+            + ", ".join(
+                f"{name} {getattr(seconds, name):.3f} s ({100 * getattr(seconds, name) / total:.0f} %)"
+                for name in ("construction", "scheduling", "execution")
+            )
+        )
         if self.parity is not None:
             verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
-            click.echo(f"  parity       {verdict}: max error {self.parity.max_error:.2e}, eager's own "
-                       f"{self.parity.eager_error:.2e} (both against float64)")  # fmt: skip
+            click.echo(
+                f"  parity       {verdict}: max error {self.parity.max_error:.2e}, eager's own "
+                f"{self.parity.eager_error:.2e} (both against float64)"
+            )
 
 
 def _rate(count: int, seconds: float) -> float:

@@ -2,8 +2,8 @@
 
 Definitions.
 
-(1) An *output* is all tensors of an instance that have one name: keys of dicts and fields of dataclasses and named tuples,
-    joined by dots; positions of tuples; items of lists share their list's name. What has no name is `output`.
+(1) An *output* is all tensors of an instance that have one name: keys of dicts and fields of dataclasses and named
+    tuples, joined by dots; positions of tuples; items of lists share their list's name. What has no name is `output`.
 (2) The *rows* of an output: a list of equal shapes stacked, of other tensors concatenated along the first dimension; a
     single tensor as it is (a scalar has one row).
 """
@@ -30,8 +30,7 @@ def named_tensors(result: Any, name: str = "") -> Iterator[tuple[str, torch.Tens
         for value in result:
             yield from named_tensors(value, name)
     else:
-        fields = getattr(result, "_fields", None) or getattr(result, "__dataclass_fields__", ())
-        for field in fields:
+        for field in getattr(result, "_fields", None) or getattr(result, "__dataclass_fields__", None) or ():
             yield from named_tensors(getattr(result, field), f"{name}.{field}" if name else field)
 
 
