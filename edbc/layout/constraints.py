@@ -34,7 +34,7 @@ from the demands, so no order that meets all of them was lost.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -73,6 +73,17 @@ class OperandTree:
                 result.update(self._pairs(node.children))
         return result
 
+    def inner_nodes(self) -> list[PQNode]:
+        """The P- and Q-nodes of the subtree; a run's own Q-node is not among them."""
+        return [node for node in self.mask if node.kind != "leaf"]
+
+    def translated(self, twin: Mapping[PQNode, PQNode]) -> OperandTree:
+        """The same subtree in a copy of the tree; without the nodes that are gone, if it is out of date."""
+        return OperandTree(
+            tuple(twin[node] for node in self.cover if node in twin),
+            {twin[node]: mask for node, mask in self.mask.items() if node in twin},
+        )
+
     def _pairs(self, chain: Iterable[PQNode]) -> Iterable[int]:
         masks = [self.mask[node] for node in chain]
         return (left | right for left, right in pairwise(masks))
@@ -95,8 +106,9 @@ class Broadcast:
         self.tree = tree
         self.operands: dict[str, list[Operand]] = {}
         """The aligned operands of each batch."""
+        self.trees: dict[str, list[OperandTree]] = {}
+        """Their subtrees when the batch was last parsed; up to date when everything is settled."""
         self._batches_of: dict[PQNode, set[str]] = {}
-        self._nodes_of: dict[str, tuple[PQNode, ...]] = {}
         self._queue: deque[str] = deque()
 
     def require(self, subset: Iterable[str]) -> bool:
@@ -105,6 +117,8 @@ class Broadcast:
         for node in change.deleted + change.changed:
             for batch in sorted(self._batches_of.get(node, ())):
                 self._enqueue(batch)
+        for node in change.deleted:
+            self._batches_of.pop(node, None)
         return change.feasible
 
     def align(self, batch: str, operand: Operand) -> bool:
@@ -125,10 +139,8 @@ class Broadcast:
         twin: dict[PQNode, PQNode] = {}
         result = Broadcast(self.tree.copy(twin))
         result.operands = {batch: list(operands) for batch, operands in self.operands.items()}
+        result.trees = {batch: [tree.translated(twin) for tree in trees] for batch, trees in self.trees.items()}
         result._batches_of = {twin[node]: set(batches) for node, batches in self._batches_of.items() if node in twin}
-        result._nodes_of = {
-            batch: tuple(twin[node] for node in nodes if node in twin) for batch, nodes in self._nodes_of.items()
-        }
         result._queue = deque(self._queue)
         return result
 
@@ -145,14 +157,14 @@ class Broadcast:
         )
 
     def _register(self, batch: str, trees: list[OperandTree]) -> None:
-        for node in self._nodes_of.get(batch, ()):
-            self._batches_of[node].discard(batch)
-            if not self._batches_of[node]:
-                del self._batches_of[node]
-        nodes = tuple(dict.fromkeys(node for tree in trees for node in tree.mask if node.kind != "leaf"))
-        self._nodes_of[batch] = nodes
-        for node in nodes:
-            self._batches_of.setdefault(node, set()).add(batch)
+        """Keep the subtrees of a batch and the map from their inner nodes to it."""
+        for tree in self.trees.get(batch, ()):
+            for node in tree.inner_nodes():
+                self._batches_of.get(node, set()).discard(batch)
+        self.trees[batch] = trees
+        for tree in trees:
+            for node in tree.inner_nodes():
+                self._batches_of.setdefault(node, set()).add(batch)
 
     def _enqueue(self, batch: str) -> None:
         if batch not in self._queue:

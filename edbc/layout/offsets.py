@@ -161,7 +161,7 @@ def _blocks(order: Sequence[str], sizes: Mapping[str, int], groups: Sequence[Seq
     grouped: set[str] = set()
     for group in groups:
         start = place.get(group[0], len(order)) if group else len(order)
-        if tuple(order[start : start + len(group)]) != tuple(group) or grouped & set(group):
+        if not group or tuple(order[start : start + len(group)]) != tuple(group) or grouped & set(group):
             raise LayoutError(f"offsets: group ({' '.join(group)}) is not a stretch of the order apart from the others")
         group_at[start] = group
         grouped.update(group)

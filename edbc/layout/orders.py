@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from edbc.layout.constraints import Operand, OperandTree
+from edbc.layout.constraints import OperandTree
 from edbc.layout.pqnode import PQNode
 from edbc.layout.pqtree import PQTree
 
@@ -109,21 +109,21 @@ class NodeOrders:
         return self.find(node)[1]
 
 
-def decide_orders(tree: PQTree, operands_of: Mapping[str, Sequence[Operand]]) -> NodeOrders | None:
+def decide_orders(tree: PQTree, subtrees_of: Mapping[str, Sequence[OperandTree]]) -> NodeOrders | None:
     """Orders of nodes that align the operands of all batches; None when there are none."""
     orders = NodeOrders()
-    for operands in operands_of.values():
-        for node, other, b in equivalent_orders(tree, operands):
+    for subtrees in subtrees_of.values():
+        for node, other, b in equivalent_orders(tree, subtrees):
             if not orders.union(node, other, b):
                 return None
     return orders
 
 
-def equivalent_orders(tree: PQTree, operands: Sequence[Operand]) -> Iterator[tuple[PQNode, PQNode, Permutation]]:
+def equivalent_orders(tree: PQTree, subtrees: Sequence[OperandTree]) -> Iterator[tuple[PQNode, PQNode, Permutation]]:
     """The corresponding nodes of isomorphic operands as (n1, n2, b), definition (2); n1 is of the first operand."""
-    if len(operands) < 2:
+    if len(subtrees) < 2:
         return
-    first, *others = (_chains(tree, operand) for operand in operands)
+    first, *others = (_chains(tree, subtree) for subtree in subtrees)
     for other in others:
         assert first.keys() == other.keys(), "operands are not isomorphic"
         for positions, (node, children) in first.items():
@@ -135,12 +135,11 @@ def equivalent_orders(tree: PQTree, operands: Sequence[Operand]) -> Iterator[tup
                 yield node, twin, (0, 1) if children == twins else (1, 0)
 
 
-def _chains(tree: PQTree, operand: Operand) -> dict[int, tuple[PQNode, tuple[int, ...]]]:
+def _chains(tree: PQTree, subtree: OperandTree) -> dict[int, tuple[PQNode, tuple[int, ...]]]:
     """The inner nodes of an operand's subtree by the positions below, each with the positions of its children in turn.
 
     A run stands for its Q-node.
     """
-    subtree = OperandTree.of(tree, operand)
     result = {}
     if len(subtree.cover) > 1:
         parent = tree.parent(subtree.cover[0])
@@ -148,9 +147,8 @@ def _chains(tree: PQTree, operand: Operand) -> dict[int, tuple[PQNode, tuple[int
         inside = set(subtree.cover)
         masks = tuple(subtree.mask[child] for child in parent.chain() if child in inside)
         result[sum(masks)] = (parent, masks)
-    for node, mask in subtree.mask.items():
-        if node.kind != "leaf":
-            result[mask] = (node, tuple(subtree.mask[child] for child in node.children))
+    for node in subtree.inner_nodes():
+        result[subtree.mask[node]] = (node, tuple(subtree.mask[child] for child in node.children))
     return result
 
 

@@ -61,6 +61,8 @@ class LayoutBatch:
                 f"batch {self.name}: expected operands of one length, at least 1, got lengths {sorted(widths)}; "
                 "an operand has one variable for each operation"
             )
+        if not all(self.adjacent_only):
+            raise LayoutError(f"batch {self.name}: expected variables in each adjacent-only set, got an empty one")
 
     @property
     def width(self) -> int:

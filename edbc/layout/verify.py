@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from edbc.errors import LayoutError
 from edbc.layout.problem import DroppedOperand, LayoutBatch
@@ -139,7 +140,7 @@ def verify_offsets(
                 f"offsets: expected '{variable}' within 0..{total}, got {offset}..{offset + sizes[variable]}"
             )
     for group in groups:
-        for left, right in zip(group, group[1:], strict=False):
+        for left, right in pairwise(group):
             if offsets[right] != offsets[left] + sizes[left]:
                 raise LayoutError(
                     f"offsets: expected '{right}' right after '{left}' at {offsets[left] + sizes[left]}, "

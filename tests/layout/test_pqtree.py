@@ -75,7 +75,7 @@ def check_links(tree: PQTree) -> None:
 
 
 @given(constraint_sets())
-@settings(max_examples=2000, derandomize=True, deadline=None, database=None)
+@settings(max_examples=1500, derandomize=True, deadline=None, database=None)
 def test_orders_equal_enumeration(case: tuple[str, list[list[str]]]) -> None:
     """After each reduction the tree represents exactly the orders of brute force, or stays as it was when none is."""
     elements, subsets = case
@@ -251,6 +251,22 @@ def test_reduction_never_touches_the_rest_of_the_tree(monkeypatch: pytest.Monkey
     assert not change
     assert change.templates == ("L1", "L1", "L1", "Q3")
     assert steps <= 4
+
+
+@pytest.mark.parametrize("leaves", [500, 4000])
+def test_work_grows_with_leaves_and_subsets(leaves: int) -> None:
+    """Reductions by intervals of a hidden order match at most two templates per leaf and element, at either size."""
+    rng = random.Random(leaves)
+    hidden = rng.sample(range(leaves), leaves)
+    tree, size, matched = PQTree(range(leaves)), 0, 0
+    for _ in range(leaves // 2):
+        start = rng.randrange(leaves - 12)
+        subset = hidden[start : start + rng.randint(2, 12)]
+        size += len(subset)
+        change = tree.reduce_and_get_changed(subset)
+        assert change.feasible
+        matched += len(change.templates)
+    assert matched <= 2 * (leaves + size)
 
 
 def test_frontier_has_every_element_once() -> None:
