@@ -77,13 +77,13 @@ class PlanPolicy:
     """Record of the training: scalars, and lists and mappings of them."""
 
     def __post_init__(self) -> None:
-        """Lists in the training record become tuples, so that equal records compare equal."""
+        """Lists in the training record become tuples, and keys are sorted, so that equal records are alike."""
         object.__setattr__(self, "training", _frozen(self.training))
 
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _frozen(item) for key, item in value.items()}
+        return {key: _frozen(value[key]) for key in sorted(value)}
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 

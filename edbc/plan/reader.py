@@ -131,25 +131,24 @@ class _Reader:
         values: dict[str, Any] = {}
         for key in self._keys(kind, event, field, values):
             name = key.value
+            if kind is PLAN and not values and name != "format_version":
+                self._fail(key, "'format_version' as the first key", shorten(name))
             if name not in kind.fields:
                 self._fail_unknown(key, kind, field)
-            values[name] = self._read(kind.fields[name], self._next(), name)
-            if kind is PLAN and len(values) == 1:
-                self._check_version(key, values)
+            value = self._next()
+            values[name] = self._read(kind.fields[name], value, name)
+            if name == "format_version":
+                self._check_version(value, values[name])
         for name in kind.fields:
             if name not in values and name not in kind.optional:
                 self._fail(event, f"the key {name!r} in {field!r}", "none")
         return kind.build(**values)
 
-    def _check_version(self, key: Any, values: dict[str, Any]) -> None:
-        version = values.get("format_version")
-        if version is None:
-            self._fail(key, "'format_version' as the first key", shorten(key.value))
+    def _check_version(self, event: Any, version: int) -> None:
         if version > FORMAT_VERSION:
-            place = f"{self._events.where}:{key.start_mark.line + 1}:{key.start_mark.column + 1}"
             raise StaleError(
-                f"{place}: expected plan format version {FORMAT_VERSION}, which edbc {__version__} reads, got version "
-                f"{version}; upgrade edbc, or run 'edbc compile' again with this one"
+                f"{self._events.place(event)}: expected plan format version {FORMAT_VERSION}, which edbc {__version__} "
+                f"reads, got version {version}; upgrade edbc, or run 'edbc compile' again with this one"
             )
 
     def _keys(self, kind: Kind, event: Any, field: str, values: dict[str, Any]) -> Iterator[Any]:

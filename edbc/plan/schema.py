@@ -1,4 +1,4 @@
-"""What each field of a plan may hold: one table, from which the reader and the editors' JSON Schema both follow.
+"""What each field of a plan may hold: one table, which the reader and the editors' JSON Schema both follow.
 
 Definitions.
 
@@ -11,7 +11,6 @@ What must hold between fields is not here but in `edbc.plan.verify`.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -230,54 +229,3 @@ def describe(kind: Kind) -> str:
         case ListOf():
             return "a list"
     return "a mapping"
-
-
-def json_schema(kind: Kind = PLAN) -> dict[str, Any]:
-    """The same table as a JSON Schema (draft 2020-12), which editors use while somebody edits a plan."""
-    match kind:
-        case Text():
-            pattern = {"pattern": f"^(?:{kind.pattern})$"} if kind.pattern else {}
-            return {"type": "string", "minLength": kind.shortest, "maxLength": kind.longest, **pattern}
-        case Choice():
-            return {"enum": list(kind.words)}
-        case Integer():
-            return {"type": "integer", "minimum": kind.low, "maximum": kind.high}
-        case Number():
-            return {"type": "number", "minimum": kind.low, "maximum": kind.high}
-        case AnyScalar():
-            return {"type": ["number", "boolean", "string"]}
-        case AnyValue():
-            return {"type": ["number", "boolean", "string", "array", "object"]}
-        case Nullable():
-            return {"anyOf": [{"type": "null"}, json_schema(kind.kind)]}
-        case ListOf():
-            return {"type": "array", "items": json_schema(kind.item), "minItems": kind.least, "maxItems": kind.most}
-        case MapOf():
-            return {
-                "type": "object",
-                "propertyNames": json_schema(kind.key),
-                "additionalProperties": json_schema(kind.value),
-                "minProperties": kind.least,
-                "maxProperties": kind.most,
-            }
-    return _record_schema(kind)
-
-
-def _record_schema(kind: Record) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "description": (kind.build.__doc__ or "").splitlines()[0],
-        "properties": {name: json_schema(value) for name, value in kind.fields.items()},
-        "required": [name for name in kind.fields if name not in kind.optional],
-        "additionalProperties": False,
-    }
-
-
-def json_schema_text() -> str:
-    """The contents of `edbc/plan/schema.json`."""
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edbc plan"}
-    return json.dumps({**head, **json_schema()}, indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    print(json_schema_text(), end="")

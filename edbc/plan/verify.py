@@ -3,10 +3,11 @@
 (1) Model: its path is relative, `/`-separated, in normal form (`..` only at the start), and a Python file.
 (2) Training: data files are named exactly when `source` is `file`, each by a plain name, each once.
 (3) Types: names are unique. Requirements are too.
-(4) Policy: an `fsm` has an encoding and a table, nothing else has; every action is a type.
+(4) Policy: an `fsm` has an encoding and a table, nothing else has; every action is a type. Names of encodings and
+    rules, and what a state means, are the policy's own to judge (`edbc.schedule.policy`).
 (5) Cells: one entry per type and no other.
 (6) Cell: every operation parses and is in the table of `edbc.plan.operations`; every name is defined once, before its
-    use.
+    use. All operations together are at most MAX_OPERATION_TEXT characters, which bounds the time of this check.
 (7) Batches: every operation that is no source is in exactly one; a batch holds one operation's nodes only; its
     operands were computed by earlier batches or are sources.
 (8) Layout: every variable exactly once, no shared value. Weights: no name twice.
@@ -28,6 +29,8 @@ from edbc.plan.scalars import shorten
 
 Place: TypeAlias = Callable[..., str]
 """From keys and positions, `place("cells", "leaf", "batches", 3)`, to where that is, for an error."""
+
+MAX_OPERATION_TEXT = 1_000_000
 
 
 def in_memory(*path: str | int) -> str:
@@ -99,6 +102,22 @@ def _verify_policy(plan: Plan, place: Place) -> None:
     for state, action in policy.table.items():
         if action not in types:
             _fail(place("policy", "table", state), f"a type of the plan for state {shorten(state)}", shorten(action))
+    _verify_states(plan, place)
+
+
+def _verify_states(plan: Plan, place: Place) -> None:
+    """The second half of check (4); the import is light and imports no torch."""
+    from edbc.schedule.policy import Policy
+
+    policy = plan.policy
+    try:
+        if policy.kind == "fsm":
+            names = [kind.name for kind in plan.types]
+            Policy.from_text(policy.encoding or "", policy.fallback, policy.table, names)
+        else:
+            Policy(policy.kind, fallback=policy.fallback)
+    except PlanError as error:
+        raise PlanError(f"{place('policy')}: {str(error)[:500]}; {REMEDY}") from None
 
 
 def _verify_cells(plan: Plan, place: Place) -> None:
@@ -106,6 +125,9 @@ def _verify_cells(plan: Plan, place: Place) -> None:
     for kind in plan.types:
         if kind.name not in plan.cells:
             _fail(place("cells"), f"an entry for the type {shorten(kind.name)}", "none")
+    length = sum(len(line) for cell in plan.cells.values() for line in cell.operations)
+    if length > MAX_OPERATION_TEXT:
+        _fail(place("cells"), f"operations of at most {MAX_OPERATION_TEXT:,} characters in all", f"{length:,}")
     types = {kind.name for kind in plan.types}
     for name, cell in plan.cells.items():
         if name not in types:

@@ -46,7 +46,7 @@ def small_plan() -> Plan:
             "fsm",
             "sort",
             "critical",
-            {"out leaf": "leaf", "out": "out", "[0, 1]: #2": "leaf"},
+            {"out<leaf": "leaf", "out": "out", "leaf": "leaf"},
             {
                 "trials": 1000,
                 "lower_bound": 19,
