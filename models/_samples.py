@@ -18,11 +18,16 @@ def sample_sizes(count: int, statistics: Quartet, rng: random.Random) -> list[in
     >>> sorted(sample_sizes(5, (2, 10, 20, 40), random.Random(0)))
     [2, 6, 10, 15, 40]
     """
+    return [size_at(quantile, statistics) for quantile in sample_quantiles(count, rng)]
+
+
+def sample_quantiles(count: int, rng: random.Random) -> list[float]:
+    """`count` evenly spaced quantiles from 0 to 1, shuffled; one is the median."""
     if count == 1:
-        return [statistics[1]]
-    sizes = [size_at(k / (count - 1), statistics) for k in range(count)]
-    rng.shuffle(sizes)
-    return sizes
+        return [0.5]
+    quantiles = [k / (count - 1) for k in range(count)]
+    rng.shuffle(quantiles)
+    return quantiles
 
 
 def size_at(quantile: float, statistics: Quartet) -> int:

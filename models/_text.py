@@ -32,6 +32,15 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
             yield number, text.removesuffix("\n").removesuffix("\r")
 
 
+def split_words(line: str) -> list[str]:
+    """Words between blanks. Only spaces and tabs separate: a no-break space belongs to its word.
+
+    >>> split_words("8\\u00a01/2  women")
+    ['8\\xa01/2', 'women']
+    """
+    return [word for word in line.replace("\t", " ").split(" ") if word]
+
+
 def open_input(path: str) -> BinaryIO:
     """The file, opened for reading bytes. Raises InputError when it cannot be."""
     try:

@@ -21,7 +21,7 @@ LEAVES: Quartet = (2, 19, 36, 52)
 """Leaves per tree of SST's training trees."""
 NUM_LABELS = 5
 
-_TOKEN = re.compile(r"[()]|[^\s()]+")
+_TOKEN = re.compile(r"[()]|[^ \t()]+")
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Tree:
 def read_trees(path: str, vocab_size: int) -> Iterator[Tree]:
     """Every tree of a file, in order. Raises InputError at the first line that is no binary tree."""
     for number, line in read_lines(path):
-        if line and not line.isspace():
+        if line.strip(" \t"):
             yield _Parser(line, f"{path}:{number}", vocab_size).parse()
 
 

@@ -1,0 +1,101 @@
+"""Bidirectional LSTM tagger of two layers: a tag for every word of a sentence.
+
+One stack of LSTM layers reads the sentence forwards and another one backwards; layer 1 of a stack reads layer 0 of the
+same stack (Huang, Xu and Yu, "Bidirectional LSTM-CRF Models for Sequence Tagging", 2015, without the CRF).
+
+Input: one sentence per line, `Paris|I-LOC is|O big|O`; the tags are not looked at.
+Output: `tags`, one tensor of 9 classes (WikiNER's) per word, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from _sentences import read_tagged, sample_sentences
+from _text import word_id
+from torch import nn
+
+import edbc
+
+
+@edbc.cell
+class LSTMCell(nn.Module):
+    """One step of an LSTM whose forget gate starts open."""
+
+    def __init__(self, input_size: int, size: int):
+        super().__init__()
+        self.i_x = nn.Linear(input_size, size)
+        self.f_x = nn.Linear(input_size, size)
+        self.o_x = nn.Linear(input_size, size)
+        self.g_x = nn.Linear(input_size, size)
+        self.i_h = nn.Linear(size, size, bias=False)
+        self.f_h = nn.Linear(size, size, bias=False)
+        self.o_h = nn.Linear(size, size, bias=False)
+        self.g_h = nn.Linear(size, size, bias=False)
+        nn.init.ones_(self.f_x.bias)
+
+    def forward(self, x, h, c):
+        i = torch.sigmoid(self.i_x(x) + self.i_h(h))
+        f = torch.sigmoid(self.f_x(x) + self.f_h(h))
+        o = torch.sigmoid(self.o_x(x) + self.o_h(h))
+        g = torch.tanh(self.g_x(x) + self.g_h(h))
+        c = f * c + i * g
+        h = o * torch.tanh(c)
+        return h, c
+
+
+@edbc.cell
+class Out(nn.Module):
+    """Classes of a word from what precedes and what follows it."""
+
+    def __init__(self, size: int, num_tags: int):
+        super().__init__()
+        self.hidden = nn.Linear(2 * size, size, bias=False)
+        self.tags = nn.Linear(size, num_tags, bias=False)
+
+    def forward(self, f, b):
+        return self.tags(torch.tanh(self.hidden(torch.cat([f, b], dim=-1))))
+
+
+class BiLSTMTagger(nn.Module):
+    """Runs the two stacks over a sentence and classifies each word."""
+
+    def __init__(self, size: int, vocab_size: int, num_tags: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, size)
+        self.forward0 = LSTMCell(size, size)
+        self.forward1 = LSTMCell(size, size)
+        self.backward0 = LSTMCell(size, size)
+        self.backward1 = LSTMCell(size, size)
+        self.out = Out(size, num_tags)
+        self.register_buffer("zero", torch.zeros(size), persistent=False)
+
+    def forward(self, words: list[int]):
+        xs = [self.embedding.weight[word] for word in words]
+        fs = self.run(self.forward1, self.run(self.forward0, xs))
+        bs = self.run(self.backward1, self.run(self.backward0, xs[::-1]))[::-1]
+        return {"tags": [self.out(f, b) for f, b in zip(fs, bs, strict=True)]}
+
+    def run(self, cell: LSTMCell, xs: list[torch.Tensor]) -> list[torch.Tensor]:
+        h = c = self.zero
+        hs = []
+        for x in xs:
+            h, c = cell(x, h, c)
+            hs.append(h)
+        return hs
+
+
+def build(hidden_size: int = 256, vocab_size: int = 20000, num_tags: int = 9, **config: Any) -> nn.Module:
+    return BiLSTMTagger(hidden_size, vocab_size, num_tags)
+
+
+def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[list[int]]:
+    for path in paths:
+        for words in read_tagged(path):
+            yield [word_id(word, vocab_size) for word in words]
+
+
+def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[list[int]]:
+    return sample_sentences(count, seed, vocab_size)
