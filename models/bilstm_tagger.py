@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from _sentences import read_tagged, sample_sentences
 from _text import word_id
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 
@@ -36,7 +36,7 @@ class LSTMCell(nn.Module):
         self.g_h = nn.Linear(size, size, bias=False)
         nn.init.ones_(self.f_x.bias)
 
-    def forward(self, x, h, c):
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         i = torch.sigmoid(self.i_x(x) + self.i_h(h))
         f = torch.sigmoid(self.f_x(x) + self.f_h(h))
         o = torch.sigmoid(self.o_x(x) + self.o_h(h))
@@ -55,7 +55,7 @@ class Out(nn.Module):
         self.hidden = nn.Linear(2 * size, size, bias=False)
         self.tags = nn.Linear(size, num_tags, bias=False)
 
-    def forward(self, f, b):
+    def forward(self, f: Tensor, b: Tensor) -> Tensor:
         return self.tags(torch.tanh(self.hidden(torch.cat([f, b], dim=-1))))
 
 
@@ -72,13 +72,13 @@ class BiLSTMTagger(nn.Module):
         self.out = Out(size, num_tags)
         self.register_buffer("zero", torch.zeros(size), persistent=False)
 
-    def forward(self, words: list[int]):
+    def forward(self, words: list[int]) -> dict[str, list[Tensor]]:
         xs = [self.embedding.weight[word] for word in words]
         fs = self.run(self.forward1, self.run(self.forward0, xs))
         bs = self.run(self.backward1, self.run(self.backward0, xs[::-1]))[::-1]
         return {"tags": [self.out(f, b) for f, b in zip(fs, bs, strict=True)]}
 
-    def run(self, cell: LSTMCell, xs: list[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, cell: LSTMCell, xs: list[Tensor]) -> list[Tensor]:
         h = c = self.zero
         hs = []
         for x in xs:

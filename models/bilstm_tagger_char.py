@@ -20,7 +20,7 @@ from _rare import rare_word_test
 from _samples import sample_sizes, size_at
 from _sentences import WIKINER_WORDS, read_tagged
 from _text import word_id
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 from edbc.errors import ModelError
@@ -49,7 +49,7 @@ class LSTMCell(nn.Module):
         self.g_h = nn.Linear(size, size, bias=False)
         nn.init.ones_(self.f_x.bias)
 
-    def forward(self, x, h, c):
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         i = torch.sigmoid(self.i_x(x) + self.i_h(h))
         f = torch.sigmoid(self.f_x(x) + self.f_h(h))
         o = torch.sigmoid(self.o_x(x) + self.o_h(h))
@@ -68,7 +68,7 @@ class Out(nn.Module):
         self.hidden = nn.Linear(2 * size, size, bias=False)
         self.tags = nn.Linear(size, num_tags, bias=False)
 
-    def forward(self, f, b):
+    def forward(self, f: Tensor, b: Tensor) -> Tensor:
         return self.tags(torch.tanh(self.hidden(torch.cat([f, b], dim=-1))))
 
 
@@ -90,13 +90,13 @@ class BiLSTMCharTagger(nn.Module):
         self.register_buffer("zero", torch.zeros(size), persistent=False)
         self.register_buffer("zero_half", torch.zeros(half), persistent=False)
 
-    def forward(self, words: list[Word]):
+    def forward(self, words: list[Word]) -> dict[str, list[Tensor]]:
         xs = [self.embed(word) for word in words]
         fs = self.run(self.forward1, self.run(self.forward0, xs, self.zero), self.zero)
         bs = self.run(self.backward1, self.run(self.backward0, xs[::-1], self.zero), self.zero)[::-1]
         return {"tags": [self.out(f, b) for f, b in zip(fs, bs, strict=True)]}
 
-    def embed(self, word: Word) -> torch.Tensor:
+    def embed(self, word: Word) -> Tensor:
         if isinstance(word, int):
             return self.embedding.weight[word]
         letters = [self.characters.weight[letter] for letter in word]
@@ -104,7 +104,7 @@ class BiLSTMCharTagger(nn.Module):
         b = self.run(self.spell_backward, letters[::-1], self.zero_half)[-1]
         return torch.cat([f, b], dim=-1)
 
-    def run(self, cell: LSTMCell, xs: list[torch.Tensor], zero: torch.Tensor) -> list[torch.Tensor]:
+    def run(self, cell: LSTMCell, xs: list[Tensor], zero: Tensor) -> list[Tensor]:
         h = c = zero
         hs = []
         for x in xs:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from _lattices import Lattice, build_lattice, read_lattices, read_sentences, sample_lattices
 from _lexicon import read_lexicon
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 
@@ -38,7 +38,7 @@ class GRUCell(nn.Module):
         self.c_h = nn.Linear(size, size, bias=False)
         nn.init.constant_(self.z_x.bias, -2.0)
 
-    def forward(self, x, h):
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
         r = torch.sigmoid(self.r_h(h) + self.r_x(x))
         z = torch.sigmoid(self.z_h(h) + self.z_x(x))
         c = torch.tanh(self.c_h(r * h) + self.c_x(x))
@@ -57,13 +57,13 @@ class LatticeGRU(nn.Module):
         self.h0 = nn.Parameter(torch.randn(size) * 0.1)
         self.out = nn.Linear(size, num_tags)
 
-    def forward(self, lattice: Lattice):
+    def forward(self, lattice: Lattice) -> dict[str, list[Tensor]]:
         h = [self.h0]
         for last, arcs in enumerate(lattice):
             h.append(sum(self.step(last, arc, h) for arc in arcs))
         return {"logits": [self.out(state) for state in h]}
 
-    def step(self, last: int, arc: tuple[int, int], h: list[torch.Tensor]):
+    def step(self, last: int, arc: tuple[int, int], h: list[Tensor]) -> Tensor:
         start, id_ = arc
         if start == last:
             return self.char(self.characters.weight[id_], h[start])

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from _lattices import Lattice, build_lattice, read_lattices, read_sentences, sample_lattices
 from _lexicon import read_lexicon
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 
@@ -36,7 +36,7 @@ class LSTMCell(nn.Module):
         self.o_h = nn.Linear(size, size, bias=False)
         self.g_h = nn.Linear(size, size, bias=False)
 
-    def forward(self, x, h, c):
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         f = torch.sigmoid(self.f_x(x) + self.f_h(h))
         i = torch.sigmoid(self.i_x(x) + self.i_h(h))
         o = torch.sigmoid(self.o_x(x) + self.o_h(h))
@@ -59,7 +59,7 @@ class LatticeLSTM(nn.Module):
         self.c0 = nn.Parameter(torch.randn(size) * 0.1)
         self.out = nn.Linear(size, num_tags)
 
-    def forward(self, lattice: Lattice):
+    def forward(self, lattice: Lattice) -> dict[str, list[Tensor]]:
         h, c = [self.h0], [self.c0]
         for last, arcs in enumerate(lattice):
             states = [self.step(last, arc, h, c) for arc in arcs]
@@ -67,7 +67,7 @@ class LatticeLSTM(nn.Module):
             c.append(sum(state[1] for state in states))
         return {"logits": [self.out(state) for state in h]}
 
-    def step(self, last: int, arc: tuple[int, int], h: list[torch.Tensor], c: list[torch.Tensor]):
+    def step(self, last: int, arc: tuple[int, int], h: list[Tensor], c: list[Tensor]) -> tuple[Tensor, Tensor]:
         start, id_ = arc
         if start == last:
             return self.char(self.characters.weight[id_], h[start], c[start])

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from _sentences import Pair, read_pairs, sample_pairs
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 from edbc.errors import InputError
@@ -36,7 +36,7 @@ class LSTMCell(nn.Module):
         self.o_h = nn.Linear(size, size, bias=False)
         self.g_h = nn.Linear(size, size, bias=False)
 
-    def forward(self, x, h, c):
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         i = torch.sigmoid(self.i_x(x) + self.i_h(h))
         f = torch.sigmoid(self.f_x(x) + self.f_h(h))
         o = torch.sigmoid(self.o_x(x) + self.o_h(h))
@@ -58,7 +58,7 @@ class LSTMTranslator(nn.Module):
         self.out = nn.Linear(size, vocab_size)
         self.register_buffer("zero", torch.zeros(size), persistent=False)
 
-    def forward(self, pair: Pair):
+    def forward(self, pair: Pair) -> dict[str, list[Tensor]]:
         h = c = self.zero
         for word in pair.source:
             h, c = self.encoder(self.source_embedding.weight[word], h, c)

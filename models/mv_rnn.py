@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from _trees import Tree, read_trees, sample_trees
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 
@@ -31,7 +31,7 @@ class Internal(nn.Module):
         self.m = nn.Parameter(mean + torch.randn(size, 2 * size) * 0.1 / size**0.5)
         self.m_bias = nn.Parameter(torch.zeros(size, size))
 
-    def forward(self, v1, m1, v2, m2):
+    def forward(self, v1: Tensor, m1: Tensor, v2: Tensor, m2: Tensor) -> tuple[Tensor, Tensor]:
         v = torch.tanh(self.v(torch.cat([m1 @ v2, m2 @ v1], dim=-1)))
         m = self.m @ torch.cat([m1, m2], dim=-2) + self.m_bias
         return v, m
@@ -48,12 +48,12 @@ class MVRNN(nn.Module):
         self.internal = Internal(size)
         self.out = nn.Linear(size, num_classes)
 
-    def forward(self, tree: Tree):
-        logits: list[torch.Tensor] = []
+    def forward(self, tree: Tree) -> dict[str, list[Tensor]]:
+        logits: list[Tensor] = []
         self.encode(tree, logits)
         return {"logits": logits}
 
-    def encode(self, tree: Tree, logits: list[torch.Tensor]):
+    def encode(self, tree: Tree, logits: list[Tensor]) -> tuple[Tensor, Tensor]:
         if tree.left is None:
             v = self.vectors.weight[tree.word]
             m = self.matrices[tree.word % self.num_matrices]

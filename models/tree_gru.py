@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from _trees import Tree, read_trees, sample_trees
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 
@@ -29,7 +29,7 @@ class Leaf(nn.Module):
         self.z = nn.Linear(size, size)
         self.c = nn.Linear(size, size)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         r = torch.sigmoid(self.r(x))
         z = torch.sigmoid(self.z(x))
         c = torch.tanh(self.c(r * x))
@@ -52,7 +52,7 @@ class Internal(nn.Module):
         self.z_bias = nn.Parameter(torch.zeros(size))
         self.c_bias = nn.Parameter(torch.zeros(size))
 
-    def forward(self, h1, h2):
+    def forward(self, h1: Tensor, h2: Tensor) -> Tensor:
         r1 = torch.sigmoid(self.r1(h1) + self.r_bias)
         r2 = torch.sigmoid(self.r2(h2) + self.r_bias)
         z1 = torch.sigmoid(self.z1(h1) + self.z_bias)
@@ -72,12 +72,12 @@ class TreeGRU(nn.Module):
         self.internal = Internal(size)
         self.out = nn.Linear(size, num_classes)
 
-    def forward(self, tree: Tree):
-        logits: list[torch.Tensor] = []
+    def forward(self, tree: Tree) -> dict[str, list[Tensor]]:
+        logits: list[Tensor] = []
         self.encode(tree, logits)
         return {"logits": logits}
 
-    def encode(self, tree: Tree, logits: list[torch.Tensor]):
+    def encode(self, tree: Tree, logits: list[Tensor]) -> Tensor:
         if tree.left is None:
             h = self.leaf(self.embedding.weight[tree.word])
         else:

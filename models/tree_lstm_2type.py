@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from _trees import Tree, read_trees, sample_trees
-from torch import nn
+from torch import Tensor, nn
 
 import edbc
 
@@ -30,7 +30,7 @@ class Leaf(nn.Module):
         self.o = nn.Linear(size, size)
         self.u = nn.Linear(size, size)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         i = torch.sigmoid(self.i(x))
         o = torch.sigmoid(self.o(x))
         u = torch.tanh(self.u(x))
@@ -52,7 +52,7 @@ class Internal(nn.Module):
         self.f2 = nn.Linear(size, size, bias=False)
         self.f_bias = nn.Parameter(torch.zeros(size))
 
-    def forward(self, h1, c1, h2, c2):
+    def forward(self, h1: Tensor, c1: Tensor, h2: Tensor, c2: Tensor) -> tuple[Tensor, Tensor]:
         e = torch.cat([h1, h2], dim=-1)
         i = torch.sigmoid(self.i(e))
         o = torch.sigmoid(self.o(e))
@@ -75,12 +75,12 @@ class TreeLSTM2Type(nn.Module):
         self.internal_b = Internal(size)
         self.out = nn.Linear(size, num_classes)
 
-    def forward(self, tree: Tree):
-        logits: list[torch.Tensor] = []
+    def forward(self, tree: Tree) -> dict[str, list[Tensor]]:
+        logits: list[Tensor] = []
         self.encode(tree, logits)
         return {"logits": logits}
 
-    def encode(self, tree: Tree, logits: list[torch.Tensor]):
+    def encode(self, tree: Tree, logits: list[Tensor]) -> tuple[Tensor, Tensor]:
         if tree.left is None:
             h, c = self.leaf(self.embedding.weight[tree.word])
         else:
