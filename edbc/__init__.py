@@ -1,6 +1,35 @@
-"""edbc: an ahead-of-time compiler for dynamic neural networks in PyTorch."""
+"""edbc: an ahead-of-time compiler for dynamic neural networks in PyTorch.
+
+    @edbc.cell                                   # marks a module as one node of the dataflow graph
+    edbc.compile("model.py", "plan.yaml")        # learns a batching policy and a memory layout
+    net = edbc.load("plan.yaml").bind(model)     # binds the plan to a model with its weights
+    outputs = net(instances)                     # runs a mini-batch of differently shaped instances
+
+Importing edbc imports no torch; what needs it is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from edbc._version import __version__
+from edbc.errors import EdbcError
 from edbc.trace.mark import cell
 
-__all__ = ["__version__", "cell"]
+if TYPE_CHECKING:
+    from edbc.api import LoadedPlan, compile, load
+    from edbc.plan.plan import Plan
+
+__all__ = ["EdbcError", "LoadedPlan", "Plan", "__version__", "cell", "compile", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("LoadedPlan", "compile", "load"):
+        import edbc.api
+
+        return getattr(edbc.api, name)
+    if name == "Plan":
+        from edbc.plan.plan import Plan
+
+        return Plan
+    raise AttributeError(f"module 'edbc' has no attribute {name!r}")

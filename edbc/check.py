@@ -1,8 +1,8 @@
 """Checking committed plans: compile again what is recorded, compare, and hold the result against the guards.
 
 Per plan: load and verify, compare the model file's hash, capture again from `sample()` at the recorded seed, plan
-layouts again, train the recorded encoding again with the recorded seed (no search over encodings, no beam), recompute the
-guarded metrics, and compare batched with eager outputs. A plan trained on a data file that is not here keeps its
+layouts again, train the recorded encoding again with the recorded seed (no search over encodings, no beam), recompute
+the guarded metrics, and compare batched with eager outputs. A plan trained on a data file that is not here keeps its
 policy, which is evaluated instead of trained again; the outcome says so.
 """
 

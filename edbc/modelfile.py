@@ -2,7 +2,8 @@
 
 A model file (docs/model-files.md) defines `build(**config)`, `load(*paths, **config)` and
 `sample(count, seed)`. Its hash covers the file and the modules that it imports from its own folder, found by reading
-import statements, not by executing them, with line ends normalised; so a plan can be checked against it before anything of it runs.
+import statements, not by executing them, with line ends normalised; so a plan can be checked against it before
+anything of it runs.
 """
 
 from __future__ import annotations

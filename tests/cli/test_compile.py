@@ -1,0 +1,139 @@
+"""`edbc compile`: what it writes, what it says, how it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edbc.plan.reader import read_plan
+
+
+def test_the_plan_reaches_the_lower_bound_and_leaves_no_copies(compiled: Path) -> None:
+    """Made-up trees need exactly the lower bound, and the layout leaves no copy in any cell."""
+    plan = read_plan(compiled / "plans" / "tree_lstm.yaml")
+
+    assert plan.policy.training["batches"] == plan.policy.training["lower_bound"]
+    assert {cell.copies for cell in plan.cells.values()} == {0}
+    assert [t.name for t in plan.types] == ["leaf", "out", "internal"]
+
+
+def test_compiling_twice_gives_the_same_bytes(edbc, workspace: Path) -> None:
+    """Equal model, config and seed give equal plans, byte for byte."""
+    first = workspace / "plans" / "tree_lstm.yaml"
+    second = workspace / "plans" / "again.yaml"
+    result = edbc("compile", workspace / "models" / "tree_lstm.py", "-o", second, "--set", "hidden_size=16",
+                  "--set", "vocab_size=64")  # fmt: skip
+
+    assert result.exit_code == 0
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_guards_survive_recompiling(edbc, workspace: Path) -> None:
+    """A tolerance that a person wrote into the plan is still there after compiling over it."""
+    path = workspace / "plans" / "tree_lstm.yaml"
+    path.write_text(path.read_text().replace("tolerance: 0", "tolerance: 2", 1))
+    edbc("compile", workspace / "models" / "tree_lstm.py", "-o", path, "--set", "hidden_size=16")
+
+    assert [g.tolerance for g in read_plan(path).guards.values()].count(2) == 1
+
+
+def test_first_real_trees_have_the_known_graph(edbc, data_dir: Path, repository: Path, tmp_path: Path) -> None:
+    """The first 32 trees of the treebank give 2,396 nodes and lower bound 19, and the plan reaches it."""
+    target = tmp_path / "plan.yaml"
+    result = edbc("compile", repository / "models" / "tree_lstm.py", "-o", target, "--set", "hidden_size=8",
+                  "--input", data_dir / "sst_trees" / "train-first4000.txt")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    plan = read_plan(target)
+
+    assert plan.trained_on.nodes == 2396
+    assert plan.policy.training["lower_bound"] == plan.policy.training["batches"] == 19
+    assert plan.trained_on.files[0].name == "train-first4000.txt"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["nothing.py"], 3, "expected a model file"),
+        (["MODEL", "--set", "hiden_size=3"], 3, "did you mean 'hidden_size'?"),
+        (["MODEL", "--set", "hidden_size=abc"], 3, "expected int, got 'abc'"),
+        (["MODEL", "--set", "hidden_size"], 2, "expected KEY=VALUE"),
+        (["MODEL", "--input", "nothing.txt"], 3, "nothing.txt: expected an input file"),
+        (["MODEL", "--seed", "-1"], 2, "-1 is not in the range"),
+    ],
+    ids=["no-model", "typo", "not-a-number", "no-value", "no-input", "negative-seed"],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    edbc, repository: Path, tmp_path: Path, arguments: list[str], exit_code: int, message: str
+) -> None:
+    """What cannot be compiled exits with the documented code, names the fault, and leaves no file behind."""
+    target = tmp_path / "plan.yaml"
+    model = str(repository / "models" / "tree_lstm.py")
+    result = edbc("compile", *[model if a == "MODEL" else a for a in arguments], "-o", target, "--quiet")
+
+    assert result.exit_code == exit_code
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_line_is_named(edbc, repository: Path, tmp_path: Path) -> None:
+    """A broken tree is refused with the file and the line that it stands on."""
+    broken = tmp_path / "trees.txt"
+    broken.write_text("(3 (2 good) (3 fun))\n(3 (2 good\n")
+    result = edbc("compile", repository / "models" / "tree_lstm.py", "-o", tmp_path / "p.yaml", "--input", broken)
+
+    assert result.exit_code == 3
+    assert f"{broken}:2: " in result.output
+
+
+VALUE_DEPENDENT = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, instance):
+        h = self.linear(instance)
+        if h.sum() > 0:
+            h = self.linear(h)
+        return h
+
+
+def build():
+    return Model()
+
+
+def load(*paths):
+    return iter(())
+
+
+def sample(count, seed):
+    return [torch.ones(4) for _ in range(count)]
+"""
+
+
+def test_value_dependent_structure_is_refused_with_file_and_line(edbc, tmp_path: Path) -> None:
+    """`if h.sum() > 0:` exits 5 and names the user's line."""
+    model = tmp_path / "peek.py"
+    model.write_text(VALUE_DEPENDENT)
+    result = edbc("compile", model, "-o", tmp_path / "plan.yaml")
+
+    assert result.exit_code == 5
+    assert "peek.py:13: " in result.output
+
+
+def test_an_exception_of_the_model_keeps_its_traceback(edbc, tmp_path: Path) -> None:
+    """An error in the user's own code shows their traceback and which instance it was."""
+    model = tmp_path / "broken.py"
+    model.write_text(VALUE_DEPENDENT.replace("if h.sum() > 0:", "if instance.no_such_thing:"))
+    result = edbc("compile", model, "-o", tmp_path / "plan.yaml")
+
+    assert result.exit_code == 3
+    assert "no_such_thing" in result.output
+    assert "instance 0" in result.output
+    assert "Traceback" in result.output
