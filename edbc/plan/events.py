@@ -57,6 +57,8 @@ class Events:
             self._fail_marked(error)
         except yaml.reader.ReaderError as error:
             raise PlanError(f"{self.where}: expected YAML, got {error.reason}; {REMEDY}") from None
+        except (ValueError, OverflowError):  # yaml's own scanner, where libyaml is absent
+            raise PlanError(f"{self.where}: expected YAML, got an escape beyond Unicode; {REMEDY}") from None
         if isinstance(event, yaml.NodeEvent):
             self._check_node(event)
         elif isinstance(event, yaml.DocumentStartEvent) and (event.version or event.tags):
@@ -68,9 +70,8 @@ class Events:
         if self._nodes > MAX_NODES:
             self.fail(event, f"at most {MAX_NODES:,} values", "more", REMEDY)
         if isinstance(event, yaml.AliasEvent):
-            self.fail(
-                event, "a value", f"the alias {shorten(event.anchor)}", "aliases are not allowed; write the value out"
-            )
+            name = shorten(event.anchor or "")
+            self.fail(event, "a value", f"the alias {name}", "aliases are not allowed; write the value out")
         if event.anchor is not None:
             self.fail(event, "a value", f"the anchor {shorten(event.anchor)}", "anchors are not allowed; remove it")
         if event.tag is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edbc.errors import PlanError
-from edbc.plan.plan import Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan.plan import FORMAT_VERSION, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.plan.reader import one_line, parse_plan
 from edbc.plan.scalars import scalar_text
 
@@ -30,6 +30,8 @@ def plan_text(plan: Plan) -> str:
 
     Raises PlanError for a value that YAML's plain data cannot hold. It does not verify the plan; `write_plan` does.
     """
+    if plan.format_version != FORMAT_VERSION:
+        raise PlanError(f"plan: expected format version {FORMAT_VERSION}, got {plan.format_version!r}; leave it out")
     try:
         return "\n".join([*_plan_lines(plan), "...", ""])
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -44,7 +46,7 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """
     text = plan_text(plan)
     where = one_line(path)
-    if parse_plan(text, where) != plan:
+    if parse_plan(text, f"{where} (not written)") != plan:
         raise PlanError(f"{where}: expected a plan that reads back as itself, got one that does not")
     try:
         _replace(Path(path), text.encode("ascii"))
