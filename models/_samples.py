@@ -16,7 +16,7 @@ def sample_sizes(count: int, statistics: Quartet, rng: random.Random) -> list[in
     """`count` sizes at evenly spaced quantiles, shuffled: two or more hold the minimum and the maximum, one the median.
 
     >>> sorted(sample_sizes(5, (2, 10, 20, 40), random.Random(0)))
-    [2, 6, 10, 15, 40]
+    [2, 6, 10, 16, 40]
     """
     return [size_at(quantile, statistics) for quantile in sample_quantiles(count, rng)]
 

@@ -88,8 +88,8 @@ def sample_pairs(count: int, seed: int, vocab_size: int) -> list[Pair]:
 
 
 def _near(quantile: float, rng: random.Random) -> float:
-    """A quantile close by; the extremes stay where they are."""
-    return quantile if quantile in (0, 1) else min(1.0, max(0.0, rng.gauss(quantile, 0.07)))
+    """A quantile close by, the closer the nearer to an extreme, so that few are pushed against the end."""
+    return min(1.0, max(0.0, rng.gauss(quantile, 0.3 * quantile * (1 - quantile))))
 
 
 def sample_words(length: int, vocab_size: int, rng: random.Random) -> list[int]:

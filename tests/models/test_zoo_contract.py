@@ -1,0 +1,117 @@
+"""Every model file keeps the contract of model files."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+
+import pytest
+import torch
+from zoo import MODELS, NAMES, model, run, small, tensors
+
+KIND = inspect.Parameter
+HELPERS = sorted(path.stem for path in MODELS.glob("_*.py"))
+
+
+def parameters(name: str, function: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(getattr(model(name), function)).parameters)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstring_says_what_it_is(name: str) -> None:
+    """The first line of the module's docstring is a sentence, and input and output are told."""
+    docstring = inspect.getdoc(model(name)) or ""
+    first = docstring.partition("\n")[0]
+
+    assert 20 < len(first) <= 120
+    assert first.endswith(".")
+    assert "\nOutput: " in docstring
+    assert "\nInput" in docstring
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_build_takes_config_by_name(name: str) -> None:
+    """`build(hidden_size=256, ..., **config)`: every key has a default, and foreign keys are let through."""
+    *named, rest = parameters(name, "build").values()
+
+    assert rest.kind is KIND.VAR_KEYWORD
+    assert named[0].name == "hidden_size"
+    assert named[0].default == 256
+    assert all(isinstance(key.default, int | float | str) for key in named)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_load_takes_paths_and_config(name: str) -> None:
+    """`load(*paths, key=default, ..., **config)`."""
+    paths, *named, rest = parameters(name, "load").values()
+
+    assert (paths.kind, rest.kind) == (KIND.VAR_POSITIONAL, KIND.VAR_KEYWORD)
+    assert all(key.kind is KIND.KEYWORD_ONLY and key.default is not KIND.empty for key in named)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sample_takes_count_seed_and_config(name: str) -> None:
+    """`sample(count, seed, key=default, ..., **config)`."""
+    count, seed, *named, rest = parameters(name, "sample").values()
+
+    assert (count.name, seed.name, rest.kind) == ("count", "seed", KIND.VAR_KEYWORD)
+    assert all(key.default is not KIND.empty for key in named)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_key_has_one_default(name: str) -> None:
+    """A config key that several of the functions take has the same default in all of them."""
+    defaults: dict[str, object] = {}
+    for function in ("build", "load", "sample"):
+        for key, parameter in parameters(name, function).items():
+            if parameter.default is not KIND.empty:
+                assert defaults.setdefault(key, parameter.default) == parameter.default
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_eagerly_on_samples(name: str) -> None:
+    """`forward` gives lists of finite vectors by name, the same when run again."""
+    network = small(name)
+    for instance in model(name).sample(2, seed=0, vocab_size=50):
+        result = run(network, instance)
+        values = list(tensors(result))
+
+        assert all(isinstance(key, str) and isinstance(items, list) and items for key, items in result.items())
+        assert all(value.dim() == 1 and value.isfinite().all() for value in values)
+        assert all(torch.equal(a, b) for a, b in zip(values, tensors(run(network, instance)), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_depend_on_the_seed_alone(name: str) -> None:
+    """Equal seeds give equal instances, other seeds others; none and one can be asked for."""
+    sample = model(name).sample
+
+    assert sample(4, seed=3) == sample(4, seed=3)
+    assert sample(4, seed=3) != sample(4, seed=4)
+    assert sample(0, seed=3) == []
+    assert len(sample(1, seed=3)) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sample_ids_fit_a_small_vocabulary(name: str) -> None:
+    """With a vocabulary of three words every look-up of a sample succeeds."""
+    network = small(name, vocab_size=3)
+    for instance in model(name).sample(3, seed=1, vocab_size=3):
+        assert list(tensors(run(network, instance)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_default_weights_keep_values_sane(name: str) -> None:
+    """Freshly built at hidden size 64, float32, no output of the largest of eight samples leaves [-50, 50]."""
+    torch.manual_seed(0)
+    network = model(name).build(hidden_size=64, vocab_size=50)
+    largest = max(model(name).sample(8, seed=0, vocab_size=50), key=lambda item: len(repr(item)))
+
+    assert max(value.abs().max().item() for value in tensors(run(network, largest))) < 50
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_examples_in_docstrings_hold(name: str) -> None:
+    """The doctests of the modules that model files share."""
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
