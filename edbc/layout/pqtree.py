@@ -56,8 +56,9 @@ class Change:
     deleted: tuple[PQNode, ...] = ()
     changed: tuple[PQNode, ...] = ()
 
-    def __bool__(self) -> bool:
-        """True when the tree has another structure than before."""
+    @property
+    def restructured(self) -> bool:
+        """True when the tree has another structure than before, and so fewer orders."""
         return bool(self.created or self.deleted or self.changed)
 
 

@@ -140,7 +140,7 @@ def test_infeasible_set_changes_nothing(text: str, subset: str) -> None:
     change = tree.reduce_and_get_changed(subset)
 
     assert not change.feasible
-    assert not change
+    assert not change.restructured
     assert str(tree) == text
     assert [(n.parent, list(n.siblings), list(n.ends), list(n.members)) for n in tree.nodes()] == links
     assert tree.cover(subset) is None
@@ -167,7 +167,7 @@ def test_change_names_every_node_that_differs(case: tuple[str, list[list[str]]])
             change.changed
         ):  # a child was replaced, or spliced into a chain whose parent is unknown
             assert (before[node] - after[node]) & (gone | set(change.changed))
-        assert bool(change) == (before != after)
+        assert change.restructured == (before != after)
 
 
 @given(constraint_sets())
@@ -248,7 +248,7 @@ def test_reduction_never_touches_the_rest_of_the_tree(monkeypatch: pytest.Monkey
     monkeypatch.setattr(PQNode, "beyond", counted)
     change = tree.reduce_and_get_changed((5000, 5001, 5002))
     assert change.feasible
-    assert not change
+    assert not change.restructured
     assert change.templates == ("L1", "L1", "L1", "Q3")
     assert steps <= 4
 
