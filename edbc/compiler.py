@@ -8,12 +8,14 @@ seeds or the number of threads, so compiling twice gives the same bytes.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from edbc._version import __version__
@@ -59,6 +61,9 @@ class Captured:
     capture: Capture
     """Of the training mini-batch."""
     types: tuple[NodeType, ...]
+    """The plan's types: those with a node in some mini-batch, in the order of their first recording."""
+    table_index: tuple[int, ...]
+    """Index in `table` of each of them."""
     trained_on: TrainedOn
 
 
@@ -138,11 +143,39 @@ def capture_for_compiling(
     report("capture", 1 + len(fresh), 1 + len(fresh), {})
     if not captures[0].graph.num_nodes:
         raise ModelError(f"{Path(path).name}: expected cells or torch operations in forward, got none to compile")
-    types = table.graph_types()
-    graphs = [replace(c.graph, types=types).lint() for c in captures]
+    types, table_index = _types_with_nodes(table, [c.graph for c in captures])
+    graphs = [_with_types(c.graph, types, table_index).lint() for c in captures]
     trained_on = TrainedOn("file" if inputs else "sample", refs, len(instances), seed, graphs[0].num_nodes)
     first = replace(captures[0], graph=graphs[0])
-    return Captured(file, config, model, view, table, instances, graphs[:1], graphs[1:], first, types, trained_on)
+    return Captured(
+        file, config, model, view, table, instances, graphs[:1], graphs[1:], first, types, table_index, trained_on
+    )
+
+
+def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[NodeType, ...], tuple[int, ...]]:
+    """Types that some node has, and their indices in the table. (A sum that is always merged with another has none.)
+
+    Names are numbered again, so that the one `sum` that is left is not called `sum.2`.
+    """
+    every = table.graph_types()
+    kept = tuple(i for i in range(len(every)) if any(np.any(graph.node_type == i) for graph in graphs))
+    renamed: list[NodeType] = []
+    for i in kept:
+        base = every[i].name.rsplit(".", 1)[0] if every[i].name.rsplit(".", 1)[-1].isdigit() else every[i].name
+        taken = {t.name for t in renamed}
+        numbered = (f"{base}.{k}" for k in itertools.count(2))
+        name = next(n for n in itertools.chain([base], numbered) if n not in taken)
+        renamed.append(replace(every[i], name=name))
+    return tuple(renamed), kept
+
+
+def _with_types(graph: Graph, types: tuple[NodeType, ...], table_index: tuple[int, ...]) -> Graph:
+    """The graph with its nodes' types numbered as in the plan."""
+    new_index = np.full(max(table_index) + 1, -1, np.int32)
+    new_index[list(table_index)] = np.arange(len(table_index), dtype=np.int32)
+    node_type = new_index[graph.node_type]
+    node_type.setflags(write=False)
+    return replace(graph, types=types, node_type=node_type)
 
 
 def learn(captured: Captured, seed: int, encoding: str, kind: str, trials: int, report: Progress) -> PlanPolicy:
@@ -197,7 +230,7 @@ def plan_cell(captured: Captured, kind: int) -> PlanCell:
     node_type = captured.types[kind]
     if node_type.op == "sum":
         return _sum_cell(node_type)
-    cell = cell_of(captured.table.operation_of_type[kind], captured.view)
+    cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
     return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order))
