@@ -71,7 +71,8 @@ def test_schema_accepts_every_plan(plan: Plan) -> None:
 @pytest.mark.parametrize(
     "name",
     ["unknown key", "missing key", "text for an integer", "negative seed", "short sha256", "unknown source",
-     "no guards", "guard null", "guard without value", "version 0", "unknown policy", "empty batch", "integer for a text"],
+     "no guards", "guard null", "guard without value", "version 0", "unknown policy", "empty batch",
+     "integer for a text"],
 )  # fmt: skip
 def test_schema_refuses_what_a_table_can_refuse(name: str) -> None:
     """Faults of single fields are seen in the editor, before any reader runs."""
