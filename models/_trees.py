@@ -7,21 +7,17 @@ Blank lines are skipped. Labels are integers. Words hold no blank and no bracket
 from __future__ import annotations
 
 import random
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from _brackets import describe, expected, read_brackets
 from _samples import Quartet, sample_sizes
-from _text import read_lines, word_id
-
-from edbc.errors import InputError
+from _text import word_id
 
 LEAVES: Quartet = (2, 19, 36, 52)
 """Leaves per tree of SST's training trees."""
 NUM_LABELS = 5
-
-_TOKEN = re.compile(r"[()]|[^ \t()]+")
 
 
 @dataclass(slots=True)
@@ -50,62 +46,28 @@ class Tree:
 
 def read_trees(path: str, vocab_size: int) -> Iterator[Tree]:
     """Every tree of a file, in order. Raises InputError at the first line that is no binary tree."""
-    for number, line in read_lines(path):
-        if line.strip(" \t"):
-            yield _Parser(line, f"{path}:{number}", vocab_size).parse()
 
-
-class _Parser:
-    """One line of brackets to one Tree, without recursion: a chain of ten thousand nodes is read like any other."""
-
-    def __init__(self, line: str, where: str, vocab_size: int):
-        self.tokens = _TOKEN.findall(line)
-        self.where = where
-        self.vocab_size = vocab_size
-
-    def parse(self) -> Tree:
-        """The tree, or InputError."""
-        open_nodes: list[list] = []
-        last = len(self.tokens) - 1
-        for position, token in enumerate(self.tokens):
-            if token == "(":
-                open_nodes.append([])
-                continue
-            if not open_nodes:
-                raise self._error("'('", token, "a line holds one tree")
-            if token != ")":
-                open_nodes[-1].append(token)
-                continue
-            tree, text = self._close(open_nodes.pop())
-            if not open_nodes:
-                if position != last:
-                    raise self._error("the end of the line after one tree", self.tokens[position + 1], "split the line")
-                return tree
-            open_nodes[-1].append((tree, text))
-        raise self._error(f"{len(open_nodes)} more ')'", "the end of the line", "close every bracket")
-
-    def _close(self, parts: list) -> tuple[Tree, str]:
-        """A bracket's node and its words."""
-        label = self._label(parts)
+    def close(parts: list, where: str) -> tuple[Tree, str]:
+        label = _label(parts, where)
         match parts[1:]:
             case [str(word)]:
-                return Tree(label, _kind(word), word_id(word, self.vocab_size)), word
+                return Tree(label, _kind(word), word_id(word, vocab_size)), word
             case [(left, left_text), (right, right_text)]:
                 text = f"{left_text} {right_text}"
                 return Tree(label, _kind(text), 0, left, right), text
-        got = ", ".join("word" if isinstance(part, str) else "child" for part in parts[1:]) or "nothing"
-        raise self._error("one word or two children after a label", got, "trees are binary")
+        got = describe(parts[1:])
+        raise expected(where, "one word or two children after a label", got, "trees are binary")
 
-    def _label(self, parts: list) -> int:
-        label = parts[0] if parts else ")"
-        if isinstance(label, str) and label.isascii() and label.isdigit() and int(label) < NUM_LABELS:
-            return int(label)
-        got = label if isinstance(label, str) else "("
-        raise self._error(f"a label 0 to {NUM_LABELS - 1} after '('", got, "write (label word) or (label child child)")
+    return (tree for tree, _ in read_brackets(path, close))
 
-    def _error(self, expected: str, got: str, remedy: str) -> InputError:
-        shown = got if got.startswith("the end") else f"'{got[:40]}'"
-        return InputError(f"{self.where}: expected {expected}, got {shown}; {remedy}")
+
+def _label(parts: list, where: str) -> int:
+    label = parts[0] if parts else ")"
+    if isinstance(label, str) and label.isascii() and label.isdigit() and int(label) < NUM_LABELS:
+        return int(label)
+    got = f"'{label[:40]}'" if isinstance(label, str) else "a bracket"
+    remedy = "write (label word) or (label child child)"
+    raise expected(where, f"a label 0 to {NUM_LABELS - 1} after '('", got, remedy)
 
 
 def _kind(text: str) -> int:

@@ -113,7 +113,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize(("name", "cell"), CELLS, ids="-".join)
+@pytest.mark.parametrize(("name", "cell"), CELLS, ids=["-".join(key) for key in CELLS])
 def test_cell_computes_its_equations(name: str, cell: str) -> None:
     """Every gate, bias and operand is where the equations have it."""
     formula, *shapes = CELLS[name, cell]

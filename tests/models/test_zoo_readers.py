@@ -95,19 +95,19 @@ def test_reading_is_a_stream(write: Write) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("(3 a) (2 b)", "expected the end of the line after one tree, got '('; split the line"),
-        ("3 a", "expected '(', got '3'; a line holds one tree"),
+        ("(3 a) (2 b)", "expected the end of the line after one bracket, got '('; split the line"),
+        ("3 a", "expected '(', got '3'; a line holds one bracket"),
         ("(3 (2 a) (3 b)", "expected 1 more ')', got the end of the line; close every bracket"),
         ("(5 a)", "expected a label 0 to 4 after '(', got '5'; write (label word) or (label child child)"),
         ("(good)", "expected a label 0 to 4 after '(', got 'good'; write (label word) or (label child child)"),
         ("()", "expected a label 0 to 4 after '(', got ')'; write (label word) or (label child child)"),
-        ("((2 a))", "expected a label 0 to 4 after '(', got '('; write (label word) or (label child child)"),
-        ("(3)", "expected one word or two children after a label, got 'nothing'; trees are binary"),
-        ("(3 a b)", "expected one word or two children after a label, got 'word, word'; trees are binary"),
-        ("(3 (2 a))", "expected one word or two children after a label, got 'child'; trees are binary"),
+        ("((2 a))", "expected a label 0 to 4 after '(', got a bracket; write (label word) or (label child child)"),
+        ("(3)", "expected one word or two children after a label, got nothing; trees are binary"),
+        ("(3 a b)", "expected one word or two children after a label, got word, word; trees are binary"),
+        ("(3 (2 a))", "expected one word or two children after a label, got bracket; trees are binary"),
         (
             "(3 (2 a) (2 b) (2 c))",
-            "expected one word or two children after a label, got 'child, child, child'; trees are binary",
+            "expected one word or two children after a label, got bracket, bracket, bracket; trees are binary",
         ),
     ],
 )
