@@ -44,9 +44,10 @@ __all__ = ["Change", "PQNode", "PQTree"]
 class Change:
     """What one reduction did. Nothing is created, deleted or changed when it was infeasible or already satisfied.
 
-    A node is *changed* when it is still there with another set of children. One case is left out, because finding the
-    node would take longer than the reduction: a Q-node inside whose chain another Q-node was spliced, with the chain's
-    ends untouched. The spliced node is among the deleted.
+    A node is *changed* when it is still there with another set of children. Two cases are left out. A parent of which
+    one child was replaced by another node: the child is then changed or deleted. And a Q-node into whose chain the
+    children of another Q-node were spliced, with the chain's ends untouched, because finding it would take longer than
+    the reduction: the child in whose place they stand is then changed or deleted.
     """
 
     feasible: bool

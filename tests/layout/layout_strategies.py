@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import permutations
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from edbc.layout.problem import LayoutBatch
@@ -12,16 +13,39 @@ from edbc.layout.problem import LayoutBatch
 Order = tuple[str, ...]
 
 
+def examples(count: int) -> settings:
+    """So many examples, the same on every machine, however slow or busy."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
 def is_consecutive(order: Order, subset: Iterable[str]) -> bool:
     """True when the elements of `subset` stand side by side in `order`."""
-    places = [order.index(element) for element in set(subset)]
-    return max(places) - min(places) == len(places) - 1
+    return bool(orders_with_adjacent((order,), subset))
+
+
+def orders_with_adjacent(orders: Iterable[Order], subset: Iterable[str]) -> set[Order]:
+    """Those of `orders` in which the elements of `subset` stand side by side."""
+    chosen = frozenset(subset)
+    result = set()
+    for order in orders:
+        places = [place for place, element in enumerate(order) if element in chosen]
+        if places[-1] - places[0] == len(places) - 1:
+            result.add(order)
+    return result
 
 
 def orders_with(elements: Sequence[str], subsets: Iterable[Iterable[str]]) -> set[Order]:
     """By enumeration: every order of `elements` in which each subset is consecutive."""
-    subsets = list(subsets)
-    return {o for o in permutations(elements) if all(is_consecutive(o, subset) for subset in subsets)}
+    orders = set(permutations(elements))
+    for subset in subsets:
+        orders = orders_with_adjacent(orders, subset)
+    return orders
 
 
 @st.composite

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise, permutations
 
-from hypothesis import given, settings
-from layout_strategies import Order, feasible_batches, free_batches, meets
+from hypothesis import given
+from layout_strategies import Order, examples, feasible_batches, free_batches, meets
 
 from edbc.layout.constraints import Broadcast, OperandTree
 from edbc.layout.pqtree import PQTree
@@ -68,7 +68,7 @@ def test_constraints_rebuild_the_subtree() -> None:
 
 
 @given(feasible_batches())
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@examples(300)
 def test_settled_operands_are_isomorphic(case: tuple[list[str], list[LayoutBatch], Order]) -> None:
     """After `settle`, all operands of a batch have the same constraints and the subtrees kept are those of the tree."""
     variables, batches, hidden = case
@@ -82,7 +82,7 @@ def test_settled_operands_are_isomorphic(case: tuple[list[str], list[LayoutBatch
 
 
 @given(free_batches())
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@examples(300)
 def test_no_wanted_order_is_lost(case: tuple[list[str], list[LayoutBatch], dict[str, int]]) -> None:
     """Every order that meets all demands is still represented after broadcasting, and False means there is none."""
     variables, batches, _ = case
@@ -95,7 +95,7 @@ def test_no_wanted_order_is_lost(case: tuple[list[str], list[LayoutBatch], dict[
 
 
 @given(feasible_batches())
-@settings(max_examples=100, derandomize=True, deadline=None, database=None)
+@examples(100)
 def test_copies_are_independent(case: tuple[list[str], list[LayoutBatch], Order]) -> None:
     """Settling a copy gives what settling the original gives, and leaves the original as it was."""
     variables, batches, _ = case

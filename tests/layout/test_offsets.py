@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from layout_strategies import Order, feasible_batches
+from layout_strategies import Order, examples, feasible_batches
 
 from edbc.errors import LayoutError
 from edbc.layout import (
@@ -23,7 +23,7 @@ from edbc.layout import (
 
 
 @given(feasible_batches(), st.randoms(use_true_random=False))
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@examples(300)
 def test_offsets_of_plans_are_legal(case: tuple[list[str], list[LayoutBatch], Order], random: Random) -> None:
     """For any sizes and lives: legal, between the peak and the sum of sizes, every operand still in place."""
     variables, batches, _ = case

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
-from layout_strategies import Order, feasible_batches, free_batches, meets
+from hypothesis import given
+from layout_strategies import Order, examples, feasible_batches, free_batches, meets
 
 from edbc.errors import LayoutError
 from edbc.layout import DroppedOperand, LayoutBatch, LayoutPlan, count_copies, plan_layout, verify_layout
@@ -140,7 +140,7 @@ def test_partial_repeats_are_the_only_copy_of_a_merged_product() -> None:
 
 
 @given(feasible_batches())
-@settings(max_examples=400, derandomize=True, deadline=None, database=None)
+@examples(400)
 def test_batches_of_a_hidden_order_drop_nothing(case: tuple[list[str], list[LayoutBatch], Order]) -> None:
     """When a hidden order meets all batches, so does the plan's, up to fourteen variables."""
     variables, batches, hidden = case
@@ -152,7 +152,7 @@ def test_batches_of_a_hidden_order_drop_nothing(case: tuple[list[str], list[Layo
 
 
 @given(free_batches(max_variables=7))
-@settings(max_examples=250, derandomize=True, deadline=None, database=None)
+@examples(250)
 def test_plans_against_every_order(case: tuple[list[str], list[LayoutBatch], dict[str, int]]) -> None:
     """The plan drops something exactly when no order meets all batches, and no dropped operand could stay."""
     variables, batches, sizes = case
@@ -169,7 +169,7 @@ def test_plans_against_every_order(case: tuple[list[str], list[LayoutBatch], dic
 
 
 @given(free_batches(max_variables=6))
-@settings(max_examples=80, derandomize=True, deadline=None, database=None)
+@examples(80)
 def test_drops_are_near_the_cheapest(case: tuple[list[str], list[LayoutBatch], dict[str, int]]) -> None:
     """A single problem never copies more than three times what the best order of all copies; zero stays zero."""
     variables, batches, sizes = case
@@ -209,7 +209,7 @@ def test_an_operand_is_dropped_for_a_broadcast_structure() -> None:
 
 
 @given(free_batches(max_variables=7))
-@settings(max_examples=100, derandomize=True, deadline=None, database=None)
+@examples(100)
 def test_a_refused_demand_leaves_no_trace(case: tuple[list[str], list[LayoutBatch], dict[str, int]]) -> None:
     """Order and trees are those of the problem without the dropped operands."""
     variables, batches, sizes = case

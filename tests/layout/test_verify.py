@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
-from layout_strategies import Order, feasible_batches, free_batches, meets
+from hypothesis import given
+from layout_strategies import Order, examples, feasible_batches, free_batches, meets
 
 from edbc.errors import LayoutError
 from edbc.layout import Copy, DroppedOperand, LayoutBatch, count_copies, plan_layout, verify_layout, verify_offsets
@@ -47,7 +47,7 @@ def test_every_swap_in_the_ideal_order_is_rejected() -> None:
 
 
 @given(free_batches(max_variables=5))
-@settings(max_examples=100, derandomize=True, deadline=None, database=None)
+@examples(100)
 def test_verdict_equals_the_definition(case: tuple[list[str], list[LayoutBatch], dict[str, int]]) -> None:
     """Over every order of up to five variables, the verifier says what a direct reading of the definition says."""
     variables, batches, sizes = case
@@ -57,7 +57,7 @@ def test_verdict_equals_the_definition(case: tuple[list[str], list[LayoutBatch],
 
 
 @given(feasible_batches(max_variables=9))
-@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@examples(150)
 def test_mutated_plans_are_judged_by_the_definition(case: tuple[list[str], list[LayoutBatch], Order]) -> None:
     """Every exchange of two neighbours in a plan's order is accepted only where the definition still holds."""
     variables, batches, _ = case
