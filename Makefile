@@ -6,7 +6,7 @@ BIN    := .venv/bin
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test slow lint format plans check bench clean
+.PHONY: help venv demo test slow lint format plans check zoo bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,10 +21,24 @@ venv: .venv/ready ## make .venv with edbc and what its development needs
 
 demo: venv ## compile a tree-LSTM, run it on built-in samples, compare with eager PyTorch
 	$(BIN)/edbc compile models/tree_lstm.py -o build/tree_lstm.yaml
-	$(BIN)/edbc run build/tree_lstm.yaml --batch-size 64 --verify --against eager
+	$(BIN)/edbc run build/tree_lstm.yaml --batch-size 64 --verify
 
 test: venv ## run the tests (under ten minutes on two cores)
 	$(BIN)/python -m pytest
+
+plans: venv ## compile every committed plan again (no diff when nothing changed)
+	@set -e; for model in $(ZOO); do \
+	  $(BIN)/edbc compile $$model -o plans/$$(basename $$model .py).yaml --quiet; \
+	done
+
+check: venv ## check the committed plans, as continuous integration does
+	$(BIN)/edbc check plans/
+
+zoo: venv ## the table of the whole zoo on real data (EDBC_DATA=DIR names the data)
+	$(BIN)/python benchmarks/zoo.py
+
+bench: venv ## measure end to end against eager PyTorch
+	$(BIN)/python benchmarks/end_to_end.py
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow

@@ -81,7 +81,7 @@ class ModelFile:
                     f"{path}: expected an input file, got {'a folder' if Path(path).is_dir() else 'nothing'}"
                 )
         kwargs = _accepted(self.module.load, config)
-        instances = self._call("load", lambda: iter(self.module.load(*paths, **kwargs)))
+        instances = self._call("load", lambda: iter(self.module.load(*map(str, paths), **kwargs)))
         return itertools.islice(_guarded(instances, self.path.name), limit)
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
