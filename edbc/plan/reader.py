@@ -64,13 +64,11 @@ def parse_plan(text: bytes | str, where: str, loader: type = DEFAULT_LOADER) -> 
     """The plan that `text` states, verified; `where` names it in errors. Raises as `read_plan` does."""
     try:
         data = text.encode() if isinstance(text, str) else bytes(text)
-        plan = _Reader(Events(data, where, loader)).plan()
+        return verify_plan(_Reader(Events(data, where, loader)).plan(), _place_in(data, where, loader))
     except UnicodeEncodeError as error:
         raise PlanError(f"{where}: expected text that UTF-8 can hold, got {error.reason}; {REMEDY}") from None
     except (MemoryError, RecursionError) as error:
         raise PlanError(f"{where}: expected a plan, got one too large to read ({type(error).__name__})") from None
-    verify_plan(plan, _place_in(data, where, loader))
-    return plan
 
 
 def one_line(path: str | os.PathLike[str]) -> str:

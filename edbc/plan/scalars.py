@@ -22,9 +22,9 @@ _STARTS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]{0,30})\.[0-9]{1,30}(?:e[+-]?[0-9]{1,4})?")
 
-_TEXT = r"[A-Za-z_][A-Za-z0-9_./()<>=|*+^%{extra}-]*"
-_SAFE_IN_BLOCK = re.compile(_TEXT.replace("{extra}", r"""\[\]{},"'$@;&!?~""") + "(?: [^ #:\x00-\x1f\x7f-\U0010ffff]+)*")
-_SAFE_IN_FLOW = re.compile(_TEXT.replace("{extra}", ""))
+_SAFE_IN_FLOW = re.compile(r"[A-Za-z_][A-Za-z0-9_./()<>=|*+^%-]*")
+_INSIDE = r"(?:[!-\"$-9;-~]|:(?=[!-~]))"  # all that can be seen but `#`, and `:` where it ends no key
+_SAFE_IN_BLOCK = re.compile(rf"[A-Za-z_]{_INSIDE}*(?: {_INSIDE}+)*")
 
 SHORTEN = 60
 """Characters of a value that an error shows."""

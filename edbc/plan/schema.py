@@ -125,7 +125,7 @@ VARIABLE = Text("a variable name", r"[A-Za-z_][A-Za-z0-9_]*", 200)
 CONFIG_NAME = Text("a name", r"[A-Za-z_][A-Za-z0-9_.-]*", 200)
 METRIC = Text("a metric name", r"[A-Za-z_][A-Za-z0-9_./ -]*", 200)
 SHA256 = Text("64 lower-case hexadecimal digits", r"[0-9a-f]{64}", 64)
-STATE = Text("a state of printable ASCII", r"[ -~]+", 2_000)
+STATE = Text("a state of printable ASCII", r"[ -~]+", 4_000)
 POLICY_WORD = Text("the name of an encoding or a rule", r"[A-Za-z_][A-Za-z0-9_.,:;+*()=/-]*", 200)
 
 MODEL = Record(

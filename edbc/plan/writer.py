@@ -3,6 +3,8 @@
 (1) Keys of records are in the dataclasses' order, free keys (config, states, training, guards) sorted, cells in the
     order of their types, operations one per line, states one per line.
 (2) A list of scalars is on one line when it fits into WIDTH columns, else has one line per item; nothing is wrapped.
+    YAML limits what stands before a colon to 1,024 characters, so a longer state takes two lines, `? state` and
+    `: action`.
 (3) ASCII only; quotes where `edbc.plan.scalars` asks for them; the last line is `...`.
 
 A plan that the reader would refuse is never written: `write_plan` reads its own text first.
@@ -23,6 +25,9 @@ from edbc.plan.scalars import scalar_text
 
 WIDTH = 100
 """Columns that a list on one line may take."""
+
+LONGEST_KEY = 1_000
+"""Characters of a key that has its value on the same line."""
 
 
 def plan_text(plan: Plan) -> str:
@@ -167,6 +172,9 @@ def _value_lines(indent: str, key: str, value: Any) -> Iterator[str]:
             yield from _value_lines(indent + "  ", name, value[name])
     elif isinstance(value, tuple):
         yield from _list_lines(indent, key, value)
+    elif len(head) > LONGEST_KEY:
+        yield f"{indent}? {scalar_text(key)}"
+        yield f"{indent}: {scalar_text(value)}"
     else:
         yield f"{head} {scalar_text(value)}"
 

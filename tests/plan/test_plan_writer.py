@@ -15,7 +15,7 @@ from plan_examples import small_plan
 from plan_strategies import is_same, plans
 
 from edbc.errors import PlanError
-from edbc.plan import Guard, Plan, parse_plan, plan_text, read_plan, write_plan
+from edbc.plan import Guard, Plan, PlanType, parse_plan, plan_text, read_plan, write_plan
 
 
 def plain(value: Any) -> Any:
@@ -80,6 +80,17 @@ def test_states_have_one_line_each_and_nothing_wraps() -> None:
     lines = plan_text(replace(plan, cells=cells)).splitlines()
     assert [f"    - {name}" for name in names] == [line for line in lines if "rather_long" in line]
     assert sum("leaf: leaf" in line or "out: out" in line or "out<leaf" in line for line in lines) == 3
+
+
+@pytest.mark.parametrize("count", [9, 10, 11, 12, 36])
+def test_states_longer_than_a_yaml_key_are_read_back(count: int) -> None:
+    """A state of many long names survives, on both sides of YAML's limit on keys."""
+    plan = small_plan()
+    names = [f"{'t' * 95}.{i:03}" for i in range(count)]
+    policy = replace(plan.policy, table={"<".join(names): names[0], names[1]: names[1]})
+    types = tuple(PlanType(name, "s", "x") for name in names)
+    plan = replace(plan, types=types, cells=dict.fromkeys(names, plan.cells["out"]), policy=policy)
+    assert parse_plan(plan_text(plan), "x.yaml") == plan
 
 
 def test_written_file_is_read_back(tmp_path: Path) -> None:
