@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeAlias
 
+from edbc.plan.scalars import shorten
+
 Number: TypeAlias = int | float
 Attribute: TypeAlias = Number | str | bool | tuple[Number | str, ...]
 
@@ -186,7 +188,7 @@ def parse_line(text: str) -> Line:
     line = Line(name, operation, operands, attributes)
     _check_against_table(line)
     if str(line) != text:
-        raise ValueError(f"a number is not in its shortest form; write {str(line)!r}")
+        raise ValueError(f"a number is not in its shortest form; write {shorten(str(line))}")
     return line
 
 
@@ -235,16 +237,16 @@ def _parse_number(text: str) -> Number:
 def _check_against_table(line: Line) -> None:
     operation = OPERATIONS.get(line.operation)
     if operation is None:
-        raise ValueError(f"{line.operation!r} is no operation{_suggestion(line.operation, OPERATIONS)}")
+        raise ValueError(f"{shorten(line.operation)} is no operation{_suggestion(line.operation, OPERATIONS)}")
     if not operation.least <= len(line.operands) <= operation.most:
         raise ValueError(f"{operation.name} takes {operation.arity} operands, not {len(line.operands)}")
     known = (*operation.attributes, "output")
     keys = [key for key, _ in line.attributes]
     for key in keys:
         if key not in known:
-            raise ValueError(f"{operation.name} has no attribute {key!r}{_suggestion(key, known)}")
+            raise ValueError(f"{operation.name} has no attribute {shorten(key)}{_suggestion(key, known)}")
         if keys.count(key) > 1:
-            raise ValueError(f"attribute {key!r} is given twice")
+            raise ValueError(f"attribute {shorten(key)} is given twice")
     _check_output(dict(line.attributes).get("output", 0))
 
 

@@ -105,6 +105,14 @@ def test_what_the_grammar_does_not_say_is_refused(text: str, words: str) -> None
         parse_line(text)
 
 
+@pytest.mark.parametrize("text", ["y = {}(x)", "y = cat(x, {}=0)", "{} = sum(1.50)", "y = add({}, 1.50)"])
+def test_reasons_are_short(text: str) -> None:
+    """However long the names in a line are, the reason for refusing it fits into an error's line."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        parse_line(text.format("a" * 3_000))
+    assert len(str(caught.value)) < 200
+
+
 def test_table_is_consistent() -> None:
     """Rows are filed under their names, arities are ranges, shared values are sources, `output` is nobody's own."""
     for name, row in OPERATIONS.items():
