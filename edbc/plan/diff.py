@@ -137,7 +137,7 @@ def diff_plans(old: Plan, new: Plan) -> PlanDiff:
         states=tuple(sorted(states, key=lambda change: (change.old is None) + 2 * (change.new is None))),
         policy=_changes(_choices(old.policy), _choices(new.policy)),
         training=_changes(_flat(old.policy.training), _flat(new.policy.training)),
-        types=_changes(_type_texts(old.types), _type_texts(new.types)),
+        types=tuple(_type_changes(old, new)),
         order=_order_change(old, new),
         cells=tuple(_cell_changes(old, new)),
         config=_changes(old.model.config, new.model.config),
@@ -165,8 +165,19 @@ def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _type_texts(types: tuple[PlanType, ...]) -> dict[str, str]:
-    return {kind.name: f"{kind.signature} at {kind.source}" if kind.source else kind.signature for kind in types}
+def _type_changes(old: Plan, new: Plan) -> Iterator[Change]:
+    """A type that came or went by its signature, one in both plans field by field."""
+    before = {kind.name: kind for kind in old.types}
+    after = {kind.name: kind for kind in new.types}
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before or name not in after:
+            yield Change(name, *(types[name].signature if name in types else None for types in (before, after)))
+        else:
+            yield from _changes(_type_fields(before[name]), _type_fields(after[name]))
+
+
+def _type_fields(kind: PlanType) -> dict[str, str]:
+    return {f"{kind.name}.signature": kind.signature, f"{kind.name}.source": kind.source}
 
 
 def _order_change(old: Plan, new: Plan) -> tuple[Change, ...]:
@@ -213,7 +224,7 @@ def _limit(guard: Guard) -> str:
 
 def _shown(value: Any) -> str:
     text = f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+    return (text if len(text) <= 100 else text[:97] + "...") or "''"
 
 
 def _summary(changes: tuple[Any, ...]) -> str:
