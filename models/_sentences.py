@@ -32,6 +32,14 @@ def read_tagged(path: str) -> Iterator[list[str]]:
             yield words
 
 
+def read_words(path: str) -> Iterator[list[str]]:
+    """Words of each line of plain text."""
+    for _, line in read_lines(path):
+        words = split_words(line)
+        if words:
+            yield words
+
+
 def _untagged(item: str, path: str, number: int) -> str:
     word, _, tag = item.rpartition("|")
     if not word or not tag:

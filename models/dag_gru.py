@@ -1,0 +1,80 @@
+"""Bidirectional DAG-GRU over logic circuits: how likely each gate's output is to be true.
+
+States flow from the inputs to the output and back, gate by gate (Thost and Chen, "Directed Acyclic Graph Neural
+Networks", ICLR 2021; Li et al., "DeepGate", DAC 2022). A gate sums the states that it hears and updates its own with
+the GRU cell of its kind; in reverse it hears the gates that read it. An instance is the cone of one output.
+
+Input: circuits as `.bench` or binary `.aig` files, every output an instance.
+Output: `logits`, one tensor of 1 per gate, operands before their users, the output's gate last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from _circuits import KINDS, Circuit, read_cones, sample_circuits
+from torch import Tensor, nn
+
+import edbc
+
+SOURCES = ("input", "false")
+
+
+@edbc.cell
+class GRUCell(nn.Module):
+    """A gate's new state from what it hears and its state so far."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.r_m = nn.Linear(size, size)
+        self.z_m = nn.Linear(size, size)
+        self.c_m = nn.Linear(size, size)
+        self.r_h = nn.Linear(size, size, bias=False)
+        self.z_h = nn.Linear(size, size, bias=False)
+        self.c_h = nn.Linear(size, size, bias=False)
+
+    def forward(self, message: Tensor, h: Tensor) -> Tensor:
+        r = torch.sigmoid(self.r_m(message) + self.r_h(h))
+        z = torch.sigmoid(self.z_m(message) + self.z_h(h))
+        c = torch.tanh(self.c_m(message) + self.c_h(r * h))
+        return z * h + (1 - z) * c
+
+
+class DAGGRU(nn.Module):
+    """One pass along the wires, one pass against them, then a judgement of every gate."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.start = nn.Embedding(len(KINDS), size)
+        self.asked = nn.Parameter(torch.randn(size))
+        self.along = nn.ModuleDict({kind: GRUCell(size) for kind in KINDS if kind not in SOURCES})
+        self.against = nn.ModuleDict({kind: GRUCell(size) for kind in KINDS})
+        self.out = nn.Linear(size, 1)
+
+    def forward(self, circuit: Circuit) -> dict[str, list[Tensor]]:
+        h: list[Tensor] = []
+        for kind, operands in zip(circuit.kinds, circuit.operands, strict=True):
+            state = self.start.weight[kind]
+            if operands:
+                state = self.along[KINDS[kind]](sum(h[operand] for operand in operands), state)
+            h.append(state)
+        users = circuit.users
+        for gate in reversed(range(len(h))):
+            message = sum(h[user] for user in users[gate]) if users[gate] else self.asked
+            h[gate] = self.against[KINDS[circuit.kinds[gate]]](message, h[gate])
+        return {"logits": [self.out(state) for state in h]}
+
+
+def build(hidden_size: int = 256, **config: Any) -> nn.Module:
+    return DAGGRU(hidden_size)
+
+
+def load(*paths: str, **config: Any) -> Iterator[Circuit]:
+    for path in paths:
+        yield from read_cones(path)
+
+
+def sample(count: int, seed: int, **config: Any) -> list[Circuit]:
+    return sample_circuits(count, seed)
