@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from edbc.cells.compact import compact
 from edbc.cells.graph import ELEMENTWISE, CellGraph, CellOp, Source
 from edbc.cells.program import Call, Copy, Load, Map, Packed, Placed, Product, Program, Span, Step, Store
 from edbc.errors import LayoutError
@@ -104,7 +105,7 @@ class _Lowering:
         loads = [Load(i, self.spans[name]) for i, (name, _) in enumerate(self.cell.operands)]
         stores = [Store(i, self.spans[name]) for i, name in enumerate(self.cell.outputs)]
         dtype = next(iter(self.classes.values())).dtype
-        return Program(self.width, tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights), dtype)
+        return compact(Program(self.width, tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights), dtype))
 
     def batch(self, ops: list[CellOp]) -> None:
         """Append the steps of one batch."""

@@ -2,11 +2,11 @@
 
 In the order of use: `pqtree` holds the orders in which sets are adjacent; `constraints` makes the operands of a batch
 isomorphic in it; `orders` arranges its nodes; `planner` chooses what to drop when not everything fits and returns the
-order; `offsets` turns an order into places in a row of memory; `verify` checks orders and offsets and counts copies.
+order; `groups` says what offsets must keep together; `verify` checks orders and offsets and counts copies.
 `problem` has the words in which all of them speak.
 """
 
-from edbc.layout.offsets import kept_groups, live_peak, plan_offsets
+from edbc.layout.groups import kept_groups
 from edbc.layout.planner import plan_layout
 from edbc.layout.pqtree import Change, PQTree
 from edbc.layout.problem import DroppedOperand, LayoutBatch, LayoutPlan
@@ -22,9 +22,7 @@ __all__ = [
     "PQTree",
     "count_copies",
     "kept_groups",
-    "live_peak",
     "plan_layout",
-    "plan_offsets",
     "verify_layout",
     "verify_offsets",
 ]

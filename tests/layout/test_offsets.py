@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layout_strategies import Order, examples, feasible_batches
 
+from edbc.cells.offsets import live_peak, plan_offsets
 from edbc.errors import LayoutError
 from edbc.layout import (
     DroppedOperand,
     LayoutBatch,
     kept_groups,
-    live_peak,
     plan_layout,
-    plan_offsets,
     verify_layout,
     verify_offsets,
 )

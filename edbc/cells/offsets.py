@@ -7,9 +7,8 @@ Definitions.
 
 (1) A variable *lives* from its first to its last step, both included: what a batch writes must not lie on what it
     reads.
-(2) A *group* is a sequence of variables that stay contiguous and in order. `kept_groups` makes them from a layout: the
-    kept operands, united where they share a variable. Every kept operand lies within one group, so groups may be moved
-    against each other, and over each other, without breaking adjacency or alignment.
+(2) A *group* is a sequence of variables that stay contiguous and in order: what some step reads or writes as one span.
+    Groups may be moved against each other, and over each other, without breaking adjacency or alignment.
 (3) The *peak* is the largest number of elements that live at one time; no row is shorter.
 
 Placing blocks of fixed shape with the least row is NP-hard (it contains dynamic storage allocation). `plan_offsets`
@@ -24,35 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edbc.errors import LayoutError
-from edbc.layout.problem import DroppedOperand, LayoutBatch
 
 Live = Mapping[str, tuple[int, int]]
-
-
-def kept_groups(
-    order: Sequence[str], batches: Sequence[LayoutBatch], dropped: Iterable[DroppedOperand] = ()
-) -> list[tuple[str, ...]]:
-    """The groups that a verified layout needs, definition (2), in its order; variables on their own left out.
-
-    >>> kept_groups("xbacde", [LayoutBatch("B", (("a", "c"), ("b", "a"))), LayoutBatch("C", (("d", "e"),))])
-    [('b', 'a', 'c'), ('d', 'e')]
-    """
-    place = {variable: i for i, variable in enumerate(order)}
-    absent = {(operand.batch, operand.kind, operand.index) for operand in dropped}
-    spans = []
-    for batch in batches:
-        for kind, lists in (("operand", batch.operands), ("adjacent_only", batch.adjacent_only)):
-            for index, variables in enumerate(lists):
-                if (batch.name, kind, index) not in absent and len(set(variables)) > 1:
-                    places = [place[variable] for variable in variables]
-                    spans.append((min(places), max(places)))
-    groups: list[list[int]] = []
-    for first, last in sorted(spans):
-        if groups and first <= groups[-1][1]:
-            groups[-1][1] = max(groups[-1][1], last)
-        else:
-            groups.append([first, last])
-    return [tuple(order[first : last + 1]) for first, last in groups]
 
 
 def live_peak(sizes: Mapping[str, int], live: Live) -> int:
