@@ -211,6 +211,8 @@ SMALL: dict[str, tuple[bytes, str]] = {
     "guard NaN": (edited("{value: 19,", "{value: .nan,"), "in quotes"),
     "guard empty": (edited("{value: 19,", "{value: ,"), "got nothing"),
     "guard null": (edited("{value: 19,", "{value: null,"), "expected a number for 'value', got 'null'"),
+    "guard true": (edited("{value: 19,", "{value: true,"), "expected a number for 'value', got 'true'"),
+    "guard as text": (edited("{value: 19,", "{value: '19',"), "expected a number for 'value', got '19'"),
     "guard without value": (edited("{value: 19, ", "{"), "the key 'value'"),
     "guard as a number": (edited("{value: 19, tolerance: 0, direction: lower}", "19"), "expected a mapping"),
     "negative tolerance": (edited("tolerance: 0.01", "tolerance: -0.01"), "from 0 to"),

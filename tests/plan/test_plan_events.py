@@ -56,7 +56,9 @@ def test_utf8_is_judged_as_python_does_across_chunks(data: bytes, shift: int) ->
         check_characters(whole, "x")
 
 
-@pytest.mark.parametrize("before", ["", "a" * (CHUNK - 1), "é" * CHUNK, "é\n" * (CHUNK // 3), "\n" * (CHUNK + 5)])
+@pytest.mark.parametrize(
+    "before", ["", "a" * (CHUNK - 1), "é" * CHUNK, "a" + "é" * CHUNK, "é\n" * (CHUNK // 3), "\n" * (CHUNK + 5)]
+)
 @pytest.mark.parametrize("bad", [b"\xff", b"\x00", b"\xe2\x80\xa8", b"\xc3"])
 def test_place_of_a_bad_character(before: str, bad: bytes) -> None:
     """Line and column count characters, wherever the chunks of the check end."""
