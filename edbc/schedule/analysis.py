@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbc.graph import Ints
+from edbc.schedule.native import native
 
 
 class Dag(NamedTuple):
@@ -41,7 +41,7 @@ class Dag(NamedTuple):
     same_left: Ints  # (e,) elements that an element waits for
 
 
-@njit(cache=True)
+@native
 def analyse(
     node_type: Ints,
     operand_ptr: Ints,
@@ -72,7 +72,7 @@ def analyse(
     return Dag(node_type, num_operands, user_ptr, users, type_ptr, depth, below, same_ptr, same_users, same_left)
 
 
-@njit(cache=True)
+@native
 def invert(n: int, operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints]:
     """Operand counts, and users as CSR: definition (1)."""
     num_operands = np.zeros(n, np.int32)
@@ -98,7 +98,7 @@ def invert(n: int, operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints]
     return num_operands, user_ptr, users
 
 
-@njit(cache=True)
+@native
 def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) -> Ints:
     """`below`, definition (2), users before operands."""
     n = len(node_type)
@@ -112,7 +112,7 @@ def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) 
     return below
 
 
-@njit(cache=True)
+@native
 def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: Ints) -> tuple[Ints, Ints, int]:
     """Edges of the same-type graph, definition (3), and its number of elements.
 
@@ -152,7 +152,7 @@ def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: I
     return sources[:num_edges], targets[:num_edges], num_elements
 
 
-@njit(cache=True)
+@native
 def grow(array: Ints) -> Ints:
     """A copy with twice the room and more."""
     larger = np.empty(2 * len(array) + 16, np.int32)
@@ -160,7 +160,7 @@ def grow(array: Ints) -> Ints:
     return larger
 
 
-@njit(cache=True)
+@native
 def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, Ints, Ints]:
     """Edges as CSR by source, and how many arrive at each target."""
     arriving = np.zeros(num_elements, np.int32)
@@ -178,7 +178,7 @@ def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, 
     return arriving, ptr, grouped
 
 
-@njit(cache=True)
+@native
 def depths(operand_ptr: Ints, operands: Ints) -> Ints:
     """Topological depth of every node: 0 without node operands, else one more than the deepest operand."""
     n = len(operand_ptr) - 1

@@ -1,16 +1,36 @@
-"""How the next type is chosen: state encodings, fixed rules and the table; native.
+"""How the next type is chosen: what is known of every ready type, fixed rules, state encodings; native.
 
-Encodings give a state as a short sequence of integers, *words* (policy.py has their text form). Definitions (1) to (5)
-are those of engine.py. Types are in index order unless said.
+Definitions, on top of (1) to (4) of engine.py, a and b types:
 
-=========== ========================================================================================
-E_base      the ready types (ED-Batch 2.3)
-E_max       the ready types, then the one with the largest Frontier_a(G)
-E_sort      the ready types by ascending |Frontier_a(G)|, ties by index
-phase       the ready types, after the eighth of the graph's nodes that has run (Appendix A.4)
-critical    per ready type its index and two bits: productive (3), gates another (4)
-sufficient  the same with a third bit: sufficient (5)
-=========== ========================================================================================
+(6) a *holds* the term b of the lower bound when a alone reaches top[b]: until a has run, no batch lowers that term.
+    A productive type (3) holds its own term.
+(7) a *blocks* b when b is ready and reaches top[b], and a is the only other type that does: once a has run, b is
+    productive, unless it is joined by a third.
+(8) critical score of a: 4 x terms held + 2 x types blocked + |Frontier_a(G)| / |Frontier(G^a)|, the last term being
+    Eq. 1's. The `chains` rule leaves the last term out, and with it the same-type graph.
+
+Rules take the ready type of largest score, the lowest index on a tie:
+
+==========  ==================================================================================================
+most        |Frontier_a(G)|
+agenda      - mean depth of the unexecuted nodes of type a; types without a matrix product first on a tie
+            (Neubig et al., "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017, section 3.2)
+sufficient  |Frontier_a(G)| / |Frontier(G^a)|, the second term of ED-Batch's Eq. 1
+chains      (8) without its last term
+critical    (8)
+==========  ==================================================================================================
+
+Encodings give a state as a short sequence of integers, *words*; policy.py has their text form. Types are in index order
+unless said.
+
+========  ========================================================================================================
+base      the ready types (ED-Batch 2.3, E_base)
+max       the ready types, then the one with most ready nodes (E_max)
+sort      the ready types by ascending number of ready nodes, ties by index (E_sort)
+phase     which eighth of the graph's nodes runs now, then the ready types (the remedy that Appendix A.4 names)
+critical  per ready type its index and three bits: productive (3), holds another type's term (6), blocks another (7)
+rank      the two ready types of largest critical score, best first, each with its productive bit
+========  ========================================================================================================
 """
 
 from __future__ import annotations
@@ -18,95 +38,122 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
 from edbc.schedule.engine import Frontier
+from edbc.schedule.native import native
 
-BASE, MAX, SORT, PHASE, CRITICAL, SUFFICIENT = range(6)
-PRODUCTIVE, GATES, ALL_READY = 1, 2, 4
+BASE, MAX, SORT, PHASE, CRITICAL, RANK = range(6)
+MOST, AGENDA, SUFFICIENT, CHAINS, CRITICAL_PATH = range(5)
+PRODUCTIVE, HOLDS, BLOCKS = 1, 2, 4
 BITS = 8
-"""A word of a bit encoding is `type * BITS + bits`."""
+"""A word of an encoding with bits is `type * BITS + bits`."""
 PHASES = 8
-MOST, AGENDA, LEAST_PENDING, CRITICAL_PATH = range(4)
-CRITICAL_SCORE = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.float64)
 
 
-class Table(NamedTuple):
-    """States in an open-addressing hash, at most half full so that probing is short and ends."""
+class Scratch(NamedTuple):
+    """What is known of the current state; filled by `describe` and `encode`."""
 
-    keys: NDArray[np.int64]  # (slots,), a power of two
-    row_of_slot: Ints  # (slots,) -1 where free
-    words: Ints  # (rows, most words of a state)
-    num_words: Ints  # (rows,)
-    used: Ints  # (1,) rows in use
+    top: Ints  # (T,) terms of the lower bound
+    reaching: Ints  # (T,) types that reach each
+    bits: Ints  # (T,) of every ready type
+    score: Ints  # (T,) of every ready type, (8) without its last term
+    words: Ints  # (T + 1,)
 
 
-def new_table(rows: int, width: int) -> Table:
-    """An empty table with room for `rows` states of up to `width` words."""
-    slots = 2
-    while slots < 2 * rows:
-        slots *= 2
-    return Table(
-        np.zeros(slots, np.int64),
-        np.full(slots, -1, np.int32),
-        np.zeros((rows, width), np.int32),
-        np.zeros(rows, np.int32),
-        np.zeros(1, np.int32),
+@native
+def new_scratch(num_types: int) -> Scratch:
+    """Room for graphs of that many types."""
+    return Scratch(
+        np.zeros(num_types, np.int32),
+        np.zeros(num_types, np.int32),
+        np.zeros(num_types, np.int32),
+        np.zeros(num_types, np.int32),
+        np.zeros(num_types + 1, np.int32),
     )
 
 
-@njit(cache=True)
-def describe(frontier: Frontier, top: Ints, reaching: Ints, bits: Ints, with_same: bool) -> None:
-    """Fill `bits[a]` for every ready type; `top` and `reaching` are scratch, `(T,)` each."""
+@native
+def describe(frontier: Frontier, scratch: Scratch) -> None:
+    """Bits and scores of every ready type from `reach`. O(T^2)."""
+    head, tail, reach = frontier.head, frontier.tail, frontier.reach
+    top, reaching = scratch.top, scratch.reaching
     num_types = len(top)
     top[:] = 0
-    for a in range(num_types):
-        if frontier.head[a] < frontier.tail[a]:
-            for b in range(num_types):
-                top[b] = max(top[b], frontier.reach[a, b])
     reaching[:] = 0
     for a in range(num_types):
-        if frontier.head[a] < frontier.tail[a]:
+        if head[a] < tail[a]:
             for b in range(num_types):
-                reaching[b] += frontier.reach[a, b] == top[b]
+                top[b] = max(top[b], reach[a, b])
     for a in range(num_types):
+        if head[a] < tail[a]:
+            for b in range(num_types):
+                reaching[b] += reach[a, b] == top[b]
+    for a in range(num_types):
+        if head[a] == tail[a]:
+            continue
+        bits, score = 0, 0
+        for b in range(num_types):
+            if top[b] == 0 or reach[a, b] < top[b]:
+                continue
+            if reaching[b] == 1:
+                score += 4
+                bits |= PRODUCTIVE if a == b else HOLDS
+            elif reaching[b] == 2 and a != b and head[b] < tail[b] and reach[b, b] == top[b]:
+                score += 2
+                bits |= BLOCKS
+        scratch.bits[a] = bits
+        scratch.score[a] = score
+
+
+@native
+def critical_score(frontier: Frontier, scratch: Scratch, a: int) -> float:
+    """Definition (8)."""
+    return scratch.score[a] + (frontier.tail[a] - frontier.head[a]) / frontier.same_size[a]
+
+
+@native
+def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Ints) -> int:
+    """The type that a fixed rule takes; some type must be ready. O(T)."""
+    best, best_score = -1, -np.inf
+    for a in range(len(frontier.head)):
         count = frontier.tail[a] - frontier.head[a]
         if count == 0:
             continue
-        flags = 0
-        if frontier.reach[a, a] == top[a] and reaching[a] == 1:
-            flags |= PRODUCTIVE
-        for b in range(num_types):
-            if b != a and top[b] > 0 and frontier.reach[a, b] == top[b]:
-                flags |= GATES
-                break
-        if with_same and count == frontier.same_size[a]:
-            flags |= ALL_READY
-        bits[a] = flags
+        if rule == AGENDA:
+            score = -frontier.depth_sum[a] / (dag.type_ptr[a + 1] - frontier.head[a])
+            if score == best_score and cheap[a] > cheap[best]:
+                best = a
+        elif rule == SUFFICIENT:
+            score = count / frontier.same_size[a]
+        elif rule == CHAINS:
+            score = float(scratch.score[a])
+        elif rule == CRITICAL_PATH:
+            score = critical_score(frontier, scratch, a)
+        else:
+            score = float(count)
+        if score > best_score:
+            best, best_score = a, score
+    return best
 
 
-@njit(cache=True)
-def encode(dag: Dag, frontier: Frontier, encoding: int, executed: int, bits: Ints, words: Ints) -> int:
-    """Write the state's words, `(T + 1,)` at most, and return how many there are. O(T), E_sort O(T^2)."""
-    num_types = len(frontier.head)
+@native
+def encode(dag: Dag, frontier: Frontier, scratch: Scratch, encoding: int, executed: int) -> int:
+    """Write the state's words and return how many there are. O(T), E_sort O(T^2)."""
+    words = scratch.words
+    if encoding == RANK:
+        return encode_rank(frontier, scratch)
     size = 0
     if encoding == PHASE:
         words[0] = executed * PHASES // len(dag.node_type)
         size = 1
     most, most_count = -1, 0
-    for a in range(num_types):
+    for a in range(len(frontier.head)):
         count = frontier.tail[a] - frontier.head[a]
         if count == 0:
             continue
-        if encoding == SUFFICIENT:
-            words[size] = a * BITS + bits[a]
-        elif encoding == CRITICAL:
-            words[size] = a * BITS + (bits[a] & (PRODUCTIVE | GATES))
-        else:
-            words[size] = a
+        words[size] = a * BITS + scratch.bits[a] if encoding == CRITICAL else a
         size += 1
         if count > most_count:
             most, most_count = a, count
@@ -118,7 +165,28 @@ def encode(dag: Dag, frontier: Frontier, encoding: int, executed: int, bits: Int
     return size
 
 
-@njit(cache=True)
+@native
+def encode_rank(frontier: Frontier, scratch: Scratch) -> int:
+    """The words of encoding `rank`: one, or two where two types are ready."""
+    first, second = -1, -1
+    first_score, second_score = -np.inf, -np.inf
+    for a in range(len(frontier.head)):
+        if frontier.head[a] == frontier.tail[a]:
+            continue
+        score = critical_score(frontier, scratch, a)
+        if score > first_score:
+            second, second_score = first, first_score
+            first, first_score = a, score
+        elif score > second_score:
+            second, second_score = a, score
+    scratch.words[0] = first * BITS + (scratch.bits[first] & PRODUCTIVE)
+    if second < 0:
+        return 1
+    scratch.words[1] = second * BITS + (scratch.bits[second] & PRODUCTIVE)
+    return 2
+
+
+@native
 def sort_words(frontier: Frontier, words: Ints, size: int) -> None:
     """Insertion sort of the first `size` words, which are types, by ready nodes; stable."""
     for i in range(1, size):
@@ -129,68 +197,3 @@ def sort_words(frontier: Frontier, words: Ints, size: int) -> None:
             words[j] = words[j - 1]
             j -= 1
         words[j] = a
-
-
-@njit(cache=True)
-def hash_words(words: Ints, size: int) -> int:
-    """A 64-bit hash of the first `size` words."""
-    value = np.int64(size)
-    for i in range(size):
-        value = value * np.int64(-7046029254386353131) + np.int64(words[i]) + np.int64(1)
-        value ^= value >> np.int64(29)
-    return value
-
-
-@njit(cache=True)
-def find(table: Table, words: Ints, size: int) -> tuple[int, int]:
-    """Row of a state, or -1, and the slot where it is or belongs. Exact: equal hashes are told apart by their words."""
-    mask = len(table.keys) - 1
-    key = hash_words(words, size)
-    slot = key & mask
-    while True:
-        row = table.row_of_slot[slot]
-        if row < 0:
-            return -1, slot
-        if table.keys[slot] == key and table.num_words[row] == size:
-            same = True
-            for i in range(size):
-                same &= table.words[row, i] == words[i]
-            if same:
-                return row, slot
-        slot = (slot + 1) & mask
-
-
-@njit(cache=True)
-def insert(table: Table, slot: int, words: Ints, size: int) -> int:
-    """A new row for a state that `find` did not find, at the slot that it gave."""
-    row = table.used[0]
-    table.used[0] += 1
-    table.keys[slot] = hash_words(words, size)
-    table.row_of_slot[slot] = row
-    table.words[row, :size] = words[:size]
-    table.num_words[row] = size
-    return row
-
-
-@njit(cache=True)
-def choose_by_rule(dag: Dag, frontier: Frontier, rule: int, cheap: Ints, bits: Ints) -> int:
-    """The type that a fixed rule takes, the lowest index on a tie; some type must be ready. O(T)."""
-    best, best_score = -1, -np.inf
-    for a in range(len(frontier.head)):
-        count = frontier.tail[a] - frontier.head[a]
-        if count == 0:
-            continue
-        if rule == AGENDA:
-            # Means that are equal are equal after rounding too: both are the quotient of two small integers.
-            score = -frontier.depth_sum[a] / (dag.type_ptr[a + 1] - frontier.head[a])
-            if score == best_score and cheap[a] > cheap[best]:
-                best = a
-        elif rule == LEAST_PENDING:
-            score = count / frontier.same_size[a]
-        elif rule == MOST:
-            score = float(count)
-        else:
-            score = float(CRITICAL_SCORE[bits[a]])
-        if score > best_score:
-            best, best_score = a, score
-    return best

@@ -10,8 +10,8 @@ Machines", ICML 2023, section 2), at any step, T types:
 (3) a is *productive* when running Frontier_a(G) lowers that bound, which is when every unexecuted a-node that starts a
     longest chain of type a is ready: exactly when a alone reaches top[a] (a b-node that reaches it too has such an
     a-node behind it, not ready).
-(4) a *gates* b, b another type, when reach[a, b] = top[b]: b cannot become productive before a has run.
-(5) a is *sufficient* when Frontier_a(G) is all of Frontier(G^a) (Lemma 2.1, with transitive paths).
+(4) a is *sufficient* when Frontier_a(G) is all of Frontier(G^a) (Lemma 2.1, with transitive paths). It is then
+    productive too: an a-node with a longest chain has no unexecuted ancestor of type a.
 
 Each node becomes ready once and each batch takes every ready node of a type, so the nodes of type a queue up in one
 array, a batch is the stretch of it that is filled, and `reach[a]` only ever grows until the batch clears it. Work is
@@ -23,10 +23,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
+from edbc.schedule.native import native
 
 
 class Frontier(NamedTuple):
@@ -43,7 +43,7 @@ class Frontier(NamedTuple):
     depth_sum: Ints  # (T,) of the unexecuted nodes' depths
 
 
-@njit(cache=True)
+@native
 def new_frontier(dag: Dag) -> Frontier:
     """Room for a walk; `restart` makes it one."""
     n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
@@ -60,7 +60,7 @@ def new_frontier(dag: Dag) -> Frontier:
     )
 
 
-@njit(cache=True)
+@native
 def restart(dag: Dag, frontier: Frontier) -> None:
     """Nothing has run: the nodes without node operands are ready."""
     n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
@@ -83,7 +83,7 @@ def restart(dag: Dag, frontier: Frontier) -> None:
                 frontier.same_size[dag.node_type[v]] += 1
 
 
-@njit(cache=True)
+@native
 def push(dag: Dag, frontier: Frontier, v: int) -> None:
     """Node v becomes ready."""
     a = dag.node_type[v]
@@ -94,7 +94,7 @@ def push(dag: Dag, frontier: Frontier, v: int) -> None:
             frontier.reach[a, b] = max(frontier.reach[a, b], dag.below[v, b])
 
 
-@njit(cache=True)
+@native
 def execute(dag: Dag, frontier: Frontier, a: int) -> None:
     """Run Frontier_a(G)."""
     low, high = frontier.head[a], frontier.tail[a]
@@ -117,7 +117,7 @@ def execute(dag: Dag, frontier: Frontier, a: int) -> None:
             release(dag, frontier, a, frontier.ready[i])
 
 
-@njit(cache=True)
+@native
 def release(dag: Dag, frontier: Frontier, a: int, element: int) -> None:
     """Node `element` of type a has run: whatever waited for it alone joins Frontier(G^a), through joins too."""
     n = len(dag.node_type)

@@ -5,42 +5,51 @@
 (2) A *table* maps states to actions: the learned finite state machine. A state that it lacks is *unseen*, and so is
     every state with a type that the plan does not know; there the *fallback*, a fixed rule, chooses.
 
-Text of a state, `a`, `b` type names in the plan's order:
+Text of a state, with type names for `a`, `b`, `c`:
 
-===========  ===================  =======================================================
-E_base       `a b`                the ready types
-E_max        `a b^`               the same, `^` after the most common
-E_sort       `b<a`                ascending by the number of ready nodes
-phase        `3/8 a b`            after how many eighths of the nodes have run
-critical     `a!pg b!g c`         after `!`: p productive, g gates another type's longest chain
-sufficient   `a!ps b!g c`         further s: all of Frontier(G^a) is ready (Lemma 2.1)
-===========  ===================  =======================================================
+========  ============  =======================================================================================
+base      `a b`         the ready types, in the plan's order
+max       `a b^`        the same, `^` after the one with most ready nodes
+sort      `b<a`         the ready types, ascending by the number of ready nodes
+phase     `3/8 a b`     after the eighth of the graph's nodes that runs now, from 0/8
+critical  `a!pg b!b c`  after `!`: p productive, g holds another type's term of the lower bound (gates it), b blocks
+                        another type
+rank      `a!p>b`       the two ready types of largest critical score, best first; p productive
+========  ============  =======================================================================================
 
-In names, `%`, `!`, `<`, `^` and white space are written `%25` and so on.
+In names, `%`, `!`, `<`, `>`, `^` and white space are written `%25` and so on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from edbc.errors import PlanError
 
+if TYPE_CHECKING:
+    from edbc.graph import Ints
+    from edbc.schedule.tables import Table
+
 State = tuple[int, ...]
 
-KINDS = ("fsm", "agenda", "depth", "sufficient", "critical")
-ENCODINGS = ("base", "max", "sort", "phase", "critical", "sufficient")
-"""In the order of the codes in choice.py."""
-FALLBACKS = ("most", "agenda", "sufficient", "critical")
-"""In the order of the codes in choice.py."""
-LETTERS = {"critical": "pg", "sufficient": "pgs"}
+RULES = ("most", "agenda", "sufficient", "chains", "critical")
+"""Fixed rules in the order of their codes in choice.py."""
+KINDS = ("fsm", "depth", *RULES)
+ENCODINGS = ("base", "max", "sort", "phase", "critical", "rank")
+"""State encodings in the order of their codes in choice.py."""
+LETTERS = {"critical": "pgb", "rank": "p"}
 """Letters of the bits of a word, lowest bit first."""
+SEPARATOR = {"sort": "<", "rank": ">"}
 BITS = 8
-"""A word of a bit encoding is `type * BITS + bits`."""
+"""A word of an encoding with letters is `type * BITS + bits`."""
 PHASES = 8
+FALLBACK = {"rank": "critical"}
+"""Rule for unseen states that costs no more than the encoding itself; `chains` for the others."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +59,21 @@ class Policy:
     kind: str
     encoding: str | None = None
     fallback: str = "critical"
-    table: Mapping[State, int] = field(default_factory=dict)
+    table: Mapping[State, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         """Refuse names that are not in the fixed lists."""
         if self.kind not in KINDS:
             raise PlanError(f"policy: expected a kind of {', '.join(KINDS)}, got '{self.kind}'")
-        if self.fallback not in FALLBACKS:
-            raise PlanError(f"policy: expected a fallback of {', '.join(FALLBACKS)}, got '{self.fallback}'")
+        if self.fallback not in RULES:
+            raise PlanError(f"policy: expected a fallback of {', '.join(RULES)}, got '{self.fallback}'")
         if self.kind == "fsm" and self.encoding not in ENCODINGS:
             raise PlanError(f"policy: expected an encoding of {', '.join(ENCODINGS)}, got '{self.encoding}'")
+
+    @property
+    def rule(self) -> str:
+        """The fixed rule that chooses where no table does."""
+        return self.fallback if self.kind == "fsm" else self.kind
 
     def states_to_text(self, type_names: Sequence[str]) -> dict[str, str]:
         """The table as readable lines, state -> action, ordered by the states' words."""
@@ -76,23 +90,20 @@ class Policy:
         Raises PlanError that names the state when it is malformed, repeated, names an unknown type, or takes an
         action that is not ready in it.
         """
-        policy = cls("fsm", encoding, fallback)
+        cls("fsm", encoding, fallback)
         index_of_name = {quote(name): index for index, name in enumerate(type_names)}
         table: dict[State, int] = {}
         for text, name in mapping.items():
             state = state_from_text(encoding, text, index_of_name)
-            if state in table:
-                raise PlanError(f"state '{text}': expected each state once, got it again in another order")
-            if name not in index_of_name:
-                raise PlanError(f"state '{text}': unknown type '{name}'; expected one of {', '.join(index_of_name)}")
-            if index_of_name[name] not in ready_types(encoding, state):
+            action = _index(text, name, index_of_name)
+            if action not in ready_types(encoding, state):
                 raise PlanError(f"state '{text}': expected an action that is ready in it, got '{name}'")
-            table[state] = index_of_name[name]
-        return cls("fsm", policy.encoding, policy.fallback, table)
+            table[state] = action
+        return cls("fsm", encoding, fallback, table)
 
     @cached_property
-    def compiled(self) -> tuple[Any, Any]:
-        """The table as the engine's hash arrays; made once."""
+    def compiled(self) -> tuple[Table, Ints]:
+        """The table as the engine reads it; made once."""
         from edbc.schedule.tables import compile_table
 
         return compile_table(self.table)
@@ -100,11 +111,11 @@ class Policy:
 
 def quote(name: str) -> str:
     """A type name without the characters that states use."""
-    return re.sub(r"[%!<^\s]", lambda match: f"%{ord(match[0]):02X}", name)
+    return re.sub(r"[%!<>^\s]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
 def ready_types(encoding: str, state: State) -> list[int]:
-    """The types on the frontier that a state describes."""
+    """The ready types that a state names."""
     if encoding in LETTERS:
         return [word // BITS for word in state]
     if encoding == "max":
@@ -114,18 +125,15 @@ def ready_types(encoding: str, state: State) -> list[int]:
 
 def state_to_text(encoding: str, state: State, type_names: Sequence[str]) -> str:
     """One state as text."""
-    names = [quote(type_names[a]) for a in ready_types(encoding, state)]
-    if encoding == "sort":
-        return "<".join(names)
-    if encoding == "max":
-        return " ".join(
-            name + "^" * (a == state[-1]) for a, name in zip(ready_types(encoding, state), names, strict=True)
-        )
-    if encoding == "phase":
-        return " ".join([f"{state[0]}/{PHASES}", *names])
+    ready = ready_types(encoding, state)
+    names = [quote(type_names[a]) for a in ready]
     if encoding in LETTERS:
-        return " ".join(name + _letters(encoding, word % BITS) for name, word in zip(names, state, strict=True))
-    return " ".join(names)
+        names = [name + _letters(encoding, word % BITS) for name, word in zip(names, state, strict=True)]
+    elif encoding == "max":
+        names = [name + "^" * (a == state[-1]) for a, name in zip(ready, names, strict=True)]
+    elif encoding == "phase":
+        names = [f"{state[0]}/{PHASES}", *names]
+    return SEPARATOR.get(encoding, " ").join(names)
 
 
 def _letters(encoding: str, bits: int) -> str:
@@ -134,45 +142,69 @@ def _letters(encoding: str, bits: int) -> str:
 
 
 def state_from_text(encoding: str, text: str, index_of_name: Mapping[str, int]) -> State:
-    """The inverse of `state_to_text`; raises PlanError that names the state and the fault."""
-    parts = text.split("<") if encoding == "sort" else text.split(" ")
-    head: list[int] = []
-    if encoding == "phase":
-        head = [_parse_phase(text, parts.pop(0))]
-    words, marked = [], []
-    for part in parts:
-        name, mark = part, ""
-        if encoding == "max" and part.endswith("^"):
-            name, mark = part[:-1], "^"
-        elif encoding in LETTERS:
-            name, bang, letters = part.partition("!")
-            mark = bang + letters
-        if name not in index_of_name:
-            raise PlanError(f"state '{text}': unknown type '{name}'; expected one of {', '.join(index_of_name)}")
-        index = index_of_name[name]
-        if encoding in LETTERS:
-            words.append(index * BITS + _parse_letters(encoding, text, mark))
-        else:
-            words.append(index)
-            marked += [index] if mark else []
-    ready = [word // BITS for word in words] if encoding in LETTERS else words
-    if len(set(ready)) < len(ready) or (encoding != "sort" and ready != sorted(ready)):
-        raise PlanError(
-            f"state '{text}': expected each ready type once" + ", in the plan's order" * (encoding != "sort")
-        )
-    if encoding == "max" and len(marked) != 1:
+    """The inverse of `state_to_text`. There is one text per state, so equal states have equal texts.
+
+    Raises PlanError that names the state and the fault.
+    """
+    parts = text.split(SEPARATOR.get(encoding, " "))
+    return _PARSERS[encoding](encoding, text, parts, index_of_name)
+
+
+def _index(text: str, name: str, index_of_name: Mapping[str, int]) -> int:
+    if name not in index_of_name:
+        raise PlanError(f"state '{text}': unknown type '{name}'; expected one of {', '.join(index_of_name)}")
+    return index_of_name[name]
+
+
+def _parse_types(encoding: str, text: str, parts: list[str], index_of_name: Mapping[str, int]) -> State:
+    ready = [_index(text, part, index_of_name) for part in parts]
+    return tuple(_once(text, ready, in_order=encoding == "base"))
+
+
+def _parse_max(encoding: str, text: str, parts: list[str], index_of_name: Mapping[str, int]) -> State:
+    marked = [part for part in parts if part.endswith("^")]
+    if len(marked) != 1:
         raise PlanError(f"state '{text}': expected '^' after one type, got it after {len(marked)}")
-    return tuple(head + words + marked)
+    names = [part.removesuffix("^") for part in parts]
+    ready = _once(text, [_index(text, name, index_of_name) for name in names], in_order=True)
+    return (*ready, ready[parts.index(marked[0])])
 
 
-def _parse_phase(text: str, part: str) -> int:
-    if not re.fullmatch(rf"[0-{PHASES - 1}]/{PHASES}", part):
-        raise PlanError(f"state '{text}': expected a phase from 0/{PHASES} to {PHASES - 1}/{PHASES}, got '{part}'")
-    return int(part[0])
+def _parse_phase(encoding: str, text: str, parts: list[str], index_of_name: Mapping[str, int]) -> State:
+    if not re.fullmatch(rf"[0-{PHASES - 1}]/{PHASES}", parts[0]) or len(parts) < 2:
+        raise PlanError(f"state '{text}': expected a phase from 0/{PHASES} to {PHASES - 1}/{PHASES}, then ready types")
+    ready = [_index(text, part, index_of_name) for part in parts[1:]]
+    return (int(parts[0][0]), *_once(text, ready, in_order=True))
 
 
-def _parse_letters(encoding: str, text: str, mark: str) -> int:
-    bits = sum(1 << i for i, letter in enumerate(LETTERS[encoding]) if letter in mark)
-    if mark != _letters(encoding, bits):
-        raise PlanError(f"state '{text}': expected '!' and letters of '{LETTERS[encoding]}' in order, got '{mark}'")
-    return bits
+def _parse_letters(encoding: str, text: str, parts: list[str], index_of_name: Mapping[str, int]) -> State:
+    words = []
+    for part in parts:
+        name, bang, letters = part.partition("!")
+        bits = sum(1 << i for i, letter in enumerate(LETTERS[encoding]) if letter in letters)
+        if bang + letters != _letters(encoding, bits):
+            raise PlanError(
+                f"state '{text}': expected '!' and letters of '{LETTERS[encoding]}' in order, got '{bang + letters}'"
+            )
+        words.append(_index(text, name, index_of_name) * BITS + bits)
+    _once(text, [word // BITS for word in words], in_order=encoding == "critical")
+    if encoding == "rank" and len(words) > 2:
+        raise PlanError(f"state '{text}': expected one or two types, got {len(words)}")
+    return tuple(words)
+
+
+def _once(text: str, ready: list[int], *, in_order: bool) -> list[int]:
+    if len(set(ready)) < len(ready) or (in_order and ready != sorted(ready)):
+        order = ", in the plan's order" if in_order else ""
+        raise PlanError(f"state '{text}': expected each ready type once{order}")
+    return ready
+
+
+_PARSERS: Mapping[str, Callable[[str, str, list[str], Mapping[str, int]], State]] = {
+    "base": _parse_types,
+    "max": _parse_max,
+    "sort": _parse_types,
+    "phase": _parse_phase,
+    "critical": _parse_letters,
+    "rank": _parse_letters,
+}

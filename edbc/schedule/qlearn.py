@@ -1,23 +1,28 @@
 """Tabular Q-learning with n-step bootstrapping on one graph; native.
 
 One *trial* batches the graph once. At step t, in state S_t with ready types R_t, the agent takes a_t: with probability
-`exploration` any ready type, else the best by Q. It receives Eq. 1's reward (Chen et al., ICML 2023, section 2.3)
+`exploration` any ready type, else the best by Q. Its reward is Eq. 1's (Chen et al., ICML 2023, section 2.3)
 
-    r_t = -cost_t + alpha |Frontier_a(G_t)| / |Frontier(G_t^a)|,
+(1) r_t = -cost(a_t) + alpha |Frontier_a(G_t)| / |Frontier(G_t^a)|, cost 1 unless batches are weighed by what they cost.
 
-cost_t = 1, or fixed[a] + per_row[a] x rows where batches are weighed by what they cost. Updates are those of n-step
-Q-learning (Watkins and Dayan 1992; Sutton and Barto 2018, chapter 7):
+Updates are those of n-step Q-learning (Watkins and Dayan 1992; Sutton and Barto 2018, chapter 7):
 
-    Q(S_t, a_t) += rate x (r_t + ... + r_{t+n-1} + max over a in R_{t+n} of Q(S_{t+n}, a) - Q(S_t, a_t)),
+(2) Q(S_t, a_t) += rate x (r_t + ... + r_{t+n-1} + max over a in R_{t+n} of Q(S_{t+n}, a) - Q(S_t, a_t)),
 
-without the maximum at the end of a trial. The maximum is over ready types only and starts at minus infinity: all values
-are negative, and a maximum that starts at zero never bootstraps.
+without the maximum after the last batch. It is over ready types and starts at minus infinity: all values are negative,
+and a maximum that starts at zero never bootstraps.
 
-New states start from a prior: `prior_weight` times the critical rule's score where the encoding has its bits, plus the
-negative of the number of batches left by the lower bound, rather than from zero.
+Departures from the paper, each measured in docs/policies.md:
 
-Random numbers are a 64-bit linear congruential generator's upper bits; the arithmetic is float64 in a fixed order, so
-equal seeds give equal tables on every machine.
+(3) A potential is added to the reward, the cost-weighted lower bound before minus after the batch, so that a productive
+    batch costs nothing and Q is minus the cost in excess of the bound still to come. Such a term changes no optimal
+    policy (Ng, Harada and Russell 1999). Without it Q is dominated by how far the trial has come, which the state does
+    not tell. With it alpha does little: Eq. 1's second term and the potential reward nearly the same batches.
+(4) A new state's values start from the critical score (8) of choice.py, relative to the best ready type's: `prior`
+    times the difference, so the agent begins as the fixed rule and departs where that pays.
+
+Random numbers come from a linear congruential generator on integers, and sums are float64 in a fixed order, so equal
+arguments give equal tables on every machine.
 """
 
 from __future__ import annotations
@@ -25,15 +30,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
-from edbc.schedule.choice import CRITICAL, CRITICAL_SCORE, Table, describe, encode, find, insert, new_table
-from edbc.schedule.engine import Frontier, execute, restart
+from edbc.schedule.choice import BITS, RANK, Scratch, choose, critical_score, describe, encode, new_scratch
+from edbc.schedule.engine import Frontier, execute, new_frontier, restart
+from edbc.schedule.native import native
+from edbc.schedule.tables import Table, find, insert, new_table
 
 Floats = NDArray[np.float64]
+Generator = NDArray[np.int64]
 
 
 class Memory(NamedTuple):
@@ -49,9 +56,10 @@ class Settings(NamedTuple):
     encoding: int
     exploration: float
     rate: float
-    horizon: int
+    n: int
     alpha: float
-    prior_weight: float
+    prior: float
+    potential: float  # 1.0 with departure (3), 0.0 without
 
 
 def new_memory(num_types: int, rows: int) -> Memory:
@@ -59,7 +67,7 @@ def new_memory(num_types: int, rows: int) -> Memory:
     return Memory(new_table(rows, num_types + 1), np.zeros((rows, num_types), np.float64))
 
 
-@njit(cache=True)
+@native
 def copy_memory(old: Memory, new: Memory) -> None:
     """Fill an empty, larger memory with an older one's rows, in order."""
     for row in range(old.table.used[0]):
@@ -68,91 +76,124 @@ def copy_memory(old: Memory, new: Memory) -> None:
         new.q[insert(new.table, slot, words, size)] = old.q[row]
 
 
-@njit(cache=True)
-def random_unit(generator: NDArray[np.int64]) -> float:
-    """The next number in [0, 1) of a linear congruential generator (Knuth's multiplier), its upper 31 bits."""
+@native
+def random_unit(generator: Generator) -> float:
+    """The next number in [0, 1): the upper 31 bits of a linear congruential generator with Knuth's multiplier."""
     generator[0] = generator[0] * np.int64(6364136223846793005) + np.int64(1442695040888963407)
     return float((generator[0] >> np.int64(32)) & np.int64(0x7FFFFFFF)) / 2147483648.0
 
 
-@njit(cache=True)
-def row_of_state(frontier: Frontier, memory: Memory, settings: Settings, words: Ints, size: int, bits: Ints) -> int:
-    """The state's row, made when it is new."""
-    row, slot = find(memory.table, words, size)
+@native
+def row_of_state(frontier: Frontier, scratch: Scratch, memory: Memory, encoding: int, size: int, prior: float) -> int:
+    """The row of the state in `scratch.words`, made when it is new: departure (4)."""
+    row, slot = find(memory.table, scratch.words, size)
     if row >= 0:
         return row
-    row = insert(memory.table, slot, words, size)
-    for a in range(len(bits)):
-        memory.q[row, a] = -np.inf
-        if frontier.head[a] < frontier.tail[a]:
-            memory.q[row, a] = settings.prior_weight * CRITICAL_SCORE[bits[a]] if settings.encoding >= CRITICAL else 0.0
+    row = insert(memory.table, slot, scratch.words, size)
+    values = memory.q[row]
+    values[:] = -np.inf
+    best = -np.inf
+    for a in range(len(values)):
+        named = encoding != RANK or a == scratch.words[0] // BITS or (size == 2 and a == scratch.words[1] // BITS)
+        if named and frontier.head[a] < frontier.tail[a]:
+            values[a] = critical_score(frontier, scratch, a)
+            best = max(best, values[a])
+    values[:] = prior * (values - best)
     return row
 
 
-@njit(cache=True)
-def pick(frontier: Frontier, values: Floats, exploration: float, generator: NDArray[np.int64]) -> int:
-    """A ready type: the best by `values`, the lowest index on a tie, or any with probability `exploration`."""
-    num_types = len(values)
-    if exploration > 0.0 and random_unit(generator) < exploration:
-        num_ready = 0
-        for a in range(num_types):
-            num_ready += frontier.head[a] < frontier.tail[a]
-        skip = int(random_unit(generator) * num_ready)
-        for a in range(num_types):
-            if frontier.head[a] < frontier.tail[a]:
-                if skip == 0:
-                    return a
-                skip -= 1
-    return np.argmax(values)
+@native
+def pick(values: Floats, exploration: float, generator: Generator) -> int:
+    """A type with a finite value: any with probability `exploration`, else the best, the lowest index on a tie."""
+    if random_unit(generator) >= exploration:
+        return int(np.argmax(values))
+    finite = 0
+    for a in range(len(values)):
+        finite += values[a] > -np.inf
+    skip = int(random_unit(generator) * finite)
+    for a in range(len(values)):
+        if values[a] > -np.inf:
+            if skip == 0:
+                break
+            skip -= 1
+    return a
 
 
-@njit(cache=True)
+@native
+def weighted_bound(scratch: Scratch, cost: Floats) -> float:
+    """The lower bound of the described state, each type's batches weighed by their cost."""
+    bound = 0.0
+    for a in range(len(cost)):
+        bound += cost[a] * scratch.top[a]
+    return bound
+
+
+@native
 def learn(
     dag: Dag,
     frontier: Frontier,
     memory: Memory,
     settings: Settings,
-    fixed: Floats,
-    per_row: Floats,
+    cost: Floats,
     trials: int,
-    generator: NDArray[np.int64],
+    generator: Generator,
 ) -> int:
-    """Up to `trials` trials; stops before one for which the table may lack room, and returns how many were run."""
-    n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
-    top, reaching = np.zeros(num_types, np.int32), np.zeros(num_types, np.int32)
-    bits, words = np.zeros(num_types, np.int32), np.zeros(num_types + 1, np.int32)
-    rows, actions, total = np.empty(n, np.int32), np.empty(n, np.int32), np.zeros(n + 1, np.float64)
+    """Up to `trials` trials; stops before one for which `memory` may lack room, and returns how many were run."""
+    nodes = len(dag.node_type)
+    scratch = new_scratch(len(cost))
+    rows, actions, total = np.empty(nodes, np.int32), np.empty(nodes, np.int32), np.zeros(nodes + 1, np.float64)
     for trial in range(trials):
-        if memory.table.used[0] + n > len(memory.q):
+        if memory.table.used[0] + nodes > len(memory.q):
             return trial
         restart(dag, frontier)
-        done, t = 0, 0
-        while done < n:
-            if settings.encoding >= CRITICAL:
-                describe(frontier, top, reaching, bits, True)
-            size = encode(dag, frontier, settings.encoding, done, bits, words)
-            row = row_of_state(frontier, memory, settings, words, size, bits)
-            rows[t] = row
-            if t >= settings.horizon:
-                update(memory, settings, rows, actions, total, t - settings.horizon, t, memory.q[row].max())
-            a = pick(frontier, memory.q[row], settings.exploration, generator)
+        done, t, bound = 0, 0, 0.0
+        while done < nodes:
+            describe(frontier, scratch)
+            before, bound = bound, settings.potential * weighted_bound(scratch, cost)
+            if t > 0:
+                total[t] += before - bound
+            size = encode(dag, frontier, scratch, settings.encoding, done)
+            row = row_of_state(frontier, scratch, memory, settings.encoding, size, settings.prior)
+            if t >= settings.n:
+                update(memory, settings.rate, rows, actions, total, t - settings.n, t, memory.q[row].max())
+            a = pick(memory.q[row], settings.exploration, generator)
             count = frontier.tail[a] - frontier.head[a]
-            ratio = count / frontier.same_size[a]
-            actions[t] = a
-            total[t + 1] = total[t] - fixed[a] - per_row[a] * count + settings.alpha * ratio
+            rows[t], actions[t] = row, a
+            total[t + 1] = total[t] - cost[a] + settings.alpha * count / frontier.same_size[a]
             done += count
             execute(dag, frontier, a)
             t += 1
-        for start in range(max(0, t - settings.horizon), t):
-            update(memory, settings, rows, actions, total, start, t, 0.0)
+        total[t] += bound
+        for start in range(max(0, t - settings.n), t):
+            update(memory, settings.rate, rows, actions, total, start, t, 0.0)
     return trials
 
 
-@njit(cache=True)
+@native
 def update(
-    memory: Memory, settings: Settings, rows: Ints, actions: Ints, total: Floats, start: int, end: int, rest: float
+    memory: Memory, rate: float, rows: Ints, actions: Ints, total: Floats, start: int, end: int, rest: float
 ) -> None:
-    """Move Q(S_start, a_start) towards the rewards of start..end-1 plus `rest`."""
+    """(2): move Q(S_start, a_start) towards the rewards of start..end-1 plus `rest`."""
     row, a = rows[start], actions[start]
-    target = total[end] - total[start] + rest
-    memory.q[row, a] += settings.rate * (target - memory.q[row, a])
+    memory.q[row, a] += rate * (total[end] - total[start] + rest - memory.q[row, a])
+
+
+@native
+def adopt(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints) -> None:
+    """Walk the graph and give every state that the table lacks a row, with the rule's action.
+
+    The table must have room for as many states as the graph has nodes.
+    """
+    frontier, scratch = new_frontier(dag), new_scratch(len(dag.type_ptr) - 1)
+    restart(dag, frontier)
+    done = 0
+    while done < len(dag.node_type):
+        describe(frontier, scratch)
+        size = encode(dag, frontier, scratch, encoding, done)
+        row, slot = find(table, scratch.words, size)
+        if row < 0:
+            row = insert(table, slot, scratch.words, size)
+            actions[row] = choose(dag, frontier, scratch, rule, cheap)
+        a = actions[row]
+        done += frontier.tail[a] - frontier.head[a]
+        execute(dag, frontier, a)

@@ -10,46 +10,52 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edbc.graph import Graph, Ints
-from edbc.schedule.policy import ENCODINGS, FALLBACKS, Policy
+from edbc.schedule.policy import ENCODINGS, RULES, Policy
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from edbc.schedule.analysis import Dag
 
-CHEAP_OPS = frozenset({"sum", "add", "mul", "sub", "tanh", "sigmoid", "relu", "cat", "stack"})
-"""Operations without a matrix product, which DyNet's agenda runs before others of equal depth."""
+CHEAP_OPS = frozenset(
+    {"sum", "add", "sub", "mul", "div", "neg", "tanh", "sigmoid", "relu", "exp", "log", "cat", "stack"}
+)
+"""Operations without a matrix product: DyNet's agenda runs them before others of equal mean depth."""
 
 
 def run(graph: Graph, policy: Policy) -> Schedule:
-    """The policy's schedule for one mini-batch. Deterministic."""
+    """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types."""
     from edbc.schedule.walk import depth_walk, walk
 
     if policy.kind == "depth":
         return Schedule(graph, *depth_walk(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types))
-    rule = policy.fallback if policy.kind == "fsm" else policy.kind
-    encoding = ENCODINGS.index(policy.encoding) if policy.kind == "fsm" and policy.encoding else -1
     table, actions = policy.compiled
-    batch_type, batch_ptr, nodes, unseen = walk(
-        analysed(graph, policy), encoding, table, actions, FALLBACKS.index(rule), cheap_types(graph)
+    encoding = encoding_code(policy)
+    batch_type, batch_ptr, nodes, rows = walk(
+        analysed(graph, policy), encoding, table, actions, RULES.index(policy.rule), cheap_types(graph)
     )
-    table_steps = len(batch_type) - unseen if encoding >= 0 else 0
+    table_steps = int(np.count_nonzero(rows >= 0))
+    unseen = len(rows) - table_steps if encoding >= 0 else 0
     return Schedule(graph, batch_type, batch_ptr, nodes, table_steps, unseen)
 
 
+def encoding_code(policy: Policy) -> int:
+    """The encoding's code in choice.py, -1 for a policy without a table."""
+    return ENCODINGS.index(policy.encoding) if policy.kind == "fsm" and policy.encoding else -1
+
+
 def analysed(graph: Graph, policy: Policy) -> Dag:
-    """The graph with what this policy reads."""
+    """The graph with what this policy reads, and no more: every array costs time."""
     from edbc.schedule.analysis import analyse
 
-    rule = policy.fallback if policy.kind == "fsm" else policy.kind
-    names = {rule, policy.encoding if policy.kind == "fsm" else None}
+    needs = {policy.rule, policy.encoding if policy.kind == "fsm" else None}
     return analyse(
         graph.node_type,
         graph.operand_ptr,
         graph.operands,
         graph.num_types,
-        "agenda" in names,
-        "critical" in names,
-        "sufficient" in names,
+        policy.rule == "agenda",
+        bool(needs & {"chains", "critical", "rank"}),
+        policy.rule in ("sufficient", "critical") or "rank" in needs,
     )
 
 

@@ -1,26 +1,39 @@
-"""Learning a policy when compiling: Q-learning over one or several mini-batches, best table kept.
+"""Learning a policy when compiling: Q-learning on one or several mini-batches, then a local search on its table.
 
-Trials run in rounds of `CHECK`; after each the greedy table is tried on every training graph, and the best so far is
-kept (fewest batches in sum, the earlier on a tie). Training stops when the sum of lower bounds is reached.
+(1) Trials run in rounds of CHECK, the training graphs taking turns. After each round the greedy table is tried on every
+    training graph, and the best table so far is kept (least cost in sum, the earlier on a tie). Exploration falls
+    linearly to zero. Training stops when every graph is at its lower bound.
+(2) The local search then flips the action of one visited state at a time, tries the table on every training graph that
+    visits the state, and keeps what is no worse. `refinements` bounds the number of tries.
+(3) The policy's table holds the states that it reaches on the training and validation graphs; a state first met on a
+    validation graph enters with the fallback's action, so that it is no longer unseen.
+
+`select` compares encodings and seeds, and the fixed rules beside them, by what they need on the validation graphs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edbc.graph import Graph
-from edbc.schedule.policy import ENCODINGS, FALLBACKS, Policy, State
-from edbc.schedule.run import cheap_types, lower_bound, run
+from edbc.schedule.policy import ENCODINGS, FALLBACK, RULES, Policy, State
+from edbc.schedule.run import analysed, cheap_types, encoding_code, lower_bound, run
+
+if TYPE_CHECKING:
+    from edbc.schedule.analysis import Dag
+    from edbc.schedule.qlearn import Memory
+    from edbc.schedule.tables import Table
 
 CHECK = 50
-HEURISTICS = ("depth", "agenda", "sufficient", "critical")
+"""Trials between two evaluations."""
+BASELINES = ("depth", "agenda", "sufficient", "chains", "critical")
 
 Progress = Callable[[int, int, int], None]
-"""Called with trials so far, best batches so far, lower bound."""
+"""Called with trials so far, batches of the best table so far, lower bound."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,112 @@ class TrainingResult:
     record: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Hyper:
+    """Hyper-parameters; the record repeats them."""
+
+    exploration: float = 0.05
+    learning_rate: float = 0.1
+    n: int = 10
+    alpha: float = 0.2
+    prior: float = 0.5
+    potential: bool = True
+    refinements: int = 400
+
+
+class _Trainer:
+    """Training graphs and what is known about them; one `train` call."""
+
+    def __init__(
+        self, graphs: Sequence[Graph], encoding: str, fallback: str, cost: Sequence[float] | None, hyper: Hyper
+    ) -> None:
+        from edbc.schedule.analysis import analyse
+        from edbc.schedule.engine import new_frontier
+        from edbc.schedule.qlearn import new_memory
+
+        self.num_types = max(graph.num_types for graph in graphs)
+        self.dags: list[Dag] = [
+            analyse(g.node_type, g.operand_ptr, g.operands, self.num_types, True, True, True) for g in graphs
+        ]
+        self.frontiers = [new_frontier(dag) for dag in self.dags]
+        self.encoding, self.hyper = ENCODINGS.index(encoding), hyper
+        self.rule = RULES.index(fallback)
+        self.cost = np.ones(self.num_types) if cost is None else np.array(cost, np.float64)
+        self.cheap = cheap_types(max(graphs, key=lambda graph: graph.num_types))
+        self.bound = sum(float((dag.below.max(axis=0, initial=0) * self.cost).sum()) for dag in self.dags)
+        self.memory: Memory = new_memory(self.num_types, 2 * max(g.num_nodes for g in graphs) + 1024)
+
+    def learn(self, which: int, trials: int, exploration: float, generator: np.ndarray) -> None:
+        """Trials on one graph; the table grows as it must."""
+        from edbc.schedule.qlearn import Settings, copy_memory, learn, new_memory
+
+        hyper = self.hyper
+        settings = Settings(
+            self.encoding,
+            exploration,
+            hyper.learning_rate,
+            hyper.n,
+            hyper.alpha,
+            hyper.prior,
+            float(hyper.potential),
+        )
+        dag, frontier = self.dags[which], self.frontiers[which]
+        while trials:
+            trials -= learn(dag, frontier, self.memory, settings, self.cost, trials, generator)
+            if trials:
+                larger = new_memory(self.num_types, 2 * len(self.memory.q))
+                copy_memory(self.memory, larger)
+                self.memory = larger
+
+    def greedy(self) -> np.ndarray:
+        """The best action of every row by Q."""
+        return np.argmax(self.memory.q, axis=1).astype(np.int32)
+
+    def walk(self, dag: Dag, actions: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Cost of the schedule, the rows that chose its batches (-1 where the fallback did), and their types."""
+        from edbc.schedule.walk import walk
+
+        batch_type, _, _, rows = walk(dag, self.encoding, self.memory.table, actions, self.rule, self.cheap)
+        return float(self.cost[batch_type].sum()), rows, batch_type
+
+    def total(self, actions: np.ndarray) -> float:
+        """Cost on all training graphs."""
+        return sum(self.walk(dag, actions)[0] for dag in self.dags)
+
+    def refine(self, actions: np.ndarray, generator: np.ndarray) -> np.ndarray:
+        """The local search (2) from a table; no worse than it."""
+        from edbc.schedule.qlearn import random_unit
+
+        walks = [self.walk(dag, actions) for dag in self.dags]
+        for _ in range(self.hyper.refinements):
+            if sum(cost for cost, _, _ in walks) <= self.bound:
+                break
+            rows = walks[int(random_unit(generator) * len(walks))][1]
+            row = int(rows[int(random_unit(generator) * len(rows))])
+            ready = np.flatnonzero(np.isfinite(self.memory.q[row])) if row >= 0 else np.zeros(0, np.int64)
+            if len(ready) < 2:
+                continue
+            tried = actions.copy()
+            others = ready[ready != actions[row]]
+            tried[row] = others[int(random_unit(generator) * len(others))]
+            again = [
+                self.walk(dag, tried) if row in rows else (cost, rows, types)
+                for dag, (cost, rows, types) in zip(self.dags, walks, strict=True)
+            ]
+            if sum(cost for cost, _, _ in again) <= sum(cost for cost, _, _ in walks):
+                actions, walks = tried, again
+        return actions
+
+    def table_of(self, actions: np.ndarray) -> dict[State, int]:
+        """The states that the table reaches on the training graphs."""
+        reached = {int(row) for dag in self.dags for row in self.walk(dag, actions)[1] if row >= 0}
+        return _states(self.memory.table, actions, sorted(reached))
+
+
+def _states(table: Table, actions: np.ndarray, rows: Iterable[int]) -> dict[State, int]:
+    return {tuple(table.words[row, : table.num_words[row]].tolist()): int(actions[row]) for row in rows}
+
+
 def train(
     graphs: Sequence[Graph],
     *,
@@ -39,71 +158,77 @@ def train(
     trials: int = 1000,
     validation: Sequence[Graph] = (),
     progress: Progress | None = None,
-    exploration: float = 0.1,
-    learning_rate: float = 0.1,
-    horizon: int = 1,
-    alpha: float = 0.5,
-    prior_weight: float = 0.3,
-    fallback: str = "critical",
+    fallback: str | None = None,
+    cost: Sequence[float] | None = None,
+    hyper: Hyper | None = None,
 ) -> TrainingResult:
-    """Learn a table over `encoding` from `graphs`. Equal arguments give equal results."""
-    from edbc.schedule.analysis import analyse
-    from edbc.schedule.engine import new_frontier
-    from edbc.schedule.qlearn import Settings, copy_memory, learn, new_memory
+    """Learn a table over `encoding` from `graphs`, which share their leading types. Equal arguments, equal results.
 
-    num_types = max(graph.num_types for graph in graphs)
-    dags = [analyse(g.node_type, g.operand_ptr, g.operands, num_types, True, True, True) for g in graphs]
-    frontiers = [new_frontier(dag) for dag in dags]
-    bound = sum(lower_bound(graph) for graph in graphs)
-    memory = new_memory(num_types, 4096)
-    generator = np.array([seed + 1], np.int64)
-    fixed, per_row = np.ones(num_types), np.zeros(num_types)
-    best_count, best_table, done, round_ = 10**9, {}, 0, 0
-    while done < trials and best_count > bound:
-        settings = Settings(
-            ENCODINGS.index(encoding), exploration * (1 - done / trials), learning_rate, horizon, alpha, prior_weight
-        )
-        which = round_ % len(dags)
-        left = min(CHECK, trials - done)
-        while left:
-            ran = learn(dags[which], frontiers[which], memory, settings, fixed, per_row, left, generator)
-            left -= ran
-            done += ran
-            if left:
-                larger = new_memory(num_types, 2 * len(memory.q))
-                copy_memory(memory, larger)
-                memory = larger
-        count, table = _greedy(dags, memory, settings.encoding, fallback, cheap_types(graphs[0]))
-        if count < best_count:
-            best_count, best_table = count, table
-        round_ += 1
+    `cost[a]` is what a batch of type a costs beside its rows; the cost of rows is the same in every schedule. Without
+    it every batch counts 1.
+    """
+    hyper = hyper or Hyper()
+    fallback = fallback or FALLBACK.get(encoding, "chains")
+    trainer = _Trainer(graphs, encoding, fallback, cost, hyper)
+    generator = np.array([seed], np.int64)
+    best_cost, best, best_rows, done = np.inf, trainer.greedy(), 0, 0
+    for round_ in range((trials + CHECK - 1) // CHECK):
+        count = min(CHECK, trials - done)
+        trainer.learn(round_ % len(graphs), count, hyper.exploration * (1 - done / trials), generator)
+        done += count
+        actions = trainer.greedy()
+        reached = trainer.total(actions)
+        if reached < best_cost:
+            best_cost, best, best_rows = reached, actions, int(trainer.memory.table.used[0])
         if progress:
-            progress(done, best_count, bound)
-    policy = Policy("fsm", encoding, fallback, best_table)
+            progress(done, round(best_cost), round(trainer.bound))
+        if best_cost <= trainer.bound:
+            break
+    actions = trainer.greedy()
+    actions[:best_rows] = best[:best_rows]
+    policy = Policy("fsm", encoding, fallback, trainer.table_of(trainer.refine(actions, generator)))
+    policy = cover(policy, validation)
     record = {
-        "trials": done,
-        "batches": best_count,
-        "lower_bound": bound,
-        **{kind: sum(run(graph, Policy(kind)).num_batches for graph in graphs) for kind in HEURISTICS},
+        "encoding": encoding,
         "seed": seed,
-        "exploration": exploration,
-        "learning_rate": learning_rate,
-        "n": horizon,
-        "alpha": alpha,
+        "trials": done,
+        **{name: getattr(hyper, name) for name in hyper.__dataclass_fields__},
+        **measure(policy, graphs, cost),
     }
     return TrainingResult(policy, record)
 
 
-def _greedy(dags: list[Any], memory: Any, encoding: int, fallback: str, cheap: Any) -> tuple[int, dict[State, int]]:
-    """Batches that the greedy table needs on every graph in sum, and the table."""
-    from edbc.schedule.walk import walk
+def cover(policy: Policy, graphs: Sequence[Graph]) -> Policy:
+    """The policy with every state that it meets on `graphs` in its table: (3)."""
+    from edbc.schedule.qlearn import adopt
+    from edbc.schedule.tables import find, insert, new_table
 
-    used = int(memory.table.used[0])
-    actions = np.argmax(memory.q, axis=1).astype(np.int32)
-    rule = FALLBACKS.index(fallback)
-    count = sum(len(walk(dag, encoding, memory.table, actions, rule, cheap)[0]) for dag in dags)
-    words, sizes = memory.table.words, memory.table.num_words
-    return count, {tuple(words[row, : sizes[row]].tolist()): int(actions[row]) for row in range(used)}
+    if not graphs:
+        return policy
+    room = len(policy.table) + sum(graph.num_nodes for graph in graphs)
+    table = new_table(room, max(graph.num_types for graph in graphs) + 1)
+    actions = np.zeros(room, np.int32)
+    for state, action in policy.table.items():
+        words = np.array(state, np.int32)
+        actions[insert(table, find(table, words, len(words))[1], words, len(words))] = action
+    for graph in graphs:
+        dag = analysed(graph, policy)
+        adopt(dag, encoding_code(policy), table, actions, RULES.index(policy.rule), cheap_types(graph))
+    states = _states(table, actions, range(int(table.used[0])))
+    return Policy(policy.kind, policy.encoding, policy.fallback, states)
+
+
+def measure(policy: Policy, graphs: Sequence[Graph], cost: Sequence[float] | None = None) -> dict[str, Any]:
+    """What the policy and every baseline need on `graphs` in sum, and the lower bound."""
+    figures: dict[str, Any] = {
+        "batches": sum(run(graph, policy).num_batches for graph in graphs),
+        "lower_bound": sum(lower_bound(graph) for graph in graphs),
+        "baselines": {kind: sum(run(graph, Policy(kind)).num_batches for graph in graphs) for kind in BASELINES},
+    }
+    if cost is not None:
+        weights = np.array(cost, np.float64)
+        figures["cost"] = round(sum(float(weights[run(g, policy).batch_type].sum()) for g in graphs), 6)
+    return figures
 
 
 def select(
@@ -114,19 +239,28 @@ def select(
     progress: Progress | None = None,
     **settings: Any,
 ) -> TrainingResult:
-    """Train every encoding with every seed and keep what needs fewest batches on `validation`, then on `graphs`.
+    """Train every encoding with every seed; keep what needs fewest batches on `validation`, then on `graphs`.
 
-    The earlier encoding and seed win ties. The record has every candidate under `compared`.
+    The fixed rules `chains` and `critical` compete too, as tables would that never depart from them. A candidate that
+    needs more batches on `graphs` than the best baseline is out. The record lists all under `compared`.
     """
-    candidates = []
-    for encoding in encodings:
-        for seed in seeds:
-            result = train(graphs, encoding=encoding, seed=seed, validation=validation, progress=progress, **settings)
-            unseen = sum(run(graph, result.policy).num_batches for graph in validation)
-            candidates.append((unseen, result.record["batches"], result))
-    best = min(candidates, key=lambda candidate: candidate[:2])[2]
-    compared = [
-        {"encoding": r.policy.encoding, "seed": r.record["seed"], "batches": batches, "validation": unseen}
-        for unseen, batches, r in candidates
+    results = [
+        train(graphs, encoding=encoding, seed=seed, validation=validation, progress=progress, **settings)
+        for encoding in encodings
+        for seed in seeds
     ]
-    return TrainingResult(best.policy, {**best.record, "compared": compared})
+    for rule in ("critical", "chains"):
+        policy = Policy(rule)
+        results.append(TrainingResult(policy, {"encoding": rule, "seed": 0, **measure(policy, graphs)}))
+    limit = min(results[0].record["baselines"].values())
+    compared = []
+    for result in results:
+        held_out = sum(run(graph, result.policy).num_batches for graph in validation)
+        compared.append((held_out, result.record["batches"]))
+    allowed = [i for i, (_, batches) in enumerate(compared) if batches <= limit]
+    best = results[min(allowed, key=lambda i: compared[i])]
+    table = [
+        {"encoding": r.record["encoding"], "seed": r.record["seed"], "validation": held_out, "batches": batches}
+        for r, (held_out, batches) in zip(results, compared, strict=True)
+    ]
+    return TrainingResult(best.policy, {**best.record, "compared": table})

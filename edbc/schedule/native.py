@@ -1,0 +1,45 @@
+"""`native`: numba's compiler with a cache on disk that notices every edit.
+
+numba checks a cached kernel against the file that holds it, not against the kernels of other files that it calls and
+that were compiled into it: after an edit of engine.py alone, walk.py's cached code would go on running the old engine.
+So the folder of cached kernels is stamped with the sizes and times of all files of this package, and emptied when the
+stamp differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def native(function: Callable[..., Any]) -> Any:
+    """Compile on the first call, or load from the cache."""
+    dispatcher = njit(cache=True)(function)
+    drop_stale(Path(str(dispatcher.stats.cache_path)))
+    return dispatcher
+
+
+@cache
+def drop_stale(folder: Path, package: Path = PACKAGE) -> bool:
+    """Remove the kernels cached in `folder` when a file of `package` has changed since; True when it had.
+
+    A folder that cannot be written holds nothing that this process could have cached; it is left as it is.
+    """
+    files = sorted(package.glob("*.py"))
+    stamp = "\n".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+    written = folder / "kernels.stamp"
+    if written.exists() and written.read_text() == stamp:
+        return False
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        for index in folder.glob("*.nbi"):
+            index.unlink(missing_ok=True)
+        written.write_text(stamp)
+    return True
