@@ -1,7 +1,7 @@
 """Offsets of a program, with the memory of dead variables used again.
 
-Lowering gives every variable columns of its own, in the order of the layout. Here spans move: what steps read or write as
-one stays together (a group), a variable whose last reader has run makes room, and the row gets shorter, so that more
+Lowering gives every variable columns of its own, in the order of the layout. Here spans move: what steps read or write
+as one stays together (a group), a variable whose last reader has run makes room, and the row gets shorter, so that more
 rows stay in cache. Loads write before all steps, stores read after all.
 """
 
