@@ -63,13 +63,17 @@ class Circuit:
 
 def read_cones(path: str) -> Iterator[Circuit]:
     """The cone of each output of a circuit, in the order of the outputs. Raises InputError for what is no circuit."""
-    if path.endswith(".aig"):
-        define, outputs = _read_aig(path)
-    elif path.endswith(".bench"):
-        define, outputs = _read_bench(path)
-    else:
-        raise InputError(f"{path}: expected a file named *.bench or *.aig, got another name; rename or convert it")
+    define, outputs = read_circuit(path)
     return (_cone(define, output, path) for output in outputs)
+
+
+def read_circuit(path: str) -> tuple[Callable[[Signal], Definition], list[Signal]]:
+    """How each signal is defined, and the outputs."""
+    if path.endswith(".aig"):
+        return _read_aig(path)
+    if path.endswith(".bench"):
+        return _read_bench(path)
+    raise InputError(f"{path}: expected a file named *.bench or *.aig, got another name; rename or convert it")
 
 
 def _cone(define: Callable[[Signal], Definition], output: Signal, path: str) -> Circuit:

@@ -48,9 +48,13 @@ class JunctionTree:
 
 def read_molecules(path: str, vocab_size: int) -> Iterator[JunctionTree]:
     """The junction tree of every molecule of a file, in order. Raises InputError at the first broken line."""
-    strings = _read_csv(path) if path.endswith(".csv") else _read_smi(path)
-    for number, text in strings:
+    for number, text in read_strings(path):
         yield build_junction_tree(parse_smiles(text, f"{path}:{number}"), vocab_size)
+
+
+def read_strings(path: str) -> Iterator[tuple[int, str]]:
+    """Line and SMILES string of each molecule, in the format that the file's name tells."""
+    return _read_csv(path) if path.endswith(".csv") else _read_smi(path)
 
 
 def _read_smi(path: str) -> Iterator[tuple[int, str]]:
@@ -77,7 +81,7 @@ def _read_csv(path: str) -> Iterator[tuple[int, str]]:
 def build_junction_tree(molecule: Molecule, vocab_size: int) -> JunctionTree:
     """Definition (2), with the cluster of the lowest number as the root of each tree."""
     clusters = _clusters(molecule)
-    neighbours = _join([atoms for atoms, _ in clusters])
+    neighbours = join_clusters([atoms for atoms, _ in clusters])
     tree = JunctionTree([], [])
     place: dict[int, int] = {}
     for root in range(len(clusters)):
@@ -106,7 +110,7 @@ def _clusters(molecule: Molecule) -> list[tuple[set[int], str]]:
     return found + [({atom}, symbol) for atom, symbol in enumerate(molecule.atoms) if atom not in bound]
 
 
-def _join(clusters: list[set[int]]) -> list[list[int]]:
+def join_clusters(clusters: list[set[int]]) -> list[list[int]]:
     """Neighbours of each cluster in a maximum spanning forest by number of shared atoms (Kruskal 1956)."""
     shared: dict[tuple[int, int], int] = defaultdict(int)
     clusters_of_atom: dict[int, list[int]] = defaultdict(list)

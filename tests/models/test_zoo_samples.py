@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from statistics import mean, median
 
 import bilstm_tagger
 import bilstm_tagger_char
+import child_sum_tree_lstm
+import dag_gru
 import lattice_lstm
 import lstm_nmt
 import pytest
+import transition_parser
 import tree_lstm
 from _lattices import Lattice
-from _samples import size_at
+from _molecules import ATOMS, sample_smiles
+from _samples import sample_sizes, size_at
+from _smiles import find_rings, parse_smiles
+from _treebank import Node
 from _trees import Tree
 
 COUNT = 400
@@ -117,3 +124,59 @@ def test_word_density_is_the_corpus_own(data_dir) -> None:
     for at in (0.05, 0.25, 0.5, 0.75, 0.95):
         place = round(at * (len(real) - 1))
         assert densities(made)[place] == pytest.approx(densities(real)[place], abs=0.06)
+
+
+def node_depth(tree: Node) -> int:
+    return 1 + max(map(node_depth, tree.children), default=0)
+
+
+def test_treebank_trees_look_like_gum() -> None:
+    """Words 1 / 19 / 46 / 101, depth near 2 / 9 / 17 / 34; half of the phrases have two children, a quarter one."""
+    trees = child_sum_tree_lstm.sample(COUNT, seed=1)
+    words = [sum(not node.children for node in tree) for tree in trees]
+    arities = [len(node.children) for tree in trees for node in tree if node.children]
+    _, middle, deep, deepest = quartet(map(node_depth, trees))
+
+    assert quartet(words) == (1, 19, 46, 101)
+    assert 8 <= middle <= 10
+    assert 15 <= deep <= 19
+    assert 20 <= deepest <= 36
+    assert arities.count(1) / len(arities) == pytest.approx(0.27, abs=0.04)
+    assert arities.count(2) / len(arities) == pytest.approx(0.49, abs=0.05)
+    assert max(arities) >= 7
+
+
+def test_cones_look_like_the_benchmarks() -> None:
+    """Gates 1 / 70 / 788 / 1530; cones of 50 to 200 gates are 7 to 40 deep, as most of the circuits' are."""
+    circuits = dag_gru.sample(100, seed=1)
+    depths = []
+    for circuit in circuits:
+        levels: list[int] = []
+        for operands in circuit.operands:
+            levels.append(1 + max((levels[operand] for operand in operands), default=-1))
+        if 50 <= len(levels) < 200:
+            depths.append(levels[-1])
+
+    sizes = quartet(len(circuit.kinds) for circuit in circuits)
+    assert (sizes[0], sizes[3]) == (1, 1530)
+    assert 65 <= sizes[1] <= 75
+    assert 760 <= sizes[2] <= 800
+    assert 7 <= min(depths) <= median(depths) <= max(depths) <= 40
+
+
+def test_sentences_to_parse_have_ud_lengths() -> None:
+    """Words 1 / 14 / 38 / 104, two transitions each."""
+    sentences = transition_parser.sample(COUNT, seed=1)
+
+    assert quartet(len(sentence.words) for sentence in sentences) == (1, 14, 38, 104)
+    assert all(len(sentence.transitions) == 2 * len(sentence.words) for sentence in sentences)
+
+
+def test_molecules_look_like_zinc() -> None:
+    """Atoms 6 / 23 / 31 / 37, rings 0 / 3 / 4 / 6 give or take one."""
+    rng = random.Random(1)
+    molecules = [parse_smiles(sample_smiles(size, rng), "sample") for size in sample_sizes(COUNT, ATOMS, rng)]
+    rings = quartet(len(find_rings(molecule)) for molecule in molecules)
+
+    assert quartet(len(molecule.atoms) for molecule in molecules) == (6, 23, 31, 37)
+    assert all(abs(made - real) <= 1 for made, real in zip(rings, (0, 3, 4, 6), strict=True))
