@@ -1,6 +1,6 @@
 """Options and fixtures that every test may use.
 
-`--data DIR` (or `$EDBC_DATA`) names the folder with the shared data sets; without it `../shared/data` beside the
+`--data=DIR` (or `$EDBC_DATA`) names the folder with the shared data sets; without it `../shared/data` beside the
 repository is tried. Tests that need a file from it skip, and say so, where it is absent.
 """
 

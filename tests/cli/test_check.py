@@ -28,7 +28,7 @@ def alter(path: Path, pattern: str, replacement: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "replacement", "told"),
     [
-        (r"out<internal: internal", "out<internal: out", "in state 'out<internal'"),
+        (r"^    (.*\bout\b.*): internal$", r"    \1: out", "in state '"),
         (r"layout: \[([^,\]]+), ([^,\]]+),", r"layout: [\2, \1,", "layout"),
         (r"batches: \{value: (\d+)", r"batches: {value: 1", "batches"),
         (r"  trials: (\d+)", r"  trials: 9\1", "record"),
