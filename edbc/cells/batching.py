@@ -1,8 +1,10 @@
 """A cell's own batching: which of its operations run together (compile time).
 
 Operations of one key (`cells.lower.batch_key`) can be one batch. The cell's graph is a typed DAG like any other, so the
-search for the fewest batches is the compiler's own: exact for graphs as small as cells are, instead of the paper's grid
-search.
+compiler's own search finds the fewest batches: exactly, for graphs as small as cells are, where ED-Batch (ICML 2023,
+section 4) searches a grid of policies. Fewest batches need not be fewest kernels, since batches may not fit one memory
+order; so the exact schedule competes with a heuristic one, and what lowers to fewer steps and fewer copied elements
+wins.
 """
 
 from __future__ import annotations
@@ -10,11 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edbc.cells.graph import ELEMENTWISE, CellGraph
-from edbc.cells.lower import batch_key
+from edbc.cells.lower import batch_key, lower
+from edbc.errors import ScheduleError
 from edbc.graph import Graph
-from edbc.layout.planner import LayoutBatch, LayoutPlan, plan_layout
+from edbc.layout import LayoutBatch, LayoutPlan, plan_layout
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import run
+from edbc.schedule.schedule import Schedule
+from edbc.schedule.search import beam, exact
+
+Batches = tuple[tuple[str, ...], ...]
 
 
 def typed_dag(cell: CellGraph) -> Graph:
@@ -25,12 +32,32 @@ def typed_dag(cell: CellGraph) -> Graph:
     return Graph.build([f"k{i}" for i in range(len(keys))], nodes)
 
 
-def batch_operations(cell: CellGraph) -> tuple[tuple[str, ...], ...]:
-    """The cell's operations in as few batches as the search finds, in execution order."""
+def batch_operations(cell: CellGraph) -> Batches:
+    """The cell's operations in as few steps as the candidates give, in execution order."""
     if not cell.ops:
         return ()
-    schedule = run(typed_dag(cell), Policy("critical"))
-    return tuple(tuple(cell.ops[v].name for v in sorted(nodes.tolist())) for _, nodes in schedule.batches())
+    graph = typed_dag(cell)
+    schedules = [_exact(graph), run(graph, Policy("critical"))]
+    candidates = [
+        tuple(tuple(cell.ops[v].name for v in sorted(nodes.tolist())) for _, nodes in schedule.batches())
+        for schedule in schedules
+    ]
+    if not cell.is_uniform():
+        return candidates[0]
+    return min(candidates, key=lambda batches: _cost(cell, batches))
+
+
+def _exact(graph: Graph) -> Schedule:
+    """A shortest schedule; of a beam search for cells that are too large for an exact one."""
+    try:
+        return exact(graph, budget=20_000)
+    except ScheduleError:
+        return beam(graph)
+
+
+def _cost(cell: CellGraph, batches: Batches) -> tuple[int, int]:
+    program = lower(cell, batches, plan_cell_layout(cell, batches).order)
+    return program.num_kernels, program.copied_elements
 
 
 def layout_batches(cell: CellGraph, batches: Sequence[Sequence[str]]) -> list[LayoutBatch]:
