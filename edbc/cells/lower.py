@@ -22,14 +22,20 @@ from edbc.errors import LayoutError
 from edbc.trace.table import SharedRef
 
 
-def lower(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], where: str = "cell") -> Program:
-    """The program of a cell. Raises LayoutError when `order` or `batches` do not fit the cell."""
+def lower(
+    cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], where: str = "cell", reuse: bool = True
+) -> Program:
+    """The program of a cell. Raises LayoutError when `order` or `batches` do not fit the cell.
+
+    Without `reuse` every column is assigned once, which back ends that place variables themselves rely on.
+    """
     check_order(cell, order, where)
     check_batches(cell, batches, where)
     lowering = _Lowering(cell, order)
     for batch in batches:
         lowering.batch([lowering.ops[name] for name in batch])
-    return lowering.program()
+    program = lowering.program()
+    return compact(program) if reuse else program
 
 
 def check_order(cell: CellGraph, order: Sequence[str], where: str = "cell") -> None:
@@ -105,7 +111,7 @@ class _Lowering:
         loads = [Load(i, self.spans[name]) for i, (name, _) in enumerate(self.cell.operands)]
         stores = [Store(i, self.spans[name]) for i, name in enumerate(self.cell.outputs)]
         dtype = next(iter(self.classes.values())).dtype
-        return compact(Program(self.width, tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights), dtype))
+        return Program(self.width, tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights), dtype)
 
     def batch(self, ops: list[CellOp]) -> None:
         """Append the steps of one batch."""

@@ -83,11 +83,7 @@ _quiet = click.option("--quiet", "-q", is_flag=True, help="No progress.")
     help="Learn a finite state machine, or use a fixed rule.",
 )
 @click.option(
-    "--encoding",
-    type=click.Choice(["base", "max", "sort", "phase", "critical", "sufficient"]),
-    default="sort",
-    show_default=True,
-    help="State encoding of the finite state machine.",
+    "--encoding", default=None, metavar="NAME", help="Train this state encoding only; without it all are compared."
 )
 @click.option(
     "--trials",
@@ -143,6 +139,12 @@ def compile(**options: Any) -> None:
 @click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
 @click.option("--trust-changed-model", is_flag=True, help="Run although the model file changed since compiling.")
 @click.option("--strict", is_flag=True, help="Refuse types that the plan does not know.")
+@click.option(
+    "--backend",
+    type=click.Choice(["reference", "cpu"]),
+    default=None,
+    help="What executes batches: torch call by call, or native code (default: native code on a CPU).",
+)
 @_format
 @_quiet
 @one_line_errors

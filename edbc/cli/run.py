@@ -30,6 +30,7 @@ def run_run(
     model: str | None,
     trust_changed_model: bool,
     strict: bool,
+    backend: str | None,
     output_format: str,
     quiet: bool,
 ) -> None:
@@ -54,7 +55,8 @@ def run_run(
     net_model = file.build(config, loaded.model.seed).to(device, getattr(torch, dtype))
     if weights is not None:
         load_weights(net_model, weights)
-    net = Net(loaded, net_model, strict=strict, policy=policy, layout=layout)
+    rebind = config != loaded.model.config or None
+    net = Net(loaded, net_model, strict=strict, policy=policy, layout=layout, backend=backend, rebind=rebind)
     made_up = not inputs
     instances: Iterable[Any] = (
         file.sample(256 if limit is None else limit, 1, config) if made_up else file.load(inputs, config, limit)
@@ -182,7 +184,7 @@ class _Run:
             "gathered_rows": s.gathered_rows,
             "operand_rows": s.operand_rows,
             "arena_bytes": s.arena_bytes,
-            "backend": "reference",
+            "backend": self.net.backend.name,
             "device": device,
             "dtype": dtype,
         }

@@ -15,7 +15,8 @@ def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, var
     an operand that only one batch reads is a contiguous run), then the outputs of batches in schedule order.
     Externals with `external_use` (results of the mini-batch) that no node reads come last among the externals.
 
-    Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_rows (classes,).
+    Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_externals (classes,) and
+    class_rows (classes,).
     """
     num_batches = len(batch_type)
     n = len(nodes)
@@ -48,6 +49,7 @@ def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, var
         if external_row[e] < 0 and external_use[e]:
             external_row[e] = class_rows[external_class[e]]
             class_rows[external_class[e]] += 1
+    class_externals = class_rows.copy()
     output_row = np.full((num_batches, output_class.shape[1]), -1, np.int64)
     for b in range(num_batches):
         for j in range(output_class.shape[1]):
@@ -55,7 +57,7 @@ def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, var
             if c >= 0:
                 output_row[b, j] = class_rows[c]
                 class_rows[c] += batch_ptr[b + 1] - batch_ptr[b]
-    return batch_of, position, output_row, external_row, class_rows
+    return batch_of, position, output_row, external_row, class_externals, class_rows
 
 
 @njit(cache=True)

@@ -9,6 +9,7 @@ Definitions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,10 @@ class Placement:
     classes: tuple[ValueClass, ...]
     class_index: dict[ValueClass, int]
     class_rows: Longs  # (classes,)
+    class_externals: Longs  # (classes,) rows of externals, which come first
+    external_class: Longs  # (k,)
+    operand_class: Longs  # (types, operands) -1 where a type has fewer
+    output_class: Longs  # (types, outputs) -1 where a type has fewer
     batch_of: Longs  # (n,)
     position: Longs  # (n,)
     output_row: Longs  # (b, outputs)
@@ -55,11 +60,6 @@ class Placement:
         of_externals = self.external_row[np.where(internal, 0, -1 - nodes)]
         return np.where(internal, of_nodes, of_externals)
 
-    def arena_bytes(self, element_bytes: int) -> int:
-        """Bytes of all arenas when every element takes `element_bytes`."""
-        sizes = np.array([c.size for c in self.classes], np.int64)
-        return int((self.class_rows * sizes).sum()) * element_bytes
-
 
 def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
     """A row for every value of the graph under a schedule. O(nodes + operands)."""
@@ -71,15 +71,13 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
     class_index = {c: i for i, c in enumerate(classes)}
     arity = np.array([len(t.operands) for t in graph.types], np.int64)
     variadic = np.array([t.variadic for t in graph.types], np.bool_)
-    width = max((len(t.outputs) for t in graph.types), default=1)
-    output_class = np.full((max(graph.num_types, 1), width), -1, np.int64)
-    for i, node_type in enumerate(graph.types):
-        output_class[i, : len(node_type.outputs)] = [class_index[c] for c in node_type.outputs]
+    operand_class = _class_table([t.operands for t in graph.types], class_index)
+    output_class = _class_table([t.outputs for t in graph.types], class_index)
     of_graph = np.array([class_index[c] for c in graph.classes], np.int64)
     external_class = of_graph[graph.external_class] if len(of_graph) else np.zeros(0, np.int64)
     external_use = np.zeros(graph.num_externals, np.bool_)
     external_use[-1 - result_nodes[result_nodes < 0]] = True
-    batch_of, position, output_row, external_row, class_rows = kernels.place_values(
+    batch_of, position, output_row, external_row, class_externals, class_rows = kernels.place_values(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands, arity, variadic,
         output_class, external_class, external_use, len(classes),
     )  # fmt: skip
@@ -87,5 +85,12 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
         graph.operand_output, arity, variadic, batch_of, position, output_row, external_row,
     )  # fmt: skip
-    return Placement(classes, class_index, class_rows, batch_of, position, output_row, external_row, rows, segment,
-                     start, items, run)  # fmt: skip
+    return Placement(classes, class_index, class_rows, class_externals, external_class, operand_class, output_class,
+                     batch_of, position, output_row, external_row, rows, segment, start, items, run)  # fmt: skip
+
+
+def _class_table(rows: Sequence[Sequence[ValueClass]], class_index: dict[ValueClass, int]) -> Longs:
+    table = np.full((max(len(rows), 1), max(1, *map(len, rows), 1)), -1, np.int64)
+    for row, classes in zip(table, rows, strict=False):
+        row[: len(classes)] = [class_index[c] for c in classes]
+    return table

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+from edbc.cells.compact import compact
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
-from edbc.graph import ValueClass
-from edbc.runtime.weights import PackedWeights
+from edbc.graph import NodeType, ValueClass
+from edbc.runtime.arenas import TensorArenas, arena_bytes
+from edbc.runtime.backend import KernelOfType, Segment
+from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import Operation, SharedRef, fill
 
@@ -38,41 +42,103 @@ def rows_of(operand: Operand, count: int) -> torch.Tensor:
     return arena[where : where + count] if isinstance(where, int) else arena.index_select(0, where)
 
 
+class ReferenceBackend:
+    """Batch by batch; see `edbc.runtime.backend.Backend`."""
+
+    name = "reference"
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def program_kernel(
+        self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device
+    ) -> ProgramKernel:
+        """See Backend."""
+        return ProgramKernel(program, view, dtype, device)
+
+    def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
+        """See Backend."""
+        return False
+
+    def value_bytes(self, segment: Segment, kernel_of_type: KernelOfType) -> int:
+        """See Backend. The workspace of the widest batch counts, what torch allocates inside a call does not."""
+        schedule = segment.schedule
+        widest = 0
+        for kind, count in zip(schedule.batch_type.tolist(), np.diff(schedule.batch_ptr).tolist(), strict=True):
+            kernel = kernel_of_type(kind)
+            if isinstance(kernel, ProgramKernel):
+                widest = max(widest, count * kernel.program.width * kernel.dtype.itemsize)
+        return arena_bytes(segment.placement) + widest
+
+    def arenas(self, segment: Segment, kernel_of_type: KernelOfType) -> TensorArenas:
+        """See Backend."""
+        return TensorArenas(segment.placement, self.device)
+
+    def execute(self, segment: Segment, arenas: TensorArenas, kernel_of_type: KernelOfType,
+                on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
+        """See Backend."""
+        placement = segment.placement
+        rows = torch.from_numpy(placement.rows).to(self.device)
+        sums = torch.from_numpy(placement.segment).to(self.device)
+        sizes = np.diff(segment.schedule.batch_ptr).tolist()
+        for batch in range(segment.begin, segment.stop):
+            kind = int(segment.schedule.batch_type[batch])
+            at, num = int(placement.start[batch]), int(placement.items[batch])
+            operands: list[Operand] = []
+            for k, node_class in enumerate(segment.graph.types[kind].operands):
+                first = int(placement.run[batch, k])
+                where = first if first >= 0 else rows[at + k * num : at + (k + 1) * num]
+                operands.append((arenas.tensors[placement.class_index[node_class]], where))
+            outputs = [
+                arenas.tensors[placement.class_index[c]].narrow(0, int(placement.output_row[batch, j]), sizes[batch])
+                for j, c in enumerate(segment.graph.types[kind].outputs)
+            ]
+            run_kernel(kernel_of_type(kind), operands, sizes[batch], sums[at : at + num], outputs)
+            if on_batch is not None:
+                on_batch(batch)
+
+
+def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, sums: torch.Tensor,
+               outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
+    """One batch of any of the kernels below; `sums` says which node of the batch each item of a segment sum belongs to."""
+    if isinstance(kernel, SumKernel):
+        kernel.run(operands, sums, outputs)
+    else:
+        kernel.run(operands, count, outputs)
+
+
 class ProgramKernel:
     """Runs a Program for one batch at a time."""
 
     def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
-        self.program = program
+        self.program = compact(program)
         self.view = view
         self.dtype = dtype
         self.device = device
         self.weights = PackedWeights(program, view, dtype, device)
 
-    def refresh(self) -> None:
-        """Before a mini-batch: see that packed weights are the model's."""
-        self.weights.refresh()
-
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """Compute one batch of `count` nodes into `outputs`, slices of arenas, `(count, size)` each."""
+        pack = self.weights.pack
         workspace = torch.empty(count, self.program.width, dtype=self.dtype, device=self.device)
         for load in self.program.loads:
             _columns(workspace, load.span).copy_(rows_of(operands[load.operand], count))
         for step in self.program.steps:
-            self._step(step, workspace, count)
+            self._step(step, workspace, count, pack)
         for store in self.program.stores:
             outputs[store.output].copy_(_columns(workspace, store.span))
 
-    def _step(self, step: object, workspace: torch.Tensor, count: int) -> None:
+    def _step(self, step: object, workspace: torch.Tensor, count: int, pack: Pack) -> None:
         if isinstance(step, Product):
-            bias = self.weights.biases[step.weight]
+            bias = pack.biases[step.weight]
             source, result = _columns(workspace, step.source), _columns(workspace, step.result)
-            matrix = self.weights.matrices[step.weight]
+            matrix = pack.matrices[step.weight]
             if bias is None:
                 torch.mm(source, matrix, out=result)
             else:
                 torch.addmm(bias, source, matrix, out=result)
         elif isinstance(step, Map):
-            self._map(step, workspace)
+            self._map(step, workspace, pack)
         elif isinstance(step, Copy):
             _columns(workspace, step.result).copy_(_columns(workspace, step.source))
         elif isinstance(step, Call):
@@ -81,11 +147,11 @@ class ProgramKernel:
             picked = result if step.op.output is None else result[step.op.output]
             _columns(workspace, step.result).copy_(picked.reshape(count, -1))
 
-    def _map(self, step: Map, workspace: torch.Tensor) -> None:
+    def _map(self, step: Map, workspace: torch.Tensor, pack: Pack) -> None:
         result = _columns(workspace, step.result)
         sources = [
             _columns(workspace, s) if isinstance(s, Span)
-            else self._shared(s).reshape(-1) if isinstance(s, SharedRef) else s
+            else pack.vectors[s] if isinstance(s, SharedRef) else s
             for s in step.sources
         ]  # fmt: skip
         if step.op == "sum":
@@ -109,9 +175,6 @@ class SumKernel:
     def __init__(self, num_fields: int):
         self.num_fields = num_fields
 
-    def refresh(self) -> None:
-        """Nothing to refresh: a sum has no weights."""
-
     def run(self, operands: Sequence[Operand], segment: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
         """`outputs[f][segment[i]] += operand_f[i]`, items in the order of the user's additions."""
         for operand, output in zip(operands, outputs, strict=True):
@@ -131,9 +194,6 @@ class GenericKernel:
         self.dtype = dtype
         self.device = device
         self.call = operation.call if operation.call is not None else view.model.get_submodule(operation.name)
-
-    def refresh(self) -> None:
-        """Nothing to refresh: parameters are read when used."""
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """See ProgramKernel.run."""

@@ -26,9 +26,10 @@ from edbc.cells.program import Program
 from edbc.errors import DeviceError, LayoutError, PlanError, StaleError, UnsupportedError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
-from edbc.runtime.execute import Arenas, Segment, collect, execute, load_externals
+from edbc.runtime.backend import Segment, backend_of
+from edbc.runtime.boundary import collect, load_externals
 from edbc.runtime.placement import Placement, place
-from edbc.runtime.reference import GenericKernel, ProgramKernel, SumKernel
+from edbc.runtime.reference import GenericKernel, SumKernel
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
@@ -36,8 +37,7 @@ from edbc.trace.build import Capture, capture
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import Entry, TypeTable
-
-Kernel = ProgramKernel | SumKernel | GenericKernel
+from edbc.trace.values import class_of
 
 
 @dataclass
@@ -81,6 +81,11 @@ class Prepared:
     schedule: Schedule
     placement: Placement
 
+    @property
+    def segment(self) -> Segment:
+        """All of its batches."""
+        return Segment(self.capture.graph, self.schedule, self.placement)
+
 
 class Net:
     """A plan bound to a model. Calling it runs a mini-batch; several threads may.
@@ -89,7 +94,7 @@ class Net:
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
-                 layout: str = "plan"):  # fmt: skip
+                 layout: str = "plan", backend: str | None = None, rebind: bool | None = None):  # fmt: skip
         self.plan = plan
         self.model = model
         self.strict = strict
@@ -98,9 +103,14 @@ class Net:
         first = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.device = first.device if first is not None else torch.device("cpu")
         self.dtype = first.dtype if first is not None else torch.float32
-        self.table = TypeTable([(t.name, t.signature) for t in plan.types])
+        if rebind is None:
+            rebind = not any(f"{class_of(torch.empty(0, dtype=self.dtype)).dtype}[" in t.signature for t in plan.types)
+        self.rebind = rebind
+        self.table = TypeTable([(t.name, t.signature) for t in plan.types],
+                               (lambda plan, here: erased(plan) == erased(here)) if rebind else None)  # fmt: skip
         self.policy = policy_of(plan, policy)
-        self._kernels: dict[int, Kernel] = {}
+        self.backend = backend_of(backend, self.device)
+        self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._lock = threading.RLock()
 
@@ -158,25 +168,23 @@ class Net:
         stats.unseen_types |= {t.name for i, t in enumerate(graph.types) if i >= self.table.num_known and counts[i]}
         stats.operand_rows += len(prepared.placement.rows)
         stats.gathered_rows += prepared.placement.gathered_rows
-        stats.arena_bytes = max(stats.arena_bytes, prepared.placement.arena_bytes(torch.finfo(self.dtype).bits // 8))
+        stats.arena_bytes = max(stats.arena_bytes, self.backend.value_bytes(prepared.segment, self.kernel))
 
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
         """Run a prepared mini-batch and return its results."""
-        captured, placement = prepared.capture, prepared.placement
-        kernels = {int(kind): self.kernel(int(kind)) for kind in set(prepared.schedule.batch_type.tolist())}
-        for kernel in kernels.values():
-            kernel.refresh()
+        segment = prepared.segment
         with torch.no_grad():
-            arenas = Arenas(placement, self.device)
-            load_externals(captured, placement, arenas, self.view)
-            segment = Segment(captured.graph, prepared.schedule, placement)
-            execute(segment, arenas, kernels.__getitem__,
-                    None if on_batch is None else lambda batch: on_batch(prepared, batch))  # fmt: skip
-            return collect(captured, placement, arenas)
+            arenas = self.backend.arenas(segment, self.kernel)
+            load_externals(prepared.capture, segment.placement, arenas, self.view)
+            self.backend.execute(segment, arenas, self.kernel,
+                                 None if on_batch is None else lambda batch: on_batch(prepared, batch))  # fmt: skip
+            results = collect(prepared.capture, segment.placement, arenas)
+            arenas.release()
+            return results
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 
-    def kernel(self, kind: int) -> Kernel:
+    def kernel(self, kind: int) -> Any:
         """The kernel of a type, made when it is first needed."""
         kernel = self._kernels.get(kind)
         if kernel is None:
@@ -184,7 +192,7 @@ class Net:
                 kernel = self._kernels.setdefault(kind, self._new_kernel(kind))
         return kernel
 
-    def _new_kernel(self, kind: int) -> Kernel:
+    def _new_kernel(self, kind: int) -> Any:
         node_type = self.table.types[kind]
         assert node_type is not None
         if node_type.op == "sum":
@@ -195,7 +203,7 @@ class Net:
         program = self.program(kind)
         if program is None:
             return GenericKernel(entry.operation, self.view, node_type.operands, self.dtype, self.device)
-        return ProgramKernel(program, self.view, self.dtype, self.device)
+        return self.backend.program_kernel(program, self.view, self.dtype, self.device)
 
     def _refuse_unseen(self, node_type: NodeType) -> None:
         """A cell that the plan does not know is refused; an operation runs unless `strict`."""
@@ -215,14 +223,14 @@ class Net:
         if not cell.is_uniform():
             return None
         if kind >= self.table.num_known:
-            return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
+            return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()), reuse=False)
         plan_type = self.plan.types[kind]
         planned = self.plan.cells[plan_type.name]
         self._compare(plan_type.name, cell, planned)
         where = f"plan cell {plan_type.name!r}"
         order = list(cell.classes()) if self.layout == "variable-order" else planned.layout
         try:
-            return lower(cell, planned.batches, order, where)
+            return lower(cell, planned.batches, order, where, reuse=False)
         except LayoutError as error:
             raise PlanError(str(error)) from None
 
@@ -232,7 +240,7 @@ class Net:
         for number in range(max(len(lines), len(planned.operations))):
             here = lines[number] if number < len(lines) else "nothing"
             there = planned.operations[number] if number < len(planned.operations) else "nothing"
-            if here != there:
+            if here != there and not (self.rebind and _NUMBER.sub("#", here) == _NUMBER.sub("#", there)):
                 raise PlanError(f"plan cell {name!r}, operation {number}: expected {here!r} from the model, got {there!r}; "
                                 "run 'edbc compile' again")  # fmt: skip
 
@@ -262,18 +270,18 @@ def policy_of(plan: Plan, kind: str | None = None) -> Policy:
     return Policy.from_text(plan.policy.encoding or "", plan.policy.fallback, plan.policy.table, names)
 
 
-_DIMENSION = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?<![\w.])\d+")
 
 
 def erased(signature: str) -> str:
-    """A signature with sizes and float widths left out, equal sizes still told as equal.
+    """A signature with sizes and float widths left out, equal sizes still told as equal. Names keep their digits.
 
     >>> erased("cell leaf(f32[8]) -> f32[8], f32[16]") == erased("cell leaf(f64[4]) -> f64[4], f64[8]")
     True
     """
     numbers: dict[str, str] = {}
     text = re.sub(r"\b(bf16|f16|f32|f64)\b", "f", signature)
-    return _DIMENSION.sub(lambda m: numbers.setdefault(m.group(), f"#{len(numbers)}"), text)
+    return _NUMBER.sub(lambda m: numbers.setdefault(m.group(), f"#{len(numbers)}"), text)
 
 
 def check_requirements(requirements: Sequence[str]) -> None:

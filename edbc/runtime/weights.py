@@ -1,49 +1,65 @@
 """Packed weights: parameters in the order that a program's products want, refreshed when a parameter changes.
 
-A parameter counts as changed when its storage's address, its version counter or its object differs from when it was
+What was packed is replaced, never written to: who holds a `Pack` may go on using it while another thread refreshes. A parameter counts as changed when its storage's address, its version counter or its object differs from when it was
 packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assignment of a new parameter are all seen.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from edbc.cells.program import Packed, Placed, Program
+from edbc.cells.program import Map, Packed, Placed, Program
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
 
 Key = tuple[tuple[int, int, int], ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """For each Packed of a program a matrix (in, out) and a bias (out,) or None; and parameters that maps read, flat."""
+
+    matrices: tuple[torch.Tensor, ...]
+    biases: tuple[torch.Tensor | None, ...]
+    vectors: dict[SharedRef, torch.Tensor]
+
+
 class PackedWeights:
-    """The weights of one program on one device: for each Packed a matrix (in, out) and a bias (out,) or None."""
+    """The weights of one program on one device."""
 
     def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
         self.program = program
         self.view = view
         self.dtype = dtype
         self.device = device
-        self.matrices: list[torch.Tensor] = []
-        self.biases: list[torch.Tensor | None] = []
+        maps = [step for step in program.steps if isinstance(step, Map)]
+        self._refs = tuple(dict.fromkeys(s for step in maps for s in step.sources if isinstance(s, SharedRef)))
         placed = [p for packed in program.weights for p in (*packed.blocks, *packed.biases)]
-        self._names = tuple(dict.fromkeys(p.block.ref.name for p in placed))
+        self._names = tuple(dict.fromkeys([*(p.block.ref.name for p in placed), *(ref.name for ref in self._refs)]))
         self._key: Key | None = None
+        self._pack: Pack | None = None
 
-    def refresh(self) -> None:
-        """Pack again when a parameter has changed. One comparison per parameter otherwise."""
+    @property
+    def pack(self) -> Pack:
+        """The weights as the parameters are now. One comparison per parameter when none has changed."""
         key = tuple(_state(self.view.tensor(name)) for name in self._names)
-        if key != self._key:
-            packed = [self._pack(p) for p in self.program.weights]
-            self.matrices = [matrix for matrix, _ in packed]
-            self.biases = [bias for _, bias in packed]
+        if self._pack is None or key != self._key:
+            packed = [self._packed(p) for p in self.program.weights]
+            vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
+            self._pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors)
             self._key = key
+        return self._pack
 
-    def _pack(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _packed(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
         with torch.no_grad():
             matrix = torch.zeros(packed.rows, packed.columns, dtype=self.dtype, device=self.device)
             for placed in packed.blocks:
                 block = self._block(placed)
-                matrix[placed.row : placed.row + block.shape[0], placed.column : placed.column + block.shape[1]] += block
+                matrix[placed.row : placed.row + block.shape[0], placed.column : placed.column + block.shape[1]] += (
+                    block
+                )
             if not packed.biases:
                 return matrix, None
             bias = torch.zeros(packed.columns, dtype=self.dtype, device=self.device)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from edbc.errors import StaleError
 from edbc.graph import NodeType, ValueClass
 from edbc.trace.values import Slot, torch_dtype
 
@@ -125,9 +126,14 @@ class Entry:
 
 
 class TypeTable:
-    """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one."""
+    """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
 
-    def __init__(self, known: Iterable[tuple[str, str]] = ()):
+    `matches(plan's signature, signature)` lets a plan serve a model of other sizes: what has no exact type takes the one
+    that matches.
+    """
+
+    def __init__(self, known: Iterable[tuple[str, str]] = (), matches: Callable[[str, str], bool] | None = None):
+        self._matches = matches
         self.entries: list[Entry] = []
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []
@@ -179,6 +185,8 @@ class TypeTable:
         draft = NodeType(base_name, op, operands, outputs, constants, variadic, source)
         with self._lock:
             index = self._type_of_signature.get(draft.signature)
+            if index is None and self._matches is not None:
+                index = self._rebound(draft.signature)
             if index is not None and self.types[index] is not None:
                 return index
             if index is not None:
@@ -194,6 +202,22 @@ class TypeTable:
             self.types.append(NodeType(name, op, operands, outputs, constants, variadic, source))
             return len(self.types) - 1
 
+    def _rebound(self, signature: str) -> int | None:
+        """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no other
+        from now on. Raises StaleError when several types of the plan could be meant."""
+        assert self._matches is not None
+        known = {text: i for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None}
+        found = [text for text in known if self._matches(text, signature)]
+        if len(found) > 1:
+            raise StaleError(
+                f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "
+                f"{found[1]}; compile again with these settings"
+            )
+        if not found:
+            return None
+        self._type_of_signature[signature] = self._type_of_signature.pop(found[0])
+        return known[found[0]]
+
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
                   is_sum: bool = False) -> Entry:  # fmt: skip
         """A new entry of a type."""
@@ -206,6 +230,4 @@ class TypeTable:
 
     def graph_types(self, names: Iterable[str] = ()) -> tuple[NodeType, ...]:
         """All types in index order; one that the plan knows and nobody has recorded yet has an empty signature."""
-        return tuple(
-            t if t is not None else NodeType(self._known_names[i], "unused") for i, t in enumerate(self.types)
-        )
+        return tuple(t if t is not None else NodeType(self._known_names[i], "unused") for i, t in enumerate(self.types))

@@ -1,0 +1,89 @@
+"""Back ends: what turns a segment's batches into numbers. One plan serves all of them.
+
+A mini-batch is a sequence of segments over arenas (today one segment). Every value of a segment stays readable until its
+arenas are released, so the values that a later segment, or a backward pass, wants to keep need no naming in advance:
+`execute` again on a new segment whose externals are bound to rows of an earlier one's arenas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from edbc.cells.program import Program
+from edbc.errors import DeviceError
+from edbc.graph import Graph, NodeType
+from edbc.runtime.arenas import Arenas
+from edbc.runtime.placement import Placement
+from edbc.schedule.schedule import Schedule
+from edbc.trace.shadow import ModelView
+
+NAMES = ("reference", "cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A part of a mini-batch that runs without the host looking at values: batches `begin` to `end` of its schedule."""
+
+    graph: Graph
+    schedule: Schedule
+    placement: Placement
+    begin: int = 0
+    end: int | None = None
+
+    @property
+    def stop(self) -> int:
+        """The batch after the last one."""
+        return self.schedule.num_batches if self.end is None else self.end
+
+
+KernelOfType = Callable[[int], Any]
+
+
+class Backend(Protocol):
+    """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, a SumKernel or a
+    GenericKernel."""
+
+    name: str
+
+    def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device) -> Any:
+        """What runs a lowered cell here."""
+
+    def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
+        """True when a type runs without torch."""
+
+    def value_bytes(self, segment: Segment, kernel_of_type: KernelOfType) -> int:
+        """Bytes that arenas and workspace of a segment take."""
+
+    def arenas(self, segment: Segment, kernel_of_type: KernelOfType) -> Arenas:
+        """Memory for the values of a segment. Raises DeviceError when there is not enough."""
+
+    def execute(self, segment: Segment, arenas: Any, kernel_of_type: KernelOfType,
+                on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
+        """Run the segment's batches; all its externals are bound and earlier batches have run."""
+
+
+def backend_of(name: str | None, device: torch.device) -> Backend:
+    """The back end `name`; by default the fastest on the device. Raises DeviceError when it cannot run there."""
+    from edbc.runtime.reference import ReferenceBackend
+
+    if name == "reference" or (name is None and device.type != "cpu"):
+        return ReferenceBackend(device)
+    from edbc.runtime import blas
+
+    if name in (None, "cpu") and device.type == "cpu":
+        if blas.vendor() is not None:
+            from edbc.runtime.cpu import CpuBackend
+
+            return CpuBackend()
+        if name is None:
+            return ReferenceBackend(device)
+        raise DeviceError(
+            "--backend cpu: expected a BLAS with sgemm_ in torch or numpy, got none; use --backend reference"
+        )
+    raise DeviceError(
+        f"--backend {name}: expected a back end for {device}, got one of {', '.join(NAMES)}; leave it out"
+    )

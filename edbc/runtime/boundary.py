@@ -1,0 +1,71 @@
+"""Into and out of arenas: the externals of a mini-batch, and what its instances return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.runtime.arenas import Arenas
+from edbc.runtime.placement import Placement
+from edbc.trace.build import Capture, Result
+from edbc.trace.shadow import ModelView
+
+
+def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view: ModelView) -> None:
+    """Bind every external that is read to its row of a table: rows of parameters as they are, constants stacked."""
+    order = np.lexsort((placement.external_row, capture.external_source))
+    order = order[placement.external_row[order] >= 0]
+    numbers = capture.external_source[order]
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    for begin, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        number = int(numbers[begin])
+        source = capture.sources[number]
+        which = order[begin:end]
+        index = capture.external_index[which]
+        if source.kind == "constant":
+            pool = capture.constants[number]
+            arenas.bind(which, torch.stack([pool[i] for i in index.tolist()]), np.arange(len(index)))
+        else:
+            assert source.ref is not None
+            tensor = view.shared(source.ref).detach()
+            whole = source.kind == "whole"
+            arenas.bind(which, tensor[None] if whole else tensor, np.zeros_like(index) if whole else index)
+
+
+def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]:
+    """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
+    tensors: list[Any] = [None] * len(capture.result_node)
+    if len(capture.result_node):
+        rows = placement.value_rows(capture.result_node, capture.result_output)
+        classes = np.array([placement.class_index[slot.base] for slot in capture.result_slots], np.int64)
+        for c in np.unique(classes):
+            which = np.flatnonzero(classes == c)
+            value_class = placement.classes[int(c)]
+            picked = arenas.rows(int(c), rows[which])
+            for i, tensor in zip(which.tolist(), picked.view(len(which), *value_class.shape).unbind(0), strict=True):
+                tensors[i] = tensor
+        for i, slot in enumerate(capture.result_slots):
+            for step in slot.views:
+                tensors[i] = step.apply(tensors[i])
+    return [_fill_results(result, tensors) for result in capture.results]
+
+
+def _fill_results(item: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    kind = type(item)
+    if kind is Result:
+        return tensors[item.index]
+    if kind is list:
+        return [_fill_results(x, tensors) for x in item]
+    if kind is tuple:
+        return tuple([_fill_results(x, tensors) for x in item])
+    if kind is dict:
+        return {key: _fill_results(value, tensors) for key, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return kind(*(_fill_results(x, tensors) for x in item))
+    if hasattr(item, "__dataclass_fields__"):
+        for name in item.__dataclass_fields__:
+            object.__setattr__(item, name, _fill_results(getattr(item, name), tensors))
+    return item

@@ -1,0 +1,192 @@
+"""The native CPU back end: whole stretches of a schedule in one call of compiled code, torch for what it does not know.
+
+A type runs natively when its program consists of products, element-wise operations and copies in float32 or float64, or
+when it is a segment sum of those. A maximal run of native batches of one element type is one call of `walk`; other
+batches go to their torch kernels in between. Externals are read where they are (rows of the embedding table), never
+copied to arenas; so a mini-batch takes the memory of its cells' outputs, one block of workspace, and no more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.cells.program import Program
+from edbc.graph import NodeType
+from edbc.runtime.arenas import arena_bytes
+from edbc.runtime.backend import KernelOfType, Segment
+from edbc.runtime.encode import encodable
+from edbc.runtime.placement import Longs, Placement
+from edbc.runtime.pool import ALIGNMENT, Pool, aligned
+from edbc.runtime.reference import Operand, ProgramKernel, SumKernel, run_kernel
+from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
+from edbc.runtime.walk import Batches, Memory, gather_rows, walk
+from edbc.trace.shadow import ModelView
+from edbc.trace.values import torch_dtype
+
+BLOCK = 256
+"""Rows of a batch that run together: enough for the products, few enough for the workspace to stay in cache."""
+_LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
+
+
+class CpuArenas:
+    """Outputs of batches in one buffer, class after class; externals by address. See `edbc.runtime.arenas.Arenas`."""
+
+    def __init__(self, placement: Placement, pool: Pool, workspace: int, scratch: int):
+        self.placement = placement
+        self._pool = pool
+        self._tables: list[torch.Tensor] = []
+        self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
+        stride = np.array([c.size * d.itemsize for c, d in zip(placement.classes, self.dtypes, strict=True)], np.int64)
+        rows = placement.class_rows - placement.class_externals
+        start = np.zeros(len(stride) + 1, np.int64)
+        np.cumsum(-(-rows * stride // ALIGNMENT) * ALIGNMENT, out=start[1:])
+        self._buffer = pool.take(int(start[-1]) + workspace + scratch + ALIGNMENT)
+        self._first = aligned(self._buffer.data_ptr()) - self._buffer.data_ptr()
+        address = self._buffer.data_ptr() + self._first
+        self.workspace = address + int(start[-1])
+        self.scratch = self.workspace + workspace
+        self._start = start
+        external_start = np.zeros(len(stride) + 1, np.int64)
+        np.cumsum(placement.class_externals, out=external_start[1:])
+        self.memory = Memory(
+            address + start[:-1] - placement.class_externals * stride, stride, placement.class_externals,
+            external_start, np.zeros(external_start[-1], np.int64), placement.operand_class, placement.output_class,
+        )  # fmt: skip
+
+    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+        """See Arenas: keeps the table and the rows' addresses."""
+        c = int(self.placement.external_class[externals[0]])
+        table = table.to(dtype=self.dtypes[c], device="cpu").contiguous()
+        self._tables.append(table)
+        slots = self.memory.external_start[c] + self.placement.external_row[externals]
+        self.memory.external_address[slots] = table.data_ptr() + index * self.memory.stride[c]
+
+    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """See Arenas."""
+        result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
+        gather_rows(result.data_ptr(), self.memory.stride[class_index], rows, class_index, self.memory)
+        return result
+
+    def outputs(self, class_index: int, first: int, count: int) -> torch.Tensor:
+        """Rows of outputs as a view, `(count, size)`."""
+        stride, size = int(self.memory.stride[class_index]), self.placement.classes[class_index].size
+        begin = self._first + int(self._start[class_index])
+        begin += (first - int(self.placement.class_externals[class_index])) * stride
+        flat = self._buffer[begin : begin + count * stride].view(self.dtypes[class_index])
+        return flat.view(count, size)
+
+    def release(self) -> None:
+        """See Arenas."""
+        self._tables = []
+        self._pool.give(self._buffer)
+
+
+class CpuBackend:
+    """See `edbc.runtime.backend.Backend`."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._pool = Pool()
+        self._lock = threading.Lock()
+        self._snapshot = snapshot({})
+
+    def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
+                       device: torch.device) -> NativeKernel | ProgramKernel:  # fmt: skip
+        """See Backend."""
+        return NativeKernel(program, view) if encodable(program) else ProgramKernel(program, view, dtype, device)
+
+    def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
+        """See Backend."""
+        if isinstance(kernel, SumKernel):
+            return len({c.dtype for c in node_type.outputs}) == 1 and torch_dtype(node_type.outputs[0].dtype) in _LIKE
+        return isinstance(kernel, NativeKernel)
+
+    def value_bytes(self, segment: Segment, kernel_of_type: KernelOfType) -> int:
+        """See Backend."""
+        return arena_bytes(segment.placement, externals=False) + sum(self._workspace(segment, kernel_of_type))
+
+    def arenas(self, segment: Segment, kernel_of_type: KernelOfType) -> CpuArenas:
+        """See Backend."""
+        return CpuArenas(segment.placement, self._pool, *self._workspace(segment, kernel_of_type))
+
+    def execute(self, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType,
+                on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
+        """See Backend."""
+        kernels = self._native_kernels(segment, kernel_of_type)
+        shot = self._tables_for(kernels)
+        schedule, placement = segment.schedule, segment.placement
+        batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
+                          placement.rows, placement.segment, placement.output_row)  # fmt: skip
+        for begin, end, dtype in self._stretches(segment, kernels, single=on_batch is not None):
+            if dtype is None:
+                _run_in_torch(begin, segment, arenas, kernel_of_type)
+            else:
+                walk(begin, end, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory, shot.tables,
+                     _LIKE[dtype])  # fmt: skip
+            if on_batch is not None:
+                on_batch(begin)
+
+    def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
+        kinds = np.unique(segment.schedule.batch_type).tolist()
+        found = {kind: kernel_of_type(kind) for kind in kinds}
+        return {k: kernel for k, kernel in found.items() if self.runs_natively(segment.graph.types[k], kernel)}
+
+    def _tables_for(self, kernels: dict[int, Native]) -> Snapshot:
+        """Tables that hold at least these kernels, with their weights as they are now."""
+        shot = self._snapshot
+        if not shot.serves(kernels):
+            with self._lock:
+                shot = self._snapshot = snapshot({**self._snapshot.kernels, **kernels})
+        return shot
+
+    def _workspace(self, segment: Segment, kernel_of_type: KernelOfType) -> tuple[int, int]:
+        """Bytes for a block of rows of the widest batch, and for a scratch row."""
+        schedule = segment.schedule
+        kernels = self._native_kernels(segment, kernel_of_type)
+        programs = {kind: kernel for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
+        stride = np.zeros(len(segment.graph.types), np.int64)
+        for kind, kernel in programs.items():
+            stride[kind] = kernel.stride
+        counts = np.minimum(np.diff(schedule.batch_ptr), BLOCK)
+        block = int((stride[schedule.batch_type] * counts).max(initial=0))
+        return block, max((kernel.scratch for kernel in programs.values()), default=0)
+
+    def _stretches(self, segment: Segment, kernels: dict[int, Native],
+                   single: bool) -> Iterator[tuple[int, int, torch.dtype | None]]:  # fmt: skip
+        """Runs of batches (begin, end, element type) that one call of `walk` executes; single batches with None for torch."""
+        dtypes = {kind: torch_dtype(segment.graph.types[kind].outputs[0].dtype) for kind in kernels}
+        order = [None, *_LIKE]
+        group = np.zeros(len(segment.graph.types), np.int64)
+        for kind, dtype in dtypes.items():
+            group[kind] = order.index(dtype)
+        of_batch = group[segment.schedule.batch_type[segment.begin : segment.stop]]
+        changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0) | single
+        starts = np.flatnonzero(np.concatenate([[True], changes])) if len(of_batch) else np.zeros(0, np.int64)
+        for first, last in zip(starts, [*starts[1:], len(of_batch)], strict=True):
+            yield segment.begin + int(first), segment.begin + int(last), order[of_batch[first]]
+
+
+def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:
+    """One batch by its torch kernel: operands are views where their rows are a run of outputs, copies elsewhere."""
+    placement, schedule = segment.placement, segment.schedule
+    kind = int(schedule.batch_type[batch])
+    count = int(schedule.batch_ptr[batch + 1] - schedule.batch_ptr[batch])
+    at, num = int(placement.start[batch]), int(placement.items[batch])
+    operands: list[Operand] = []
+    for k, value_class in enumerate(segment.graph.types[kind].operands):
+        c, first = placement.class_index[value_class], int(placement.run[batch, k])
+        in_place = first >= placement.class_externals[c]
+        rows = placement.rows[at + k * num : at + (k + 1) * num]
+        operands.append((arenas.outputs(c, first, num) if in_place else arenas.rows(c, rows), 0))
+    outputs = [
+        arenas.outputs(placement.class_index[c], int(placement.output_row[batch, j]), count)
+        for j, c in enumerate(segment.graph.types[kind].outputs)
+    ]
+    sums = torch.from_numpy(placement.segment[at : at + num])
+    run_kernel(kernel_of_type(kind), operands, count, sums, outputs)

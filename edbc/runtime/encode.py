@@ -1,0 +1,380 @@
+"""A Program as rows of integers, for native code that knows no cell.
+
+Definitions.
+
+(1) A *slot* names memory that a batch works in; an address is a slot's base, which moves from row to row, plus an offset
+    in bytes. Slot 0 is the workspace, slot 1 the scratch row, slot 2 memory shared by all rows (its base is 0 and offsets are addresses);
+    then one slot per operand, then one per output.
+(2) The *workspace* has a row per node of a batch, with the spans that products read and write and what lives from one
+    pass to a later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in cache.
+(3) A *phase* runs for a whole batch: a gather of an operand's rows, a product, or a *pass*, which runs a list of
+    element-wise instructions row by row.
+(4) An *atom* is a smallest span of columns that no load, step or store of the program cuts. Copies make no instruction
+    where their result need not stand in the workspace: the result's atoms are the source's.
+
+Programs assign every column once, so where an atom stands is decided once. What the plan's layout made adjacent stays adjacent in the workspace; an operand that only maps read is never copied, a
+result that is an output is written where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from edbc.cells.program import Call, Copy, Map, Product, Program, Span, Step
+from edbc.trace.table import SharedRef
+
+WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
+GATHER, PRODUCT, PASS = 0, 1, 2
+PHASE_FIELDS = 10
+INSTRUCTION_FIELDS = 10
+
+
+Place = tuple[int, int]
+"""Slot and offset in elements."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A vector in shared memory: `size` elements of a parameter from `offset` on, or a number `size` times."""
+
+    value: SharedRef | float | int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Copy a part of every row of an operand to workspace column `column`. An `optional` one is only for products that read
+    the operand alone; they read a contiguous run of rows where it is."""
+
+    operand: int
+    offset: int
+    column: int
+    size: int
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """`target = workspace[column:] @ weight (+ bias)`; or `operand @ weight`, see Gather."""
+
+    column: int
+    target: Place
+    weight: int
+    operand: int | None
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`."""
+
+    op: str
+    size: int
+    target: Place
+    sources: tuple[Place | Constant, ...]
+
+
+Phase = Gather | Multiply | tuple[Instruction, ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Phases with sizes and offsets in elements; `width` and `scratch` are the row lengths of definition (2)."""
+
+    width: int
+    scratch: int
+    phases: tuple[Phase, ...]
+    num_operands: int
+    num_outputs: int
+
+
+def encodable(program: Program) -> bool:
+    """True when every step is in the native operation table and the element type is a native one."""
+    return program.dtype in ("f32", "f64") and not any(isinstance(step, Call) for step in program.steps)
+
+
+def encode(program: Program) -> Encoded:
+    """See the module's docstring. The program must be `encodable`."""
+    return _Encoding(program).encoded()
+
+
+@dataclass
+class _Atom:
+    span: Span
+    defined_in: int = -1
+    last_read_in: int = -1
+    place: Place | None = None
+    outputs: list[Place] = field(default_factory=list)
+
+
+class _Encoding:
+    """Steps are in groups: a product alone, or maps and copies that make one pass."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.atoms = {offset: _Atom(Span(offset, stop - offset)) for offset, stop in _cut(program)}
+        self.groups = self._grouped()
+        self.products = [step for step in program.steps if isinstance(step, Product)]
+        self.direct = {id(step) for step in self.products if self._is_output(step)}
+        self.column_of, self.width = self._workspace_columns()
+        self.alias: dict[int, int] = {}
+        self.scratch = 0
+
+    def encoded(self) -> Encoded:
+        """Decide where every atom stands, then write the phases."""
+        first_output = FIRST_OPERAND + len(self.program.loads)
+        for store in self.program.stores:
+            for atom in self._atoms(store.span):
+                atom.outputs.append((first_output + store.output, atom.span.offset - store.span.offset))
+        self._find_aliases()
+        self._find_lifetimes()
+        self._place_atoms()
+        phases: list[Phase] = list(self._gathers())
+        for group in self.groups:
+            if isinstance(group[0], Product):
+                phases.append(self._multiply(group[0]))
+            else:
+                phases.append(tuple(i for step in group for i in self._instructions(step)))
+        late = tuple(self._late_copies())
+        if phases and isinstance(phases[-1], tuple):
+            late = (*phases.pop(), *late)  # type: ignore[misc]
+        kept = tuple(phase for phase in (*phases, late) if phase != ())
+        return Encoded(self.width, self.scratch, kept, len(self.program.loads), len(self.program.stores))
+
+    def _grouped(self) -> list[list[Step]]:
+        """Every product as soon as its source is there, then all maps that are ready, and so on: the fewest passes."""
+        done = {atom.span.offset for load in self.program.loads for atom in self._atoms(load.span)}
+        groups: list[list[Step]] = []
+        waiting = list(self.program.steps)
+
+        def take(products: bool) -> list[Step]:
+            taken: list[Step] = []
+            for step in list(waiting):
+                needed = {atom.span.offset for span in _sources(step) for atom in self._atoms(span)}
+                if isinstance(step, Product) is products and needed <= done:
+                    taken.append(step)
+                    waiting.remove(step)
+                    done.update(atom.span.offset for atom in self._atoms(step.result))
+            return taken
+
+        while waiting:
+            groups += [[product] for product in take(True)]
+            if maps := take(False):
+                groups.append(maps)
+        return groups
+
+    # --- where atoms stand -----------------------------------------------------------------------------------------
+
+    def _atoms(self, span: Span) -> Iterator[_Atom]:
+        offset = span.offset
+        while offset < span.stop:
+            atom = self.atoms[offset]
+            yield atom
+            offset = atom.span.stop
+
+    def _root(self, atom: _Atom) -> _Atom:
+        """The atom that holds this atom's value."""
+        while atom.span.offset in self.alias:
+            atom = self.atoms[self.alias[atom.span.offset]]
+        return atom
+
+    def _is_output(self, product: Product) -> bool:
+        """True when the result is one whole output and no product reads it, so that it is computed in its place."""
+        read = any(
+            p.source.offset < product.result.stop and product.result.offset < p.source.stop for p in self.products
+        )
+        return not read and any(store.span == product.result for store in self.program.stores)
+
+    def _workspace_columns(self) -> tuple[dict[int, int], int]:
+        """Columns for all spans of products, touching spans kept together; by the offset of the atom."""
+        spans = [step.source for step in self.products]
+        spans += [step.result for step in self.products if id(step) not in self.direct]
+        column_of: dict[int, int] = {}
+        width = end = 0
+        for span in sorted(spans, key=lambda s: s.offset):
+            start = max(span.offset, end)
+            for atom in self._atoms(Span(start, max(span.stop - start, 0))):
+                column_of[atom.span.offset] = width
+                width += atom.span.size
+            end = max(end, span.stop)
+        return column_of, width
+
+    def _find_aliases(self) -> None:
+        for step in self.program.steps:
+            if not isinstance(step, Copy):
+                continue
+            for source, result in zip(self._atoms(step.source), self._atoms(step.result), strict=True):
+                if result.span.offset not in self.column_of:
+                    self.alias[result.span.offset] = source.span.offset
+                    self._root(source).outputs += result.outputs
+
+    def _find_lifetimes(self) -> None:
+        for number, group in enumerate(self.groups):
+            for step in group:
+                for atom in (a for span in _sources(step) for a in self._atoms(span)):
+                    self._root(atom).last_read_in = number
+                for atom in self._atoms(step.result):
+                    atom.defined_in = number
+
+    def _place_atoms(self) -> None:
+        """Operands where they are, spans of products in the workspace, outputs where they go, the rest in the scratch row
+        or, when a later pass reads it, in the workspace."""
+        operands = {
+            atom.span.offset: (FIRST_OPERAND + load.operand, atom.span.offset - load.span.offset)
+            for load in self.program.loads for atom in self._atoms(load.span)
+        }  # fmt: skip
+        for offset, atom in self.atoms.items():
+            if offset in operands:
+                atom.place = operands[offset]
+            elif offset in self.column_of:
+                atom.place = (WORKSPACE, self.column_of[offset])
+            elif atom.outputs:
+                atom.place = atom.outputs[0]
+            elif atom.last_read_in > atom.defined_in:
+                atom.place = (WORKSPACE, self.width)
+                self.width += atom.span.size
+            elif offset not in self.alias:
+                atom.place = (SCRATCH, self.scratch)
+                self.scratch += atom.span.size
+
+    def _place(self, atom: _Atom) -> Place:
+        place = self._root(atom).place
+        assert place is not None
+        return place
+
+    # --- phases ----------------------------------------------------------------------------------------------------
+
+    def _gathers(self) -> Iterator[Gather]:
+        for load in self.program.loads:
+            inside = [atom for atom in self._atoms(load.span) if atom.span.offset in self.column_of]
+            optional = all(p.source == load.span for p in self.products if _overlap(p.source, load.span))
+            pieces = [(atom.span.offset - load.span.offset, self.column_of[atom.span.offset], atom.span.size)
+                      for atom in inside]  # fmt: skip
+            for offset, column, size in _join(pieces):
+                yield Gather(load.operand, offset, column, size, optional)
+
+    def _multiply(self, step: Product) -> Multiply:
+        column = self.column_of.get(step.source.offset, 0)
+        alone = [load.operand for load in self.program.loads if load.span == step.source and load.span.size]
+        readers = [p for p in self.products if _overlap(p.source, step.source)]
+        in_place = alone and all(p.source == step.source for p in readers)
+        target = next((self._place(atom) for atom in self._atoms(step.result)), (WORKSPACE, 0))
+        return Multiply(column, target, step.weight, alone[0] if in_place else None)
+
+    def _instructions(self, step: Step) -> Iterator[Instruction]:
+        if isinstance(step, Copy):
+            moved = [
+                (atom, source) for source, atom in zip(self._atoms(step.source), self._atoms(step.result), strict=True)
+                if atom.span.offset not in self.alias
+            ]  # fmt: skip
+            yield from _copies([(self._place(source), self._place(atom), atom.span.size) for atom, source in moved])
+        elif isinstance(step, Map):
+            for piece in _merged(self._pieces(step)):
+                yield from _expanded(step.op, piece)
+
+    def _pieces(self, step: Map) -> Iterator[Instruction]:
+        """The map cut at every border of an atom in the result or in a source."""
+        spans = [step.result, *(s for s in step.sources if isinstance(s, Span))]
+        borders = sorted({atom.span.offset - span.offset for span in spans for atom in self._atoms(span)})
+        for start, stop in zip(borders, [*borders[1:], step.result.size], strict=True):
+            sources = tuple(
+                self._at(s, start) if isinstance(s, Span) else Constant(s, start, stop - start) for s in step.sources
+            )
+            yield Instruction(step.op, stop - start, self._at(step.result, start), sources)
+
+    def _at(self, span: Span, offset: int) -> Place:
+        """The place of an element of a span."""
+        for atom in self._atoms(span):
+            inside = span.offset + offset - atom.span.offset
+            if inside < atom.span.size:
+                slot, first = self._place(atom)
+                return slot, first + inside
+        raise AssertionError("an offset inside the span")
+
+    def _late_copies(self) -> Iterator[Instruction]:
+        """Outputs whose value stands elsewhere: passed-through operands, spans of products, one value for two outputs."""
+        moved = []
+        for atom in self.atoms.values():
+            if atom.span.offset not in self.alias:
+                moved += [(self._place(atom), place, atom.span.size) for place in atom.outputs if place != atom.place]
+        yield from _copies(moved)
+
+
+def _cut(program: Program) -> list[tuple[int, int]]:
+    """Definition (4): borders of all spans, carried through copies until nothing changes."""
+    borders = {0, program.width}
+    for part in (*program.loads, *program.stores):
+        borders |= {part.span.offset, part.span.stop}
+    for step in program.steps:
+        for span in (*_sources(step), step.result):
+            borders |= {span.offset, span.stop}
+    copies = [step for step in program.steps if isinstance(step, Copy)]
+    known = 0
+    while len(borders) != known:
+        known = len(borders)
+        for copy in copies:
+            shift = copy.result.offset - copy.source.offset
+            borders |= {b + shift for b in borders if copy.source.offset <= b <= copy.source.stop}
+            borders |= {b - shift for b in borders if copy.result.offset <= b <= copy.result.stop}
+    ordered = sorted(borders)
+    return list(zip(ordered, ordered[1:], strict=False))
+
+
+def _sources(step: Step) -> list[Span]:
+    if isinstance(step, Map):
+        return [source for source in step.sources if isinstance(source, Span)]
+    return [span for span, _ in step.sources] if isinstance(step, Call) else [step.source]
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a.offset < b.stop and b.offset < a.stop
+
+
+def _join(pieces: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """(offset, column, size) with neighbours on both sides joined."""
+    joined: list[tuple[int, int, int]] = []
+    for offset, column, size in pieces:
+        if joined and (joined[-1][0] + joined[-1][2], joined[-1][1] + joined[-1][2]) == (offset, column):
+            offset, column, size = joined[-1][0], joined[-1][1], joined.pop()[2] + size
+        joined.append((offset, column, size))
+    return joined
+
+
+def _copies(moves: Sequence[tuple[Place, Place, int]]) -> list[Instruction]:
+    return _merged(Instruction("copy", size, target, (source,)) for source, target, size in moves)
+
+
+def _merged(instructions: Iterable[Instruction]) -> list[Instruction]:
+    """Neighbours in every operand become one instruction."""
+    merged: list[Instruction] = []
+    for item in instructions:
+        if merged and _continues(merged[-1], item):
+            last = merged.pop()
+            sources = tuple(
+                Constant(s.value, s.offset, s.size + item.size) if isinstance(s, Constant) else s for s in last.sources
+            )
+            item = Instruction(last.op, last.size + item.size, last.target, sources)
+        merged.append(item)
+    return merged
+
+
+def _continues(left: Instruction, right: Instruction) -> bool:
+    pairs = zip((left.target, *left.sources), (right.target, *right.sources), strict=True)
+    return all(
+        a.value == b.value if isinstance(a, Constant) and isinstance(b, Constant)
+        else (a[0], a[1] + left.size) == b if not isinstance(a, Constant) else False
+        for a, b in pairs
+    )  # fmt: skip
+
+
+def _expanded(op: str, piece: Instruction) -> Iterator[Instruction]:
+    """A sum of any number of terms by additions of two and three, from the left."""
+    if op != "sum":
+        yield piece
+        return
+    total, rest = piece.sources[0], piece.sources[1:]
+    while rest:
+        taken, rest = rest[:2], rest[2:]
+        yield Instruction("add3" if len(taken) == 2 else "add", piece.size, piece.target, (total, *taken))
+        total = piece.target

@@ -1,0 +1,159 @@
+"""Encoded programs with sizes in bytes and addresses filled in: what `walk` reads. One set of tables serves all types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from edbc.cells.program import Program
+from edbc.runtime.encode import (
+    GATHER,
+    INSTRUCTION_FIELDS,
+    PASS,
+    PHASE_FIELDS,
+    PRODUCT,
+    SHARED,
+    Constant,
+    Gather,
+    Instruction,
+    Multiply,
+    Place,
+    encode,
+)
+from edbc.runtime.pool import ALIGNMENT, aligned
+from edbc.runtime.reference import SumKernel
+from edbc.runtime.rowops import OPERATIONS
+from edbc.runtime.walk import PROGRAM, SUM, TORCH, Tables
+from edbc.runtime.weights import Pack, PackedWeights
+from edbc.trace.shadow import ModelView
+from edbc.trace.values import torch_dtype
+
+_CODE_OF_OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
+
+
+class NativeKernel:
+    """An encoded program and its weights."""
+
+    def __init__(self, program: Program, view: ModelView):
+        self.program = program
+        self.encoded = encode(program)
+        self.dtype = torch_dtype(program.dtype)
+        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"))
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
+        size = aligned(self.encoded.width * self.dtype.itemsize)
+        return size + ALIGNMENT if size and size % 1024 == 0 else size
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of the scratch row."""
+        return aligned(self.encoded.scratch * self.dtype.itemsize)
+
+
+Native = NativeKernel | SumKernel
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Tables for some types with some weights. Never changes: threads share it, a change of weights makes a new one."""
+
+    tables: Tables
+    kernels: dict[int, Native]
+    packs: dict[int, Pack]
+    vectors: list[torch.Tensor] = field(repr=False)
+    """Keeps alive what the tables hold the addresses of."""
+
+    def serves(self, kernels: dict[int, Native]) -> bool:
+        """True when the tables hold these kernels with their weights as they are now."""
+        return all(
+            self.kernels.get(kind) is kernel
+            and (isinstance(kernel, SumKernel) or kernel.weights.pack is self.packs[kind])
+            for kind, kernel in kernels.items()
+        )
+
+
+def snapshot(kernels: dict[int, Native]) -> Snapshot:
+    """Tables for types given by number."""
+    return _Writer(kernels).snapshot()
+
+
+class _Writer:
+    def __init__(self, kernels: dict[int, Native]):
+        self.kernels = kernels
+        self.packs = {kind: k.weights.pack for kind, k in kernels.items() if isinstance(k, NativeKernel)}
+        self.phases: list[list[int]] = []
+        self.instructions: list[list[int]] = []
+        self.vectors: list[torch.Tensor] = []
+
+    def snapshot(self) -> Snapshot:
+        num_types = max(self.kernels, default=-1) + 1
+        code, num_operands, num_outputs, stride = np.zeros((4, num_types), np.int64)
+        phase_ptr = np.zeros(num_types + 1, np.int64)
+        for kind in range(num_types):
+            kernel = self.kernels.get(kind)
+            if isinstance(kernel, SumKernel):
+                code[kind], num_operands[kind], num_outputs[kind] = SUM, kernel.num_fields, kernel.num_fields
+            elif kernel is not None:
+                code[kind], stride[kind] = PROGRAM, kernel.stride
+                num_operands[kind], num_outputs[kind] = kernel.encoded.num_operands, kernel.encoded.num_outputs
+                self._write(kernel, self.packs[kind])
+            phase_ptr[kind + 1] = len(self.phases)
+        tables = Tables(code, num_operands, num_outputs, phase_ptr, _matrix(self.phases, PHASE_FIELDS),
+                        _matrix(self.instructions, INSTRUCTION_FIELDS), stride)  # fmt: skip
+        return Snapshot(tables, dict(self.kernels), self.packs, self.vectors)
+
+    def _write(self, kernel: NativeKernel, pack: Pack) -> None:
+        width = kernel.dtype.itemsize
+        for phase in kernel.encoded.phases:
+            if isinstance(phase, Gather):
+                row = [
+                    GATHER,
+                    phase.operand,
+                    phase.offset * width,
+                    phase.column * width,
+                    phase.size * width,
+                    phase.optional,
+                ]
+            elif isinstance(phase, Multiply):
+                row = self._multiply(phase, pack, width)
+            else:
+                row = [PASS, len(self.instructions), len(self.instructions) + len(phase)]
+                self.instructions += [self._instruction(i, pack, kernel.dtype) for i in phase]
+            self.phases.append(row)
+
+    def _multiply(self, phase: Multiply, pack: Pack, width: int) -> list[int]:
+        matrix, bias = pack.matrices[phase.weight], pack.biases[phase.weight]
+        slot, offset = phase.target
+        return [PRODUCT, phase.column * width, slot, offset * width, *matrix.shape, matrix.data_ptr(),
+                bias.data_ptr() if bias is not None else 0, -1 if phase.operand is None else phase.operand]  # fmt: skip
+
+    def _instruction(self, instruction: Instruction, pack: Pack, dtype: torch.dtype) -> list[int]:
+        row = [_CODE_OF_OPERATION[instruction.op], instruction.size]
+        for place in (instruction.target, *instruction.sources):
+            slot, offset = self._constant(place, pack, dtype) if isinstance(place, Constant) else _bytes(place, dtype)
+            row += [slot, offset]
+        return row
+
+    def _constant(self, constant: Constant, pack: Pack, dtype: torch.dtype) -> Place:
+        if isinstance(constant.value, int | float):
+            vector = torch.full((constant.size,), constant.value, dtype=dtype)
+            self.vectors.append(vector)
+            return SHARED, vector.data_ptr()
+        return SHARED, pack.vectors[constant.value].data_ptr() + constant.offset * dtype.itemsize
+
+
+def _bytes(place: Place, dtype: torch.dtype) -> Place:
+    return place[0], place[1] * dtype.itemsize
+
+
+def _matrix(rows: Iterable[list[int]], fields: int) -> np.ndarray:
+    """Rows padded with zeros to one length."""
+    return np.array([row + [0] * (fields - len(row)) for row in rows], np.int64).reshape(-1, fields)
+
+
+__all__ = ["TORCH", "Native", "NativeKernel", "Snapshot", "snapshot"]

@@ -1,0 +1,259 @@
+"""The walk over a schedule in native code: every batch of a stretch of it in one call, whatever its cells are.
+
+For each batch: find where its operands' rows are, then run its type's phases (see `runtime.encode`) block of rows by block of rows, or its
+segment sum. All that differs between models is in the tables. `walk_reference` in the tests says the same in Python.
+
+NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls. `walk` is a
+closure over a checksum of the modules it compiles in, which makes the checksum part of the key.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from edbc.runtime import pointers, rowops
+from edbc.runtime.encode import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
+from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
+from edbc.runtime.rowops import OPERATIONS, apply
+
+_ADD = OPERATIONS.index("add")
+_ONE = np.float32(1)
+_flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_jit = njit(**_flags)
+
+TORCH, PROGRAM, SUM = 0, 1, 2
+"""What runs a type: torch, phases, or a segment sum."""
+
+
+class Batches(NamedTuple):
+    """A schedule and its placement; see Schedule and Placement."""
+
+    batch_type: Any
+    batch_ptr: Any
+    start: Any
+    items: Any
+    run: Any
+    rows: Any
+    segment: Any
+    output_row: Any
+
+
+class Memory(NamedTuple):
+    """Where rows are. A row of class c below `externals[c]` is at `external_address[external_start[c] + row]`, any other at
+    `base[c] + row * stride[c]`."""
+
+    base: Any
+    stride: Any
+    externals: Any
+    external_start: Any
+    external_address: Any
+    operand_class: Any  # (types, operands)
+    output_class: Any  # (types, outputs)
+
+
+class Tables(NamedTuple):
+    """Encoded programs of all types, with offsets in bytes and addresses filled in."""
+
+    code: Any
+    num_operands: Any
+    num_outputs: Any
+    phase_ptr: Any
+    phases: Any
+    instructions: Any
+    stride: Any
+    """Bytes of a workspace row."""
+
+
+def gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):  # type: ignore[no-untyped-def]
+    """The vendor BLAS's product of column-major matrices with elements of `like`'s type; all arguments are addresses."""
+
+
+@overload(gemm, jit_options=_flags)
+def _gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):  # type: ignore[no-untyped-def]
+    vendor = sgemm if like == types.float32 else dgemm
+
+    def call(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):  # type: ignore[no-untyped-def]
+        vendor(transpose, transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+
+    return call
+
+
+@_jit
+def _address(memory, c, row):  # type: ignore[no-untyped-def]
+    if row < memory.externals[c]:
+        return memory.external_address[memory.external_start[c] + row]
+    return memory.base[c] + row * memory.stride[c]
+
+
+@_jit
+def _find_slots(b, batches, memory, tables, bases, strides, classes):  # type: ignore[no-untyped-def]
+    """Base and stride of every operand and output of batch b; stride -1 says that an operand's rows are scattered, base then
+    where their numbers start in `batches.rows`."""
+    t = batches.batch_type[b]
+    operands = tables.num_operands[t]
+    for k in range(operands):
+        c = memory.operand_class[t, k]
+        first = batches.run[b, k]
+        classes[k] = c
+        if first >= memory.externals[c]:
+            bases[FIRST_OPERAND + k] = memory.base[c] + first * memory.stride[c]
+            strides[FIRST_OPERAND + k] = memory.stride[c]
+        else:
+            bases[FIRST_OPERAND + k] = batches.start[b] + k * batches.items[b]
+            strides[FIRST_OPERAND + k] = -1
+    for j in range(tables.num_outputs[t]):
+        c = memory.output_class[t, j]
+        bases[FIRST_OPERAND + operands + j] = memory.base[c] + batches.output_row[b, j] * memory.stride[c]
+        strides[FIRST_OPERAND + operands + j] = memory.stride[c]
+
+
+@_jit
+def _operand_row(k, r, batches, memory, bases, strides, classes):  # type: ignore[no-untyped-def]
+    """Address of row r of operand k."""
+    base, stride = bases[FIRST_OPERAND + k], strides[FIRST_OPERAND + k]
+    if stride >= 0:
+        return base + r * stride
+    return _address(memory, classes[k], batches.rows[base + r])
+
+
+@_jit
+def _gather(phase, first, last, batches, memory, bases, strides, classes):  # type: ignore[no-untyped-def]
+    k, offset, column, size, optional = phase[1], phase[2], phase[3], phase[4], phase[5]
+    if optional and strides[FIRST_OPERAND + k] >= 0:
+        return
+    for r in range(first, last):
+        source = _operand_row(k, r, batches, memory, bases, strides, classes) + offset
+        copy_bytes(bases[WORKSPACE] + (r - first) * strides[WORKSPACE] + column, source, size)
+
+
+@_jit
+def _multiply(phase, first, last, bases, strides, frame, width, like):  # type: ignore[no-untyped-def]
+    """One product for rows first to last. Row-major matrices are the column-major routine's transposes.
+
+    `frame` is memory for the routine's arguments, which it takes by address: a letter, six integers, two numbers.
+    """
+    column, slot, offset, rows, columns, weight, bias, k = (
+        phase[1], phase[2], phase[3], phase[4], phase[5], phase[6], phase[7], phase[8])  # fmt: skip
+    source, source_stride = bases[WORKSPACE] + column, strides[WORKSPACE]
+    if k >= 0 and strides[FIRST_OPERAND + k] >= 0:
+        source_stride = strides[FIRST_OPERAND + k]
+        source = bases[FIRST_OPERAND + k] + first * source_stride
+    target, stride = bases[slot] + offset, strides[slot]
+    if slot != WORKSPACE:
+        target += first * stride
+    if columns == 0:
+        return
+    if bias != 0:
+        for r in range(last - first):
+            copy_bytes(target + r * stride, bias, columns * width)
+    at = frame.ctypes.data
+    frame[1], frame[2], frame[3] = columns, last - first, rows
+    frame[4], frame[5], frame[6] = columns, max(source_stride // width, 1), max(stride // width, 1)
+    one, zero = at + 56, at + 64
+    gemm(at, at + 8, at + 16, at + 24, one, weight, at + 32, source, at + 40, one if bias != 0 else zero, target, at + 48,
+         like)  # fmt: skip
+
+
+@_jit
+def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes, row,
+          like):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Instructions begin to end for rows first to last, one row after the other; `row` has the slots' addresses."""
+    row[SCRATCH], row[SHARED] = bases[SCRATCH], 0
+    code = tables.instructions
+    for r in range(first, last):
+        row[WORKSPACE] = bases[WORKSPACE] + (r - first) * strides[WORKSPACE]
+        for k in range(num_operands):
+            row[FIRST_OPERAND + k] = _operand_row(k, r, batches, memory, bases, strides, classes)
+        for s in range(FIRST_OPERAND + num_operands, FIRST_OPERAND + num_operands + num_outputs):
+            row[s] = bases[s] + r * strides[s]
+        for i in range(begin, end):
+            apply(code[i, 0], row[code[i, 2]] + code[i, 3], row[code[i, 4]] + code[i, 5], row[code[i, 6]] + code[i, 7],
+                  row[code[i, 8]] + code[i, 9], code[i, 1], like)  # fmt: skip
+
+
+@_jit
+def _program(t, first, last, batches, memory, tables, bases, strides, classes, row, frame, width,
+             like):  # type: ignore[no-untyped-def]  # fmt: skip
+    """All phases of type t for rows first to last of a batch."""
+    for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
+        phase = tables.phases[p]
+        if phase[0] == GATHER:
+            _gather(phase, first, last, batches, memory, bases, strides, classes)
+        elif phase[0] == PRODUCT:
+            _multiply(phase, first, last, bases, strides, frame, width, like)
+        else:
+            _pass(phase[1], phase[2], first, last, tables.num_operands[t], tables.num_outputs[t], batches, memory, tables,
+                  bases, strides, classes, row, like)  # fmt: skip
+
+
+@_jit
+def _sum(b, batches, memory, tables, bases, strides, classes, width, like):  # type: ignore[no-untyped-def]
+    """Segment sums: the items of a node stand one after the other, in the order of the user's additions."""
+    fields = tables.num_operands[batches.batch_type[b]]
+    for k in range(fields):
+        out, stride = bases[FIRST_OPERAND + fields + k], strides[FIRST_OPERAND + fields + k]
+        previous = -1
+        for i in range(batches.items[b]):
+            node = batches.segment[batches.start[b] + i]
+            item = _operand_row(k, i, batches, memory, bases, strides, classes)
+            target = out + node * stride
+            if node == previous:
+                apply(_ADD, target, target, item, item, stride // width, like)
+            else:
+                copy_bytes(target, item, stride)
+            previous = node
+
+
+def _build(checksum: int) -> Callable[..., None]:
+    """`walk`; see NOTE: [Stale caches]."""
+
+    @njit(cache=True, **_flags)
+    def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like):  # type: ignore[no-untyped-def]
+        """Run batches begin to end, all of types with native code for `like`'s element type of `width` bytes.
+
+        `workspace` and `scratch` are addresses; the workspace has room for `block` rows of the widest type.
+        """
+        slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
+        bases, strides, row = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        classes = np.zeros(slots, np.int64)
+        frame = np.zeros(9 + (checksum & 0), np.int64)
+        frame[0] = ord("N")
+        store(frame.ctypes.data + 56, 0, like + _ONE)
+        bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
+        for b in range(begin, end):
+            t = batches.batch_type[b]
+            _find_slots(b, batches, memory, tables, bases, strides, classes)
+            if tables.code[t] == SUM:
+                _sum(b, batches, memory, tables, bases, strides, classes, width, like)
+                continue
+            strides[WORKSPACE] = tables.stride[t]
+            count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+            for first in range(0, count, block):
+                _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, row, frame,
+                         width, like)  # fmt: skip
+
+    return walk
+
+
+def _checksum(*modules: Any) -> int:
+    total = 0
+    for module in modules:
+        total = zlib.crc32(Path(module.__file__).read_bytes(), total)
+    return total
+
+
+walk = _build(_checksum(pointers, rowops))
+
+
+@njit(cache=True, nogil=True)
+def gather_rows(target, size, rows, c, memory):  # type: ignore[no-untyped-def]
+    """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
+    for i in range(len(rows)):
+        copy_bytes(target + i * size, _address(memory, c, rows[i]), size)
