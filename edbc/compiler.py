@@ -83,7 +83,7 @@ def compile_model(
     settings: dict[str, str | int | float | bool] | None = None,
     seed: int = 0,
     plan_folder: str | Path = ".",
-    encoding: str = "sort",
+    encoding: str | None = None,
     policy: str = "fsm",
     trials: int = 1000,
     guards: dict[str, Guard] | None = None,
@@ -91,6 +91,7 @@ def compile_model(
 ) -> Compiled:
     """Compile a model file; executes it.
 
+    Without `encoding` every state encoding is trained, with two seeds, and what generalises best is kept.
     `plan_folder` is where the plan will stand: the model's path in it is relative to that. `guards` are limits that
     survive recompiling. Raises ModelError, InputError, UnsupportedError, and CheckFailed when batched outputs differ
     from eager.
@@ -178,51 +179,50 @@ def _with_types(graph: Graph, types: tuple[NodeType, ...], table_index: tuple[in
     return replace(graph, types=types, node_type=node_type)
 
 
-def learn(captured: Captured, seed: int, encoding: str, kind: str, trials: int, report: Progress) -> PlanPolicy:
-    """Train a table over one encoding, or take a fixed rule."""
-    from edbc.schedule.train import train
+def learn(captured: Captured, seed: int, encoding: str | None, kind: str, trials: int, report: Progress) -> PlanPolicy:
+    """The policy: of all encodings what generalises best, or a table over one encoding, or a fixed rule."""
+    from edbc.schedule.train import CHECK, ENCODINGS, select, train
+    from edbc.schedule.train import measure as measure_policy
 
     if kind != "fsm":
-        return PlanPolicy(kind, None, "critical", {}, _baselines(captured))
+        record = {"seed": seed, **measure_policy(Policy(kind), captured.training)}
+        return PlanPolicy(kind, None, Policy(kind).fallback, {}, record)
+    candidates = (1 if encoding is not None else 2 * len(ENCODINGS)) * trials
+    seen = itertools.count(1)
 
     def on_check(done: int, batches: int, bound: int) -> None:
-        report("train", done, trials, {"batches": batches, "lower_bound": bound})
+        report("train", min(next(seen) * CHECK, candidates), candidates, {"batches": batches, "lower_bound": bound})
 
-    result = train(
-        captured.training,
-        encoding=encoding,
-        seed=seed,
-        trials=trials,
-        validation=captured.validation,
-        progress=on_check,
-    )
+    if encoding is None:
+        result = select(captured.training, captured.validation, (seed, seed + 1), progress=on_check, trials=trials)
+    else:
+        result = train(
+            captured.training,
+            encoding=encoding,
+            seed=seed,
+            trials=trials,
+            validation=captured.validation,
+            progress=on_check,
+        )
+    report("train", candidates, candidates, {k: result.record[k] for k in ("batches", "lower_bound")})
+    table = result.policy.states_to_text([t.name for t in captured.types])
     policy = result.policy
-    table = policy.states_to_text([t.name for t in captured.types])
-    record = {**result.record, "max_trials": trials}
-    return PlanPolicy(policy.kind, policy.encoding, policy.fallback, table, record)
+    return PlanPolicy(policy.kind, policy.encoding, policy.fallback, table, {**result.record, "max_trials": trials})
 
 
 def retrain(captured: Captured, recorded: PlanPolicy) -> PlanPolicy:
-    """What training with the recorded encoding, seed and number of trials gives now."""
+    """What training with the recorded encoding, seed and number of trials gives now; the comparison stays as it was."""
     training = recorded.training
-    return learn(
+    renewed = learn(
         captured,
         int(training["seed"]),
-        recorded.encoding or "sort",
+        recorded.encoding,
         recorded.kind,
-        int(training["max_trials"]),
+        int(training.get("max_trials", 1)),
         lambda *_: None,
     )
-
-
-def _baselines(captured: Captured) -> dict[str, Any]:
-    graph = captured.training[0]
-    return {
-        "lower_bound": lower_bound(graph),
-        "baselines": {
-            kind: run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda", "sufficient", "critical")
-        },
-    }
+    kept = {key: training[key] for key in ("compared", "encoding", "max_trials") if key in training}
+    return replace(renewed, training={**renewed.training, **kept})
 
 
 def plan_cell(captured: Captured, kind: int) -> PlanCell:

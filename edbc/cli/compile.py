@@ -17,7 +17,7 @@ def run_compile(
     settings: dict[str, str],
     seed: int,
     policy: str,
-    encoding: str,
+    encoding: str | None,
     trials: int,
     output_format: str,
     quiet: bool,
