@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from _samples import Quartet, sample_sizes
 from _text import open_input, read_lines
@@ -37,7 +37,8 @@ The 159 larger ones, of two arithmetic circuits, have more gates than all others
 
 INPUT_SHARE = 0.2
 
-Signal = Hashable
+Signal = Any
+"""A name in a `.bench` file, a literal in an `.aig` file."""
 Definition = tuple[str, Sequence[Signal]]
 """Kind and operands of the gate that drives a signal."""
 
@@ -187,7 +188,7 @@ def _aig_ands(file: BinaryIO, path: str, num_inputs: int, num_ands: int) -> list
     ands = []
     for k in range(num_ands):
         left = 2 * (num_inputs + 1 + k)
-        pair = []
+        pair: list[int] = []
         for _ in range(2):
             delta = _aig_delta(file, path)
             if delta > left or (not pair and delta == 0):

@@ -39,7 +39,7 @@ class Lexicon:
         [(0, 2), (0, 4), (1, 3)]
         """
         for start in range(len(text)):
-            node = self._root
+            node: dict | None = self._root
             for end in range(start, len(text)):
                 node = node.get(text[end])
                 if node is None:

@@ -98,8 +98,8 @@ def _operator(plan: object, where: str) -> Operator:
     type_ = TYPE_OF_NAME[name]
     plans = plan.get("Plans", [])
     if not isinstance(plans, list) or len(plans) != ARITIES[type_]:
-        got = len(plans) if isinstance(plans, list) else "no list"
-        raise InputError(f"{where}: expected {ARITIES[type_]} 'Plans' under {name}, got {got}; the plan is incomplete")
+        found = len(plans) if isinstance(plans, list) else "no list"
+        raise InputError(f"{where}: expected {ARITIES[type_]} 'Plans' under {name}, got {found}; the plan is incomplete")
     features = [_estimate(plan, key, where) for key in ESTIMATES]
     for key, values in EXTRAS[type_].items():
         features += _one_hot(plan, key, values)

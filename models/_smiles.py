@@ -129,7 +129,7 @@ def find_rings(molecule: Molecule) -> list[list[int]]:
     candidates.sort(key=len)
     candidates += [_tree_ring(molecule, parents, bond) for bond in closures]
     basis: dict[int, int] = {}
-    rings = []
+    rings: list[list[int]] = []
     for ring in candidates:
         if len(rings) < len(closures) and _is_independent(sum(1 << bond for bond in ring), basis):
             rings.append(ring)
