@@ -66,7 +66,7 @@ class PlanPolicy:
     """How the next type to execute is chosen."""
 
     kind: str
-    """One of POLICY_KINDS in `edbc.plan.schema`."""
+    """`fsm`, or a fixed rule; `edbc.schedule.policy` knows their names."""
     encoding: str | None
     """State encoding of an `fsm`; None for every other kind."""
     fallback: str

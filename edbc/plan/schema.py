@@ -28,8 +28,6 @@ from edbc.plan.plan import (
     TrainedOn,
 )
 
-POLICY_KINDS = ("fsm", "agenda", "depth", "sufficient", "critical")
-
 
 @dataclass(frozen=True)
 class Text:
@@ -163,7 +161,7 @@ TYPE = Record(
 POLICY = Record(
     PlanPolicy,
     {
-        "kind": Choice(POLICY_KINDS),
+        "kind": POLICY_WORD,
         "encoding": Nullable(POLICY_WORD),
         "fallback": POLICY_WORD,
         "table": MapOf(STATE, TYPE_NAME, 100_000),

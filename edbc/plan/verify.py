@@ -92,9 +92,9 @@ def _verify_policy(plan: Plan, place: Place) -> None:
     """Check (4)."""
     policy = plan.policy
     is_fsm = policy.kind == "fsm"
-    if is_fsm != (policy.encoding is not None):
-        expected = "an encoding" if is_fsm else "null"
-        _fail(place("policy", "encoding"), f"{expected} for a policy of kind {policy.kind!r}", repr(policy.encoding))
+    _verify_by_policy(plan, place, {})
+    if policy.encoding is not None and not is_fsm:
+        _fail(place("policy", "encoding"), f"null for a policy of kind {policy.kind!r}", repr(policy.encoding))
     if is_fsm != bool(policy.table):
         expected = "at least one state" if is_fsm else "no state"
         _fail(place("policy", "table"), f"{expected} for a policy of kind {policy.kind!r}", f"{len(policy.table):,}")
@@ -102,22 +102,21 @@ def _verify_policy(plan: Plan, place: Place) -> None:
     for state, action in policy.table.items():
         if action not in types:
             _fail(place("policy", "table", state), f"a type of the plan for state {shorten(state)}", shorten(action))
-    _verify_states(plan, place)
+    _verify_by_policy(plan, place, policy.table)
 
 
-def _verify_states(plan: Plan, place: Place) -> None:
-    """The second half of check (4); the import is light and imports no torch."""
+def _verify_by_policy(plan: Plan, place: Place, table: dict[str, str]) -> None:
+    """The half of check (4) that belongs to the policy. The import is light: neither torch nor numpy."""
     from edbc.schedule.policy import Policy
 
     policy = plan.policy
     try:
-        if policy.kind == "fsm":
-            names = [kind.name for kind in plan.types]
-            Policy.from_text(policy.encoding or "", policy.fallback, policy.table, names)
-        else:
-            Policy(policy.kind, fallback=policy.fallback)
+        Policy(policy.kind, policy.encoding, policy.fallback)
+        if table:
+            Policy.from_text(policy.encoding or "", policy.fallback, table, [kind.name for kind in plan.types])
     except PlanError as error:
-        raise PlanError(f"{place('policy')}: {str(error)[:500]}; {REMEDY}") from None
+        reason = str(error).removeprefix("policy: ")
+        raise PlanError(f"{place('policy')}: {reason[:500]}; {REMEDY}") from None
 
 
 def _verify_cells(plan: Plan, place: Place) -> None:

@@ -163,7 +163,7 @@ SMALL: dict[str, tuple[bytes, str]] = {
     "type with a space": (edited("- name: leaf", "- name: le af"), "a type name"),
     "unknown action": (edited("    out: out\n", "    out: exit\n"), "a type of the plan for state 'out', got 'exit'"),
     "unknown policy": (edited("kind: fsm", "kind: fms"), "got 'fms'"),
-    "fsm without encoding": (edited("encoding: sort", "encoding: null"), "an encoding for a policy of kind 'fsm'"),
+    "fsm without encoding": (edited("encoding: sort", "encoding: null"), "expected an encoding of"),
     "agenda with encoding": (edited("kind: fsm", "kind: agenda"), "null for a policy of kind 'agenda'"),
     "training too deep": (edited("seeds: [1, 2]", "seeds: [[[[1]]]]"), "a scalar this deep"),
     "control character in a state": (edited("    out: out\n", '    "o\\x01": out\n'), "a state"),

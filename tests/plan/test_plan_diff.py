@@ -14,7 +14,7 @@ from edbc.plan import Guard, Plan, PlanPolicy, PlanType, plan_text
 from edbc.plan.diff import Change, MetricChange, diff_plans
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=40, deadline=None)
 @given(plans(), plans())
 def test_difference_is_empty_exactly_for_equal_plans(old: Plan, new: Plan) -> None:
     """A plan differs from another whenever their texts differ, and never from itself."""
@@ -77,6 +77,17 @@ def test_verdict_on_metrics(old: Guard | None, new: Guard | None, verdict: str, 
     """Better and worse follow the metric's direction; weakening a guard in any way counts as worse."""
     change = MetricChange("batches", old, new)
     assert (change.verdict, change.is_worse) == (verdict, is_worse)
+
+
+def test_values_that_python_takes_for_equal_are_told_apart() -> None:
+    """A config of 1 that becomes true, or 1.0, is another plan to read, and a change."""
+    plans = [
+        replace(small_plan(), model=replace(small_plan().model, config={"depth": value})) for value in (1, 1.0, True)
+    ]
+    assert plans[0] == plans[1] == plans[2]
+    for old in plans:
+        for new in plans:
+            assert diff_plans(old, new).is_empty == (old is new)
 
 
 def test_states_are_told_by_action() -> None:

@@ -16,7 +16,7 @@ from edbc.plan.operations import OPERATIONS, parse_line
 from edbc.plan.verify import MAX_OPERATION_TEXT
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=40, deadline=None)
 @given(plans())
 def test_valid_plans_pass(plan: Plan) -> None:
     """No plan that was made valid is refused, and the plan itself comes back."""

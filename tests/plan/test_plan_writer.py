@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=80, deadline=None)
 @given(plans())
 def test_round_trip_keeps_every_value_and_its_type(plan: Plan) -> None:
     """Writing and reading any valid plan gives the same plan, integers, floats and booleans told apart."""
@@ -36,7 +36,7 @@ def test_round_trip_keeps_every_value_and_its_type(plan: Plan) -> None:
     assert is_same(again, plan)
 
 
-@settings(derandomize=True, max_examples=80, deadline=None)
+@settings(derandomize=True, max_examples=40, deadline=None)
 @given(plans())
 def test_text_is_ascii_and_means_the_same_to_other_readers(plan: Plan) -> None:
     """yaml's own loader, with all its implicit types, sees the values that were written."""
@@ -46,7 +46,7 @@ def test_text_is_ascii_and_means_the_same_to_other_readers(plan: Plan) -> None:
     assert is_same(yaml.safe_load(text), plain(plan))
 
 
-@settings(derandomize=True, max_examples=80, deadline=None)
+@settings(derandomize=True, max_examples=40, deadline=None)
 @given(plans())
 def test_equal_plans_have_one_text(plan: Plan) -> None:
     """The order in which keys were added does not show."""
