@@ -24,6 +24,7 @@ from _samples import Quartet, sample_sizes
 from _text import read_lines, split_words, word_id
 
 from edbc.errors import InputError, ModelError
+from edbc.vertex import VertexInstance
 
 Arc = tuple[int, int]
 Lattice = list[list[Arc]]
@@ -107,6 +108,22 @@ class _Integers:
     def error(self, expected: str, got: str, remedy: str) -> InputError:
         """The error at the last line read."""
         return InputError(f"{self.path}:{self.line}: expected {expected}, got {got}; {remedy}")
+
+
+def lattice_vertices(lattice: Lattice) -> VertexInstance:
+    """The vertices of a lattice: type 0 is position 0, then for each position its arcs (1 a character, 2 a word), which
+    come from a position, and the position itself (3), which comes from its arcs; input `id`."""
+    vertices: list[tuple[int, Sequence[int]]] = [(0, ())]
+    ids = [0]
+    vertex_of_position = [0]
+    for last, arcs in enumerate(lattice):
+        first = len(vertices)
+        vertices += [(1 if start == last else 2, (vertex_of_position[start],)) for start, _ in arcs]
+        ids += [id_ for _, id_ in arcs]
+        vertex_of_position.append(len(vertices))
+        vertices.append((3, range(first, len(vertices))))
+        ids.append(0)
+    return VertexInstance.build(vertices, {"id": ids})
 
 
 def build_lattice(text: Sequence[str], lexicon: Lexicon, vocab_size: int) -> Lattice:

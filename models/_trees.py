@@ -15,6 +15,8 @@ from _brackets import describe, expected, read_brackets
 from _samples import Quartet, sample_sizes
 from _text import word_id
 
+from edbc.vertex import VertexInstance
+
 LEAVES: Quartet = (2, 19, 36, 52)
 """Leaves per tree of SST's training trees."""
 NUM_LABELS = 5
@@ -72,6 +74,20 @@ def _label(parts: list, where: str) -> int:
 
 def _kind(text: str) -> int:
     return zlib.crc32(text.encode()) & 1
+
+
+def tree_vertices(tree: Tree, by_kind: bool = False) -> VertexInstance:
+    """The vertices of a tree, children before their parent: type 0 is a leaf, 1 any other node (1 plus its kind with
+    `by_kind`); input `word`."""
+    number: dict[int, int] = {}
+    vertices = []
+    for node in tree:
+        number[id(node)] = len(vertices)
+        if node.left is None or node.right is None:
+            vertices.append((0, ()))
+        else:
+            vertices.append((1 + (node.kind if by_kind else 0), (number[id(node.left)], number[id(node.right)])))
+    return VertexInstance.build(vertices, {"word": [node.word for node in tree]})
 
 
 def sample_trees(count: int, seed: int, vocab_size: int) -> list[Tree]:

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from _lattices import Lattice, build_lattice, read_lattices, read_sentences, sample_lattices
+from _lattices import Lattice, build_lattice, lattice_vertices, read_lattices, read_sentences, sample_lattices
 from _lexicon import read_lexicon
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -73,6 +74,28 @@ class LatticeLSTM(nn.Module):
             return self.char(self.characters.weight[id_], h[start], c[start])
         return self.word(self.words.weight[id_], h[start], c[start])
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"start": self.start, "char": self.char_arc, "word": self.word_arc, "position": self.position}
+
+    def start(self, v: Vertex) -> None:
+        v.push("logits", self.out(self.h0))
+        v.scatter(self.h0, self.c0)
+
+    def char_arc(self, v: Vertex) -> None:
+        h, c = v.gather(0)
+        v.scatter(*self.char(v.pull("id", self.characters.weight), h, c))
+
+    def word_arc(self, v: Vertex) -> None:
+        h, c = v.gather(0)
+        v.scatter(*self.word(v.pull("id", self.words.weight), h, c))
+
+    def position(self, v: Vertex) -> None:
+        states = v.gather_all()
+        h = sum(state[0] for state in states)
+        c = sum(state[1] for state in states)
+        v.push("logits", self.out(h))
+        v.scatter(h, c)
+
 
 def build(hidden_size: int = 256, vocab_size: int = 20000, num_tags: int = 18, **config: Any) -> nn.Module:
     return LatticeLSTM(hidden_size, vocab_size, num_tags)
@@ -91,3 +114,7 @@ def load(
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Lattice]:
     return sample_lattices(count, seed, vocab_size)
+
+
+def vertex_instance(lattice: Lattice, **config: Any) -> VertexInstance:
+    return lattice_vertices(lattice)

@@ -1,0 +1,97 @@
+"""What vertices pull: inputs of the instances, as columns of the mini-batch.
+
+Definition. A *column* has one row number per vertex. An input that is pulled through a table gives its integers; one
+that is pulled as it is gives the numbers of its own rows, which stand in the pool of its source (`trace.table`) behind
+the constants of the vertex functions' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edbc.errors import InputError
+from edbc.graph import ValueClass
+from edbc.trace.values import class_of
+from edbc.vertex.function import missing_input
+from edbc.vertex.instance import VertexInstance
+
+Longs = NDArray[np.int64]
+Pools = dict[int, Any]
+"""Constants by source: a list of tensors, or one tensor of rows."""
+
+
+@dataclass
+class Columns:
+    """The columns that fragments use, numbered in the order of first use."""
+
+    float_dtype: torch.dtype
+    """Inputs of floating numbers are taken in this dtype, the model's."""
+    names: list[str] = field(default_factory=list)
+    source_of_column: list[int | None] = field(default_factory=list)
+    """The source in whose pool an input's own rows stand; None for integers that are looked up in a table."""
+
+    def of(self, name: str, source: int | None) -> int:
+        """The column of an input."""
+        for column, known in enumerate(zip(self.names, self.source_of_column, strict=True)):
+            if known == (name, source):
+                return column
+        self.names.append(name)
+        self.source_of_column.append(source)
+        return len(self.names) - 1
+
+    def copy(self) -> Columns:
+        """The columns as they are now."""
+        return Columns(self.float_dtype, list(self.names), list(self.source_of_column))
+
+    def class_of_input(self, name: str, instance: VertexInstance) -> ValueClass:
+        """The class of an input's rows. Raises InputError when the instance lacks it."""
+        if name not in instance.inputs:
+            raise missing_input(name, instance)
+        return class_of(self._tensor(instance.inputs[name][:0]).new_empty(instance.inputs[name].shape[1:]))
+
+    def _tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.float_dtype) if tensor.is_floating_point() else tensor
+
+    def fill(
+        self, instances: Sequence[VertexInstance], num_vertices: int, constants: Mapping[int, list[torch.Tensor]]
+    ) -> tuple[Longs, Pools]:
+        """The columns `(columns, num_vertices)` of a mini-batch and its constants with the rows of inputs behind them.
+
+        Raises InputError for an input that an instance lacks or that has other rows there.
+        """
+        columns = np.empty((len(self.names), num_vertices), np.int64)
+        pools: Pools = {source: list(tensors) for source, tensors in constants.items()}
+        for column, (name, source) in enumerate(zip(self.names, self.source_of_column, strict=True)):
+            arrays = _arrays(name, instances)
+            if source is None:
+                np.concatenate(arrays, out=columns[column])
+                continue
+            known = pools.get(source, [])
+            rows = self._tensor(np.concatenate(arrays))
+            columns[column] = np.arange(len(known), len(known) + num_vertices)
+            pools[source] = torch.cat([*([torch.stack(list(known))] if len(known) else []), rows])
+        return columns, pools
+
+
+def _arrays(name: str, instances: Sequence[VertexInstance]) -> list[NDArray[Any]]:
+    """An input of every instance."""
+    try:
+        arrays = [x.inputs[name] for x in instances]
+    except KeyError:
+        number, lacking = next((i, x) for i, x in enumerate(instances) if name not in x.inputs)
+        raise InputError(f"instance {number}: {missing_input(name, lacking)}") from None
+    first = arrays[0]
+    for number, array in enumerate(arrays):
+        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
+            raise InputError(
+                f"instance {number}: input {name!r}: expected rows {first.dtype}{list(first.shape[1:])} as in instance "
+                f"0, got {array.dtype}{list(array.shape[1:])}"
+            )
+    return arrays
