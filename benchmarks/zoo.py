@@ -1,15 +1,17 @@
 """The whole zoo on real data, one row per model: graph, batches by policy, parity, speed against eager.
 
-    python benchmarks/zoo.py [--data DIR] [--hidden 128] [--limit 256] [--plans plans] [--models NAME,...]
+    python benchmarks/zoo.py [--data DIR] [--hidden 128] [--limit 256] [--plans plans] [--models NAME,...] [--json FILE]
 
 Batches are those of the first 32 instances (nodes, types, lower bound, by depth, by agenda, by the plan). Parity and
 speed are over the first `--limit` instances in mini-batches of 32; eager runs in the same process, alternating with the
-compiled net; medians over the rounds. `--set vocab_size=256` as in the peers' measurements.
+compiled net; medians over the rounds. The vocabulary has 256 words (`--vocab`) as in the peers'
+measurements, so that tables stay in cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import time
@@ -45,16 +47,22 @@ INPUTS = {
 BATCH = 32
 
 
+COLUMNS = ("model", "nodes", "types", "lower bound", "depth", "agenda", "plan", "max error", "eager's error",
+           "instances/s", "eager", "gain")  # fmt: skip
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table; with `--json` also keep it as data."""
     options = parse()
-    print(
-        "| model | nodes | types | lower bound | depth | agenda | plan | max error | eager's error | instances/s | eager | gain |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    rows = []
+    print("| " + " | ".join(COLUMNS) + " |")
+    print("|---" * len(COLUMNS) + "|")
     for path in sorted(Path(options.plans).glob("*.yaml")):
         if not options.models or path.stem in options.models.split(","):
-            print(row(path, options), flush=True)
+            rows.append(measure(path, options))
+            print(as_text(rows[-1]), flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"schema": 1, "rows": rows}, indent=1) + "\n")
 
 
 def parse() -> argparse.Namespace:
@@ -66,48 +74,67 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=None)
     parser.add_argument("--limit", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--vocab", type=int, default=256)
+    parser.add_argument("--json", default=None)
     return parser.parse_args()
 
 
-def row(path: Path, options: argparse.Namespace) -> str:
+def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One model."""
     plan = read_plan(path)
     file = import_model_file(path.parent / plan.model.path)
     settings: dict[str, Any] = dict(plan.model.config)
-    if options.hidden is not None:
+    if options.hidden is not None and "hidden_size" in settings:
         settings["hidden_size"] = options.hidden
+    if "vocab_size" in settings:
+        settings["vocab_size"] = options.vocab
     config = file.config(settings)
-    instances = load(file, path.stem, config, options)
-    net, eager = Net(plan, file.build(config, plan.model.seed)), None
+    instances, real = load(file, path.stem, config, options)
+    net = Net(plan, file.build(config, plan.model.seed))
     eager = Eager(net.model)
     graph = net.capture(instances[:BATCH]).graph
-    counts = [run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda")]
-    counts.append(run(graph, net.policy).num_batches)
+    depth, agenda = (run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda"))
     parity = Parity()
-    for ours, theirs, exact in zip(net(instances[:BATCH]), eager.run(instances[:BATCH]), eager.reference(instances[:BATCH]),
-                                   strict=True):  # fmt: skip
+    some = instances[:BATCH]
+    for ours, theirs, exact in zip(net(some), eager.run(some), eager.reference(some), strict=True):
         parity.add(ours, theirs, exact)
     ours, theirs = [], []
     for _ in range(options.rounds):
         ours.append(seconds(net, instances))
         theirs.append(seconds(eager.run, instances))
     rate, eager_rate = len(instances) / statistics.median(ours), len(instances) / statistics.median(theirs)
-    verdict = "" if parity.holds else " (DIFFERS)"
-    name = path.stem if path.stem in INPUTS else f"{path.stem} (sample)"
-    return (
-        f"| {name} | {graph.num_nodes:,} | {sum(graph.counts() > 0)} | {lower_bound(graph)} | "
-        + " | ".join(map(str, counts))
-        + f" | {parity.max_error:.1e}{verdict} | {parity.eager_error:.1e} | {rate:,.0f} | {eager_rate:,.0f} | "
-        f"{rate / eager_rate:.1f} x |"
-    )
+    return {
+        "name": path.stem if real else f"{path.stem} (sample)",
+        "nodes": graph.num_nodes,
+        "types": int((graph.counts() > 0).sum()),
+        "lower_bound": lower_bound(graph),
+        "depth": depth,
+        "agenda": agenda,
+        "plan": run(graph, net.policy).num_batches,
+        "max_error": parity.max_error,
+        "eager_error": parity.eager_error,
+        "parity": parity.holds,
+        "instances_per_second": rate,
+        "eager_instances_per_second": eager_rate,
+    }
 
 
-def load(file: Any, name: str, config: Any, options: argparse.Namespace) -> list[Any]:
+def as_text(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    verdict = "" if row["parity"] else " (DIFFERS)"
+    ours, eager = row["instances_per_second"], row["eager_instances_per_second"]
+    cells = [row["name"], f"{row['nodes']:,}", row["types"], row["lower_bound"], row["depth"], row["agenda"], row["plan"],
+             f"{row['max_error']:.1e}{verdict}", f"{row['eager_error']:.1e}", f"{ours:,.0f}", f"{eager:,.0f}",
+             f"{ours / eager:.1f} x"]  # fmt: skip
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def load(file: Any, name: str, config: Any, options: argparse.Namespace) -> tuple[list[Any], bool]:
     """The first instances of the real input, or made-up ones where there is none."""
     paths = [Path(options.data) / p for p in INPUTS.get(name, [])]
     if paths and all(p.is_file() for p in paths):
-        return list(file.load(paths, config, options.limit))
-    return file.sample(options.limit, 1, config)
+        return list(file.load(paths, config, options.limit)), True
+    return file.sample(options.limit, 1, config), False
 
 
 def seconds(function: Any, instances: list[Any]) -> float:
