@@ -33,9 +33,10 @@ def picture(rows: list[dict[str, Any]]) -> str:
         return LEFT + (math.log10(value) - first) / (last - first) * (WIDTH - LEFT - 90)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        '<text x="10" y="20" font-size="14" font-weight="bold">Instances per second, mini-batches of 32, one CPU</text>',
+        '<text x="10" y="20" font-size="14" font-weight="bold">Instances per second, mini-batches of 32, CPU</text>',
     ]
     for i, (name, colour) in enumerate(COLOURS.items()):
         parts.append(f'<rect x="{430 + 130 * i}" y="11" width="11" height="11" fill="{colour}"/>')

@@ -39,11 +39,11 @@ class Lexicon:
         [(0, 2), (0, 4), (1, 3)]
         """
         for start in range(len(text)):
-            node: dict | None = self._root
+            node = self._root
             for end in range(start, len(text)):
-                node = node.get(text[end])
-                if node is None:
+                if text[end] not in node:
                     break
+                node = node[text[end]]
                 if _END in node:
                     yield start, end + 1
 

@@ -99,7 +99,9 @@ def _operator(plan: object, where: str) -> Operator:
     plans = plan.get("Plans", [])
     if not isinstance(plans, list) or len(plans) != ARITIES[type_]:
         found = len(plans) if isinstance(plans, list) else "no list"
-        raise InputError(f"{where}: expected {ARITIES[type_]} 'Plans' under {name}, got {found}; the plan is incomplete")
+        raise InputError(
+            f"{where}: expected {ARITIES[type_]} 'Plans' under {name}, got {found}; the plan is incomplete"
+        )
     features = [_estimate(plan, key, where) for key in ESTIMATES]
     for key, values in EXTRAS[type_].items():
         features += _one_hot(plan, key, values)

@@ -5,7 +5,7 @@
 (2) A *table* maps states to actions: the learned finite state machine. A state that it lacks is *unseen*, and so is
     every state with a type that the plan does not know; there the *fallback*, a fixed rule, chooses.
 
-Text of a state, with type names for `a`, `b`, `c`:
+Text of a state, with type names for `a`, `b`, `c` (an action is a bare type name):
 
 ========  ============  =======================================================================================
 base      `a b`         the ready types, in the plan's order
@@ -17,7 +17,7 @@ critical  `a!pg b!b c`  after `!`: p productive, g holds another type's term of 
 rank      `a!p>b`       the two ready types of largest critical score, best first; p productive
 ========  ============  =======================================================================================
 
-In names, `%`, `!`, `<`, `>`, `^` and white space are written `%25` and so on.
+In names inside states, `%`, `!`, `<`, `>`, `^` and white space are written `%25` and so on.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Policy:
         """The table as readable lines, state -> action, ordered by the states' words."""
         encoding = self.encoding or ""
         return {
-            state_to_text(encoding, state, type_names): quote(type_names[action])
+            state_to_text(encoding, state, type_names): type_names[action]
             for state, action in sorted(self.table.items())
         }
 
@@ -95,7 +95,7 @@ class Policy:
         table: dict[State, int] = {}
         for text, name in mapping.items():
             state = state_from_text(encoding, text, index_of_name)
-            action = _index(text, name, index_of_name)
+            action = _index(text, quote(name), index_of_name)
             if action not in ready_types(encoding, state):
                 raise PlanError(f"state '{text}': expected an action that is ready in it, got '{name}'")
             table[state] = action

@@ -98,7 +98,9 @@ def row_of_state(frontier: Frontier, scratch: Scratch, memory: Memory, encoding:
         if named and frontier.head[a] < frontier.tail[a]:
             values[a] = critical_score(frontier, scratch, a)
             best = max(best, values[a])
-    values[:] = prior * (values - best)
+    for a in range(len(values)):
+        if values[a] > -np.inf:
+            values[a] = prior * (values[a] - best)
     return row
 
 

@@ -27,7 +27,7 @@ def run(graph: Graph, policy: Policy) -> Schedule:
     from edbc.schedule.walk import depth_walk, walk
 
     if policy.kind == "depth":
-        return Schedule(graph, *depth_walk(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types))
+        return Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))
     table, actions = policy.compiled
     encoding = encoding_code(policy)
     batch_type, batch_ptr, nodes, rows = walk(
@@ -49,14 +49,20 @@ def analysed(graph: Graph, policy: Policy) -> Dag:
 
     needs = {policy.rule, policy.encoding if policy.kind == "fsm" else None}
     return analyse(
-        graph.node_type,
-        graph.operand_ptr,
-        graph.operands,
+        *arrays_of(graph),
         graph.num_types,
         policy.rule == "agenda",
         bool(needs & {"chains", "critical", "rank"}),
         policy.rule in ("sufficient", "critical") or "rank" in needs,
     )
+
+
+def arrays_of(graph: Graph) -> tuple[Ints, Ints, Ints]:
+    """Node types, operand bounds and operands, read-only views: numba compiles a kernel anew for writable ones."""
+    views = graph.node_type.view(), graph.operand_ptr.view(), graph.operands.view()
+    for view in views:
+        view.setflags(write=False)
+    return views
 
 
 def cheap_types(graph: Graph) -> Ints:
@@ -68,5 +74,5 @@ def lower_bound(graph: Graph) -> int:
     """ED-Batch Eq. 2: the sum over types of the most nodes of that type on any path. O(T (n + m))."""
     from edbc.schedule.analysis import analyse
 
-    below = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, False, True, False).below
+    below = analyse(*arrays_of(graph), graph.num_types, False, True, False).below
     return int(below.max(axis=0, initial=0).sum())

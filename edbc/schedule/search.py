@@ -24,6 +24,7 @@ import numpy as np
 
 from edbc.errors import ScheduleError
 from edbc.graph import Graph
+from edbc.schedule.run import arrays_of
 from edbc.schedule.schedule import Schedule
 
 
@@ -33,7 +34,7 @@ def beam(graph: Graph, width: int = 64) -> Schedule:
     from edbc.schedule.beam import beam_sequence
     from edbc.schedule.walk import follow
 
-    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, False, True, False)
+    dag = analyse(*arrays_of(graph), graph.num_types, False, True, False)
     return Schedule(graph, *follow(dag, beam_sequence(dag, width)))
 
 
@@ -42,7 +43,7 @@ def follow_sequence(graph: Graph, sequence: list[int]) -> Schedule:
     from edbc.schedule.analysis import analyse
     from edbc.schedule.walk import follow
 
-    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, False, False, False)
+    dag = analyse(*arrays_of(graph), graph.num_types, False, False, False)
     batch_type, batch_ptr, nodes = follow(dag, np.array(sequence, np.int32))
     if len(nodes) < graph.num_nodes:
         raise ScheduleError(f"batching sequence: expected to run {graph.num_nodes} nodes, ran {len(nodes)}")

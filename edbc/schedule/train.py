@@ -5,8 +5,8 @@
     linearly to zero. Training stops when every graph is at its lower bound.
 (2) The local search then flips the action of one visited state at a time, tries the table on every training graph that
     visits the state, and keeps what is no worse. `refinements` bounds the number of tries.
-(3) The policy's table holds the states that it reaches on the training and validation graphs; a state first met on a
-    validation graph enters with the fallback's action, so that it is no longer unseen.
+(3) The policy's table holds the states that it reaches on the training and validation graphs; a state that no
+    trial has met enters with the fallback's action, so that it is no longer unseen.
 
 `select` compares encodings and seeds, and the fixed rules beside them, by what they need on the validation graphs.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from edbc.graph import Graph
 from edbc.schedule.policy import ENCODINGS, FALLBACK, RULES, Policy, State
-from edbc.schedule.run import analysed, cheap_types, encoding_code, lower_bound, run
+from edbc.schedule.run import analysed, arrays_of, cheap_types, encoding_code, lower_bound, run
 
 if TYPE_CHECKING:
     from edbc.schedule.analysis import Dag
@@ -68,9 +68,7 @@ class _Trainer:
         from edbc.schedule.qlearn import new_memory
 
         self.num_types = max(graph.num_types for graph in graphs)
-        self.dags: list[Dag] = [
-            analyse(g.node_type, g.operand_ptr, g.operands, self.num_types, True, True, True) for g in graphs
-        ]
+        self.dags: list[Dag] = [analyse(*arrays_of(g), self.num_types, True, True, True) for g in graphs]
         self.frontiers = [new_frontier(dag) for dag in self.dags]
         self.encoding, self.hyper = ENCODINGS.index(encoding), hyper
         self.rule = RULES.index(fallback)
@@ -187,7 +185,7 @@ def train(
     actions = trainer.greedy()
     actions[:best_rows] = best[:best_rows]
     policy = Policy("fsm", encoding, fallback, trainer.table_of(trainer.refine(actions, generator)))
-    policy = cover(policy, validation)
+    policy = cover(policy, [*graphs, *validation])
     record = {
         "encoding": encoding,
         "seed": seed,
