@@ -41,9 +41,10 @@ class Lexicon:
         for start in range(len(text)):
             node = self._root
             for end in range(start, len(text)):
-                if text[end] not in node:
+                following = node.get(text[end])
+                if following is None:
                     break
-                node = node[text[end]]
+                node = following
                 if _END in node:
                     yield start, end + 1
 
