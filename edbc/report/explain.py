@@ -1,0 +1,331 @@
+"""Explaining a plan: what batches with what, what does not and why, and what that is worth.
+
+An *explanation* has two sources. The plan alone gives types, the policy's table, layouts, and the figures recorded
+when it was compiled. Running its model on one mini-batch (`edbc.report.observe`) adds counts, batches, bytes, times and
+the transitions of the state machine. The model runs only when its file is the one that the plan names by sha256;
+otherwise a note says why the second half is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edbc.errors import EdbcError
+from edbc.plan.plan import Plan
+from edbc.plan.reader import read_plan
+from edbc.report.layouts import CellLayout, cell_layout
+from edbc.report.signatures import Difference, near_pairs
+
+if TYPE_CHECKING:
+    from edbc.report.observe import Observation, Step
+
+SCHEMA = 1
+"""Version of the JSON form."""
+
+
+@dataclass(frozen=True)
+class TypeFacts:
+    """One type; what only a run tells is None without one."""
+
+    name: str
+    signature: str
+    source: str
+    generic: tuple[str, ...]
+    """Operations inside it that run by torch.vmap."""
+    lowering: str | None
+    """`native`, `torch` or `generic`."""
+    nodes: int | None = None
+    batches: int | None = None
+    least: int | None = None
+    """Length of the longest chain of dependent nodes: no schedule has fewer batches of this type."""
+    largest: int | None = None
+    seconds: float | None = None
+    moved_bytes: int | None = None
+    gathered_bytes: int | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """Nodes per batch."""
+        return None if not self.batches or self.nodes is None else self.nodes / self.batches
+
+
+@dataclass(frozen=True)
+class StateFacts:
+    """One state of the policy's table."""
+
+    number: int
+    state: str
+    action: str
+    visits: int | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """See the module's docstring. `str()` is text for terminals; notebooks show the page."""
+
+    name: str
+    plan: Plan
+    observed: Observation | None
+    notes: tuple[str, ...]
+    types: tuple[TypeFacts, ...]
+    apart: tuple[Difference, ...]
+    states: tuple[StateFacts, ...]
+    layouts: tuple[CellLayout, ...]
+
+    def text(self, width: int = 80) -> str:
+        """For a terminal of `width` columns."""
+        from edbc.report.text import explanation_text
+
+        return explanation_text(self, width)
+
+    def html(self) -> str:
+        """One page that needs nothing from the network."""
+        from edbc.report.page import explanation_page
+
+        return explanation_page(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        from edbc.report.page import explanation_fragment
+
+        return explanation_fragment(self)
+
+    @property
+    def comparison(self) -> dict[str, int]:
+        """Batches on one mini-batch: lower bound, this plan, the best schedule that search found, other policies."""
+        training = self.plan.policy.training
+        if self.observed is not None:
+            observed = self.observed
+            others = {kind: len(batches) for kind, batches in observed.schedules.items()}
+            return {"lower bound": observed.lower_bound, "this plan": len(observed.steps), **others}
+        known = {
+            "lower bound": training.get("lower_bound"),
+            "this plan": training.get("batches"),
+            **_recorded(training),
+        }
+        return {name: value for name, value in known.items() if isinstance(value, int)}
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as JSON's types."""
+        plan, observed = self.plan, self.observed
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "plan": self.name,
+            "model": {"path": plan.model.path, "sha256": plan.model.sha256, "config": plan.model.config},
+            "notes": list(self.notes),
+            "observed": None,
+            "types": [_type_json(facts) for facts in self.types],
+            "apart": [{"types": [d.first, d.second], "reason": d.reason} for d in self.apart],
+            "policy": {
+                "kind": plan.policy.kind,
+                "encoding": plan.policy.encoding,
+                "fallback": plan.policy.fallback,
+                "states": [{"state": s.state, "action": s.action, "visits": s.visits} for s in self.states],
+                "training": plan.policy.training,
+            },
+            "comparison": self.comparison,
+            "layouts": [_layout_json(layout) for layout in self.layouts],
+        }
+        if observed is not None:
+            content["observed"] = _observed_json(observed)
+            content["policy"]["transitions"] = [
+                {"from": a, "to": b, "count": n} for (a, b), n in observed.transitions.items()
+            ]
+        return content
+
+
+def _recorded(training: dict[str, Any]) -> dict[str, Any]:
+    """What the training record says of the beam and of other policies."""
+    beam = training.get("beam")
+    baselines = training.get("baselines")
+    return {
+        **({"beam": beam} if isinstance(beam, int) else {}),
+        **(baselines if isinstance(baselines, dict) else {}),
+    }
+
+
+def _type_json(facts: TypeFacts) -> dict[str, Any]:
+    content = {name: getattr(facts, name) for name in facts.__dataclass_fields__}
+    return {**content, "generic": list(facts.generic), "mean": facts.mean}
+
+
+def _layout_json(layout: CellLayout) -> dict[str, Any]:
+    return {
+        "cell": layout.name,
+        "operations": layout.num_operations,
+        "before": list(layout.before),
+        "after": list(layout.after),
+        "copies": layout.copies,
+        "misplaced": {"before": layout.misplaced_before, "after": layout.misplaced_after},
+        "batches": [
+            {
+                "operation": batch.operation,
+                "width": batch.width,
+                "operands": [
+                    {
+                        "role": o.role,
+                        "variables": list(o.variables),
+                        "in_place": {"before": o.in_place_before, "after": o.in_place_after},
+                    }
+                    for o in batch.operands
+                ],
+            }
+            for batch in layout.batches
+        ],
+    }
+
+
+def _observed_json(observed: Observation) -> dict[str, Any]:
+    names = [t.name for t in observed.types]
+    return {
+        "source": observed.source,
+        "instances": observed.instances,
+        "nodes": observed.num_nodes,
+        "batches": len(observed.steps),
+        "lower_bound": observed.lower_bound,
+        "table_steps": observed.table_steps,
+        "unseen_states": observed.unseen_states,
+        "backend": observed.backend,
+        "seconds": {
+            "construction": observed.construction_seconds,
+            "scheduling": observed.scheduling_seconds,
+            "execution": observed.execution_seconds,
+        },
+        "schedule": [
+            {
+                "type": names[step.kind],
+                "size": step.size,
+                "state": step.state,
+                "seconds": step.seconds,
+                "moved_bytes": step.moved_bytes,
+                "gathered_bytes": step.gathered_bytes,
+            }
+            for step in observed.steps
+        ],
+    }
+
+
+def explain_plan(name: str, plan: Plan, observed: Observation | None = None, notes: Sequence[str] = ()) -> Explanation:
+    """Explain a plan, with what a run of it showed if there was one."""
+    layouts = tuple(cell_layout(kind.name, plan.cells[kind.name]) for kind in plan.types)
+    return Explanation(
+        name,
+        plan,
+        observed,
+        tuple(notes),
+        _types(plan, observed, layouts),
+        tuple(near_pairs(plan.types)),
+        _states(plan, observed),
+        layouts,
+    )
+
+
+def _types(plan: Plan, observed: Observation | None, layouts: Sequence[CellLayout]) -> tuple[TypeFacts, ...]:
+    generic = {layout.name: layout.generic for layout in layouts}
+    known = [(t.name, t.signature, t.source) for t in plan.types]
+    if observed is None:
+        return tuple(TypeFacts(*row, generic[row[0]], "torch, in parts" if generic[row[0]] else None) for row in known)
+    steps: dict[int, list[Step]] = {}
+    for step in observed.steps:
+        steps.setdefault(step.kind, []).append(step)
+    unseen = [
+        (t.name, t.signature, t.source) for kind, t in enumerate(observed.types) if kind >= len(known) and kind in steps
+    ]
+    numbers = [*range(len(known)), *(kind for kind in steps if kind >= len(known))]
+    return tuple(
+        _observed_type(row, generic.get(row[0], ()), observed, kind, steps.get(kind, []))
+        for kind, row in zip(numbers, [*known, *unseen], strict=True)
+    )
+
+
+def _observed_type(
+    row: tuple[str, str, str], generic: tuple[str, ...], observed: Observation, kind: int, steps: Sequence[Step]
+) -> TypeFacts:
+    return TypeFacts(
+        *row,
+        generic,
+        observed.lowering.get(row[0]),
+        least=observed.least[kind] if kind < len(observed.least) else 0,
+        nodes=sum(s.size for s in steps),
+        batches=len(steps),
+        largest=max((s.size for s in steps), default=0),
+        seconds=sum(s.seconds for s in steps),
+        moved_bytes=sum(s.moved_bytes for s in steps),
+        gathered_bytes=sum(s.gathered_bytes for s in steps),
+    )
+
+
+def _states(plan: Plan, observed: Observation | None) -> tuple[StateFacts, ...]:
+    """The table, states of the mini-batch first and in the order of their first visit."""
+    table = plan.policy.table
+    visits: Counter[str] = Counter() if observed is None else Counter(step.state for step in observed.steps)
+    order = [*(state for state in visits if state in table), *(state for state in table if state not in visits)]
+    return tuple(
+        StateFacts(number, state, table[state], None if observed is None else visits[state])
+        for number, state in enumerate(order, 1)
+    )
+
+
+def explain_file(
+    path: str | Path, *, model: str | None = None, inputs: Sequence[str | Path] = (), run: bool = True
+) -> Explanation:
+    """Explain a plan file, or compile a model file in memory and explain that (which executes it).
+
+    `run` False leaves the model alone. Raises PlanError for a broken plan; a model that is missing, changed or broken
+    only leaves a note.
+    """
+    path = Path(path)
+    if path.suffix == ".py":
+        return _explain_model(path, inputs)
+    plan = read_plan(path)
+    if not run:
+        return explain_plan(path.name, plan, notes=["the model was not run, so counts and times are missing"])
+    try:
+        observed, notes = _run(plan, path, model, inputs)
+    except EdbcError as error:
+        return explain_plan(path.name, plan, notes=[f"the model was not run: {error}"])
+    return explain_plan(path.name, plan, observed, notes)
+
+
+def _run(plan: Plan, path: Path, model: str | None, inputs: Sequence[str | Path]) -> tuple[Observation, list[str]]:
+    from edbc.check import model_path, require_same_model
+    from edbc.modelfile import import_model_file
+    from edbc.report.observe import observe
+    from edbc.runtime.session import Net, check_requirements
+
+    file = model_path(path, plan, model)
+    require_same_model(plan, file)
+    check_requirements(plan.requirements)
+    imported = import_model_file(file)
+    config = imported.config(dict(plan.model.config))
+    count, seed = plan.trained_on.instances, plan.trained_on.seed
+    notes = []
+    if inputs:
+        instances = list(imported.load(list(inputs), config, limit=count))
+        source = f"the first {len(instances)} instances of {', '.join(Path(p).name for p in inputs)}"
+    else:
+        instances = imported.sample(count, seed, config)
+        source = f"{count} made-up instances (the model's sample, seed {seed})"
+        if plan.trained_on.source == "file":
+            names = ", ".join(f.name for f in plan.trained_on.files)
+            notes.append(f"the plan was trained on {names}; name it with --input to see its first mini-batch")
+    net = Net(plan, imported.build(config, plan.model.seed))
+    return observe(net, instances, source), notes
+
+
+def _explain_model(path: Path, inputs: Sequence[str | Path]) -> Explanation:
+    from edbc.compiler import compile_model
+    from edbc.report.observe import observe
+    from edbc.runtime.session import Net
+
+    compiled = compile_model(path, inputs=inputs, plan_folder=path.parent)
+    captured = compiled.captured
+    source = f"{len(captured.instances)} instances, compiled in memory"
+    observed = observe(Net(compiled.plan, captured.model), captured.instances, source)
+    return explain_plan(path.name, compiled.plan, observed, ["compiled in memory; nothing was written"])

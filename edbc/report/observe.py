@@ -1,0 +1,196 @@
+"""What a plan does with one mini-batch: its schedule, the states behind it, and where time and bytes go.
+
+The mini-batch runs once to warm up and REPEATS times with every batch timed alone, which is a little slower than
+running as usual; per batch the shortest time counts. Bytes are counted, not measured: *read* are all operand rows,
+*gathered* those of them that are not a contiguous run, *written* the outputs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edbc.graph import Graph, NodeType, ValueClass
+from edbc.schedule.policy import RULES, Policy, state_to_text
+from edbc.schedule.run import analysed, cheap_types, encoding_code, run
+
+if TYPE_CHECKING:
+    from edbc.runtime.session import Net, Prepared
+
+REPEATS = 3
+BASELINES = ("depth", "agenda", "sufficient", "critical")
+"""Fixed rules that a plan is shown beside."""
+SEARCH = "search"
+"""Name of the best schedule that a beam search finds."""
+MOST_SEARCHED = 20_000
+"""Nodes of the largest mini-batch that is searched: about a second."""
+RULE = "(rule)"
+"""State text of a batch that no state of the table chose."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch."""
+
+    kind: int
+    size: int
+    state: str
+    """The state in which the table chose it, or RULE."""
+    seconds: float
+    read_bytes: int
+    gathered_bytes: int
+    written_bytes: int
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One mini-batch under a plan."""
+
+    source: str
+    """`32 made-up instances (seed 0)`."""
+    instances: int
+    types: tuple[NodeType, ...]
+    steps: tuple[Step, ...]
+    least: tuple[int, ...]
+    """Per type the fewest batches that any schedule needs: its longest chain of dependent nodes."""
+    schedules: dict[str, tuple[tuple[int, int], ...]]
+    """What the plan is compared with; batches as (type, size)."""
+    lowering: dict[str, str]
+    """Per type `native`, `torch` or `generic`."""
+    backend: str
+    construction_seconds: float
+    scheduling_seconds: float
+    unseen_states: int
+
+    @property
+    def lower_bound(self) -> int:
+        """ED-Batch's Eq. 2."""
+        return sum(self.least)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the mini-batch."""
+        return sum(step.size for step in self.steps)
+
+    @property
+    def execution_seconds(self) -> float:
+        """All batches."""
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def table_steps(self) -> int:
+        """Batches that the policy's table chose."""
+        return sum(step.state != RULE for step in self.steps)
+
+    @property
+    def transitions(self) -> Counter[tuple[str, str]]:
+        """How often a state followed another."""
+        states = [step.state for step in self.steps]
+        return Counter(pairwise(states))
+
+
+def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
+    """Run a mini-batch and say what happened. Raises what `Net.run` raises."""
+    from edbc.runtime.session import Stats
+
+    net(instances)
+    stats = Stats()
+    timed = [_timed(net, net.prepare(instances, stats if i == 0 else None)) for i in range(REPEATS)]
+    prepared = timed[0][0]
+    graph, schedule = prepared.capture.graph, prepared.schedule
+    seconds = np.min([times for _, times in timed], axis=0) if schedule.num_batches else np.zeros(0)
+    states = states_of(graph, net.policy)
+    steps = tuple(
+        Step(kind, len(nodes), states[b], float(seconds[b]), *_bytes(prepared, b, kind, len(nodes)))
+        for b, (kind, nodes) in enumerate(schedule.batches())
+    )
+    return Observation(
+        source=source,
+        instances=len(instances),
+        types=graph.types,
+        steps=steps,
+        least=least_batches(graph),
+        schedules=other_schedules(graph),
+        lowering={graph.types[kind].name: _lowering(net, graph, kind) for kind in sorted({s.kind for s in steps})},
+        backend=str(getattr(net.backend, "name", "reference")),
+        construction_seconds=stats.seconds.construction,
+        scheduling_seconds=stats.seconds.scheduling,
+        unseen_states=schedule.unseen_states,
+    )
+
+
+def _timed(net: Net, prepared: Prepared) -> tuple[Prepared, list[float]]:
+    ends = []
+    started = time.perf_counter()
+    net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))
+    return prepared, np.diff([started, *ends]).tolist()
+
+
+def least_batches(graph: Graph) -> tuple[int, ...]:
+    """Per type its term of the lower bound."""
+    from edbc.schedule.analysis import analyse
+
+    below = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, False, True, False).below
+    return tuple(below.max(axis=0, initial=0).tolist())
+
+
+def other_schedules(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
+    """What the plan is compared with, as (type, size) per batch: a beam search, then the fixed rules."""
+    from edbc.schedule.search import beam
+
+    found = {SEARCH: beam(graph)} if 0 < graph.num_nodes <= MOST_SEARCHED else {}
+    found |= {kind: run(graph, Policy(kind)) for kind in BASELINES}
+    return {name: tuple((kind, len(nodes)) for kind, nodes in schedule.batches()) for name, schedule in found.items()}
+
+
+def states_of(graph: Graph, policy: Policy) -> list[str]:
+    """Per batch of the policy's schedule the state that chose it, or RULE."""
+    encoding = encoding_code(policy)
+    if encoding < 0:
+        return [RULE] * run(graph, policy).num_batches
+    from edbc.schedule.walk import walk
+
+    table, actions = policy.compiled
+    rows = walk(analysed(graph, policy), encoding, table, actions, RULES.index(policy.rule), cheap_types(graph))[3]
+    names = [kind.name for kind in graph.types]
+    texts = {
+        row: state_to_text(policy.encoding or "", tuple(table.words[row, : table.num_words[row]].tolist()), names)
+        for row in set(rows.tolist())
+        if row >= 0
+    }
+    return [texts.get(row, RULE) for row in rows.tolist()]
+
+
+def _bytes(prepared: Prepared, batch: int, kind: int, size: int) -> tuple[int, int, int]:
+    node_type, placement = prepared.capture.graph.types[kind], prepared.placement
+    items = int(placement.items[batch])
+    operands = [(items * row_bytes(c), int(placement.run[batch, k]) < 0) for k, c in enumerate(node_type.operands)]
+    written = size * sum(map(row_bytes, node_type.outputs))
+    return sum(n for n, _ in operands), sum(n for n, is_gathered in operands if is_gathered), written
+
+
+def row_bytes(value_class: ValueClass) -> int:
+    """Bytes of one value."""
+    from edbc.trace.values import torch_dtype
+
+    return value_class.size * torch_dtype(value_class.dtype).itemsize
+
+
+def _lowering(net: Net, graph: Graph, kind: int) -> str:
+    from edbc.runtime.reference import GenericKernel
+
+    kernel = net.kernel(kind)
+    if isinstance(kernel, GenericKernel):
+        return "generic"
+    return "native" if net.backend.runs_natively(graph.types[kind], kernel) else "torch"
