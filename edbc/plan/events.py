@@ -25,7 +25,7 @@ from edbc.errors import PlanError
 from edbc.plan.scalars import shorten
 
 MAX_BYTES = 12 << 20
-"""Some three times an honest plan of 50,000 states. One text of this size takes seven times its bytes for a moment."""
+"""Some four times an honest plan of 50,000 states. One text of this size takes seven times its bytes for a moment."""
 
 MAX_NODES = 300_000
 CHUNK = 1 << 16
