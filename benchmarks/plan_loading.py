@@ -2,8 +2,8 @@
 
     python benchmarks/plan_loading.py [--states 50000] [--repeat 5]
 
-Each row is read in processes of its own; time is the median of its processor time, memory the highest that the process held beyond what it
-held with edbc.plan imported (Linux only: VmHWM). The first row is the cost of the import itself.
+Each row is read in processes of its own; time is the median of its processor time, memory the highest that the process
+held beyond what it held with edbc.plan imported (Linux only: VmHWM). The first line is the cost of the import itself.
 """
 
 from __future__ import annotations
