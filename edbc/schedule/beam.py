@@ -19,6 +19,7 @@ from edbc.schedule.analysis import Dag
 from edbc.schedule.choice import PRODUCTIVE, Scratch, describe, new_scratch
 from edbc.schedule.engine import Frontier, execute, new_frontier, restart
 from edbc.schedule.native import native
+from edbc.schedule.tables import mix
 
 Hashes = NDArray[np.int64]
 TIE = 1 << 40
@@ -32,14 +33,6 @@ class Candidates(NamedTuple):
     parent: Ints
     action: Ints
     executed: Hashes
-
-
-@native
-def mix(value: int) -> np.int64:
-    """A well mixed 64-bit number from any other."""
-    mixed = (np.int64(value) + np.int64(1)) * np.int64(-7046029254386353131)
-    mixed = (mixed ^ (mixed >> np.int64(31))) * np.int64(-4658895280553007687)
-    return mixed ^ (mixed >> np.int64(29))
 
 
 class Walks(NamedTuple):

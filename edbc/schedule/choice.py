@@ -16,6 +16,7 @@ most        |Frontier_a(G)|
 agenda      - mean depth of the unexecuted nodes of type a; types without a matrix product first on a tie
             (Neubig et al., "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017, section 3.2)
 sufficient  |Frontier_a(G)| / |Frontier(G^a)|, the second term of ED-Batch's Eq. 1
+random      a hash of the type and of how many of its nodes have run and are ready: a yardstick for the others
 chains      (8) without its last term
 critical    (8)
 ==========  ==================================================================================================
@@ -43,9 +44,10 @@ from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
 from edbc.schedule.engine import Frontier
 from edbc.schedule.native import native
+from edbc.schedule.tables import mix
 
 BASE, MAX, SORT, PHASE, CRITICAL, RANK = range(6)
-MOST, AGENDA, SUFFICIENT, CHAINS, CRITICAL_PATH = range(5)
+MOST, AGENDA, SUFFICIENT, RANDOM, CHAINS, CRITICAL_PATH = range(6)
 PRODUCTIVE, HOLDS, BLOCKS = 1, 2, 4
 BITS = 8
 """A word of an encoding with bits is `type * BITS + bits`."""
@@ -127,6 +129,8 @@ def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Int
                 best = a
         elif rule == SUFFICIENT:
             score = count / frontier.same_size[a]
+        elif rule == RANDOM:
+            score = float(mix((a * len(dag.node_type) + frontier.head[a]) * len(dag.node_type) + count))
         elif rule == CHAINS:
             score = float(scratch.score[a])
         elif rule == CRITICAL_PATH:

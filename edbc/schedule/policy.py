@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 State = tuple[int, ...]
 
-RULES = ("most", "agenda", "sufficient", "chains", "critical")
+RULES = ("most", "agenda", "sufficient", "random", "chains", "critical")
 """Fixed rules in the order of their codes in choice.py."""
 KINDS = ("fsm", "depth", *RULES)
 ENCODINGS = ("base", "max", "sort", "phase", "critical", "rank")

@@ -86,3 +86,11 @@ def insert(table: Table, slot: int, words: Ints, size: int) -> int:
     table.words[row, :size] = words[:size]
     table.num_words[row] = size
     return row
+
+
+@native
+def mix(value: int) -> np.int64:
+    """A well mixed 64-bit number from any other."""
+    mixed = (np.int64(value) + np.int64(1)) * np.int64(-7046029254386353131)
+    mixed = (mixed ^ (mixed >> np.int64(31))) * np.int64(-4658895280553007687)
+    return mixed ^ (mixed >> np.int64(29))

@@ -1,0 +1,154 @@
+"""The native engine against the plain-Python reference, and the analysis against definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import graphs, random_graph, random_lattice_graph, swapped_trees_graph
+
+from edbc.graph import Graph
+from edbc.schedule.analysis import analyse
+from edbc.schedule.check import check_schedule
+from edbc.schedule.choice import describe, new_scratch
+from edbc.schedule.engine import execute, new_frontier, restart
+from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, RULES, Policy
+from edbc.schedule.reference import ReferenceFrontier, run_reference
+from edbc.schedule.run import lower_bound, run
+from edbc.schedule.schedule import Schedule
+from edbc.schedule.train import cover
+
+QUICK = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def batches_of(schedule: Schedule) -> list[tuple[int, list[int]]]:
+    """The batches with their nodes in ascending order."""
+    return [(kind, sorted(nodes.tolist())) for kind, nodes in schedule.batches()]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "fsm"])
+@QUICK
+@given(graph=graphs())
+def test_fixed_rules_equal_the_reference(kind: str, graph: Graph) -> None:
+    """Every rule gives the reference's batches, node by node."""
+    schedule = run(graph, Policy(kind))
+
+    check_schedule(graph, schedule)
+    assert batches_of(schedule) == batches_of(run_reference(graph, Policy(kind)))
+    assert (schedule.table_steps, schedule.unseen_states) == (0, 0)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@QUICK
+@given(graph=graphs(), seed=st.integers(0, 1000))
+def test_tables_equal_the_reference(encoding: str, graph: Graph, seed: int) -> None:
+    """Over every encoding, a table learned on half the states gives the reference's batches and unseen states."""
+    fallback = FALLBACK.get(encoding, "chains")
+    full = cover(Policy("fsm", encoding, fallback), [graph, random_graph(seed, 20, graph.num_types)])
+    rng = np.random.default_rng(seed)
+    half = {state: action for state, action in full.table.items() if rng.random() < 0.5}
+    policy = Policy("fsm", encoding, fallback, half)
+    schedule, expected = run(graph, policy), run_reference(graph, policy)
+
+    check_schedule(graph, schedule)
+    assert batches_of(schedule) == batches_of(expected)
+    assert (schedule.table_steps, schedule.unseen_states) == (expected.table_steps, expected.unseen_states)
+
+
+@QUICK
+@given(graph=graphs(), seed=st.integers(0, 1000))
+def test_bookkeeping_equals_its_definitions_on_random_walks(graph: Graph, seed: int) -> None:
+    """After every batch of a random walk, frontiers, pending nodes, bound and scores are those of the definitions."""
+    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, True, True, True)
+    frontier, scratch, slow = new_frontier(dag), new_scratch(graph.num_types), ReferenceFrontier(graph)
+    restart(dag, frontier)
+    rng = np.random.default_rng(seed)
+    while len(slow.executed) < graph.num_nodes:
+        describe(frontier, scratch)
+        ready = slow.ready_types()
+
+        assert np.flatnonzero(frontier.head < frontier.tail).tolist() == ready
+        assert scratch.top.tolist() == slow.bound()
+        for a in ready:
+            assert sorted(frontier.ready[frontier.head[a] : frontier.tail[a]].tolist()) == slow.ready(a)
+            assert frontier.same_size[a] == len(slow.pending(a))
+            assert bool(scratch.bits[a] & 1) == slow.is_productive(a)
+            assert scratch.score[a] == slow.score("chains", a)
+        chosen = int(rng.choice(ready))
+        slow.executed |= set(slow.ready(chosen))
+        execute(dag, frontier, chosen)
+
+
+@QUICK
+@given(graph=graphs())
+def test_lower_bound_is_the_sum_of_longest_chains(graph: Graph) -> None:
+    """`lower_bound` is Eq. 2 by definition, and no rule goes below it."""
+    assert lower_bound(graph) == sum(ReferenceFrontier(graph).bound())
+    assert all(run(graph, Policy(rule)).num_batches >= lower_bound(graph) for rule in RULES)
+
+
+@QUICK
+@given(graph=graphs())
+def test_sufficient_types_are_productive(graph: Graph) -> None:
+    """Where all of Frontier(G^a) is ready, running it lowers the bound (engine.py, 4)."""
+    slow = ReferenceFrontier(graph)
+    sufficient = [a for a in slow.ready_types() if slow.ready(a) == slow.pending(a)]
+
+    assert all(slow.is_productive(a) for a in sufficient)
+
+
+def test_same_type_graph_stays_linear() -> None:
+    """1,000 a -> 1 b -> 1,000 a: 2,000 entries and one join stand for a million pairs."""
+    nodes = [("a", [])] * 1000 + [("b", list(range(1000)))] + [("a", [1000])] * 1000
+    graph = Graph.build(["a", "b"], nodes)
+    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, 2, False, True, True)
+
+    assert len(dag.same_left) == graph.num_nodes + 1
+    assert len(dag.same_users) == 2000
+    assert run(graph, Policy("sufficient")).batch_type.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("kind", ["agenda", "depth", "sufficient", "chains", "critical"])
+def test_an_empty_graph_has_an_empty_schedule(kind: str) -> None:
+    """No instances: no batches, and no division by zero."""
+    schedule = run(Graph.build(["a"], []), Policy(kind))
+
+    assert schedule.num_batches == 0
+    check_schedule(schedule.graph, schedule)
+    assert lower_bound(schedule.graph) == 0
+
+
+def test_repeated_operands_release_their_user_once() -> None:
+    """x + x: the user is ready when x has run, and runs once."""
+    graph = Graph.build(["x", "sum"], [("x", []), ("sum", [0, 0])])
+
+    assert run(graph, Policy("critical")).nodes.tolist() == [0, 1]
+
+
+def test_runs_are_deterministic() -> None:
+    """Two runs give the same arrays."""
+    graph = random_lattice_graph(3, 30, 4)
+    first, second = (run(graph, Policy("critical")) for _ in range(2))
+
+    assert first.nodes.tolist() == second.nodes.tolist()
+    assert first.batch_ptr.tolist() == second.batch_ptr.tolist()
+
+
+def test_unseen_states_use_the_fallback_and_are_counted() -> None:
+    """An empty table sees nothing: every batch is the fallback's, and the schedule says so."""
+    graph = swapped_trees_graph()
+    schedule = run(graph, Policy("fsm", "base", "chains", {}))
+
+    assert batches_of(schedule) == batches_of(run(graph, Policy("chains")))
+    assert schedule.unseen_states == schedule.num_batches
+    assert schedule.table_steps == 0
+
+
+def test_states_with_an_unknown_type_are_unseen() -> None:
+    """A type appended after the plan's types makes every state that contains it unseen, and only those."""
+    known = Graph.build(["a", "b"], [("a", []), ("b", [0])])
+    policy = cover(Policy("fsm", "base", "chains"), [known])
+    schedule = run(Graph.build(["a", "b", "new"], [("a", []), ("b", [0]), ("new", [1])]), policy)
+
+    assert (schedule.table_steps, schedule.unseen_states) == (2, 1)

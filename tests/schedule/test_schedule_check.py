@@ -1,0 +1,99 @@
+"""The schedule checker refuses every way in which a schedule can be wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import graphs
+
+from edbc.errors import ScheduleError
+from edbc.graph import Graph
+from edbc.schedule.check import check_schedule
+from edbc.schedule.schedule import Schedule
+
+
+def schedule_of(graph: Graph, batches: list[tuple[int, list[int]]]) -> Schedule:
+    """A schedule from a list of batches."""
+    return Schedule(
+        graph,
+        np.array([kind for kind, _ in batches], np.int32),
+        np.cumsum([0, *(len(nodes) for _, nodes in batches)]).astype(np.int32),
+        np.array([node for _, nodes in batches for node in nodes], np.int32),
+    )
+
+
+GRAPH = Graph.build(["leaf", "out"], [("leaf", []), ("leaf", []), ("out", [0]), ("out", [1])])
+
+
+def test_a_right_schedule_passes() -> None:
+    """Leaves, then outputs."""
+    check_schedule(GRAPH, schedule_of(GRAPH, [(0, [1, 0]), (1, [2, 3])]))
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([(0, [0, 1]), (1, [2])], "node 3: expected in exactly one batch, got none"),
+        ([(0, [0, 1]), (1, [2, 3, 2])], "batch 1: node 2 has already run in batch 1"),
+        ([(0, [0, 1]), (1, [2, 3]), (0, [0])], "batch 2: node 0 has already run in batch 0"),
+        ([(0, [0, 1]), (1, [2, 4])], "batch 1: node 4 is not in the graph, which has 4 nodes"),
+        ([(0, [0, 1, 2]), (1, [3])], "batch 0: expected nodes of type leaf, got node 2 of type out"),
+        ([(0, [0]), (1, [2, 3]), (0, [1])], r"batch 1: node 3 reads node 1 before it is computed \(batch 2\)"),
+        ([(0, [0, 1]), (1, []), (1, [2, 3])], "batch 1: expected at least one node, got none"),
+    ],
+    ids=["missing", "twice in a batch", "twice", "outside", "mixed types", "order", "empty"],
+)
+def test_each_fault_is_named(batches: list[tuple[int, list[int]]], message: str) -> None:
+    """The message names the batch and the node."""
+    with pytest.raises(ScheduleError, match=message):
+        check_schedule(GRAPH, schedule_of(GRAPH, batches))
+
+
+def test_bounds_that_do_not_fit_are_refused() -> None:
+    """`batch_ptr` must have one entry more than batches and end at n."""
+    right = schedule_of(GRAPH, [(0, [0, 1]), (1, [2, 3])])
+
+    with pytest.raises(ScheduleError, match="expected 3 batch bounds for 2 batches, got 2"):
+        check_schedule(GRAPH, Schedule(GRAPH, right.batch_type, right.batch_ptr[:2], right.nodes))
+    with pytest.raises(ScheduleError, match="expected batch bounds from 0 to 3, got 0 to 4"):
+        check_schedule(GRAPH, Schedule(GRAPH, right.batch_type, right.batch_ptr, right.nodes[:3]))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(graph=graphs(), data=st.data())
+def test_moving_a_node_before_its_operand_is_refused(graph: Graph, data: st.DataObject) -> None:
+    """One node per batch in program order passes; with a node moved before its operand it does not."""
+    order = list(range(graph.num_nodes))
+    check_schedule(graph, schedule_of(graph, [(int(graph.node_type[v]), [v]) for v in order]))
+    users = [v for v in order if any(u >= 0 for u, _ in graph.operands_of(v))]
+    if not users:
+        return
+    node = data.draw(st.sampled_from(users))
+    operand = max(u for u, _ in graph.operands_of(node))
+    order.remove(node)
+    order.insert(order.index(operand), node)
+
+    with pytest.raises(ScheduleError, match=f"node {node} reads node {operand}"):
+        check_schedule(graph, schedule_of(graph, [(int(graph.node_type[v]), [v]) for v in order]))
+
+
+def test_the_checker_and_the_runner_import_only_what_they_need() -> None:
+    """Checking loads no engine; running loads neither training nor search."""
+    loaded = [
+        set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+        for code in (
+            "import sys, edbc.schedule.check; print(*sys.modules)",
+            "import sys\nfrom edbc.graph import Graph\nfrom edbc.schedule.policy import Policy\n"
+            "from edbc.schedule.run import run\nrun(Graph.build(['a'], [('a', [])]), Policy('critical'))\n"
+            "print(*sys.modules)",
+        )
+    ]
+
+    assert not {"edbc.schedule.engine", "edbc.schedule.run", "numba"} & loaded[0]
+    assert "edbc.schedule.engine" in loaded[1]
+    assert not {f"edbc.schedule.{name}" for name in ("train", "qlearn", "search", "beam")} & loaded[1]

@@ -1,0 +1,232 @@
+"""Q-learning: its update by hand, determinism, and what the learned policies are worth."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import yaml
+from strategies import chain_graph, random_lattice_graph, random_tree_graph, swapped_trees_graph
+
+from edbc.graph import Graph
+from edbc.schedule.analysis import analyse
+from edbc.schedule.check import check_schedule
+from edbc.schedule.engine import new_frontier
+from edbc.schedule.policy import ENCODINGS, Policy, State
+from edbc.schedule.qlearn import Memory, Settings, learn, new_memory
+from edbc.schedule.reference import ReferenceFrontier
+from edbc.schedule.run import lower_bound, run
+from edbc.schedule.search import exact
+from edbc.schedule.train import BASELINES, Hyper, select, train
+
+LATTICES = [random_lattice_graph(seed, 16, 4) for seed in range(3)]
+UNSEEN = [random_lattice_graph(seed, 16, 4) for seed in range(10, 13)]
+
+
+def learned_values(graph: Graph, trials: int, **settings: float) -> dict[State, list[float]]:
+    """Q over E_base after some greedy trials."""
+    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, True, True, True)
+    memory: Memory = new_memory(graph.num_types, 256)
+    chosen = {"exploration": 0.0, "rate": 0.5, "n": 1, "alpha": 0.0, "prior": 0.0, "potential": 0.0} | settings
+    ran = learn(
+        dag,
+        new_frontier(dag),
+        memory,
+        Settings(
+            0,
+            chosen["exploration"],
+            chosen["rate"],
+            int(chosen["n"]),
+            chosen["alpha"],
+            chosen["prior"],
+            chosen["potential"],
+        ),
+        np.ones(graph.num_types),
+        trials,
+        np.array([0], np.int64),
+    )
+    assert ran == trials
+    table = memory.table
+    return {
+        tuple(table.words[row, : table.num_words[row]].tolist()): memory.q[row].tolist() for row in range(table.used[0])
+    }
+
+
+CHAIN = chain_graph(["abc"])
+NOT_READY = float("-inf")
+
+
+def test_one_step_updates_by_hand() -> None:
+    """Three states in a chain, rate 1/2: values are negative and bootstrap from the next state's maximum."""
+    once, twice = learned_values(CHAIN, 1), learned_values(CHAIN, 2)
+
+    assert once == {
+        (0,): [-0.5, NOT_READY, NOT_READY],  # 1/2 x (-1 + 0)
+        (1,): [NOT_READY, -0.5, NOT_READY],
+        (2,): [NOT_READY, NOT_READY, -0.5],
+    }
+    assert twice == {
+        (0,): [-0.5 + 0.5 * (-1 - 0.5 + 0.5), NOT_READY, NOT_READY],  # the target holds the next state's -0.5
+        (1,): [NOT_READY, -0.5 + 0.5 * (-1 - 0.5 + 0.5), NOT_READY],
+        (2,): [NOT_READY, NOT_READY, -0.5 + 0.5 * (-1 + 0.5)],
+    }
+
+
+def test_n_step_updates_by_hand() -> None:
+    """With n = 2 the first state's target is two rewards and the maximum of the third state."""
+    values = learned_values(CHAIN, 1, n=2)
+
+    assert [max(values[(a,)]) for a in range(3)] == [0.5 * (-2 + 0), 0.5 * -2, 0.5 * -1]
+
+
+def test_reward_has_the_second_term_of_equation_1() -> None:
+    """alpha adds |Frontier_a(G)| / |Frontier(G^a)|: at the start one of two b, then all."""
+    graph = chain_graph(["ab", "b"])
+    values = learned_values(graph, 1, alpha=0.5)
+
+    assert values[(0, 1)][0] == 0.5 * (-1 + 0.5)
+    assert values[(1,)][1] == 0.5 * (-1 + 0.5)
+    assert values[(0, 1)][1] == 0.0
+
+
+def test_the_potential_makes_productive_batches_free() -> None:
+    """Along a chain every batch is productive, so with the potential no batch costs anything."""
+    values = learned_values(CHAIN, 3, potential=1.0)
+
+    assert [max(values[(a,)]) for a in range(3)] == [0.0, 0.0, 0.0]
+
+
+def test_trees_reach_the_lower_bound() -> None:
+    """Every encoding learns trees to the bound, and keeps it on trees that it has not seen."""
+    graphs = [random_tree_graph(seed, 20, 8) for seed in range(4)]
+    unseen = [random_tree_graph(seed, 30, 16) for seed in range(20, 24)]
+    for encoding in ("base", "sort", "critical", "rank"):
+        result = train(graphs, encoding=encoding, trials=200)
+
+        assert result.record["batches"] == result.record["lower_bound"]
+        assert [run(g, result.policy).num_batches for g in unseen] == [lower_bound(g) for g in unseen]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_training_is_deterministic(encoding: str) -> None:
+    """Equal arguments give equal tables and records; another seed explores otherwise."""
+    first, second = (train(LATTICES, encoding=encoding, seed=3, trials=150, validation=UNSEEN) for _ in range(2))
+
+    assert first == second
+    assert list(first.policy.table.items()) == list(second.policy.table.items())
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_records_are_plain_and_true(encoding: str) -> None:
+    """A record survives YAML, and its figures are what running the policy gives."""
+    result = train(LATTICES, encoding=encoding, trials=100, validation=UNSEEN)
+    record = result.record
+
+    assert yaml.safe_load(yaml.safe_dump(dict(record))) == record
+    assert record["batches"] == sum(run(g, result.policy).num_batches for g in LATTICES)
+    assert record["lower_bound"] == sum(lower_bound(g) for g in LATTICES)
+    assert record["baselines"] == {k: sum(run(g, Policy(k)).num_batches for g in LATTICES) for k in BASELINES}
+
+
+def test_tables_hold_reached_states_only() -> None:
+    """Every state of the table is met on a training or validation graph, and none is unseen there."""
+    policy = train(LATTICES, encoding="critical", trials=100, validation=UNSEEN).policy
+    met = set()
+    for graph in (*LATTICES, *UNSEEN):
+        slow = ReferenceFrontier(graph)
+        while len(slow.executed) < graph.num_nodes:
+            state = slow.encode("critical")
+            met.add(state)
+            slow.executed |= set(slow.ready(policy.table[state]))
+
+    assert met == set(policy.table)
+
+
+def test_progress_is_reported_every_50_trials() -> None:
+    """The callback sees trials, the best batches so far, never more than before, and the bound."""
+    seen: list[tuple[int, int, int]] = []
+    result = train(LATTICES, encoding="sort", trials=120, progress=lambda *args: seen.append(args))
+
+    assert [trials for trials, _, _ in seen] == [50, 100, 120]
+    assert [best for _, best, _ in seen] == sorted((best for _, best, _ in seen), reverse=True)
+    assert all(bound == result.record["lower_bound"] for _, _, bound in seen)
+
+
+def test_training_stops_at_the_bound() -> None:
+    """A chain is solved by the first table; no further trials are run."""
+    assert train([CHAIN], encoding="base", trials=1000).record["trials"] == 50
+
+
+def test_selection_never_loses_to_a_heuristic() -> None:
+    """On the training graphs, the selected policy needs no more batches than the best baseline."""
+    result = select(LATTICES, UNSEEN, seeds=(0, 1), trials=150)
+    compared = result.record["compared"]
+
+    assert result.record["batches"] <= min(result.record["baselines"].values())
+    assert {entry["encoding"] for entry in compared} >= {*ENCODINGS, "chains"}
+    allowed = [e for e in compared if e["batches"] <= min(result.record["baselines"].values())]
+    assert sum(run(g, result.policy).num_batches for g in UNSEEN) == min(e["validation"] for e in allowed)
+
+
+def test_schedules_of_learned_policies_are_legal() -> None:
+    """Every encoding's policy gives schedules that the checker accepts, on graphs that it has not seen."""
+    for encoding in ENCODINGS:
+        policy = train(LATTICES, encoding=encoding, trials=100).policy
+        for graph in UNSEEN:
+            check_schedule(graph, run(graph, policy))
+
+
+def tables_over_base(graph: Graph) -> list[dict[State, int]]:
+    """Every table over E_base that differs on a state where there is a choice."""
+    types = range(graph.num_types)
+    states = [s for size in types for s in itertools.combinations(types, size + 1)]
+    return [dict(zip(states, actions, strict=True)) for actions in itertools.product(*states)]
+
+
+def test_no_base_table_solves_swapped_trees() -> None:
+    """Appendix A.4: of all tables over E_base none is optimal on two trees with swapped types in sequence."""
+    graph = swapped_trees_graph(3)
+    best = exact(graph).num_batches
+    reachable = {(0,), (1,), (2,), (3,), (1, 2)}
+    tables = {
+        tuple(sorted((s, a) for s, a in table.items() if s in reachable)): table for table in tables_over_base(graph)
+    }
+    schedules = [run(graph, Policy("fsm", "base", "chains", table)) for table in tables.values()]
+
+    assert all(schedule.unseen_states == 0 for schedule in schedules)
+    assert min(schedule.num_batches for schedule in schedules) > best == lower_bound(graph)
+
+
+@pytest.mark.parametrize("encoding", ["phase", "critical", "rank"])
+def test_phase_and_critical_bits_solve_swapped_trees(encoding: str) -> None:
+    """The same example is learned to the optimum with the phase (the paper's remedy) and with chain bits."""
+    graph = swapped_trees_graph(4)
+    result = train([graph], encoding=encoding, trials=300, hyper=Hyper(prior=0.0))
+
+    assert run(graph, result.policy).num_batches == exact(graph).num_batches
+    assert run(graph, result.policy).unseen_states == 0
+
+
+def test_costs_change_the_schedule() -> None:
+    """abab and baba: 5 batches however chosen, but which letter runs three times follows the costs."""
+    graph = chain_graph(["abab", "baba"])
+    dear_a = train([graph], encoding="sort", trials=400, cost=[10.0, 1.0], hyper=Hyper(exploration=0.3))
+    dear_b = train([graph], encoding="sort", trials=400, cost=[1.0, 10.0], hyper=Hyper(exploration=0.3))
+    count_a, count_b = (np.bincount(run(graph, r.policy).batch_type).tolist() for r in (dear_a, dear_b))
+
+    assert count_a == [2, 3]
+    assert count_b == [3, 2]
+    assert dear_a.record["cost"] == dear_b.record["cost"] == 23.0
+
+
+def test_memory_grows_without_losing_values() -> None:
+    """A table that starts with too little room ends equal to one that had enough."""
+    graph = LATTICES[0]
+    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, True, True, True)
+    small, large = new_memory(graph.num_types, 4), new_memory(graph.num_types, 4096)
+    settings = Settings(2, 0.2, 0.1, 5, 0.2, 0.5, 1.0)
+    arguments = (settings, np.ones(graph.num_types), 10, np.array([1], np.int64))
+
+    assert learn(dag, new_frontier(dag), small, *arguments) == 0
+    assert learn(dag, new_frontier(dag), large, *arguments) == 10
