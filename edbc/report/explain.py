@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from edbc.errors import EdbcError
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
+from edbc.report.figures import share
 from edbc.report.layouts import CellLayout, cell_layout
 from edbc.report.signatures import Difference, near_pairs
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """Version of the JSON form."""
+
+
+FIGURES = ("nodes", "batches", "least", "mean", "largest", "time", "bytes", "runs")
+"""Columns of `Explanation.figures`."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,21 @@ class Explanation:
     apart: tuple[Difference, ...]
     states: tuple[StateFacts, ...]
     layouts: tuple[CellLayout, ...]
+
+    def figures(self, facts: TypeFacts) -> list[str]:
+        """What a run says of a type, as words: see FIGURES."""
+        if facts.nodes is None:
+            return ["-"] * len(FIGURES)
+        return [
+            f"{facts.nodes:,}",
+            f"{facts.batches:,}",
+            f"{facts.least:,}",
+            f"{facts.mean:.1f}" if facts.mean is not None else "-",
+            f"{facts.largest:,}",
+            share(facts.seconds or 0, sum(t.seconds or 0 for t in self.types)),
+            share(facts.moved_bytes or 0, sum(t.moved_bytes or 0 for t in self.types)),
+            facts.lowering or "-",
+        ]
 
     def text(self, width: int = 80) -> str:
         """For a terminal of `width` columns."""

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from edbc.report.explain import Explanation, TypeFacts
+from edbc.report.explain import FIGURES, Explanation
 from edbc.report.figures import count, share, size_text, time_text
 from edbc.report.layouts import CellBatch, CellLayout, Operand
 
@@ -54,10 +54,8 @@ def _head(e: Explanation, width: int) -> Iterator[str]:
 def _types(e: Explanation, width: int) -> Iterator[str]:
     yield "WHAT BATCHES TOGETHER: nodes of one type, whatever instance they come from"
     if e.observed is not None:
-        seconds = sum(t.seconds or 0 for t in e.types)
-        moved = sum(t.moved_bytes or 0 for t in e.types)
-        header = ["type", "nodes", "batches", "least", "mean", "largest", "time", "bytes", "runs"]
-        yield from _table([header, *(_type_row(t, seconds, moved) for t in e.types)], width, right=range(1, 8))
+        rows = [[t.name, *e.figures(t)] for t in e.types]
+        yield from _table([["type", *FIGURES], *rows], width, right=range(1, len(FIGURES)))
         yield from _wrapped(
             "least: the longest chain of nodes that wait for each other; no schedule needs fewer", width, "  "
         )
@@ -67,20 +65,6 @@ def _types(e: Explanation, width: int) -> Iterator[str]:
         yield from _wrapped(f"{facts.name}{source}: {facts.signature}", width, "  ")
         if facts.generic:
             yield from _wrapped(f"by torch.vmap inside: {', '.join(facts.generic)}", width, "    ")
-
-
-def _type_row(facts: TypeFacts, seconds: float, moved: int) -> list[str]:
-    return [
-        facts.name,
-        f"{facts.nodes:,}",
-        f"{facts.batches:,}",
-        f"{facts.least:,}",
-        f"{facts.mean:.1f}" if facts.mean is not None else "-",
-        f"{facts.largest:,}",
-        share(facts.seconds or 0, seconds),
-        share(facts.moved_bytes or 0, moved),
-        facts.lowering or "-",
-    ]
 
 
 def _apart(e: Explanation, width: int) -> Iterator[str]:
