@@ -24,7 +24,21 @@ from edbc.trace.table import SharedRef, View
 if TYPE_CHECKING:
     import networkx as nx
 
-UNARY = ("sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "abs", "square", "reciprocal", "gelu", "silu", "softplus")
+UNARY = (
+    "sigmoid",
+    "tanh",
+    "relu",
+    "neg",
+    "exp",
+    "log",
+    "sqrt",
+    "abs",
+    "square",
+    "reciprocal",
+    "gelu",
+    "silu",
+    "softplus",
+)
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
 ELEMENTWISE = frozenset((*UNARY, *BINARY, "sum"))
 

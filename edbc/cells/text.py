@@ -18,7 +18,9 @@ def cell_lines(cell: CellGraph) -> tuple[str, ...]:
     for number, name in enumerate(cell.outputs):
         outputs.setdefault(name, []).append(number)
     parameters = _parameter_names(cell)
-    lines = [f"{name} = input({_joined([f'index={i}'], outputs.get(name))})" for i, (name, _) in enumerate(cell.operands)]
+    lines = [
+        f"{name} = input({_joined([f'index={i}'], outputs.get(name))})" for i, (name, _) in enumerate(cell.operands)
+    ]
     lines += [
         f"{name} = parameter(name={_quoted(repr(ref).removeprefix(cell.prefix))})" for ref, name in parameters.items()
     ]

@@ -7,9 +7,11 @@ output each. Everything else is renumbering, vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -17,11 +19,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edbc.errors import UnsupportedError
-from edbc.graph import Graph, ValueClass
-from edbc.trace.deep import run_deep
-from edbc.trace.recorder import Recorder, Recording, call_user_code
+from edbc.graph import Graph, NodeType
+from edbc.trace.forward import record
+from edbc.trace.lazy import Extreme
+from edbc.trace.recorder import Recorder, Recording
+from edbc.trace.shapes import flat
 from edbc.trace.table import Source, TypeTable
-from edbc.trace.values import Rows, Shared, Slot, Value
+from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value
 
 Ints = NDArray[np.int64]
 
@@ -59,28 +63,7 @@ def capture(shadow: nn.Module, recorder: Recorder, instances: Iterable[Any]) -> 
     Raises UnsupportedError (with the user's file and line) for what cannot be batched; an exception of the user's code
     passes with a note that names the instance.
     """
-    batch = list(instances)
-    return build(run_deep(lambda: record(shadow, recorder, batch)))
-
-
-def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
-    """Run `forward` for each instance; see `capture`."""
-    recorder.begin()
-    forward: Callable[[Any], Any] = shadow.forward
-    results = []
-    for number, instance in enumerate(instances):
-        try:
-            results.append(forward(instance))
-        except RecursionError:
-            raise
-        except Exception as error:
-            raised = error
-            call_user_code(f"instance {number}", lambda error=raised: _raise(error))  # type: ignore[misc]
-    return recorder.finish(results)
-
-
-def _raise(error: Exception) -> None:
-    raise error
+    return build(record(shadow, recorder, list(instances)))
 
 
 def build(recording: Recording, fuse_sums: bool = True) -> Capture:
@@ -89,18 +72,18 @@ def build(recording: Recording, fuse_sums: bool = True) -> Capture:
     Without `fuse_sums` nodes are exactly what was recorded, an addition each (cells are read so).
     """
     table = recording.table
+    result_refs, result_slots, results = collect_results(recording.results)  # may record: whole parameters, rows
     entries = np.asarray(recording.entries, np.int64)
-    refs = np.asarray(recording.refs, np.int64)
-    of_entry = _entry_arrays(table)
+    of_entry = table.arrays()
     num_operands, num_outputs = of_entry.num_operands[entries], of_entry.num_outputs[entries]
     ptr = _offsets(num_operands)
     value_base = _offsets(num_outputs)
-    if len(refs) and (refs.max() >= value_base[-1] or refs.min() < -len(recording.external_source)):
-        raise UnsupportedError(
-            "the model used a tensor that an earlier mini-batch computed (kept on the model or on an instance); "
-            "clear such caches before each forward"
-        )
-    result_refs, result_slots, results = _collect_results(recording)
+    refs = _local(np.asarray(recording.refs, np.int64), recording, int(value_base[-1]), ptr)
+    result_refs = _local(result_refs, recording, int(value_base[-1]), None)
+    if recording.aborted != (0, 0):
+        entries, refs, result_refs = _without_aborted(recording, entries, refs, result_refs, ptr, value_base)
+        num_operands, num_outputs = of_entry.num_operands[entries], of_entry.num_outputs[entries]
+        ptr, value_base = _offsets(num_operands), _offsets(num_outputs)
     value_node = np.repeat(np.arange(len(entries)), num_outputs)
     node_type = of_entry.type_index[entries]
     is_sum = of_entry.is_sum[entries]
@@ -111,32 +94,58 @@ def build(recording: Recording, fuse_sums: bool = True) -> Capture:
         )
     operands, operand_output = _as_operands(refs, value_node, value_output)
     result_node, result_output = _as_operands(result_refs, value_node, value_output)
-    classes, external_class = _external_classes(recording.external_slot)
+    source = np.asarray(recording.external_source, np.int64)
     graph = Graph(
         table.graph_types(), _frozen(node_type), _frozen(ptr), _frozen(operands), _frozen(operand_output),
-        _frozen(external_class), classes,
+        _frozen(of_entry.source_class[source]), table.classes(),
     )  # fmt: skip
-    return Capture(graph, table.sources, np.asarray(recording.external_source, np.int64),
-                   np.asarray(recording.external_index, np.int64), recording.constants, result_node, result_output,
-                   result_slots, results)  # fmt: skip
+    return Capture(graph, table.sources, source, np.asarray(recording.external_index, np.int64), recording.constants,
+                   result_node, result_output, result_slots, results)  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class _EntryArrays:
-    type_index: Ints
-    num_operands: Ints
-    num_outputs: Ints
-    is_sum: NDArray[np.bool_]
+def _local(refs: Ints, recording: Recording, num_values: int, ptr: Ints | None) -> Ints:
+    """Refs counted from the start of the mini-batch. Raises UnsupportedError for one that is not of this mini-batch."""
+    internal = refs >= 0
+    local = np.where(internal, refs - recording.first_value, refs + recording.first_external)
+    foreign = np.where(internal, (local < 0) | (local >= num_values),
+                       (local >= 0) | (local < -len(recording.external_source)))  # fmt: skip
+    if foreign.any():
+        _refuse_foreign(recording, int(np.flatnonzero(foreign)[0]), ptr)
+    return local
 
 
-def _entry_arrays(table: TypeTable) -> _EntryArrays:
-    entries = table.entries
-    return _EntryArrays(
-        np.array([e.type_index for e in entries], np.int64),
-        np.array([e.num_operands for e in entries], np.int64),
-        np.array([len(e.output_slots) for e in entries], np.int64),
-        np.array([e.is_sum for e in entries], np.bool_),
+def _refuse_foreign(recording: Recording, at: int, ptr: Ints | None) -> NoReturn:
+    where = "a result"
+    if ptr is not None:
+        node = int(np.searchsorted(ptr, at, side="right")) - 1
+        table = recording.table
+        node_type = table.graph_types()[table.entries[int(np.asarray(recording.entries)[node])].type_index]
+        instance = int(np.searchsorted(recording.instance_ends, node, side="right"))
+        where = f"{node_type.source}: an operand of {node_type.name} (instance {instance})"
+    raise UnsupportedError(
+        f"{where} is a tensor that an earlier mini-batch computed, kept on the model or on an instance; clear such "
+        "caches at the start of forward, and return from forward what you want to read"
     )
+
+
+def _without_aborted(recording: Recording, entries: Ints, refs: Ints, result_refs: Ints, ptr: Ints,
+                     value_base: Ints) -> tuple[Ints, Ints, Ints]:  # fmt: skip
+    """Drop nodes of an aborted first attempt that nothing reads; rare, hence plain Python."""
+    first, last = recording.aborted
+    used = np.zeros(value_base[-1] + 1, np.bool_)  # the last place takes what externals mark
+    used[np.maximum(np.concatenate([refs[: ptr[first]], refs[ptr[last] :], result_refs]), -1)] = True
+    used[-1] = False
+    kept = np.ones(len(entries), np.bool_)
+    for node in range(last - 1, first - 1, -1):
+        kept[node] = used[value_base[node] : value_base[node + 1]].any()
+        if kept[node]:
+            read = refs[ptr[node] : ptr[node + 1]]
+            used[read[read >= 0]] = True
+    kept_value = np.repeat(kept, np.diff(value_base))
+    new_value = np.append(np.cumsum(kept_value) - 1, 0)
+    refs = refs[np.repeat(kept, np.diff(ptr))]
+    return entries[kept], np.where(refs >= 0, new_value[refs], refs), \
+        np.where(result_refs >= 0, new_value[result_refs], result_refs)  # fmt: skip
 
 
 def _offsets(counts: Ints) -> Ints:
@@ -158,12 +167,6 @@ def _as_operands(refs: Ints, value_node: Ints, value_output: Ints) -> tuple[Ints
     if not len(value_node):
         return refs, np.zeros_like(refs)
     return np.where(internal, value_node[safe], refs), np.where(internal, value_output[safe], 0)
-
-
-def _external_classes(slots: list[Slot]) -> tuple[tuple[ValueClass, ...], Ints]:
-    index_of: dict[ValueClass, int] = {}
-    numbers = [index_of.setdefault(slot.base, len(index_of)) for slot in slots]
-    return tuple(index_of), np.asarray(numbers, np.int64)
 
 
 def _fuse_sums(table: TypeTable, entries: Ints, node_type: Ints, is_sum: NDArray[np.bool_], ptr: Ints, refs: Ints,
@@ -188,30 +191,31 @@ def _fuse_sums(table: TypeTable, entries: Ints, node_type: Ints, is_sum: NDArray
     new_node = np.where(fused, fused_of_value // kernels.MAX_FIELDS, position[value_node])
     new_output = np.where(fused, fused_of_value % kernels.MAX_FIELDS, value_output)
     new_type = node_type[kept].copy()
-    _retype_merged(table, entries, kept, leader, num_fields, new_type)
+    _retype_merged(table, entries, kept, leader, field, num_fields, new_type)
     return new_type, new_ptr, new_refs, new_node, new_output
 
 
-def _retype_merged(table: TypeTable, entries: Ints, kept: Ints, leader: Ints, num_fields: Ints, new_type: Ints) -> None:
+def _retype_merged(table: TypeTable, entries: Ints, kept: Ints, leader: Ints, field: Ints, num_fields: Ints,
+                   new_type: Ints) -> None:  # fmt: skip
     """Give sums of several fields the type that says so, one per combination of classes."""
     merged = np.flatnonzero(num_fields[kept] > 1)
     if not len(merged):
         return
-    members: dict[int, list[int]] = {int(kept[i]): [] for i in merged}
-    for v in np.flatnonzero(leader >= 0):
-        if int(leader[v]) in members:
-            members[int(leader[v])].append(int(v))
-    type_of_fields: dict[tuple[int, ...], int] = {}
-    for i in merged:
-        fields = tuple(int(entries[v]) for v in members[int(kept[i])])
-        if fields not in type_of_fields:
-            classes = tuple(table.entries[e].output_slots[0].base for e in fields)
-            source = table.graph_types()[table.entries[fields[0]].type_index].source
-            type_of_fields[fields] = table.add_type("sum", "sum", classes, classes, variadic=True, source=source)
-        new_type[i] = type_of_fields[fields]
+    members = np.flatnonzero(leader >= 0)
+    members = members[num_fields[leader[members]] > 1]
+    fields = np.full((len(leader), int(num_fields.max())), -1, np.int64)
+    fields[leader[members], field[members]] = table.arrays().output_class[entries[members]]
+    kinds, kind_of = np.unique(fields[kept[merged]], axis=0, return_inverse=True)
+    source = table.graph_types()[table.entries[int(entries[kept[merged[0]]])].type_index].source
+    all_classes = table.classes()
+    types = []
+    for kind in kinds:
+        classes = tuple(all_classes[c] for c in kind.tolist() if c >= 0)
+        types.append(table.add_type(NodeType("sum", "sum", classes, classes, variadic=True), source=source))
+    new_type[merged] = np.asarray(types)[kind_of.reshape(-1)]
 
 
-def _collect_results(recording: Recording) -> tuple[Ints, list[Slot], list[Any]]:
+def collect_results(nests: Sequence[Any]) -> tuple[Ints, list[Slot], list[Any]]:
     """Values in what the instances returned, in order, and the nests with a Result in each place."""
     refs: list[int] = []
     slots: list[Slot] = []
@@ -230,22 +234,34 @@ def _collect_results(recording: Recording) -> tuple[Ints, list[Slot], list[Any]]
             return {key: walk(value) for key, value in item.items()}
         if kind is Shared:
             return walk(item.rec.whole(item))
-        if kind is Rows:
+        if issubclass(kind, Lazy):
             return walk(item.materialise())
-        if isinstance(item, tuple) and hasattr(item, "_fields"):
-            return kind(*map(walk, item))
-        if hasattr(item, "__dataclass_fields__"):
-            return _walk_dataclass(item, walk)
-        return item
+        return _walk_other(item, walk)
 
-    results = [walk(item) for item in recording.results]
+    results = [walk(item) for item in nests]
     return np.asarray(refs, np.int64), slots, results
 
 
-def _walk_dataclass(item: Any, walk: Callable[[Any], Any]) -> Any:
-    import copy
-
-    result = copy.copy(item)
-    for name in item.__dataclass_fields__:
-        object.__setattr__(result, name, walk(getattr(item, name)))
-    return result
+def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
+    """Results that are neither tensors nor plain lists, tuples and dicts."""
+    if isinstance(item, torch.Tensor):
+        return item
+    if isinstance(item, tuple):
+        return type(item)(*map(walk, item)) if hasattr(item, "_fields") else tuple(map(walk, item))
+    if isinstance(item, Extreme):
+        return tuple(map(walk, item))
+    if isinstance(item, Mapping):
+        return {key: walk(value) for key, value in item.items()}
+    if isinstance(item, list | set | frozenset | deque):
+        return [walk(x) for x in item]
+    if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
+        result = copy.copy(item)
+        for name in item.__dataclass_fields__:
+            object.__setattr__(result, name, walk(getattr(item, name)))
+        return result
+    if any(isinstance(x, Symbol) for x in flat(getattr(item, "__dict__", {}))):
+        raise UnsupportedError(
+            f"forward returned an object of class {type(item).__name__} that holds recorded tensors; return the tensors "
+            "in lists, tuples, dicts, named tuples or dataclasses"
+        )
+    return item

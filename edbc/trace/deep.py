@@ -29,10 +29,11 @@ def run_deep(function: Callable[[], T]) -> T:
     try:
         return function()
     except RecursionError:
-        return _on_large_stack(function)
+        return run_on_large_stack(function)
 
 
-def _on_large_stack(function: Callable[[], T]) -> T:
+def run_on_large_stack(function: Callable[[], T]) -> T:
+    """`function()` on a thread of its own with a 1 GB stack."""
     outcome: dict[str, Any] = {}
 
     def work() -> None:
@@ -52,9 +53,14 @@ def _on_large_stack(function: Callable[[], T]) -> T:
         threading.stack_size(previous_size)
     error = outcome.get("error")
     if isinstance(error, RecursionError):
-        raise UnsupportedError(
-            f"the model recurses deeper than {MAX_DEPTH:,} Python frames on one instance; write the recursion as a loop"
-        ) from None
+        raise too_deep() from None
     if error is not None:
         raise error
     return outcome["value"]
+
+
+def too_deep() -> UnsupportedError:
+    """The error for recursion that the large stack does not hold either."""
+    return UnsupportedError(
+        f"the model recurses deeper than {MAX_DEPTH:,} Python frames on one instance; write the recursion as a loop"
+    )

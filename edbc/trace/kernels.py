@@ -27,34 +27,36 @@ def absorbed_sums(is_sum, ptr, refs, value_node, value_uses):  # type: ignore[no
 
 @njit(cache=True)
 def chain_terms(is_sum, absorber, ptr, refs, value_node):  # type: ignore[no-untyped-def]
-    """Terms of every sum that is not absorbed, in the order in which the user's code adds them, as CSR over nodes."""
+    """Terms of every sum that is not absorbed, in the order in which the user's code adds them, as CSR over nodes.
+
+    A sum has two or more operands, of which the first may be an absorbed sum.
+    """
     n = len(is_sum)
     start = np.zeros(n + 1, np.int64)
     for v in range(n):
         length = 0
         if is_sum[v] and absorber[v] < 0:
+            length = 1
             u = v
             while True:
+                length += ptr[u + 1] - ptr[u] - 1
                 first = refs[ptr[u]]
-                if first >= 0 and absorber[value_node[first]] == u:
-                    length += 1
-                    u = value_node[first]
-                else:
-                    length += 2
+                if first < 0 or absorber[value_node[first]] != u:
                     break
+                u = value_node[first]
         start[v + 1] = start[v] + length
     terms = np.empty(start[n], np.int64)
     for v in range(n):
-        if start[v + 1] == start[v]:
-            continue
         at = start[v + 1] - 1
         u = v
-        while at > start[v]:
-            terms[at] = refs[ptr[u] + 1]
-            at -= 1
-            if at > start[v]:
-                u = value_node[refs[ptr[u]]]
-        terms[at] = refs[ptr[u]]
+        while at >= start[v]:
+            for i in range(ptr[u + 1] - 1, ptr[u], -1):
+                terms[at] = refs[i]
+                at -= 1
+            if at == start[v]:
+                terms[at] = refs[ptr[u]]
+                break
+            u = value_node[refs[ptr[u]]]
     return start, terms
 
 

@@ -5,59 +5,86 @@ The programming model is DyNet's (Neubig et al., "On-the-fly Operation Batching 
 builds is a graph. Two things differ from DyNet: a module marked as a cell is one node (Cavs's vertex function, Xu et
 al., 2018), and look-ups, constants and views are operands instead of nodes.
 
-A recorder is used by one thread at a time. Its hot path, a call of a cell with recorded tensors, is a dictionary
-look-up by slots, two list appends per node and one small object per output.
+A recorder is used by one thread at a time. Its hot paths, a call of a cell and a torch function of recorded tensors, are a
+dictionary look-up by slots, two list appends per node and one small object per output.
 """
 
 from __future__ import annotations
 
+import enum
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from edbc.errors import EdbcError, UnsupportedError
-from edbc.graph import ValueClass
+from edbc.graph import NodeType, ValueClass
 from edbc.trace import rules
+from edbc.trace.lazy import REDUCTIONS, Stack
+from edbc.trace.numbers import LONG, lift_floats, lift_number
+from edbc.trace.shapes import flat, replace_first, run_on_meta, select_first, split_outputs, take_views
+from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, user_location
-from edbc.trace.table import Entry, Hole, Operation, SharedRef, TypeTable, View, fill
-from edbc.trace.values import Rows, Shared, Slot, Value, class_of, refuse
+from edbc.trace.table import Entry, Hole, Operation, SharedRef, TypeTable, fill
+from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value, class_of, refuse
+
+REF_BITS = 40
+"""A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
+MAX_VARIANTS = 512
+"""Signatures that differ only in constants before recording stops, because nothing would batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What the instances of one mini-batch did, as flat lists; `trace.build` makes a Graph of it."""
+    """What the instances of one mini-batch did, as flat sequences; `trace.build` makes a Graph of it."""
 
     table: TypeTable
-    entries: list[int]
+    entries: Sequence[int] | np.ndarray
     """Entry of each node."""
-    refs: list[int]
+    refs: Sequence[int] | np.ndarray
     """Operands of all nodes, node after node: `ref` of values (see `trace.values`)."""
-    external_source: list[int]
-    external_index: list[int]
-    external_slot: list[Slot]
+    external_source: Sequence[int] | np.ndarray
+    external_index: Sequence[int] | np.ndarray
     constants: dict[int, list[torch.Tensor]]
     """Constants by source."""
     results: list[Any]
     """What each instance's forward returned, with Values in it."""
     names: dict[int, str]
     """Local variable that each node's first output was assigned to, where recorded (inside cells only)."""
+    first_value: int
+    """Refs of this mini-batch start here, and those of its externals at `-1 - first_external`."""
+    first_external: int
+    instance_ends: list[int]
+    """Number of nodes when each instance had run."""
+    aborted: tuple[int, int] = (0, 0)
+    """Range of nodes that a first attempt at an instance recorded; those that nothing reads are no nodes."""
+
+    def local(self, ref: int) -> int:
+        """A ref counted from the start of this mini-batch."""
+        return ref - self.first_value if ref >= 0 else ref + self.first_external
 
 
 class Recorder:
-    """Records mini-batches of one model. `name_values` also notes the user's variable names, for cells."""
+    """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the user's variable names."""
 
-    def __init__(self, table: TypeTable, device: torch.device | None = None, name_values: bool = False):
+    _serial = itertools.count()
+
+    def __init__(self, table: TypeTable, device: torch.device | None = None, in_cell: bool = False):
         self.table = table
         self.device = device or torch.device("cpu")
-        self.name_values = name_values
-        self._functions: dict[Any, Entry] = {}
-        self._view_slots: dict[Any, Any] = {}
-        self._shared_views: dict[Any, Any] = {}
-        self._calls: dict[str, dict[Any, Entry]] = {}
-        self._sums: dict[Slot, Entry] = {}
+        self.in_cell = in_cell
+        self.needs_deep_stack = False
+        self.next_value = self.next_external = next(Recorder._serial) << REF_BITS
+        self._functions: dict[Any, Any] = {}
+        self.described: dict[Any, Entry] = {}
+        self._calls: dict[Any, Entry] = {}
+        self._variants: dict[Any, int] = {}
+        self.numbers: dict[Any, set[Any] | bool] = {}
+        self._reductions: dict[Any, Entry] = {}
         self._tracer: CellTracer | None = None
         self.begin()
 
@@ -65,19 +92,30 @@ class Recorder:
         """Forget the last mini-batch."""
         self.entries: list[int] = []
         self.refs: list[int] = []
-        self.num_values = 0
         self.external_source: list[int] = []
         self.external_index: list[int] = []
-        self.external_slot: list[Slot] = []
         self.constants: dict[int, list[torch.Tensor]] = {}
-        self._constant_of_id: dict[int, tuple[torch.Tensor, Value]] = {}
-        self._whole: dict[int, Value] = {}
         self.names: dict[int, str] = {}
+        self.first_value, self.first_external = self.next_value, self.next_external
+        self.forget_externals()
 
-    def finish(self, results: list[Any]) -> Recording:
+    def forget_externals(self) -> None:
+        """From now on, nothing refers to an external that exists already."""
+        self._constant_of_id: dict[int, tuple[torch.Tensor, int, Value]] = {}
+        self._constant_of_key: dict[Any, Value] = {}
+        self._whole: dict[Any, Value] = {}
+
+    def finish(self, results: list[Any], instance_ends: list[int] | None = None,
+               aborted: tuple[int, int] = (0, 0)) -> Recording:  # fmt: skip
         """The record of what has run since `begin`."""
-        return Recording(self.table, self.entries, self.refs, self.external_source, self.external_index,
-                         self.external_slot, self.constants, results, self.names)  # fmt: skip
+        return Recording(self.table, self.entries, self.refs, self.external_source, self.external_index, self.constants,
+                         results, self.names, self.first_value, self.first_external, instance_ends or [], aborted)  # fmt: skip
+
+    @property
+    def tracer(self) -> CellTracer:
+        """What knows the model's cells and parameters."""
+        assert self._tracer is not None
+        return self._tracer
 
     # --- externals -------------------------------------------------------------------------------------------------
 
@@ -85,50 +123,74 @@ class Recorder:
         """A new external: item `index` of a source."""
         self.external_source.append(source)
         self.external_index.append(index)
-        self.external_slot.append(slot)
-        return Value(self, -len(self.external_source), slot)
+        self.next_external += 1
+        return Value(self, -self.next_external, slot)
 
     def constant(self, tensor: torch.Tensor) -> Value:
-        """The external for a tensor that the instance or the user's code brought; one per tensor and mini-batch."""
+        """The external for a tensor that the instance or the user's code brought; one per tensor and mini-batch.
+
+        The tensor is copied: the user's code may fill it anew for the next node.
+        """
+        version = 0 if tensor.is_inference() else tensor._version
         known = self._constant_of_id.get(id(tensor))
-        if known is not None:
-            return known[1]
-        value_class = class_of(tensor)
-        source = self.table.constant_source(value_class)
-        pool = self.constants.setdefault(source, [])
-        pool.append(tensor.detach())
-        value = self.external(source, len(pool) - 1, self.table.slot(value_class))
-        self._constant_of_id[id(tensor)] = (tensor, value)
+        if known is not None and known[1] == version:
+            return known[2]
+        if isinstance(tensor, nn.Parameter):
+            refuse("a parameter was used that is not one of the model's (a module in a plain list or dict, perhaps)",
+                   "keep modules in nn.ModuleList or nn.ModuleDict, so that the model knows their parameters")  # fmt: skip
+        value = self._new_constant(tensor.detach().clone())
+        self._constant_of_id[id(tensor)] = (tensor, version, value)
         return value
+
+    def _new_constant(self, tensor: torch.Tensor) -> Value:
+        value_class = class_of(tensor)
+        source = self.table.given_source("constant", value_class)
+        pool = self.constants.setdefault(source, [])
+        pool.append(tensor)
+        return self.external(source, len(pool) - 1, self.table.slot(value_class))
+
+    def shared_constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
+        """The constant that `make` gives, once per `key` and mini-batch."""
+        known = self._constant_of_key.get(key)
+        if known is None:
+            known = self._constant_of_key[key] = self._new_constant(make())
+        return known
+
+    def number(self, number: float, dtype: torch.dtype) -> Value:
+        """A Python number as an operand, `()`."""
+        return self.shared_constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
 
     def whole(self, shared: Shared) -> Value:
         """The external for a parameter passed as an operand (a learned initial state)."""
-        value = self._whole.get(id(shared))
+        value = self._whole.get(shared.key)
         if value is None:
-            source = self.table.source(shared.ref(), shared.tensor, kind="whole")
+            source = self.table.source(shared.ref, shared.tensor, kind="whole")
             value = self.external(source, 0, self.table.slot(class_of(shared.tensor)))
-            self._whole[id(shared)] = value
+            self._whole[shared.key] = value
         return value
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     def emit(self, entry: Entry, operands: Sequence[int]) -> Any:
         """Append a node and return what the user's call returns."""
-        if self.name_values:
+        if self.in_cell:
             name = assigned_name()
             if name is not None:
                 self.names[len(self.entries)] = name
         self.entries.append(entry.index)
         self.refs.extend(operands)
-        first = self.num_values
-        self.num_values = first + len(entry.output_slots)
-        values = [Value(self, first + i, slot) for i, slot in enumerate(entry.output_slots)]
-        return values[0] if type(entry.outputs) is Hole else fill(entry.outputs, values)
+        first = self.next_value
+        slots = entry.output_slots
+        self.next_value = first + len(slots)
+        if entry.outputs.__class__ is Hole:
+            return Value(self, first, slots[0])
+        values = [Value(self, first + i, slot) for i, slot in enumerate(slots)]
+        return tuple(values) if entry.flat else fill(entry.outputs, values)
 
     def add(self, left: Any, right: Any) -> Any:
         """`left + right`; adding nothing (`sum(list)` starts with 0) is no node."""
         if type(left) is Value and type(right) is Value and left.slot is right.slot:
-            entry = self._sums.get(left.slot)
+            entry = self._reductions.get(("sum", left.slot, 2))
             if entry is not None:
                 return self.emit(entry, (left.ref, right.ref))
         for zero, other in ((left, right), (right, left)):
@@ -136,42 +198,103 @@ class Recorder:
                 return other
         return self.function(torch.add, (left, right), {})
 
+    def reduction(self, op: str, items: Sequence[Value]) -> Value:
+        """A node of the variadic type `op` over values of one slot without views; of one item, that item."""
+        if len(items) == 1:
+            return items[0]
+        slot = items[0].slot
+        entry = self._reductions.get((op, slot, len(items)))
+        if entry is None:
+            entry = self._new_reduction(op, slot, len(items))
+        return self.emit(entry, [item.ref for item in items])
+
+    def select(self, value: Value, index: int) -> Value:
+        """Element `index` of the first dimension, as a node whose type does not depend on the index."""
+        size = value.slot.shape[0]
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
+        operand = self.number(index % size, torch.int64)
+        entry = self._reductions.get(("select", value.slot, 1))
+        if entry is None:
+            template = ((Hole(0), Hole(1)), {})
+            slots = (value.slot, operand.slot)
+            metas = [run_on_meta(select_first, template, slots, self.shared_meta)]
+            entry = self._new_function(select_first, "select", template, slots, Hole(0), metas)
+            self._reductions["select", value.slot, 1] = entry
+        return self.emit(entry, (value.ref, operand.ref))
+
     def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the call of a cell or leaf module whose arguments are not all plain recorded values."""
         operands: list[int] = []
         slots: list[Slot] = []
-        key, template = self._describe((args, kwargs), operands, slots, shared_as_operand=True)
-        calls = self._calls.setdefault(path, {})
-        entry = calls.get(key)
+        described, template = self.describe((args, kwargs), operands, slots, shared_as_operand=True)
+        key = (path, described)
+        entry = self._calls.get(key)
         if entry is None:
-            entry = self._new_call(path, kind, module, template, tuple(slots))
-            calls[key] = entry
+            lifted = lift_floats(self, path, kind, args, kwargs)
+            if lifted is not None:
+                return self.call(path, kind, module, *lifted)
+            entry = self._calls[key] = self._new_call(path, kind, template, tuple(slots))
         return self.emit(entry, operands)
 
     def function(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                  name: str | None = None) -> Any:  # fmt: skip
         """Record a torch function or tensor method."""
         operands: list[int] = []
-        slots: list[Slot] = []
-        key, template = self._describe((args, kwargs), operands, slots)
-        key = (func, key)
-        entry = self._functions.get(key)
-        if entry is not None:
-            return self.emit(entry, operands)
-        name = name or rules.name_of(func)
+        parts: list[Any] = [func, len(args)]
+        key = None
+        if _quick_key(args, parts, operands) and (not kwargs or _quick_key(kwargs.items(), parts, operands)):
+            key = tuple(parts)
+            known = self._functions.get(key)
+            if known is not None:
+                return self.emit(known, operands) if known.__class__ is Entry else self._seen(args[0], *known)
+        return self._function(func, args, kwargs, name or rules.name_of(func), key)
+
+    def _seen(self, value: Value, outputs: Any, slots: Sequence[Slot]) -> Any:
+        """A view of a value."""
+        if outputs.__class__ is Hole:
+            return Value(self, value.ref, slots[0])
+        return fill(outputs, [Value(self, value.ref, slot) for slot in slots])
+
+    def _function(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str,
+                  key: Any) -> Any:  # fmt: skip
+        """A torch function that is not known by `key` yet, or has no key."""
         self._refuse_what_cannot_be_batched(func, name, args, kwargs)
         special = self._special(func, name, args, kwargs)
         if special is not NotImplemented:
             return special
-        if name in rules.VIEWS and self._is_view(name, args):
-            return self._view(func, name, key, template, args)
-        entry = self._new_function(func, name, template, tuple(slots))
-        self._functions[key] = entry
+        if name in rules.VIEWS and self._is_view(name, args, kwargs):
+            return self._view(func, name, key, args, kwargs)
+        lifted = lift_number(self, func, name, args, kwargs)
+        if lifted is not None:
+            return self.function(func, lifted, kwargs, name)
+        return self.node(func, args, kwargs, name, key)
+
+    def node(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None,
+             key: Any = None) -> Any:  # fmt: skip
+        """A torch function as a node; as a function of parameters when they are all it has; or what it says of shapes."""
+        operands: list[int] = []
+        slots: list[Slot] = []
+        described, template = self.describe((args, kwargs), operands, slots)
+        entry = self.described.get((func, described))
+        if entry is None:
+            name = name or rules.name_of(func)
+            result = run_on_meta(func, template, slots, self.shared_meta)
+            outputs, metas = split_outputs(result)
+            if not metas:
+                return result
+            first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)
+            if first is not None and not slots:
+                return self._derived(func, name, described, template, first)
+            entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
+            self.described[func, described] = entry
+        if key is not None:
+            self._functions[key] = entry
         return self.emit(entry, operands)
 
     # --- describing arguments --------------------------------------------------------------------------------------
 
-    def _describe(self, tree: Any, operands: list[int], slots: list[Slot], shared_as_operand: bool = False) -> Any:
+    def describe(self, tree: Any, operands: list[int], slots: list[Slot], shared_as_operand: bool = False) -> Any:
         """A hashable key and a template of (nested) arguments; values go to `operands` and `slots` as they are met."""
 
         def walk(item: Any) -> tuple[Any, Any]:
@@ -181,11 +304,12 @@ class Recorder:
                 slots.append(item.slot)
                 return item.slot, Hole(len(slots) - 1)
             if kind is Shared:
-                return walk(self.whole(item)) if shared_as_operand else (item, item.ref())
-            if kind is Rows:
+                return walk(self.whole(item)) if shared_as_operand else (item.key, item.ref)
+            if issubclass(kind, Lazy):
                 return walk(item.materialise())
-            if kind is tuple or kind is list:
+            if kind is tuple or kind is list or kind is torch.Size:
                 pairs = [walk(x) for x in item]
+                kind = list if kind is list else tuple
                 return (kind, *[k for k, _ in pairs]), kind([t for _, t in pairs])
             if kind is dict:
                 pairs = [walk(x) for x in item.values()]
@@ -194,58 +318,73 @@ class Recorder:
                 return (slice, item.start, item.stop, item.step), item
             if isinstance(item, torch.Tensor):
                 return walk(self.constant(item))
-            if kind in (int, float, bool):
+            if kind is float or kind is complex:
+                return (kind, repr(item)), item
+            if isinstance(item, np.generic):
+                return walk(item.item())
+            if isinstance(item, np.ndarray):
+                return walk(self.constant(torch.from_numpy(item)))
+            if isinstance(item, tuple) and hasattr(item, "_fields"):
+                pairs = [walk(x) for x in item]
+                return (kind, *[k for k, _ in pairs]), kind(*[t for _, t in pairs])
+            if item is None or item is Ellipsis or (isinstance(item, _CONSTANTS) and "<" not in _qualified(item)):
                 return (kind, item), item
-            try:
-                hash(item)
-            except TypeError:
-                refuse(f"an operation got a {kind.__name__}", "pass tensors, numbers, strings and lists of them")
-            return item, item
+            return refuse(f"a cell or an operation got an object of class {kind.__name__}",
+                          "pass tensors, numbers, strings, or lists, tuples and dicts of them")  # fmt: skip
 
         return walk(tree)
 
     # --- new types -------------------------------------------------------------------------------------------------
 
-    def _new_call(self, path: str, kind: str, module: nn.Module, template: Any, slots: tuple[Slot, ...]) -> Entry:
-        operation = Operation(kind, path, None, template, slots)
-        if self._tracer is None:
-            raise UnsupportedError(f"{user_location()}: module {path} was called where only tensors are recorded")
-        outputs, output_classes = self._tracer.output_classes(operation)
-        constants = _constants_text(template, slots, plain_call=True)
-        index = self.table.add_type(path.rsplit(".", 1)[-1] if path else "model", f"{kind} {path}",
-                                    tuple(slot.base for slot in slots), output_classes, constants,
-                                    source=user_location())  # fmt: skip
-        return self.table.add_entry(index, operation, tuple(map(self.table.slot, output_classes)), outputs)
+    def _bound_variants(self, what: str, slots: tuple[Slot, ...]) -> None:
+        count = self._variants[what, slots] = self._variants.get((what, slots), 0) + 1
+        if count > MAX_VARIANTS:
+            refuse(f"{what} was called with more than {MAX_VARIANTS} different constants, each a type of its own",
+                   "pass what differs from node to node as a tensor")  # fmt: skip
 
-    def _new_function(self, func: Callable[..., Any], name: str, template: Any, slots: tuple[Slot, ...]) -> Entry:
+    def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry:
+        self._bound_variants(path, slots)
+        operation = Operation(kind, path, None, template, slots)
+        outputs, classes = self.tracer.output_classes(operation)
+        index = self.table.add_type(call_type(path, kind, template, slots, classes), source=user_location())
+        return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)
+
+    def _new_function(self, func: Callable[..., Any], name: str, template: Any, slots: tuple[Slot, ...], outputs: Any,
+                      metas: list[torch.Tensor]) -> Entry:  # fmt: skip
+        self._bound_variants(name, slots)
+        if (
+            not self.in_cell
+            and name == "add"
+            and len(slots) == 2
+            and slots[0] is slots[1]
+            and not slots[0].views
+            and _is_plain(template)
+        ):
+            return self._new_reduction("sum", slots[0], 2)
+        index = self.table.add_type(function_type(name, template, slots, metas), source=user_location())
         operation = Operation("function", name, func, template, slots)
-        outputs, metas = split_outputs(run_on_meta(func, template, slots, self._shared_meta), name)
-        classes = tuple(class_of(meta) for meta in metas)
-        is_sum = (
-            name == "add" and len(slots) == 2 and slots[0] is slots[1] and not slots[0].views
-            and template == ((Hole(0), Hole(1)), {})
-        )  # fmt: skip
-        if is_sum:
-            index = self.table.add_type("sum", "sum", (slots[0].base,), classes, variadic=True, source=user_location())
-        else:
-            index = self.table.add_type(name, f"torch.{name}", tuple(slot.base for slot in slots), classes,
-                                        _constants_text(template, slots), source=user_location())  # fmt: skip
-        entry = self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs, is_sum)
-        if is_sum:
-            self._sums[slots[0]] = entry
+        return self.table.add_entry(index, operation, tuple(self.table.slot(class_of(meta)) for meta in metas), outputs)
+
+    def _new_reduction(self, op: str, slot: Slot, count: int) -> Entry:
+        index = self.table.add_type(NodeType(op, op, (slot.base,), (slot.base,), variadic=True), source=user_location())
+        template = (tuple(Hole(i) for i in range(count)), {})
+        operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count)
+        entry = self.table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
+        self._reductions[op, slot, count] = entry
         return entry
 
-    def _shared_meta(self, ref: SharedRef) -> torch.Tensor:
-        assert self._tracer is not None
-        return self._tracer.shared(ref).to("meta")
+    def shared_meta(self, ref: SharedRef) -> torch.Tensor:
+        return self.tracer.shared(ref).to("meta")
 
     # --- what is not a node ----------------------------------------------------------------------------------------
 
-    def _refuse_what_cannot_be_batched(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _refuse_what_cannot_be_batched(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if rules.changes_in_place(func, name, kwargs):
             refuse(f"a recorded tensor was changed in place ({name})",
                    "another name may share the tensor; write the result to a new variable (h = h + x)")  # fmt: skip
-        if name in rules.LOOKS:
+        if name in rules.LOOKS or rules.has_shape_by_value(name, args, kwargs):
             refuse(f"'{name}' asks for the value of a tensor while recording",
                    "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
                    "move the decision into a cell, or take it from the instance")  # fmt: skip
@@ -261,40 +400,89 @@ class Recorder:
             meta = args[0].slot.meta()
             if func(meta, *args[1:], **_without_device(kwargs)).dtype is meta.dtype:
                 return args[0]
-        if name == "embedding" and len(args) == 2 and type(args[1]) is Shared and type(args[0]) is torch.Tensor \
-                and args[0].ndim <= 1 and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq")):  # fmt: skip
-            return args[1][args[0]]
-        return NotImplemented
+        if name == "embedding" and len(args) == 2 and type(args[1]) is Shared and type(args[0]) is torch.Tensor                 and args[0].ndim <= 1 and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq")):  # fmt: skip
+            return args[1]._rows(args[0])
+        if name == "getitem" and type(args[0]) is Value and self._takes_one_of_many(args[0], args[1]):
+            return self.select(args[0], args[1])
+        if name == "unbind" and type(args[0]) is Value and self._takes_one_of_many(args[0], 0)                 and not (*args[1:], *kwargs.values(), 0)[0]:  # fmt: skip
+            return tuple(args[0])
+        if name in rules.STACKS:
+            return self._stack(name, *args, **kwargs)
+        if name in rules.FILLS and isinstance(args[0], Symbol):
+            return self._filled(func, name, args, kwargs)
+        return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
 
-    def _is_view(self, name: str, args: tuple[Any, ...]) -> bool:
+    def _takes_one_of_many(self, value: Value, index: Any) -> bool:
+        shape = value.slot.shape
+        return type(index) is int and len(shape) > 0 and shape[0] > LONG and not self.in_cell
+
+    def _stack(self, name: str, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
+        """A lazy stack, for values of one class over the first dimension."""
+        if not isinstance(tensors, list | tuple) or not tensors or kwargs:
+            return NotImplemented
+        first = next((x for x in tensors if type(x) is Value), None)
+        if first is None or first.slot.views or any(isinstance(x, Lazy) for x in tensors):
+            return NotImplemented
+        is_cat = name != "stack"
+        ndim = len(first.slot.shape)
+        if dim not in ((0, -ndim) if is_cat else (0, -ndim - 1)) or (is_cat and first.slot.shape[:1] != (1,)):
+            return NotImplemented
+        items = [self._as_value(x) for x in tensors]
+        return Stack(self, items, is_cat) if all(x.slot is first.slot for x in items) else NotImplemented
+
+    def _as_value(self, tensor: Any) -> Value:
+        if type(tensor) is Shared:
+            return self.whole(tensor)
+        return tensor if type(tensor) is Value else self.constant(tensor)
+
+    def _filled(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`zeros_like` and its like: a constant, the same for all nodes that ask for it."""
+        if any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
+            return NotImplemented
+        kwargs = _without_device(kwargs)
+        like = args[0]._meta()
+        key = (name, tuple(like.shape), like.dtype, repr(args[1:]), repr(kwargs))
+        return self.shared_constant(key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **kwargs))
+
+    def _is_view(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if not isinstance(args[0], Symbol):
+            return False
         if name == "getitem":
             return rules.is_constant_index(args[1])
-        return type(args[0]) in (Value, Shared, Rows) and not any(type(a) in (Value, Shared, Rows) for a in args[1:])
+        return not any(isinstance(a, Symbol) for a in flat(args[1:], kwargs))
 
-    def _view(self, func: Any, name: str, key: Any, template: Any, args: tuple[Any, ...]) -> Any:
-        value = args[0].materialise() if type(args[0]) is Rows else args[0]
+    def _view(self, func: Any, name: str, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
         if name in rules.IDENTITIES:
             return value
+        args = (value, *args[1:])
         if type(value) is Shared:
-            template = _replace_shared(template)
-            outputs, shared = value.viewed(key, lambda tensor: _take_views(func, name, template, tensor))
-            return fill(outputs, shared)
-        known = self._view_slots.get(key)
-        if known is None:
-            slot = value.slot
-            outputs, metas, views = _take_views(func, name, template, slot.meta())
-            known = outputs, [
-                self.table.slot(slot.base, (*slot.views, view), meta)
-                for view, meta in zip(views, metas, strict=True)
-            ]
-            self._view_slots[key] = known
-        outputs, slots = known
-        values = [Value(self, value.ref, slot) for slot in slots]
-        return values[0] if type(outputs) is Hole else fill(outputs, values)
+            described, template = self.describe((args, kwargs), [], [])
+            return self._derived(func, name, described, template, value)
+        _, template = self.describe((args, kwargs), [], [])
+        outputs, metas, views = take_views(func, name, template, value.slot.meta())
+        slot = value.slot
+        slots = [self.table.slot(slot.base, (*slot.views, view), meta) for view, meta in zip(views, metas, strict=True)]
+        if key is not None:
+            self._functions[key] = (outputs, slots)
+        return self._seen(value, outputs, slots)
+
+    def _derived(self, func: Any, name: str, described: Any, template: Any, first: Shared) -> Any:
+        """A function of parameters only: no node, but a parameter by another name, computed once per mini-batch."""
+
+        def derive() -> tuple[Any, list[Shared]]:
+            rest = replace_first(template, first.ref)
+            outputs, metas, views = take_views(func, name, rest, self.shared_meta(first.ref), self.shared_meta)
+            base = SharedRef(first.ref.name)
+            refs = [base._replace(views=(*first.ref.views, view)) for view in views]
+            return outputs, [Shared(self, ref, meta) for ref, meta in zip(refs, metas, strict=True)]
+
+        outputs, shared = first.derived((func, described), derive)
+        return shared[0] if type(outputs) is Hole else fill(outputs, shared)
 
 
 class CellTracer:
-    """What a recorder asks about cells and parameters; `trace.shadow.Shadow` implements it."""
+    """What a recorder asks about cells and parameters; `trace.shadow.ModelView` implements it."""
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
         """Template of the outputs of a cell or module and the class of each."""
@@ -304,57 +492,45 @@ class CellTracer:
         """The model's parameter or buffer behind a reference, with its views taken."""
         raise NotImplementedError
 
-
-def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
-                shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
-    """What `func` returns for tensors without data; where it has no such form, for tensors of ones."""
-    slots = list(slots)
-    args, kwargs = fill(template, [slot.meta() for slot in slots], shared)
-    try:
-        return func(*args, **kwargs)
-    except NotImplementedError:
-        ones = [torch.ones(slot.shape, dtype=slot.dtype) for slot in slots]
-        args, kwargs = fill(template, ones, lambda ref: torch.ones_like(shared(ref), device="cpu"))
-        return func(*args, **kwargs)
+    def require_unchanged(self) -> None:
+        """Raise when the model is no longer what recording started from."""
+        raise NotImplementedError
 
 
-def split_outputs(result: Any, name: str) -> tuple[Any, list[Any]]:
-    """A template of a call's result and its tensors in order."""
-    tensors: list[Any] = []
-
-    def walk(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            tensors.append(item)
-            return Hole(len(tensors) - 1)
-        if isinstance(item, tuple) and type(item) is not tuple:  # torch.return_types, named tuples
-            return tuple(map(walk, item)) if not hasattr(item, "_fields") else type(item)(*map(walk, item))
-        if isinstance(item, tuple | list):
-            return type(item)(map(walk, item))
-        if isinstance(item, dict):
-            return {key: walk(value) for key, value in item.items()}
-        return item
-
-    template = walk(result)
-    if not tensors:
-        refuse(f"{name} returned no tensor", "an operation on recorded tensors must return tensors")
-    return template, tensors
+_PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
 
 
-def _take_views(func: Any, name: str, template: Any, tensor: torch.Tensor) -> tuple[Any, list[Any], list[View]]:
-    """The views of a tensor that a call returns: template of the result, tensors, and the step that makes each."""
-    args, kwargs = fill(template, [tensor])
-    outputs, tensors = split_outputs(func(*args, **kwargs), name)
-    single = type(outputs) is Hole
-    text = _view_text(name, template)
-    steps = [View(func, template, None if single else i, text + ("" if single else f"[{i}]"))
-             for i in range(len(tensors))]  # fmt: skip
-    return outputs, tensors, steps
+def _quick_key(items: Iterable[Any], parts: list[Any], operands: list[int]) -> bool:
+    """Append what tells a call from others, and its operands; False for arguments that only `describe` knows."""
+    for item in items:
+        kind = type(item)
+        if kind is Value:
+            operands.append(item.ref)
+            parts.append(item.slot)
+        elif kind is Shared:
+            parts.append(item.key)
+        elif kind in _PLAIN or (kind is float and item and item * 0.0 == 0.0):  # zeros have signs, NaN is not itself
+            parts.append((kind, item))
+        elif kind is tuple or kind is list:
+            parts.append((kind, len(item)))
+            if not _quick_key(item, parts, operands):
+                return False
+        else:
+            return False
+    return True
 
 
-def _replace_shared(template: Any) -> Any:
-    """A template for a view of a parameter: the parameter itself becomes the hole."""
-    args, kwargs = template
-    return (Hole(0), *args[1:]), kwargs
+_CONSTANTS = (bool, int, str, bytes, enum.Enum, type, FunctionType, BuiltinFunctionType, torch.dtype, torch.device,
+              torch.layout, torch.memory_format)  # fmt: skip
+
+
+def _qualified(item: Any) -> str:
+    """A function's name, with a "<" where it has none of its own: lambdas and functions made by functions."""
+    return item.__qualname__ if isinstance(item, FunctionType) else ""
+
+
+def _is_plain(template: Any) -> bool:
+    return template == ((Hole(0), Hole(1)), {})
 
 
 def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -364,51 +540,3 @@ def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _without_device(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking")}
-
-
-def _item_text(item: Any) -> str:
-    if isinstance(item, slice):
-        parts = ["" if x is None else str(x) for x in (item.start, item.stop)]
-        return ":".join(parts) + (f":{item.step}" if item.step is not None else "")
-    if isinstance(item, tuple | list) and not hasattr(item, "_fields"):
-        inner = ", ".join(map(_item_text, item))
-        return f"[{inner}]" if isinstance(item, list) else f"({inner})"
-    if item is Ellipsis:
-        return "..."
-    return str(item) if isinstance(item, torch.dtype) else repr(item)
-
-
-def _arguments_text(template: Any) -> str:
-    args, kwargs = template
-    return ", ".join([*map(_item_text, args), *(f"{k}={_item_text(v)}" for k, v in kwargs.items())])
-
-
-def _constants_text(template: Any, slots: tuple[Slot, ...], plain_call: bool = False) -> str:
-    """Canonical text of what is in a signature besides the classes of its operands; empty when there is nothing."""
-    text = _arguments_text(template)
-    plain = ", ".join(["_"] * len(slots))
-    views = "; ".join(f"{i}{slot.text.removeprefix(str(slot.base))}" for i, slot in enumerate(slots) if slot.views)
-    if text == plain and (plain_call or slots):
-        text = ""
-    return "; ".join(part for part in (text, views) if part)
-
-
-def _view_text(name: str, template: Any) -> str:
-    args, kwargs = template
-    if name == "getitem":
-        index = args[1]
-        inner = ", ".join(map(_item_text, index)) if isinstance(index, tuple) else _item_text(index)
-        return f"[{inner}]"
-    rest = ", ".join([*map(_item_text, args[1:]), *(f"{k}={_item_text(v)}" for k, v in kwargs.items())])
-    return f".{name}({rest})"
-
-
-def call_user_code(what: str, function: Callable[[], Any]) -> Any:
-    """Run the user's code; an exception of theirs keeps its traceback and gets a note that says which instance."""
-    try:
-        return function()
-    except EdbcError as error:
-        raise type(error)(f"{error} (while recording {what})") from error
-    except Exception as error:
-        error.add_note(f"while recording {what}")
-        raise

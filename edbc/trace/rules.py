@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 VIEWS = frozenset(
     "getitem select narrow view reshape view_as t T mT transpose swapaxes swapdims permute movedim squeeze unsqueeze "
     "flatten unflatten chunk split tensor_split unbind expand broadcast_to diagonal ravel contiguous detach clone "
@@ -23,7 +25,7 @@ CASTS = frozenset("to float double half bfloat16 type_as type cpu cuda".split())
 
 LOOKS = frozenset(
     "item tolist numpy bool int float index len_ array equal allclose is_nonzero nonzero argwhere unique "
-    "unique_consecutive masked_select bincount isclose_all".split()
+    "unique_consecutive masked_select bincount _assert _assert_async".split()
 )
 """They need values, or make a shape that depends on values."""
 
@@ -33,7 +35,22 @@ RANDOM = frozenset(
 )
 """They draw random numbers (dropout and its like only while training)."""
 
+DRAWS = frozenset(
+    "rand randn randint randperm normal bernoulli multinomial poisson rand_like randn_like randint_like normal_ uniform_ "
+    "random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ dropout rrelu".split()
+)
+"""Functions that draw random numbers whatever their arguments are recorded or not."""
+
 ONLY_IN_TRAINING = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu".split())
+
+
+NUMERIC = frozenset("add sub mul div true_divide divide multiply subtract".split())
+"""Element-wise functions of a tensor and a number that may as well be a tensor."""
+
+STACKS = frozenset("stack cat concat concatenate".split())
+
+FILLS = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
+"""Their first argument only lends its shape or dtype."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -64,3 +81,13 @@ def is_constant_index(index: Any) -> bool:
     if isinstance(index, tuple):
         return all(map(is_constant_index, index))
     return index is None or index is Ellipsis or type(index) in (int, slice)
+
+
+def has_shape_by_value(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True for calls whose result has a shape that depends on values: a mask as index, `where` of a condition alone."""
+    if name == "getitem":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(i, torch.Tensor) and i.dtype is torch.bool for i in index)
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    return name == "repeat_interleave" and any(isinstance(a, torch.Tensor) for a in (*args[1:], kwargs.get("repeats")))

@@ -6,11 +6,16 @@ cell and of every leaf module of torch.nn is replaced by a subclass whose call r
 
 A cell itself is traced on a second shadow, of that module alone, in which calls run through: its operations come out
 as a recording of torch functions (`CellTrace`), with its operands as externals in order.
+
+Shadows are copies, so what changes in the model afterwards must be noticed: tensors are looked up by name whenever they
+are used, and everything else is compared before each mini-batch (`require_unchanged`). A forward that would change the
+model itself (assigning to a buffer) is refused.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,15 +24,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.errors import ModelError, UnsupportedError
+from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
+from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.mark import is_cell
-from edbc.trace.recorder import CellTracer, Recorder, Recording, call_user_code, split_outputs
-from edbc.trace.table import Operation, SharedRef, TypeTable, fill
-from edbc.trace.values import Rows, Shared, Value, class_of
+from edbc.trace.recorder import CellTracer, Recorder, Recording
+from edbc.trace.shapes import split_outputs
+from edbc.trace.table import Hole, Operation, SharedRef, TypeTable, fill
+from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-_PASS_IN_EVAL = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_PASS_IN_EVAL = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +78,24 @@ class ModelView(CellTracer):
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.name_of_tensor = {id(tensor): name for name, tensor in shared_tensors(model)}
         self._traces: dict[Operation, CellTrace] = {}
+        self._modules = list(model.named_modules())
+        self._state = [_state(module) for _, module in self._modules]
+
+    def require_unchanged(self) -> None:
+        """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.
+
+        Values of parameters may change, and tensors be replaced by others of their class; what an attribute's own
+        insides do (items of a list) is not seen.
+        """
+        for (path, module), before in zip(self._modules, self._state, strict=True):
+            now = _state(module)
+            if now != before:
+                changed = next((k for k in {**before, **now} if now.get(k) != before.get(k)), "")
+                raise StaleError(
+                    f"attribute {f'{path}.{changed}' if path else changed!r} of the model changed after it was bound; "
+                    "bind the model again"
+                )
 
     def tensor(self, name: str) -> torch.Tensor:
         """The parameter, buffer or attribute with a dotted name, as it is now."""
@@ -75,21 +106,25 @@ class ModelView(CellTracer):
         """See CellTracer."""
         tensor = self.tensor(ref.name)
         for view in ref.views:
-            tensor = view.apply(tensor)
+            tensor = view.apply(tensor, self.shared)
         return tensor
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when it cannot be copied."""
         memo: dict[int, Any] = {
-            id(tensor): Shared(recorder, name, tensor.detach()) for name, tensor in shared_tensors(self.model)
+            id(tensor): Shared(recorder, SharedRef(name), tensor.detach())
+            for name, tensor in shared_tensors(self.model)
         }
         try:
-            return copy.deepcopy(module, memo)
+            shadow = copy.deepcopy(module, memo)
         except Exception as error:
             raise ModelError(
                 f"{type(module).__name__}: expected a model that copy.deepcopy can copy, got {type(error).__name__}: "
                 f"{error}; keep locks, files and generators out of its attributes"
             ) from error
+        for part in shadow.modules():
+            _guard_tensors(part)
+        return shadow
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
         """See CellTracer."""
@@ -104,39 +139,83 @@ class ModelView(CellTracer):
         return known
 
     def _trace(self, operation: Operation) -> CellTrace:
-        recorder = Recorder(TypeTable(), name_values=True)
+        recorder = Recorder(TypeTable(), in_cell=True)
         recorder._tracer = self
-        table = recorder.table
-        operands = []
-        for index, slot in enumerate(operation.slots):
-            plain = table.slot(slot.base)
-            operand = recorder.external(-1, index, plain)
-            operands.append(operand if not slot.views else Value(recorder, operand.ref, table.slot(
-                slot.base, slot.views, slot.meta())))  # fmt: skip
+        operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
         if operation.call is not None:
-            function, names = operation.call, [f"x{i}" for i in range(len(operands))]
+            function = functools.partial(_as_function, recorder, operation)
+            names = [f"x{i}" for i in range(len(operands))]
             args, kwargs = fill(operation.template, operands, lambda ref: self._stand_in(recorder, ref))
         else:
             module = self.model.get_submodule(operation.name)
             function = self.shadow(module, recorder)
             names = _operand_names(module, operation.template, len(operands))
             args, kwargs = fill(operation.template, operands)
-        result = call_user_code(f"{operation.kind} {operation.name}", lambda: function(*args, **kwargs))
+        try:
+            with NoRandomNumbers():
+                result = function(*args, **kwargs)
+        except EdbcError as error:
+            raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
         template, outputs = split_outputs(result, operation.name)
         values = tuple(self._as_value(recorder, output) for output in outputs)
         return CellTrace(recorder.finish([result]), tuple(names), values, template)
 
+    def _operand(self, recorder: Recorder, index: int, slot: Slot) -> Value:
+        table = recorder.table
+        operand = recorder.external(table.given_source("operand", slot.base), index, table.slot(slot.base))
+        if not slot.views:
+            return operand
+        return Value(recorder, operand.ref, table.slot(slot.base, slot.views, slot.meta()))
+
     def _stand_in(self, recorder: Recorder, ref: SharedRef) -> Shared:
-        return Shared(recorder, ref.name, self.shared(ref).detach(), ref.views)
+        return Shared(recorder, ref, self.shared(ref).detach())
 
     def _as_value(self, recorder: Recorder, output: Any) -> Value:
         if type(output) is Value:
             return output
         if type(output) is Shared:
             return recorder.whole(output)
-        if type(output) is Rows:
+        if isinstance(output, Lazy):
             return output.materialise()
         return recorder.constant(output)
+
+
+def _as_function(recorder: Recorder, operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    assert operation.call is not None
+    return recorder.function(operation.call, args, kwargs, operation.name)
+
+
+_PLAIN = (int, float, str, bool, type(None))
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """What must stay as it is for a shadow to stand for a module."""
+    state: dict[str, Any] = {"__class__": type(module)}
+    for name, value in module.__dict__.items():
+        if isinstance(value, torch.Tensor):
+            state[name] = (value.shape, value.dtype)
+        elif not name.startswith("_"):
+            state[name] = value if isinstance(value, _PLAIN) else id(value)
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        state[name] = None if tensor is None else (tensor.shape, tensor.dtype)
+    for name, child in module._modules.items():
+        state[name] = id(child)
+    return state
+
+
+def _guard_tensors(module: nn.Module) -> None:
+    """Make a shadow refuse to give a parameter or buffer another tensor."""
+    kind = type(module)
+    tensors = frozenset((*module._parameters, *module._buffers))
+
+    def set_attribute(self: nn.Module, name: str, value: Any) -> None:
+        if name in tensors:
+            refuse(f"forward assigned to {name!r}, a parameter or buffer of the model",
+                   "keep state that changes in the instance, or return it")  # fmt: skip
+        kind.__setattr__(self, name, value)
+
+    if tensors:
+        module.__class__ = type(kind.__name__, (kind,), {"__setattr__": set_attribute, "__module__": kind.__module__})
 
 
 def recording_shadow(view: ModelView, table: TypeTable) -> tuple[nn.Module, Recorder]:
@@ -167,8 +246,6 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
 
 
 def _node_call(recorder: Recorder, path: str, kind: str) -> Callable[..., Any]:
-    from edbc.trace.table import Hole
-
     entry_of_slots: dict[Any, Any] = {}
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -182,9 +259,9 @@ def _node_call(recorder: Recorder, path: str, kind: str) -> Callable[..., Any]:
                 if entry is not None:
                     recorder.entries.append(entry.index)
                     recorder.refs.extend([a.ref for a in args])
-                    first = recorder.num_values
+                    first = recorder.next_value
                     slots = entry.output_slots
-                    recorder.num_values = first + len(slots)
+                    recorder.next_value = first + len(slots)
                     if entry.outputs.__class__ is Hole:
                         return Value(recorder, first, slots[0])
                     values = [Value(recorder, first + i, slot) for i, slot in enumerate(slots)]
@@ -199,11 +276,15 @@ def _node_call(recorder: Recorder, path: str, kind: str) -> Callable[..., Any]:
 
 def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., Any]:
     if module.max_norm is not None:
-        raise UnsupportedError("nn.Embedding(max_norm=...) changes its weights when it is used; normalise the table once")
+        raise UnsupportedError(
+            "nn.Embedding(max_norm=...) changes its weights when it is used; normalise the table once"
+        )
 
     def call(self: Any, indices: Any) -> Any:
         if type(indices) is torch.Tensor and indices.ndim <= 1:
             return self.weight[indices]
+        if isinstance(indices, Lazy):
+            indices = indices.materialise()
         return torch.nn.functional.embedding(indices, self.weight)
 
     return call
@@ -212,8 +293,10 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
 def _identity_call(path: str) -> Callable[..., Any]:
     def call(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if self.training and getattr(self, "p", 0):
-            raise UnsupportedError(f"{path}: dropout draws random numbers while the model is in training mode; call "
-                                   "model.eval() before binding")
+            raise UnsupportedError(
+                f"{path}: dropout draws random numbers while the model is in training mode; call "
+                "model.eval() before binding"
+            )
         return value
 
     return call

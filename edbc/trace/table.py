@@ -4,8 +4,8 @@ Definitions.
 
 (1) An *entry* is one way in which nodes of a type are recorded: a callable and the slots of its operands. Several
     entries may make one type (sums of two and of three operands are two entries of the type `sum`).
-(2) A *source* is where externals come from: rows of a parameter, a whole parameter, or constants given by the
-    instances.
+(2) A *source* is where externals come from: rows of a parameter, a whole parameter, constants given by the instances,
+    or, while a cell is traced, its operands.
 (3) A *template* is a nest of tuples, lists and dicts with a `Hole` where an operand goes and a `SharedRef` where a
     parameter goes. What a type does is a callable and a template, so that it can run on other values: symbols, meta
     tensors, batches.
@@ -18,14 +18,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from edbc.errors import StaleError
 from edbc.graph import NodeType, ValueClass
 from edbc.trace.values import Slot, torch_dtype
+
+Ints = NDArray[np.int64]
 
 
 class Hole(NamedTuple):
@@ -46,18 +49,27 @@ class SharedRef(NamedTuple):
     def __repr__(self) -> str:
         return self.name + "".join(view.text for view in self.views)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Dotted names of all parameters that it is made of, its own first."""
+        others = [name for view in self.views for ref in shared_refs(view.template) for name in ref.names]
+        return tuple(dict.fromkeys((self.name, *others)))
+
 
 class View(NamedTuple):
-    """One step of a chain of views: `function(template filled with the value)[index]`, or without an index."""
+    """One step of a chain of views: `function(template filled with the value)[index]`, or without an index.
+
+    A step may also be a function of several parameters (`torch.cat([W1, W2])` is a step from W1 whose template names W2).
+    """
 
     function: Callable[..., Any]
     template: Any
     index: int | None
     text: str
 
-    def apply(self, value: Any) -> Any:
-        """The view of `value`."""
-        args, kwargs = fill(self.template, [value])
+    def apply(self, value: Any, shared: Callable[[SharedRef], Any] | None = None) -> Any:
+        """The view of `value`; `shared` gives the other parameters that the template names."""
+        args, kwargs = fill(self.template, [value], shared)
         result = self.function(*args, **kwargs)
         return result if self.index is None else result[self.index]
 
@@ -76,16 +88,33 @@ def fill(template: Any, holes: Iterable[Any], shared: Callable[[SharedRef], Any]
             return kind(map(walk, item))
         if kind is dict:
             return {key: walk(value) for key, value in item.items()}
-        if isinstance(item, tuple) and hasattr(item, "_fields"):
-            return type(item)(*map(walk, item))
+        if isinstance(item, tuple):
+            return kind(*map(walk, item)) if hasattr(item, "_fields") else kind(list(map(walk, item)))
         return item
 
     return walk(template)
 
 
+def shared_refs(template: Any) -> list[SharedRef]:
+    """The parameters that a template names, in order."""
+    found: list[SharedRef] = []
+
+    def walk(item: Any) -> None:
+        if type(item) is SharedRef:
+            found.append(item)
+        elif type(item) in (tuple, list) or hasattr(item, "_fields"):
+            for inner in item:
+                walk(inner)
+        elif type(item) is dict:
+            walk(list(item.values()))
+
+    walk(template)
+    return found
+
+
 @dataclass(frozen=True)
 class Source:
-    """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter) or `constant`."""
+    """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter), `constant`, `operand`."""
 
     kind: str
     ref: SharedRef | None
@@ -115,7 +144,7 @@ class Entry:
     output_slots: tuple[Slot, ...]
     outputs: Any
     is_sum: bool
-    """True when the node adds operands of one slot: a candidate for a segment sum."""
+    """True when the node adds two or more operands of one slot: a candidate for a segment sum."""
     flat: bool
     """True when the call returns a plain tuple of all its outputs in order."""
 
@@ -125,15 +154,22 @@ class Entry:
         return len(self.operation.slots)
 
 
+@dataclass(frozen=True, eq=False)
+class EntryArrays:
+    """The entries of a table as arrays, for building graphs. e entries, s sources."""
+
+    type_index: Ints  # (e,)
+    num_operands: Ints  # (e,)
+    num_outputs: Ints  # (e,)
+    is_sum: NDArray[np.bool_]  # (e,)
+    output_class: Ints  # (e,) class number of the first output
+    source_class: Ints  # (s,) class number of a source's values
+
+
 class TypeTable:
-    """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
+    """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one."""
 
-    `matches(plan's signature, signature)` lets a plan serve a model of other sizes: what has no exact type takes the one
-    that matches.
-    """
-
-    def __init__(self, known: Iterable[tuple[str, str]] = (), matches: Callable[[str, str], bool] | None = None):
-        self._matches = matches
+    def __init__(self, known: Iterable[tuple[str, str]] = ()):
         self.entries: list[Entry] = []
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []
@@ -142,6 +178,9 @@ class TypeTable:
         self._type_of_signature: dict[str, int] = {}
         self._slots: dict[Any, Slot] = {}
         self._source_of_key: dict[Any, int] = {}
+        self._class_number: dict[ValueClass, int] = {}
+        self._arrays: EntryArrays | None = None
+        self._graph_types: tuple[NodeType, ...] | None = None
         self._lock = threading.RLock()
         for name, signature in known:
             self._type_of_signature[signature] = len(self.types)
@@ -168,9 +207,9 @@ class TypeTable:
         value_class = ValueClass(whole.shape[1:], whole.dtype) if kind == "row" else whole
         return self._add_source(Source(kind, ref, value_class))
 
-    def constant_source(self, value_class: ValueClass) -> int:
-        """Number of the source of constants of one class."""
-        return self._add_source(Source("constant", None, value_class))
+    def given_source(self, kind: str, value_class: ValueClass) -> int:
+        """Number of the source of constants, or of a cell's operands, of one class."""
+        return self._add_source(Source(kind, None, value_class))
 
     def _add_source(self, source: Source) -> int:
         with self._lock:
@@ -179,55 +218,70 @@ class TypeTable:
                 self.sources.append(source)
             return number
 
-    def add_type(self, base_name: str, op: str, operands: tuple[ValueClass, ...], outputs: tuple[ValueClass, ...],
-                 constants: str = "", variadic: bool = False, source: str = "") -> int:  # fmt: skip
+    def add_type(self, draft: NodeType, source: str = "") -> int:
         """Index of the type with this signature, new or known. Names are made unique by a number."""
-        draft = NodeType(base_name, op, operands, outputs, constants, variadic, source)
         with self._lock:
             index = self._type_of_signature.get(draft.signature)
-            if index is None and self._matches is not None:
-                index = self._rebound(draft.signature)
             if index is not None and self.types[index] is not None:
                 return index
+            self._graph_types = None
             if index is not None:
-                name = self._known_names[index]
-                self.types[index] = NodeType(name, op, operands, outputs, constants, variadic, source)
+                self.types[index] = replace(draft, name=self._known_names[index], source=source)
                 return index
             taken = {*self._known_names, *(t.name for t in self.types if t is not None)}
-            name, number = base_name, 1
+            name, number = draft.name, 1
             while name in taken:
                 number += 1
-                name = f"{base_name}.{number}"
+                name = f"{draft.name}.{number}"
             self._type_of_signature[draft.signature] = len(self.types)
-            self.types.append(NodeType(name, op, operands, outputs, constants, variadic, source))
+            self.types.append(replace(draft, name=name, source=source))
             return len(self.types) - 1
-
-    def _rebound(self, signature: str) -> int | None:
-        """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no other
-        from now on. Raises StaleError when several types of the plan could be meant."""
-        assert self._matches is not None
-        known = {text: i for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None}
-        found = [text for text in known if self._matches(text, signature)]
-        if len(found) > 1:
-            raise StaleError(
-                f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "
-                f"{found[1]}; compile again with these settings"
-            )
-        if not found:
-            return None
-        self._type_of_signature[signature] = self._type_of_signature.pop(found[0])
-        return known[found[0]]
 
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
                   is_sum: bool = False) -> Entry:  # fmt: skip
         """A new entry of a type."""
         with self._lock:
-            flat = outputs == tuple(Hole(i) for i in range(len(output_slots)))
+            flat = type(outputs) is tuple and outputs == tuple(Hole(i) for i in range(len(output_slots)))
             entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat)
             self.entries.append(entry)
             self.operation_of_type.setdefault(type_index, entry)
             return entry
 
-    def graph_types(self, names: Iterable[str] = ()) -> tuple[NodeType, ...]:
+    def is_planned(self, signature: str) -> bool:
+        """True for the signature of a type that the plan knows."""
+        return self._type_of_signature.get(signature, self.num_known) < self.num_known
+
+    def graph_types(self) -> tuple[NodeType, ...]:
         """All types in index order; one that the plan knows and nobody has recorded yet has an empty signature."""
-        return tuple(t if t is not None else NodeType(self._known_names[i], "unused") for i, t in enumerate(self.types))
+        types = self._graph_types
+        if types is None:
+            with self._lock:
+                types = self._graph_types = tuple(
+                    t if t is not None else NodeType(self._known_names[i], "unused") for i, t in enumerate(self.types)
+                )
+        return types
+
+    def classes(self) -> tuple[ValueClass, ...]:
+        """The value classes that `arrays` numbers."""
+        return tuple(self._class_number)
+
+    def arrays(self) -> EntryArrays:
+        """Entries and sources as arrays; made anew only when there are new ones."""
+        arrays = self._arrays
+        if arrays is None or len(arrays.type_index) < len(self.entries) or len(arrays.source_class) < len(self.sources):
+            with self._lock:
+                arrays = self._arrays = self._new_arrays()
+        return arrays
+
+    def _new_arrays(self) -> EntryArrays:
+        def number(value_class: ValueClass) -> int:
+            return self._class_number.setdefault(value_class, len(self._class_number))
+
+        return EntryArrays(
+            np.array([e.type_index for e in self.entries], np.int64),
+            np.array([e.num_operands for e in self.entries], np.int64),
+            np.array([len(e.output_slots) for e in self.entries], np.int64),
+            np.array([e.is_sum for e in self.entries], np.bool_),
+            np.array([number(e.output_slots[0].base) for e in self.entries], np.int64),
+            np.array([number(source.value_class) for source in self.sources], np.int64),
+        )

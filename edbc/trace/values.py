@@ -16,9 +16,11 @@ values that do not exist yet. In-place changes raise it too, because two names m
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 import torch
 
 from edbc.errors import UnsupportedError
@@ -78,7 +80,7 @@ _IN_PLACE_REMEDY = "another name may share the tensor; write the result to a new
 
 
 class Symbol:
-    """What Value, Shared and Rows have in common: they answer every torch function and tensor method by recording."""
+    """What Value, Shared and Lazy have in common: they answer every torch function and tensor method by recording."""
 
     __slots__ = ()
     rec: Recorder
@@ -149,9 +151,6 @@ class Symbol:
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         refuse("a recorded tensor was changed in place by indexing", _IN_PLACE_REMEDY)
 
-    def __hash__(self) -> int:
-        return id(self)
-
     def _look(self, *args: Any, **kwargs: Any) -> NoReturn:
         refuse(_LOOK, _LOOK_REMEDY)
 
@@ -189,9 +188,17 @@ for _name, _function in {
 }.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", _operator(_function))
     setattr(Symbol, f"__r{_name}__", _operator(_function, swapped=True))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+for _name in ("lt", "le", "gt", "ge"):
     setattr(Symbol, f"__{_name}__", _operator(getattr(torch, _name)))
-for _name, _function in {"neg": torch.neg, "abs": torch.abs, "invert": torch.bitwise_not, "pos": torch.positive}.items():
+for _name, _if_none in {"eq": False, "ne": True}.items():
+    setattr(Symbol, f"__{_name}__", lambda self, other, _f=getattr(torch, _name), _n=_if_none:
+            _n if other is None else self.rec.function(_f, (self, other), {}))  # fmt: skip
+for _name, _function in {
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "invert": torch.bitwise_not,
+    "pos": torch.positive,
+}.items():
     setattr(Symbol, f"__{_name}__", lambda self, _f=_function: self.rec.function(_f, (self,), {}))
 
 
@@ -222,41 +229,28 @@ class Value(Symbol):
 
 
 class Shared(Symbol):
-    """Definition (3): `tensor` is the model's own parameter or buffer, `name` its dotted name in the model.
+    """Definition (3). `ref` names it, with the views and functions taken of it; `tensor` has them applied.
 
-    `views` are the views taken of it, outermost last; `tensor` has them applied.
+    The tensor of a parameter itself shares memory with the model's; that of a derived one holds no data.
     """
 
-    __slots__ = ("_derived", "name", "rec", "row_slot", "source", "tensor", "views")
+    __slots__ = ("_derived", "key", "rec", "ref", "row_slot", "source", "tensor")
+    _serial = itertools.count()
 
-    def __init__(self, rec: Recorder, name: str, tensor: torch.Tensor, views: tuple[Any, ...] = ()):
+    def __init__(self, rec: Recorder, ref: SharedRef, tensor: torch.Tensor):
         self.rec = rec
-        self.name = name
+        self.ref = ref
         self.tensor = tensor
-        self.views = views
+        self.key = ("shared", next(Shared._serial))
         self._derived: dict[Any, Any] = {}
-        self.row_slot = None
         self.source = -1
-        if tensor.ndim:
-            self.source = rec.table.source(self.ref(), tensor)
-            self.row_slot = rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
+        self.row_slot: Slot | None = None
 
-    def ref(self) -> SharedRef:
-        """The reference that stands for it in templates."""
-        from edbc.trace.table import SharedRef
-
-        return SharedRef(self.name, self.views)
-
-    def viewed(self, key: Any, views: Callable[[torch.Tensor], Any]) -> Any:
-        """A view of it, made by `views(tensor)` as `(outputs, tensors, steps)` and remembered under `key`."""
+    def derived(self, key: Any, derive: Callable[[], tuple[Any, list[Shared]]]) -> tuple[Any, list[Shared]]:
+        """Template and stand-ins of a function of parameters whose first one is this, remembered under `key`."""
         known = self._derived.get(key)
         if known is None:
-            outputs, tensors, steps = views(self.tensor)
-            shared = [
-                Shared(self.rec, self.name, tensor, (*self.views, step))
-                for tensor, step in zip(tensors, steps, strict=True)
-            ]
-            known = self._derived[key] = (outputs, shared)
+            known = self._derived[key] = derive()
         return known
 
     def _meta(self) -> torch.Tensor:
@@ -266,33 +260,61 @@ class Shared(Symbol):
     dtype = property(lambda self: self.tensor.dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is int:
-            return self.lookup(index)
-        if isinstance(index, torch.Tensor) and type(index) is torch.Tensor and not index.is_floating_point():
-            if index.ndim == 0 and index.dtype is not torch.bool:
-                return self.lookup(int(index))
-            if index.ndim == 1 and index.dtype is not torch.bool:
-                return Rows(self, index.tolist())
+        if not self.rec.in_cell:
+            found = self._rows(index)
+            if found is not None:
+                return found
         return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+
+    def _rows(self, index: Any) -> Any:
+        """Look-ups by an integer, or by one dimension of integers; None for any other way of indexing."""
+        if type(index) is int or isinstance(index, np.integer):
+            return self.lookup(int(index))
+        if type(index) is list or isinstance(index, np.ndarray):
+            index = np.asarray(index)
+            return Rows(self, index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None
+        if type(index) is not torch.Tensor or index.is_floating_point() or index.dtype is torch.bool or index.ndim > 1:
+            return None
+        return self.lookup(int(index)) if index.ndim == 0 else Rows(self, index.tolist())
 
     def lookup(self, index: int) -> Value:
         """Row `index` as an external. Raises IndexError as a tensor would."""
-        rows = self.tensor.shape[0] if self.row_slot is not None else 0
+        rows = len(self.tensor)
         if not -rows <= index < rows:
-            raise IndexError(f"index {index} is out of bounds for {self.name} with {rows} rows")
-        assert self.row_slot is not None
+            raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")
+        if self.row_slot is None:
+            tensor = self.tensor
+            self.source = self.rec.table.source(self.ref, tensor)
+            self.row_slot = self.rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
         return self.rec.external(self.source, index if index >= 0 else index + rows, self.row_slot)
 
 
-class Rows(Symbol):
-    """Definition (4). Taking one row makes one external; any other use records an embedding of all rows."""
+class Lazy(Symbol):
+    """Definition (4)."""
 
-    __slots__ = ("indices", "table", "whole")
+    __slots__ = ("whole",)
+    whole: Value | None
+
+    def make(self) -> Value:
+        """The tensor as a node."""
+        raise NotImplementedError
+
+    def materialise(self) -> Value:
+        """The tensor as a node, made once."""
+        if self.whole is None:
+            self.whole = self.make()
+        return self.whole
+
+
+class Rows(Lazy):
+    """Rows of a table, looked up in one call. Taking one row makes one external; any other use records an embedding."""
+
+    __slots__ = ("indices", "table")
 
     def __init__(self, table: Shared, indices: list[int]):
         self.table = table
         self.indices = indices
-        self.whole: Value | None = None
+        self.whole = None
 
     @property
     def rec(self) -> Recorder:  # type: ignore[override]
@@ -314,12 +336,10 @@ class Rows(Symbol):
             return tuple(self)
         return self.rec.function(torch.unbind, (self, dim), {})
 
-    def materialise(self) -> Value:
-        """All rows as one value, `(k, *row)`: the embedding node that any use but taking a row needs."""
-        if self.whole is None:
-            indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
-            self.whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), {})
-        return self.whole
+    def make(self) -> Value:
+        """The embedding node that any use but taking a row needs; `(k, *row)`."""
+        indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
+        return self.rec.function(torch.nn.functional.embedding, (indices, self.table), {})
 
 
 def find_recorder(tree: Any) -> Recorder:
@@ -328,11 +348,13 @@ def find_recorder(tree: Any) -> Recorder:
     while stack:
         item = stack.pop()
         kind = type(item)
-        if kind in (Value, Shared, Rows):
+        if kind is Value or issubclass(kind, Symbol):
             return item.rec
-        if kind in (tuple, list):
+        if isinstance(item, tuple | list):
             stack.extend(reversed(item))
         elif kind is dict:
-            stack.extend(item.values())
-    raise UnsupportedError(f"{user_location()}: a torch function got recorded tensors in a container that is not a "
-                           "list, tuple or dict; pass them in one of those")
+            stack.extend(reversed(item.values()))
+    raise UnsupportedError(
+        f"{user_location()}: a torch function got recorded tensors in a container that is not a "
+        "list, tuple or dict; pass them in one of those"
+    )

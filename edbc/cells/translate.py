@@ -1,0 +1,356 @@
+"""Reading the trace of a cell: torch functions become operations of `cells.graph`.
+
+Definitions.
+
+(1) A variable is flat memory; shape is how a generic operation sees it. A view that takes one ascending run of a
+    variable's elements, whatever its shape, is the variable itself or a `slice` of it. Any other view stays with the
+    operand of a generic operation.
+(2) `linear(x, W, b)`, `W @ x` and `x @ W` with a parameter W and a vector x (or a matrix of one row) are an affine.
+(3) An element-wise function of operands with as many elements as its result is that operation; broadcasting is not.
+(4) `cat` and `stack` of runs are one concatenation when the result is their memory one after the other.
+(5) torch's own recurrent cells consist of affines, one per gate, and element-wise operations; so nn.LSTMCell, nn.GRUCell
+    and nn.RNNCell lower like cells written by hand.
+(6) Everything else is generic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from edbc.cells.graph import BINARY, UNARY, Block, CellGraph, CellOp, Source
+from edbc.graph import ValueClass
+from edbc.trace.build import build
+from edbc.trace.lazy import REDUCTIONS
+from edbc.trace.shadow import CellTrace, ModelView
+from edbc.trace.table import Entry, Hole, SharedRef, View, shared_refs
+from edbc.trace.values import Slot, class_of
+
+_SYNONYMS = {"true_divide": "div", "divide": "div", "truediv": "div", "multiply": "mul", "subtract": "sub",
+             "negative": "neg", "absolute": "abs", "mm": "matmul", "mv": "matmul"}  # fmt: skip
+_FLAT = View(torch.Tensor.reshape, ((Hole(0), -1), {}), None, ".reshape(-1)")
+
+
+def translate(trace: CellTrace, view: ModelView, prefix: str = "") -> CellGraph:
+    """The operations of a traced cell, module or function, in the order of the user's code."""
+    return _Translation(trace, view).cell(prefix)
+
+
+class _Translation:
+    def __init__(self, trace: CellTrace, view: ModelView):
+        self.trace = trace
+        self.view = view
+        self.capture = build(trace.recording, fuse_sums=False)
+        self.entries = [trace.recording.table.entries[e] for e in trace.recording.entries]
+        self.ops: list[CellOp] = []
+        self.classes: dict[str, ValueClass] = {}
+        self.name_of_value: dict[tuple[int, int], str] = {}
+        self.slices: dict[tuple[str, int, int], str] = {}
+
+    def cell(self, prefix: str) -> CellGraph:
+        graph = self.capture.graph
+        external_class = [graph.classes[int(c)] for c in graph.external_class]
+        operands = tuple(zip(self.trace.operand_names, external_class, strict=False))
+        for i, (name, value_class) in enumerate(operands):
+            self.classes[name] = value_class
+            self.name_of_value[-1 - i, 0] = name
+        for e in range(len(operands), graph.num_externals):
+            self._constant(e)
+        for node, entry in enumerate(self.entries):
+            self._node(node, entry)
+        outputs = tuple(self._output(value) for value in self.trace.outputs)
+        return CellGraph(operands, tuple(self.ops), outputs, prefix)
+
+    def append(self, wanted: str | None, op: str, sources: Sequence[Source], result: ValueClass, **fields: Any) -> str:
+        """Add an operation under a fresh name, the user's own where there is one."""
+        number = len(self.ops) + 1
+        name = wanted or f"v{number}"
+        while name in self.classes:
+            number += 1
+            name = f"{wanted}_{number}" if wanted else f"v{number}"
+        self.classes[name] = result
+        self.ops.append(CellOp(name, op, tuple(sources), result, **fields))
+        return name
+
+    def _constant(self, external: int) -> None:
+        """Externals beyond the operands: parameters and rows of them used whole, tensors made inside the cell."""
+        number = int(self.capture.external_source[external])
+        index = int(self.capture.external_index[external])
+        source = self.capture.sources[number]
+        if source.ref is None:
+            tensor = self.capture.constants[number][index]
+            name = self.append(None, "generic", (), source.value_class, call=lambda: tensor, template=((), {}),
+                               attributes=_tensor_text(tensor))  # fmt: skip
+        else:
+            name = self.append(None, "generic", (Source(shared=source.ref),), source.value_class, call=lambda whole: whole,
+                               template=((source.ref,), {}), attributes="whole")  # fmt: skip
+        self.name_of_value[-1 - external, 0] = name
+
+    def _node(self, node: int, entry: Entry) -> None:
+        operands = self.capture.graph.operands_of(node)
+        slots = entry.operation.slots
+        names = [self.name_of_value[operand] for operand in operands]
+        wanted = self.trace.recording.names.get(node)
+        results = tuple(slot.base for slot in entry.output_slots)
+        known = _Known(self, entry, names, results, wanted).names()
+        if known is None:
+            sources = [Source(name, slot.views) for name, slot in zip(names, slots, strict=True)]
+            known = self._generic(entry, sources, results, wanted)
+        for output, name in enumerate(known):
+            self.name_of_value[node, output] = name
+
+    def _generic(self, entry: Entry, sources: list[Source], results: tuple[ValueClass, ...],
+                 wanted: str | None) -> list[str]:  # fmt: skip
+        """Definition (6): one operation per result."""
+        operation = entry.operation
+        shared = [Source(shared=ref) for ref in shared_refs(operation.template)]
+        constants = self.capture.graph.types[entry.type_index].constants
+        return [
+            self.append(wanted if output == 0 else None, "generic", (*sources, *shared), result, call=operation.call,
+                        template=operation.template, attributes=f"{operation.name} {constants}".strip(),
+                        output=output if len(results) > 1 else None)
+            for output, result in enumerate(results)
+        ]  # fmt: skip
+
+    def flat(self, name: str, slot: Slot) -> str | None:
+        """The variable whose memory is what a slot sees of variable `name`, definition (1); None when there is none."""
+        run = _run(self.classes[name], slot)
+        if run is None or run == (0, self.classes[name].size):
+            return name if run is not None else None
+        start, stop = run
+        known = self.slices.get((name, start, stop))
+        if known is None:
+            number = sum(key[0] == name for key in self.slices)
+            result = ValueClass((stop - start,), self.classes[name].dtype)
+            known = self.append(f"{name}_{number}", "slice", (Source(name),), result, attributes=f"{start}:{stop}")
+            self.slices[name, start, stop] = known
+        return known
+
+    def _output(self, value: Any) -> str:
+        ref = self.trace.recording.local(value.ref)
+        variable = self.name_of_value[(ref, 0) if ref < 0 else self._node_of_value(ref)]
+        flat = self.flat(variable, value.slot)
+        if flat is not None:
+            return flat
+        return self.append(None, "generic", (Source(variable, value.slot.views),), class_of(value.slot.meta()),
+                           call=lambda x: x, template=((Hole(0),), {}), attributes="view")  # fmt: skip
+
+    def _node_of_value(self, ref: int) -> tuple[int, int]:
+        for node, entry in enumerate(self.entries):
+            if ref < len(entry.output_slots):
+                return node, ref
+            ref -= len(entry.output_slots)
+        raise AssertionError("a value belongs to a node")
+
+
+class _Known:
+    """Definitions (2) to (5) for one node of the trace; `names()` appends what it consists of."""
+
+    def __init__(self, translation: _Translation, entry: Entry, names: list[str], results: tuple[ValueClass, ...],
+                 wanted: str | None):  # fmt: skip
+        self.cell = translation
+        self.operation = entry.operation
+        self.operands = names
+        self.results = results
+        self.result = results[0]
+        self.wanted = wanted
+        self.args, kwargs = entry.operation.template
+        self.kwargs = {key: value for key, value in kwargs.items() if (key, value) != ("inplace", False)}
+
+    def names(self) -> list[str] | None:
+        """The variables of the results, or None for what is generic."""
+        name = _SYNONYMS.get(self.operation.name, self.operation.name)
+        if name in _RECURRENT:
+            return _RECURRENT[name](self)
+        known = self._single(name) if len(self.results) == 1 else None
+        return None if known is None else [known]
+
+    def _single(self, name: str) -> str | None:
+        if self.operation.call is REDUCTIONS.get(name):
+            return self._reduction(name)
+        if name in ("linear", "matmul", "addmm"):
+            return self._product(name)
+        if name in UNARY and len(self.args) == 1 and not self.kwargs:
+            return self._elementwise(name)
+        if name in BINARY and len(self.args) == 2 and not self.kwargs:
+            return self._elementwise(name)
+        return self._cat(name) if name in ("cat", "concat", "concatenate", "stack") else None
+
+    def append(self, op: str, *sources: Source | str, result: ValueClass | None = None, wanted: str | None = None,
+               **fields: Any) -> str:  # fmt: skip
+        """An operation over variables and other sources."""
+        full = [Source(s) if isinstance(s, str) else s for s in sources]
+        return self.cell.append(wanted, op, full, result or self.result, **fields)
+
+    def run(self, arg: Any) -> str | None:
+        """The variable that an argument is, definition (1)."""
+        if type(arg) is not Hole:
+            return None
+        return self.cell.flat(self.operands[arg.index], self.operation.slots[arg.index])
+
+    def _size(self, name: str) -> int:
+        return self.cell.classes[name].size
+
+    def _elementwise(self, name: str) -> str | None:
+        """Definition (3)."""
+        shapes = [self.operation.slots[a.index].shape for a in self.args if type(a) is Hole]
+        if any(shape.numel() != self.result.size for shape in shapes) or not shapes:
+            return None
+        sources = [self._elementwise_source(arg) for arg in self.args]
+        return (
+            None if None in sources else self.append(name, *[s for s in sources if s is not None], wanted=self.wanted)
+        )
+
+    def _elementwise_source(self, arg: Any) -> Source | None:
+        if type(arg) is SharedRef:
+            tensor = self.cell.view.shared(arg)
+            if tensor.numel() != self.result.size or class_of(tensor).dtype != self.result.dtype:
+                return None
+            return Source(shared=arg if tensor.ndim == 1 else arg._replace(views=(*arg.views, _FLAT)))
+        if type(arg) in (int, float):
+            return Source(number=arg)
+        variable = self.run(arg)
+        return None if variable is None or self.cell.classes[variable].dtype != self.result.dtype else Source(variable)
+
+    def _product(self, name: str) -> str | None:
+        """Definition (2)."""
+        arguments = dict(enumerate(self.args)) | {{"input": 0, "weight": 1, "bias": 2}.get(k, k): v
+                                                  for k, v in self.kwargs.items()}  # fmt: skip
+        order = (1, 2, 0) if name == "addmm" else (0, 1, 2)
+        if set(arguments) - {0, 1, 2} or len(arguments) < 2:
+            return None
+        vector, weight, bias = (arguments.get(i) for i in order)
+        transposed = name != "linear"
+        if transposed and type(vector) is SharedRef:
+            vector, weight, transposed = weight, vector, False
+        variable = self.run(vector)
+        if variable is None or type(weight) is not SharedRef or type(bias) not in (SharedRef, type(None)):
+            return None
+        shape = tuple(self.cell.view.shared(weight).shape)
+        if len(shape) != 2:
+            return None
+        out, into = shape[::-1] if transposed else shape
+        if self._size(variable) != into or self.result.size != out:
+            return None
+        if bias is not None and tuple(self.cell.view.shared(bias).shape) != (out,):
+            return None
+        biases = () if bias is None else (Block(bias, (0, out), None, total_rows=out),)
+        weights = (Block(weight, (0, out), (0, into), transposed, out),)
+        return self.append("affine", variable, wanted=self.wanted, weights=weights, biases=biases)
+
+    def _cat(self, name: str) -> str | None:
+        """Definition (4)."""
+        arguments = dict(enumerate(self.args)) | {{"dim": 1, "axis": 1, "tensors": 0}.get(k, k): v
+                                                  for k, v in self.kwargs.items()}  # fmt: skip
+        parts, dim = arguments.get(0), arguments.get(1, 0)
+        if set(arguments) - {0, 1} or not isinstance(parts, list | tuple) or type(dim) is not int:
+            return None
+        variables = [self.run(part) for part in parts]
+        if None in variables or any(n != 1 for n in self.result.shape[: dim % len(self.result.shape)]):
+            return None
+        return self.append("cat", *[v for v in variables if v is not None], wanted=self.wanted)
+
+    def _reduction(self, name: str) -> str | None:
+        """A sum, mean, largest or smallest of several variables."""
+        variables = [v for v in map(self.run, self.args) if v is not None]
+        if len(variables) < len(self.args):
+            return None
+        if name in ("sum", "mean"):
+            total = self.append("sum", *variables, wanted=self.wanted if name == "sum" else None)
+            return (
+                total if name == "sum" else self.append("div", total, Source(number=len(variables)), wanted=self.wanted)
+            )
+        best = variables[0]
+        for variable in variables[1:]:
+            best = self.append("maximum" if name == "max" else "minimum", best, variable)
+        return best
+
+    def gates(self, count: int, x: str, h: str, parameters: Sequence[SharedRef | None]) -> list[tuple[CellOp, CellOp]]:
+        """The affines of x and of h for each gate of a recurrent cell, not yet appended."""
+        w_x, w_h, b_x, b_h = parameters
+        size = self.result.size
+
+        def affine(source: str, weight: Any, bias: Any, gate: int) -> CellOp:
+            rows = (gate * size, (gate + 1) * size)
+            biases = () if bias is None else (Block(bias, rows, None, total_rows=count * size),)
+            weights = (Block(weight, rows, (0, self._size(source)), total_rows=count * size),)
+            return CellOp("", "affine", (Source(source),), self.result, weights, biases)
+
+        return [(affine(x, w_x, b_x, gate), affine(h, w_h, b_h, gate)) for gate in range(count)]
+
+    def affine(self, *parts: CellOp) -> str:
+        """One affine that is the sum of several."""
+        return self.cell.append(None, "affine", [s for p in parts for s in p.sources], self.result,
+                                weights=tuple(w for p in parts for w in p.weights),
+                                biases=tuple(b for p in parts for b in p.biases))  # fmt: skip
+
+
+def _recurrent_operands(node: _Known, num_states: int) -> tuple[list[str], list[SharedRef | None]] | None:
+    """Input and states as runs, and the four parameters; None when the call has another form."""
+    if node.kwargs or len(node.args) < 4:
+        return None
+    states = node.args[1] if isinstance(node.args[1], list | tuple) else (node.args[1],)
+    states = states if not isinstance(node.args[1], Hole) else (node.args[1],)
+    runs = [node.run(arg) for arg in (node.args[0], *states)]
+    parameters = [*node.args[2:], None, None][:4]
+    if len(states) != num_states or None in runs or any(type(p) not in (SharedRef, type(None)) for p in parameters):
+        return None
+    found = [run for run in runs if run is not None]
+    return (found, parameters) if all(node.cell.classes[run].size == node.result.size for run in found[1:]) else None
+
+
+def _lstm_cell(node: _Known) -> list[str] | None:
+    found = _recurrent_operands(node, 2)
+    if found is None:
+        return None
+    (x, h, c), parameters = found
+    i, f, g, o = (node.affine(*pair) for pair in node.gates(4, x, h, parameters))
+    i, f, g, o = node.append("sigmoid", i), node.append("sigmoid", f), node.append("tanh", g), node.append("sigmoid", o)
+    new_c = node.append("add", node.append("mul", f, c), node.append("mul", i, g))
+    return [node.append("mul", o, node.append("tanh", new_c)), new_c]
+
+
+def _gru_cell(node: _Known) -> list[str] | None:
+    found = _recurrent_operands(node, 1)
+    if found is None:
+        return None
+    (x, h), parameters = found
+    of_r, of_z, (new_x, new_h) = node.gates(3, x, h, parameters)
+    r, z = node.append("sigmoid", node.affine(*of_r)), node.append("sigmoid", node.affine(*of_z))
+    new = node.append("tanh", node.append("add", node.affine(new_x), node.append("mul", r, node.affine(new_h))))
+    return [node.append("add", new, node.append("mul", z, node.append("sub", h, new)))]
+
+
+def _rnn_cell(node: _Known) -> list[str] | None:
+    found = _recurrent_operands(node, 1)
+    if found is None:
+        return None
+    (x, h), parameters = found
+    return [node.append(node.operation.name.split("_")[1], node.affine(*node.gates(1, x, h, parameters)[0]))]
+
+
+_RECURRENT = {"lstm_cell": _lstm_cell, "gru_cell": _gru_cell, "rnn_tanh_cell": _rnn_cell, "rnn_relu_cell": _rnn_cell}
+
+
+def _run(value_class: ValueClass, slot: Slot) -> tuple[int, int] | None:
+    """The elements of a variable that a slot's views take, when they are one ascending run."""
+    if not slot.views:
+        return 0, value_class.size
+    elements = torch.arange(value_class.size).reshape(value_class.shape)
+    for view in slot.views:
+        elements = view.apply(elements)
+    elements = elements.reshape(-1)
+    if not len(elements):
+        return None
+    first = int(elements[0])
+    return (first, first + len(elements)) if torch.equal(elements, torch.arange(first, first + len(elements))) else None
+
+
+def _tensor_text(tensor: torch.Tensor) -> str:
+    """A constant by its content, so that two plans differ when a constant does."""
+    data = tensor.detach().cpu().contiguous().reshape(-1)
+    raw = data.view(torch.uint8) if data.numel() else torch.empty(0, dtype=torch.uint8)
+    return f"constant {hashlib.sha256(raw.numpy().tobytes()).hexdigest()[:16]}"

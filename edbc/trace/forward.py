@@ -1,0 +1,91 @@
+"""Running the user's `forward` over the instances of a mini-batch.
+
+Three things of the user's code show only while it runs and are looked after here:
+
+(1) Recursion deeper than Python's limit: the instance runs again on a large stack, and so do all later ones. What the
+    first attempt recorded stays (the user's objects may refer to it) unless nothing uses it.
+(2) Random numbers: what eager execution would draw is not what a recording draws once, so drawing any is refused.
+(3) Exceptions: they pass, with a note that names the instance; edbc's own name it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from edbc.errors import EdbcError
+from edbc.trace import rules
+from edbc.trace.deep import run_on_large_stack, too_deep
+from edbc.trace.recorder import Recorder, Recording
+from edbc.trace.values import refuse
+
+
+def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
+    """Run `forward` for each instance; see `trace.build.capture`."""
+    recorder.tracer.require_unchanged()
+    recorder.begin()
+    if recorder.needs_deep_stack:
+        return run_on_large_stack(lambda: _record(shadow, recorder, instances))
+    return _record(shadow, recorder, instances)
+
+
+def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
+    results: list[Any] = []
+    ends: list[int] = []
+    aborted = (0, 0)
+    random_state = torch.default_generator.get_state()
+    forward: Callable[[Any], Any] = shadow.forward
+    for number, instance in enumerate(instances):
+        with Instance(number):
+            try:
+                result = forward(instance)
+            except RecursionError:
+                if recorder.needs_deep_stack:
+                    raise too_deep() from None
+                recorder.needs_deep_stack = True
+                aborted = (ends[-1] if ends else 0, len(recorder.entries))
+                result = run_on_large_stack(lambda instance=instance: forward(instance))  # type: ignore[misc]
+        results.append(result)
+        ends.append(len(recorder.entries))
+    if not torch.equal(random_state, torch.default_generator.get_state()):
+        _refuse_random(forward, instances)
+    return recorder.finish(results, ends, aborted)
+
+
+class Instance:
+    """Names the instance in exceptions of the user's code."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, EdbcError):
+            raise type(error)(f"{error} (while recording instance {self.number})") from error
+        if error is not None:
+            error.add_note(f"while recording instance {self.number}")
+
+
+class NoRandomNumbers(TorchFunctionMode):
+    """Refuses functions that draw random numbers, at the user's line."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = rules.name_of(func)
+        if name in rules.DRAWS:
+            refuse(f"'{name}' draws random numbers",
+                   "its result would differ from eager execution; draw outside of forward and pass the numbers in")  # fmt: skip
+        return func(*args, **(kwargs or {}))
+
+
+def _refuse_random(forward: Callable[[Any], Any], instances: Sequence[Any]) -> None:
+    """Find the line that drew random numbers by running again."""
+    with NoRandomNumbers():
+        for instance in instances:
+            forward(instance)
+    refuse("forward draws random numbers", "its result would differ from eager execution; draw outside of forward")

@@ -1,0 +1,143 @@
+"""Lists of tensors that are reduced as one: `torch.stack(children).sum(0)` and its like.
+
+Definitions.
+
+(1) A `Stack` is `torch.stack(items)`, or `torch.cat(items)` of items whose first dimension is 1, for values of one class.
+    It is no node until something other than its items is asked for: an item is the item itself.
+(2) A *reduction* of a stack over its first dimension (sum, mean, amax, amin) is a node of a variadic type: one type for
+    any number of items. Of a single item every reduction is that item, so it is no node.
+
+Where the number of items matters to the operation (a softmax over children, a product with the stack), the stack
+becomes a node and there is a type per number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.trace.values import Lazy, Value
+
+if TYPE_CHECKING:
+    from edbc.trace.recorder import Recorder
+
+
+def _sum(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).sum(0)
+
+
+def _mean(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).mean(0)
+
+
+def _amax(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).amax(0)
+
+
+def _amin(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).amin(0)
+
+
+REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {"sum": _sum, "mean": _mean, "max": _amax, "min": _amin}
+"""Definition (2) by the `op` of the type; as functions of the items."""
+_OF_FUNCTION = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
+
+
+class Stack(Lazy):
+    """Definition (1)."""
+
+    __slots__ = ("cat", "items", "rec")
+
+    def __init__(self, rec: Recorder, items: list[Value], cat: bool):
+        self.rec = rec
+        self.items = items
+        self.cat = cat
+        self.whole = None
+
+    def _meta(self) -> torch.Tensor:
+        slot = self.items[0].slot
+        shape = slot.shape[1:] if self.cat else slot.shape
+        return torch.empty((len(self.items), *shape), dtype=slot.dtype, device="meta")
+
+    def make(self) -> Value:
+        """The stack as a node of a type per number of items."""
+        return self.rec.node(torch.cat if self.cat else torch.stack, (list(self.items),), {})
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            item = self.items[index]
+            return item.squeeze(0) if self.cat else item
+        if type(index) is slice and self.items[index]:
+            return Stack(self.rec, self.items[index], self.cat)
+        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self.items))])
+
+    def reduced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function of this name returns for the stack, or NotImplemented when it is no reduction over items."""
+        op = _OF_FUNCTION.get(name)
+        keepdim = _is_over_items(args, kwargs, len(self.shape)) if op is not None else None
+        if op is None or keepdim is None:
+            return NotImplemented
+        value = self._restored(self.rec.reduction(op, self.items), keepdim)
+        return value if name not in ("max", "min") else Extreme(self, value, name, keepdim)
+
+    def _restored(self, value: Value, keepdim: bool) -> Any:
+        """The reduction of items in the shape that the reduction of the stack has."""
+        if self.cat:
+            return value if keepdim else value.squeeze(0)
+        return value.unsqueeze(0) if keepdim else value
+
+
+class Extreme:
+    """What `stack.max(0)` returns: values and, should anybody ask, indices."""
+
+    def __init__(self, stack: Stack, values: Any, name: str, keepdim: bool):
+        self.values = values
+        self.indices = _Indices(stack, name, keepdim)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.values, self.indices))
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.values, self.indices)[index]
+
+    def __len__(self) -> int:
+        return 2
+
+
+class _Indices(Lazy):
+    """Which item is the largest: depends on the number of items, so it is a node of the whole stack when it is used."""
+
+    __slots__ = ("arguments", "rec", "stack")
+
+    def __init__(self, stack: Stack, name: str, keepdim: bool):
+        self.rec = stack.rec
+        self.stack = stack
+        self.arguments = (getattr(torch, f"arg{name}"), keepdim)
+        self.whole = None
+
+    def _meta(self) -> torch.Tensor:
+        function, keepdim = self.arguments
+        return function(self.stack._meta(), 0, keepdim)
+
+    def make(self) -> Value:
+        """See Lazy."""
+        function, keepdim = self.arguments
+        return self.rec.node(function, (self.stack.materialise(), 0, keepdim), {})
+
+
+def _is_over_items(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool | None:
+    """`keepdim` of a reduction over the first dimension only; None for any other arguments."""
+    known = dict(zip(("dim", "keepdim"), args, strict=False)) | kwargs
+    dim = known.get("dim", known.get("axis"))
+    if len(args) > 2 or known.keys() - {"dim", "axis", "keepdim", "dtype"} or known.get("dtype") is not None:
+        return None
+    if isinstance(dim, tuple | list):
+        dim = dim[0] if len(dim) == 1 else None
+    if type(dim) is not int or dim not in (0, -ndim):
+        return None
+    return bool(known.get("keepdim", False))

@@ -1,0 +1,105 @@
+"""What a torch function returns, found without data: shapes, the structure of its result, and whether it is a view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from edbc.trace import rules
+from edbc.trace.signature import view_text
+from edbc.trace.table import Hole, SharedRef, View, fill
+from edbc.trace.values import Slot, refuse
+
+
+def select_first(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`tensor[index]` for an index that is a tensor, in a form that torch.vmap can batch."""
+    return torch.index_select(tensor, 0, index.reshape(1)).squeeze(0)
+
+
+def flat(*trees: Any) -> list[Any]:
+    """The leaves of nests of lists, tuples and dicts, in order."""
+    found: list[Any] = []
+    stack = list(reversed(trees))
+    while stack:
+        item = stack.pop()
+        if isinstance(item, tuple | list):
+            stack.extend(reversed(item))
+        elif isinstance(item, dict):
+            stack.extend(reversed(item.values()))
+        else:
+            found.append(item)
+    return found
+
+
+def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
+                shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
+    """What `func` returns for tensors without data; where it has no such form, for tensors of ones.
+
+    Raises UnsupportedError when the shape of the result depends on values.
+    """
+    slots = list(slots)
+    args, kwargs = fill(template, [slot.meta() for slot in slots], shared)
+    try:
+        return func(*args, **kwargs)
+    except NotImplementedError:
+        results = []
+        for make in (torch.ones, torch.zeros):
+            data = [make(tuple(slot.shape), dtype=slot.dtype) for slot in slots]
+            args, kwargs = fill(template, data, lambda ref, make=make: make(shared(ref).shape, dtype=shared(ref).dtype))
+            results.append(func(*args, **kwargs))
+        if [t.shape for t in split_outputs(results[0])[1]] != [t.shape for t in split_outputs(results[1])[1]]:
+            refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
+                   "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
+        return results[0]
+
+
+def split_outputs(result: Any, name: str = "") -> tuple[Any, list[Any]]:
+    """A template of a call's result and its tensors in order. With a name, to return none is an error."""
+    tensors: list[Any] = []
+
+    def walk(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            tensors.append(item)
+            return Hole(len(tensors) - 1)
+        if isinstance(item, tuple) and type(item) is not tuple:  # torch.return_types, named tuples
+            return type(item)(*map(walk, item)) if hasattr(item, "_fields") else type(item)(list(map(walk, item)))
+        if isinstance(item, tuple | list):
+            return type(item)(map(walk, item))
+        if isinstance(item, dict):
+            return {key: walk(value) for key, value in item.items()}
+        return item
+
+    template = walk(result)
+    if not tensors and name:
+        refuse(f"{name} returned no tensor", "a cell must return a tensor, or tensors in tuples, lists and dicts")
+    return template, tensors
+
+
+def take_views(func: Any, name: str, template: Any, tensor: torch.Tensor,
+               shared: Callable[[SharedRef], Any] | None = None) -> tuple[Any, list[Any], list[View]]:  # fmt: skip
+    """The views of a tensor that a call returns: template of the result, tensors, and the step that makes each."""
+    args, kwargs = fill(template, [tensor], shared)
+    outputs, tensors = split_outputs(func(*args, **kwargs), name)
+    single = type(outputs) is Hole
+    text = view_text(name, template)
+    steps = [View(func, template, None if single else i, text + ("" if single else f"[{i}]"))
+             for i in range(len(tensors))]  # fmt: skip
+    return outputs, tensors, steps
+
+
+def replace_first(template: Any, ref: SharedRef) -> Any:
+    """A template with the first place of one parameter made the hole that a view fills."""
+    done = False
+
+    def walk(item: Any) -> Any:
+        nonlocal done
+        if type(item) is SharedRef and item == ref and not done:
+            done = True
+            return Hole(0)
+        if type(item) in (tuple, list):
+            return type(item)(map(walk, item))
+        return {key: walk(value) for key, value in item.items()} if type(item) is dict else item
+
+    return walk(template)

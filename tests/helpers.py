@@ -1,0 +1,89 @@
+"""What tests of capture and of cells share: compiling a model object in memory, and comparing it with eager."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.compiler import plan_cell
+from edbc.graph import Graph
+from edbc.parity import Eager, Parity
+from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
+from edbc.runtime.session import Net
+from edbc.trace.build import Capture, capture
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
+
+MODELS = Path(__file__).resolve().parents[1] / "models"
+
+
+def model_file(name: str) -> Any:
+    """A model file of the zoo, imported."""
+    if str(MODELS) not in sys.path:
+        sys.path.insert(0, str(MODELS))
+    return importlib.import_module(name)
+
+
+def captured(model: nn.Module, instances: Sequence[Any]) -> Capture:
+    """One mini-batch of a model, its graph linted."""
+    result = capture(*recording_shadow(ModelView(model.eval()), TypeTable()), instances)
+    result.graph.lint()
+    return result
+
+
+def graph_of(model: nn.Module, instances: Sequence[Any]) -> Graph:
+    """The graph of one mini-batch."""
+    return captured(model, instances).graph
+
+
+def counts(graph: Graph) -> dict[str, int]:
+    """Nodes of each type that has any."""
+    return {t.name: c for t, c in zip(graph.types, graph.counts().tolist(), strict=True) if c}
+
+
+def bound(model: nn.Module, instances: Sequence[Any], **options: Any) -> Net:
+    """The model bound to a plan made in memory from these instances, with the critical-path policy."""
+    view, table = ModelView(model.eval()), TypeTable()
+    graph = capture(*recording_shadow(view, table), instances).graph.lint()
+    present = tuple(i for i, count in enumerate(graph.counts().tolist()) if count)
+    types = tuple(graph.types[i] for i in present)
+    parts: Any = SimpleNamespace(types=types, table=table, view=view, table_index=present)
+    plan = Plan(
+        edbc="0",
+        model=ModelRef("memory.py", "0" * 64, {}, 0),
+        trained_on=TrainedOn("sample", (), len(instances), 0, graph.num_nodes),
+        requirements=(),
+        types=tuple(PlanType(t.name, t.signature, t.source) for t in types),
+        policy=PlanPolicy("critical", None, "critical", {}, {}),
+        cells={t.name: plan_cell(parts, i) for i, t in enumerate(types)},
+        guards={},
+    )
+    return Net(plan, model, **options)
+
+
+def require_parity(model: nn.Module, instances: Sequence[Any], sizes: Sequence[int] = (1, 7, 32)) -> Net:
+    """Outputs equal to eager's by the parity rule, in mini-batches of several sizes. Returns the net."""
+    net = bound(model, instances)
+    eager = Eager(model)
+    for size in sizes:
+        for start in range(0, min(len(instances), 2 * size), size):
+            batch = instances[start : start + size]
+            parity = Parity()
+            for results in zip(net(batch), eager.run(batch), eager.reference(batch), strict=True):
+                parity.add(*results)
+            assert parity.outputs, "expected tensors to compare"
+            parity.require()
+    return net
+
+
+def seeded(build: Any, *args: Any, **kwargs: Any) -> nn.Module:
+    """A model with seed 0, in eval mode."""
+    torch.manual_seed(0)
+    return build(*args, **kwargs).eval()
