@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.errors import StaleError
 from edbc.graph import NodeType, ValueClass
 from edbc.trace.values import Slot, torch_dtype
 
@@ -167,9 +168,14 @@ class EntryArrays:
 
 
 class TypeTable:
-    """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one."""
+    """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
 
-    def __init__(self, known: Iterable[tuple[str, str]] = ()):
+    `matches(plan's signature, signature)` lets a plan serve a model of other sizes: what has no exact type takes the one
+    that matches.
+    """
+
+    def __init__(self, known: Iterable[tuple[str, str]] = (), matches: Callable[[str, str], bool] | None = None):
+        self._matches = matches
         self.entries: list[Entry] = []
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []
@@ -222,6 +228,8 @@ class TypeTable:
         """Index of the type with this signature, new or known. Names are made unique by a number."""
         with self._lock:
             index = self._type_of_signature.get(draft.signature)
+            if index is None and self._matches is not None:
+                index = self._rebound(draft.signature)
             if index is not None and self.types[index] is not None:
                 return index
             self._graph_types = None
@@ -236,6 +244,22 @@ class TypeTable:
             self._type_of_signature[draft.signature] = len(self.types)
             self.types.append(replace(draft, name=name, source=source))
             return len(self.types) - 1
+
+    def _rebound(self, signature: str) -> int | None:
+        """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no other
+        from now on. Raises StaleError when several types of the plan could be meant."""
+        assert self._matches is not None
+        known = {text: i for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None}
+        found = [text for text in known if self._matches(text, signature)]
+        if len(found) > 1:
+            raise StaleError(
+                f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "
+                f"{found[1]}; compile again with these settings"
+            )
+        if not found:
+            return None
+        self._type_of_signature[signature] = self._type_of_signature.pop(found[0])
+        return known[found[0]]
 
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
                   is_sum: bool = False) -> Entry:  # fmt: skip
