@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edbc.cli import look  # noqa: F401  (adds its commands)
 from edbc.cli.main import main
 
 __all__ = ["main"]

@@ -112,7 +112,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     seconds = np.min([times for _, times in timed], axis=0) if schedule.num_batches else np.zeros(0)
     states = states_of(graph, net.policy)
     steps = tuple(
-        Step(kind, len(nodes), states[b], float(seconds[b]), *_bytes(prepared, b, kind, len(nodes)))
+        Step(kind, len(nodes), states[b], float(seconds[b]), *moved_bytes(prepared, b, kind, len(nodes)))
         for b, (kind, nodes) in enumerate(schedule.batches())
     )
     return Observation(
@@ -172,7 +172,8 @@ def states_of(graph: Graph, policy: Policy) -> list[str]:
     return [texts.get(row, RULE) for row in rows.tolist()]
 
 
-def _bytes(prepared: Prepared, batch: int, kind: int, size: int) -> tuple[int, int, int]:
+def moved_bytes(prepared: Prepared, batch: int, kind: int, size: int) -> tuple[int, int, int]:
+    """Bytes that a batch of `size` nodes reads, gathers and writes."""
     node_type, placement = prepared.capture.graph.types[kind], prepared.placement
     items = int(placement.items[batch])
     operands = [(items * row_bytes(c), int(placement.run[batch, k]) < 0) for k, c in enumerate(node_type.operands)]

@@ -207,8 +207,8 @@ def _layouts(e: Explanation) -> Iterator[str]:
     yield " writes at once. An operand in a frame is out of place: it is copied, or the batch runs in parts.</p>"
     for layout in e.layouts:
         yield f"<h3>{escape(layout.name)}</h3><p>{count(layout.num_operations, 'operation')} in "
-        yield f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place: {layout.misplaced_before} before, "
-        yield f"{layout.misplaced_after} after</p>"
+        yield f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place: "
+        yield f"{layout.misplaced_before} before, {layout.misplaced_after} after</p>"
         if any(batch.operands for batch in layout.batches):
             yield f'<div class="soft">in the order of the code</div>{_strip(layout, layout.before, is_after=False)}'
             yield f'<div class="soft">in the plan\'s order</div>{_strip(layout, layout.after, is_after=True)}'

@@ -1,0 +1,73 @@
+"""The commands that look at plans and models: explain, diff, new, models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from edbc.cli.console import one_line_errors
+from edbc.cli.main import _format, _input, main
+
+
+@main.command()
+@click.argument("plan", metavar="PLAN.yaml|MODEL.py")
+@_input
+@click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
+@click.option("--static", is_flag=True, help="Only what the plan holds: the model is not imported.")
+@click.option("--html", default=None, metavar="PAGE.html", help="Write one self-contained page.")
+@_format
+@one_line_errors
+def explain(**options: Any) -> None:
+    """Say what batches with what, what does not and why, and what that is worth.
+
+    Runs the plan's model on one mini-batch (from --input, or made up by its `sample`) if its file is the one that the
+    plan was compiled from; otherwise shows what the plan holds. A MODEL.py is compiled in memory, which executes it.
+    """
+    from edbc.cli.explain import run_explain
+
+    run_explain(**options)
+
+
+@main.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option("--exit-code", is_flag=True, help="Exit 1 when a guarded metric is worse in NEW.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "markdown", "json"]),
+    default="text",
+    show_default=True,
+    help="Markdown is fit for a review comment.",
+)
+@one_line_errors
+def diff(**options: Any) -> None:
+    """Compare two plans: metrics and their direction, actions, types, layouts.
+
+    OLD and NEW are plan files, or REV:PATH for the file at another git commit.
+    """
+    from edbc.cli.diff import run_diff
+
+    run_diff(**options)
+
+
+@main.command()
+@click.argument("name", metavar="NAME")
+@one_line_errors
+def new(name: str) -> None:
+    """Write NAME.py, a commented model file that compiles and runs as it is."""
+    from edbc.cli.new import run_new
+
+    run_new(name)
+
+
+@main.command()
+@click.argument("folder", metavar="[FOLDER]", required=False)
+@_format
+@one_line_errors
+def models(**options: Any) -> None:
+    """List the model files of FOLDER, by default the zoo. Executes nothing."""
+    from edbc.cli.models import run_models
+
+    run_models(**options)

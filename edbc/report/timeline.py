@@ -1,0 +1,100 @@
+"""A run as a timeline in Chrome's trace format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+
+One process with two tracks: *host* (building each mini-batch's graph, scheduling it) and *batches* (every batch with its
+type, size and bytes). Times are microseconds from the first event. To time batches apart each runs alone, so a traced
+run is somewhat slower than others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edbc.errors import EdbcError
+from edbc.report.observe import moved_bytes
+
+if TYPE_CHECKING:
+    from edbc.runtime.session import Net, Prepared, Stats
+
+HOST, BATCHES = 1, 2
+"""Tracks."""
+
+
+class Timeline:
+    """Collects events while mini-batches run."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = [_named(HOST, "host"), _named(BATCHES, "batches")]
+        self._origin = time.perf_counter()
+        self._mini_batches = 0
+
+    def run(self, net: Net, instances: Sequence[Any], stats: Stats) -> list[Any]:
+        """What `net(instances)` gives, recorded."""
+        before = (stats.seconds.construction, stats.seconds.scheduling)
+        started = time.perf_counter()
+        prepared = net.prepare(instances, stats)
+        capture_seconds = stats.seconds.construction - before[0]
+        scheduling_seconds = stats.seconds.scheduling - before[1]
+        graph = prepared.capture.graph
+        facts = {"mini_batch": self._mini_batches, "instances": len(instances), "nodes": graph.num_nodes}
+        self._mini_batches += 1
+        self._add("capture", HOST, started, capture_seconds, facts)
+        batches = {**facts, "batches": prepared.schedule.num_batches}
+        self._add("scheduling", HOST, started + capture_seconds, scheduling_seconds, batches)
+        executing = time.perf_counter()
+        ends: list[float] = []
+        results = net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))
+        stats.seconds.execution += time.perf_counter() - executing
+        self._add_batches(prepared, executing, ends)
+        return results
+
+    def _add_batches(self, prepared: Prepared, begin: float, ends: Sequence[float]) -> None:
+        types = prepared.capture.graph.types
+        for number, ((kind, nodes), end) in enumerate(zip(prepared.schedule.batches(), ends, strict=True)):
+            read, gathered, written = moved_bytes(prepared, number, kind, len(nodes))
+            facts = {
+                "batch": number,
+                "type": types[kind].name,
+                "size": len(nodes),
+                "bytes_read": read,
+                "bytes_gathered": gathered,
+                "bytes_written": written,
+                "source": types[kind].source,
+            }
+            self._add(types[kind].name, BATCHES, begin, end - begin, facts)
+            begin = end
+
+    def _add(self, name: str, track: int, begin: float, seconds: float, facts: dict[str, Any]) -> None:
+        start = round(1e6 * (begin - self._origin), 3)
+        self.events.append(
+            {
+                "name": name,
+                "ph": "X",
+                "pid": 1,
+                "tid": track,
+                "ts": max(start, 0.0),
+                "dur": round(1e6 * seconds, 3),
+                "args": facts,
+            }
+        )
+
+    def write(self, path: str | Path) -> None:
+        """The file, whole or not at all."""
+        target = Path(path)
+        temporary = target.with_name(f".{target.name}.part")
+        content = {"traceEvents": self.events, "displayTimeUnit": "ms"}
+        try:
+            temporary.write_text(json.dumps(content), encoding="utf-8")
+            temporary.replace(target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise EdbcError(
+                f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
+            ) from None
+
+
+def _named(track: int, name: str) -> dict[str, Any]:
+    return {"name": "thread_name", "ph": "M", "pid": 1, "tid": track, "args": {"name": name}}
