@@ -175,3 +175,39 @@ def check(**options: Any) -> None:
     from edbc.cli.check import run_check
 
     run_check(**options)
+
+
+@main.command()
+@click.argument("plan", metavar="PLAN.yaml")
+@_input
+@_set
+@click.option(
+    "--batch-size", "batch_sizes", default="32", show_default=True, metavar="N,..", help="Instances per mini-batch."
+)
+@click.option(
+    "--against",
+    default="eager",
+    show_default=True,
+    metavar="NAME,..",
+    help="Also measure: eager (unmodified PyTorch), depth, agenda, sufficient, critical (other policies, same plan).",
+)
+@click.option("--limit", type=click.IntRange(1), default=256, show_default=True, help="Instances to measure on.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Passes over them.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of torch and its BLAS.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True, help="Weights."
+)
+@click.option("--backend", type=click.Choice(["reference", "cpu"]), default=None, help="See 'edbc run'.")
+@click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
+@click.option("--trust-changed-model", is_flag=True, help="Measure although the model file changed since compiling.")
+@_format
+@one_line_errors
+def bench(**options: Any) -> None:
+    """Measure PLAN.yaml: throughput, where the time goes, and how far from bare matrix products.
+
+    Everything that is compared takes turns in one process; figures are medians. `--set hidden_size=128,512` binds the
+    plan to each of these sizes.
+    """
+    from edbc.cli.bench import run_bench
+
+    run_bench(**options)

@@ -41,7 +41,7 @@ def run_run(
     from edbc.check import model_path, require_same_model
 
     model_file = model_path(Path(plan), loaded, model)
-    _require_model(loaded, model_file, trust_changed_model)
+    require_model(loaded, model_file, trust_changed_model)
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
@@ -75,7 +75,8 @@ def run_run(
     _ = require_same_model
 
 
-def _require_model(plan: Any, model_file: Path, trust: bool) -> None:
+def require_model(plan: Any, model_file: Path, trust: bool) -> None:
+    """Raise StaleError when the plan was compiled from another model file; warn instead when that one is trusted."""
     from edbc.check import require_same_model
 
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
     order = np.lexsort((placement.external_row, capture.external_source))
     order = order[placement.external_row[order] >= 0]
     numbers = capture.external_source[order]
-    starts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
-    for begin, end in zip(starts, [*starts[1:], len(order)], strict=True):
+    borders = [*np.flatnonzero(np.diff(numbers, prepend=-1)).tolist(), len(order)]
+    for begin, end in itertools.pairwise(borders):
         number = int(numbers[begin])
         source = capture.sources[number]
         which = order[begin:end]
@@ -38,27 +38,31 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
 def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]:
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
     tensors: list[Any] = [None] * len(capture.result_node)
-    if len(capture.result_node):
-        rows = placement.value_rows(capture.result_node, capture.result_output)
-        classes = np.array([placement.class_index[slot.base] for slot in capture.result_slots], np.int64)
-        for c in np.unique(classes):
-            which = np.flatnonzero(classes == c)
-            value_class = placement.classes[int(c)]
-            picked = arenas.rows(int(c), rows[which])
-            for i, tensor in zip(which.tolist(), picked.view(len(which), *value_class.shape).unbind(0), strict=True):
+    slots = {id(slot): slot for slot in capture.result_slots}
+    class_of_slot = {key: placement.class_index[slot.base] for key, slot in slots.items()}
+    classes = np.array([class_of_slot[id(slot)] for slot in capture.result_slots], np.int64)
+    rows = placement.value_rows(capture.result_node, capture.result_output)
+    for c in sorted(set(class_of_slot.values())):
+        which = np.flatnonzero(classes == c)
+        picked = arenas.rows(c, rows[which]).view(len(which), *placement.classes[c].shape).unbind(0)
+        if len(which) == len(tensors):
+            tensors = list(picked)
+        else:
+            for i, tensor in zip(which.tolist(), picked, strict=True):
                 tensors[i] = tensor
+    if any(slot.views for slot in slots.values()):
         for i, slot in enumerate(capture.result_slots):
             for step in slot.views:
                 tensors[i] = step.apply(tensors[i])
     return [_fill_results(result, tensors) for result in capture.results]
 
 
-def _fill_results(item: Any, tensors: Sequence[torch.Tensor]) -> Any:
+def _fill_results(item: Any, tensors: list[torch.Tensor]) -> Any:
     kind = type(item)
     if kind is Result:
         return tensors[item.index]
     if kind is list:
-        return [_fill_results(x, tensors) for x in item]
+        return [tensors[x.index] if type(x) is Result else _fill_results(x, tensors) for x in item]
     if kind is tuple:
         return tuple([_fill_results(x, tensors) for x in item])
     if kind is dict:

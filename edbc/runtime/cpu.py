@@ -8,6 +8,7 @@ copied to arenas; so a mini-batch takes the memory of its cells' outputs, one bl
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -167,9 +168,9 @@ class CpuBackend:
             group[kind] = order.index(dtype)
         of_batch = group[segment.schedule.batch_type[segment.begin : segment.stop]]
         changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0) | single
-        starts = np.flatnonzero(np.concatenate([[True], changes])) if len(of_batch) else np.zeros(0, np.int64)
-        for first, last in zip(starts, [*starts[1:], len(of_batch)], strict=True):
-            yield segment.begin + int(first), segment.begin + int(last), order[of_batch[first]]
+        borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
+        for first, last in itertools.pairwise(borders):
+            yield segment.begin + first, segment.begin + last, order[of_batch[first]]
 
 
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:
