@@ -248,9 +248,7 @@ class TypeTable:
     def _rebound(self, signature: str) -> int | None:
         """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no other
         from now on. Raises StaleError when several types of the plan could be meant."""
-        assert self._matches is not None
-        known = {text: i for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None}
-        found = [text for text in known if self._matches(text, signature)]
+        found = self._matching(signature)
         if len(found) > 1:
             raise StaleError(
                 f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "
@@ -258,8 +256,13 @@ class TypeTable:
             )
         if not found:
             return None
-        self._type_of_signature[signature] = self._type_of_signature.pop(found[0])
-        return known[found[0]]
+        self._type_of_signature[signature] = index = self._type_of_signature.pop(found[0])
+        return index
+
+    def _matching(self, signature: str) -> list[str]:
+        """Signatures of the plan's types, not recorded yet, that match."""
+        known = [text for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None]
+        return [text for text in known if self._matches is not None and self._matches(text, signature)]
 
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
                   is_sum: bool = False) -> Entry:  # fmt: skip
@@ -272,8 +275,9 @@ class TypeTable:
             return entry
 
     def is_planned(self, signature: str) -> bool:
-        """True for the signature of a type that the plan knows."""
-        return self._type_of_signature.get(signature, self.num_known) < self.num_known
+        """True for the signature of a type that the plan knows, at these or at other sizes."""
+        index = self._type_of_signature.get(signature)
+        return bool(self._matching(signature)) if index is None else index < self.num_known
 
     def graph_types(self) -> tuple[NodeType, ...]:
         """All types in index order; one that the plan knows and nobody has recorded yet has an empty signature."""
