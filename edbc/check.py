@@ -4,6 +4,9 @@ Per plan: load and verify, compare the model file's hash, capture again from `sa
 layouts again, train the recorded encoding again with the recorded seed (no search over encodings, no beam), recompute
 the guarded metrics, and compare batched with eager outputs. A plan trained on a data file that is not here keeps its
 policy, which is evaluated instead of trained again; the outcome says so.
+
+`against` holds the same metrics against the plan at another git commit too, by the limits that stood *there*: a limit
+that was loosened, turned or dropped since is itself a regression, so that no change can excuse itself.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 
 from edbc.errors import EdbcError, PlanError, StaleError
 from edbc.modelfile import hash_model_file
-from edbc.plan.plan import Plan
+from edbc.plan.plan import Guard, Plan
 from edbc.plan.reader import read_plan
 
 PASSED, IMPROVED, REGRESSED, CHANGED = "passed", "improved", "regressed", "changed"
@@ -78,11 +81,18 @@ def find_plans(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def check_plan(path: Path, *, strict: bool = False) -> Outcome:
-    """Check one plan; see the module's docstring. `strict` also fails on improvements."""
+def check_plan(
+    path: Path, *, strict: bool = False, against: str | None = None, accept_regression: bool = False
+) -> Outcome:
+    """Check one plan; see the module's docstring. `strict` also fails on improvements.
+
+    `against` names a git commit; regressions from it are told and do not fail when they are accepted.
+    """
     outcome = Outcome(path)
     try:
         _check(outcome, strict)
+        if against is not None:
+            _check_against(outcome, against, accept_regression)
     except EdbcError as error:
         outcome.error = error
     return outcome
@@ -96,6 +106,45 @@ def _check(outcome: Outcome, strict: bool) -> None:
     outcome.renewed, outcome.metrics = renewed, metrics
     outcome.findings += _compare_guards(plan, metrics, strict)
     outcome.findings += _compare_plans(plan, renewed)
+
+
+def _check_against(outcome: Outcome, revision: str, accept_regression: bool) -> None:
+    from edbc.report.history import plan_at
+
+    before = plan_at(revision, outcome.path)
+    if before is None:
+        outcome.notes.append(f"there was no such plan at {revision}")
+        return
+    now = read_plan(outcome.path)
+    if before.model.config != now.model.config:
+        outcome.notes.append(f"the config is not the one of {revision}")
+    for finding in _compare_limits(before, now, outcome.metrics, revision):
+        outcome.findings.append(replace(finding, fails=finding.fails and not accept_regression))
+
+
+def _compare_limits(
+    before: Plan, now: Plan, metrics: dict[str, int | float], revision: str
+) -> Iterator[Finding]:
+    """Metrics of now against the limits of before, and those limits against the ones of now."""
+    for name, old in before.guards.items():
+        new = now.guards.get(name)
+        if new is None:
+            yield Finding(name, REGRESSED, f"{name}: no longer guarded, at {revision} it was", True)
+            continue
+        if new.direction != old.direction or new.tolerance > old.tolerance:
+            yield Finding(name, REGRESSED, f"{name}: its limit is looser than at {revision}", True)
+        value = metrics.get(name, new.value)
+        worse = _worsening(old, value)
+        text = f"{name}: {value:g}, at {revision} it was {old.value:g} ({old.direction} is better)"
+        if worse > old.tolerance:
+            yield Finding(name, REGRESSED, text, True)
+        elif worse < 0:
+            yield Finding(name, IMPROVED, text, False)
+
+
+def _worsening(guard: Guard, value: float) -> float:
+    """How far a value is on the wrong side of a guard; negative when it is better."""
+    return value - guard.value if guard.direction == "lower" else guard.value - value
 
 
 def model_path(plan_path: Path, plan: Plan, override: str | None = None) -> Path:
@@ -155,7 +204,7 @@ def _compare_guards(plan: Plan, metrics: dict[str, int | float], strict: bool) -
             if plan.trained_on.source != "file":
                 yield Finding(name, REGRESSED, f"{name}: the plan guards it, but nothing measures it", True)
             continue
-        worse = (value - guard.value) if guard.direction == "lower" else (guard.value - value)
+        worse = _worsening(guard, value)
         text = f"{name}: {value:g}, the plan says {guard.value:g} ({guard.direction} is better)"
         if worse > guard.tolerance:
             yield Finding(name, REGRESSED, text, True)

@@ -3,64 +3,83 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
 from edbc.check import Outcome, check_plan, find_plans
-from edbc.cli.console import ProgressLine, print_json
+from edbc.cli.console import ProgressLine, paint, print_json
 
 
 def run_check(
-    plans: tuple[str, ...], strict: bool, update: bool, accept_regression: bool, output_format: str, quiet: bool
+    plans: tuple[str, ...],
+    strict: bool,
+    update: bool,
+    accept_regression: bool,
+    output_format: str,
+    quiet: bool,
+    against: str | None = None,
 ) -> None:
     """Check every plan; exit with the worst plan's code."""
     found = find_plans(plans)
     progress = ProgressLine(quiet or output_format == "json")
-    outcomes = []
+    outcomes, codes = [], {0}
     for number, path in enumerate(found):
         progress("check", number, len(found), {})
-        outcome = check_plan(path, strict=strict)
+        outcome = check_plan(path, strict=strict, against=against, accept_regression=accept_regression)
         outcomes.append(outcome)
         if output_format == "text":
             progress.finish()
             _print(outcome)
-        if update and outcome.renewed is not None:
-            _update(outcome, accept_regression)
+        if not (update and _update(outcome, accept_regression)):
+            codes.add(outcome.exit_code)
     progress.finish()
-    failed = [o for o in outcomes if not o.passed]
+    _print_all(outcomes, output_format)
+    sys.exit(max(codes))
+
+
+def _print_all(outcomes: Sequence[Outcome], output_format: str) -> None:
+    """What comes after the last plan."""
+    from edbc.report import checks
+
     if output_format == "json":
-        print_json({"plans": [_as_json(o) for o in outcomes], "passed": not failed})
+        passed = all(outcome.passed for outcome in outcomes)
+        print_json({"plans": [_as_json(outcome) for outcome in outcomes], "passed": passed})
+    elif output_format == "junit":
+        click.echo(checks.junit(outcomes), nl=False)
+    elif output_format == "github":
+        click.echo(checks.github(outcomes), nl=False)
     else:
-        click.echo(f"{len(outcomes) - len(failed)} of {len(outcomes)} plans passed")
-    codes = {o.exit_code for o in failed}
-    if codes and not (update and codes == {1}):
-        sys.exit(max(codes))
+        click.echo(checks.summary(outcomes))
 
 
 def _print(outcome: Outcome) -> None:
-    mark = "ok  " if outcome.passed else "FAIL"
+    mark = paint("ok  ", "green") if outcome.passed else paint("FAIL", "red")
     metrics = ", ".join(f"{k} {v:g}" for k, v in outcome.metrics.items() if k in ("nodes", "batches", "lower_bound"))
     click.echo(f"{mark} {outcome.path}  {outcome.status}{f'  ({metrics})' if metrics else ''}")
     if outcome.error is not None:
         click.echo(f"     {outcome.error}")
     for finding in outcome.findings:
-        click.echo(f"     {finding.status.upper()}: {finding.text}")
+        click.echo(f"     {finding.status.upper()}: {finding.text}{'' if finding.fails else ' (does not fail)'}")
     for note in outcome.notes:
         click.echo(f"     note: {note}")
     if not outcome.passed and outcome.error is None:
         click.echo(f"     to renew the plan: edbc check --update --accept-regression {outcome.path}")
 
 
-def _update(outcome: Outcome, accept_regression: bool) -> None:
+def _update(outcome: Outcome, accept_regression: bool) -> bool:
+    """Write what compiling again gave; False when there is nothing to write or it would worsen a guard."""
     from edbc.plan.writer import write_plan
 
+    if outcome.renewed is None or outcome.error is not None:
+        return False
     worse = [f for f in outcome.findings if f.status == "regressed"]
     if worse and not accept_regression:
         click.echo(f"     not updated: it would worsen {worse[0].what}; say --accept-regression to do so", err=True)
-        return
-    assert outcome.renewed is not None
+        return False
     write_plan(outcome.renewed, outcome.path)
     click.echo(f"     updated {outcome.path}", err=True)
+    return True
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

@@ -62,6 +62,11 @@ def print_json(content: dict[str, Any]) -> None:
     click.echo(json.dumps({"schema": 1, **content}))
 
 
+def paint(text: str, colour: str) -> str:
+    """Coloured text; plain when NO_COLOR is set (https://no-color.org). click takes colours out where no terminal is."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+
+
 def parse_settings(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """`--set KEY=VALUE`, repeatable, also `--set a=1,b=2` when no value needs a comma."""
     settings: dict[str, str] = {}
