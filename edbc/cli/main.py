@@ -163,8 +163,16 @@ def run(**options: Any) -> None:
 @click.argument("plans", nargs=-1, required=True, metavar="PLAN|FOLDER...")
 @click.option("--strict", is_flag=True, help="Fail on improvements too.")
 @click.option("--update", is_flag=True, help="Write what compiling again gives; refuses to worsen a guard.")
-@click.option("--accept-regression", is_flag=True, help="With --update: worsen guards.")
-@_format
+@click.option("--accept-regression", is_flag=True, help="With --update: worsen guards. With --against: tell, not fail.")
+@click.option("--against", default=None, metavar="REV", help="Compare with the plans at this git commit too.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json", "junit", "github"]),
+    default="text",
+    show_default=True,
+    help="How the result is printed on stdout.",
+)
 @_quiet
 @one_line_errors
 def check(**options: Any) -> None:
