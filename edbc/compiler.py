@@ -228,8 +228,8 @@ def retrain(captured: Captured, recorded: PlanPolicy) -> PlanPolicy:
 def plan_cell(captured: Captured, kind: int) -> PlanCell:
     """Operations, batches and memory order of one type."""
     node_type = captured.types[kind]
-    if node_type.op == "sum":
-        return _sum_cell(node_type)
+    if node_type.variadic:
+        return _segment_cell(node_type)
     cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
@@ -247,12 +247,12 @@ def packed_weights(
     return tuple(dict.fromkeys(block_text(block, cell.prefix) for block in blocks)), program.num_copies
 
 
-def _sum_cell(node_type: NodeType) -> PlanCell:
-    """A segment sum has one operation per field and no layout to plan."""
+def _segment_cell(node_type: NodeType) -> PlanCell:
+    """A segment sum (or mean, max, min) has one operation per field and no layout to plan."""
     names = [f"x{i}" for i in range(len(node_type.operands))]
     lines = [f"{name} = input(index={i})" for i, name in enumerate(names)]
     sums = [f"y{i}" for i in range(len(node_type.outputs))]
-    lines += [f"{y} = sum({x}, output={i})" for i, (x, y) in enumerate(zip(names, sums, strict=True))]
+    lines += [f"{y} = {node_type.op}({x}, output={i})" for i, (x, y) in enumerate(zip(names, sums, strict=True))]
     return PlanCell(tuple(lines), (tuple(sums),), (*names, *sums), (), 0)
 
 

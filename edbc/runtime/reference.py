@@ -17,9 +17,10 @@ from edbc.cells.program import Call, Copy, Map, Product, Program, Span
 from edbc.graph import NodeType, ValueClass
 from edbc.runtime.arenas import TensorArenas, arena_bytes
 from edbc.runtime.backend import KernelOfType, Segment
+from edbc.runtime.segment import RowFunction, SegmentKernel
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
-from edbc.trace.table import Operation, SharedRef, fill
+from edbc.trace.table import Operation, SharedRef
 
 Operand = tuple[torch.Tensor, torch.Tensor | int]
 """An arena (rows, size) and either row indices (n,) or the first row of a contiguous run."""
@@ -103,6 +104,8 @@ def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, sums: torch
     """One batch of any of the kernels below; `sums` says which node of the batch each item of a segment sum belongs to."""
     if isinstance(kernel, SumKernel):
         kernel.run(operands, sums, outputs)
+    elif isinstance(kernel, SegmentKernel):
+        kernel.run(rows_of(operands[0], len(sums)), sums, outputs[0])
     else:
         kernel.run(operands, count, outputs)
 
@@ -116,6 +119,7 @@ class ProgramKernel:
         self.dtype = dtype
         self.device = device
         self.weights = PackedWeights(program, view, dtype, device)
+        self.functions: dict[Call, RowFunction] = {}
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """Compute one batch of `count` nodes into `outputs`, slices of arenas, `(count, size)` each."""
@@ -143,9 +147,10 @@ class ProgramKernel:
             _columns(workspace, step.result).copy_(_columns(workspace, step.source))
         elif isinstance(step, Call):
             values = [_columns(workspace, span).reshape(count, *c.shape) for span, c in step.sources]
-            result = call_batched(step.op.call, step.op.template, _views_of(step), values, count, self._shared)
-            picked = result if step.op.output is None else result[step.op.output]
-            _columns(workspace, step.result).copy_(picked.reshape(count, -1))
+            if step not in self.functions:
+                self.functions[step] = RowFunction(step.op.call, step.op.template, _views_of(step), self._shared)
+            result = self.functions[step](values, count)[step.op.output or 0]
+            _columns(workspace, step.result).copy_(result.reshape(count, step.result.size))
 
     def _map(self, step: Map, workspace: torch.Tensor, pack: Pack) -> None:
         result = _columns(workspace, step.result)
@@ -193,47 +198,17 @@ class GenericKernel:
         self.operands = operands
         self.dtype = dtype
         self.device = device
-        self.call = operation.call if operation.call is not None else view.model.get_submodule(operation.name)
+        call = operation.call if operation.call is not None else view.model.get_submodule(operation.name)
+        self.function = RowFunction(call, operation.template, [slot.views for slot in operation.slots], self._shared)
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """See ProgramKernel.run."""
-        from edbc.trace.recorder import split_outputs
-
         values = [rows_of(o, count).reshape(count, *c.shape) for o, c in zip(operands, self.operands, strict=True)]
-        views = [slot.views for slot in self.operation.slots]
-        result = call_batched(self.call, self.operation.template, views, values, count, self._shared)
-        _, tensors = split_outputs(result, self.operation.name)
-        for output, tensor in zip(outputs, tensors, strict=True):
-            output.copy_(tensor.reshape(count, -1))
+        for output, tensor in zip(outputs, self.function(values, count), strict=True):
+            output.copy_(tensor.reshape(output.shape))
 
     def _shared(self, ref: SharedRef) -> torch.Tensor:
         return _to(self.view.shared(ref), self.dtype, self.device)
-
-
-def call_batched(call: Any, template: Any, views: Sequence[Sequence[Any]], values: Sequence[torch.Tensor], count: int,
-                 shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
-    """`call` for every row of `values` at once, by torch.vmap; results have the batch dimension first."""
-
-    def one(*row: torch.Tensor) -> Any:
-        seen = []
-        for value, chain in zip(row, views, strict=True):
-            for view in chain:
-                value = view.apply(value)
-            seen.append(value)
-        args, kwargs = fill(template, seen, shared)
-        return call(*args, **kwargs)
-
-    with torch.no_grad():
-        if not values:
-            result = one()
-            return _expand(result, count)
-        return torch.vmap(one)(*values)
-
-
-def _expand(result: Any, count: int) -> Any:
-    if isinstance(result, torch.Tensor):
-        return result.unsqueeze(0).expand(count, *result.shape)
-    return type(result)(_expand(item, count) for item in result)
 
 
 def _views_of(step: Call) -> list[Any]:

@@ -30,6 +30,7 @@ from edbc.runtime.backend import Segment, backend_of
 from edbc.runtime.boundary import collect, load_externals
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reference import GenericKernel, SumKernel
+from edbc.runtime.segment import SegmentKernel
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
@@ -197,6 +198,8 @@ class Net:
         assert node_type is not None
         if node_type.op == "sum":
             return SumKernel(len(node_type.outputs))
+        if node_type.variadic:
+            return SegmentKernel(node_type.op)
         entry = self.table.operation_of_type[kind]
         if kind >= self.table.num_known:
             self._refuse_unseen(node_type)
