@@ -123,6 +123,7 @@ def compile(**options: Any) -> None:
 @click.option("--weights", default=None, metavar="F.safetensors", help="Weights to load instead of seeded ones.")
 @click.option("--output", default=None, metavar="OUT.safetensors", help="Write all outputs, in input order.")
 @click.option("--verify", is_flag=True, help="Compare with eager PyTorch; exit 1 when the numbers differ.")
+@click.option("--trace", default=None, metavar="OUT.json", help="Write a timeline that ui.perfetto.dev opens.")
 @click.option(
     "--policy",
     type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]),

@@ -33,6 +33,7 @@ def run_run(
     backend: str | None,
     output_format: str,
     quiet: bool,
+    trace: str | None = None,
 ) -> None:
     """Load, bind, execute, report."""
     from edbc.plan.reader import read_plan
@@ -63,7 +64,13 @@ def run_run(
     )
     stats = Stats()
     session = _Run(net, stats, verify, output, ProgressLine(quiet))
+    if trace is not None:
+        from edbc.report.timeline import Timeline
+
+        session.timeline = Timeline()
     session.run(instances, batch_size)
+    if session.timeline is not None and trace is not None:
+        session.timeline.write(trace)
     if output is not None:
         session.write(output)
     if output_format == "json":
@@ -127,6 +134,7 @@ class _Run:
         self.eager_seconds = 0.0
         self.file = OutputFile() if output is not None else None
         self.warm_up_seconds = 0.0
+        self.timeline: Any = None
 
     def run(self, instances: Iterable[Any], batch_size: int) -> None:
         """Every mini-batch in order. The first runs once before the clock starts: it loads and compiles kernels."""
@@ -135,7 +143,10 @@ class _Run:
                 started = time.perf_counter()
                 self.net(batch)
                 self.warm_up_seconds = time.perf_counter() - started
-            results, _ = self.net.run(batch, self.stats)
+            if self.timeline is not None:
+                results = self.timeline.run(self.net, batch, self.stats)
+            else:
+                results, _ = self.net.run(batch, self.stats)
             if self.file is not None:
                 for result in results:
                     self.file.add(result)
