@@ -122,9 +122,7 @@ def _check_against(outcome: Outcome, revision: str, accept_regression: bool) -> 
         outcome.findings.append(replace(finding, fails=finding.fails and not accept_regression))
 
 
-def _compare_limits(
-    before: Plan, now: Plan, metrics: dict[str, int | float], revision: str
-) -> Iterator[Finding]:
+def _compare_limits(before: Plan, now: Plan, metrics: dict[str, int | float], revision: str) -> Iterator[Finding]:
     """Metrics of now against the limits of before, and those limits against the ones of now."""
     for name, old in before.guards.items():
         new = now.guards.get(name)

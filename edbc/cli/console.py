@@ -63,7 +63,7 @@ def print_json(content: dict[str, Any]) -> None:
 
 
 def paint(text: str, colour: str) -> str:
-    """Coloured text; plain when NO_COLOR is set (https://no-color.org). click takes colours out where no terminal is."""
+    """Coloured text; plain when NO_COLOR is set (https://no-color.org). click drops colours off terminals."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
 
 

@@ -1,8 +1,8 @@
 """A run as a timeline in Chrome's trace format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-One process with two tracks: *host* (building each mini-batch's graph, scheduling it) and *batches* (every batch with its
-type, size and bytes). Times are microseconds from the first event. To time batches apart each runs alone, so a traced
-run is somewhat slower than others.
+One process with two tracks: *host* (building each mini-batch's graph, scheduling it) and *batches* (every batch with
+its type, size and bytes). Times are microseconds from the first event. To time batches apart each runs alone, so a
+traced run is somewhat slower than others.
 """
 
 from __future__ import annotations
