@@ -26,22 +26,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 
 from edbc.errors import InputError, ModelError
 from edbc.graph import ValueClass
 from edbc.trace.build import Capture, build
+from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.recorder import Recorder
-from edbc.trace.table import Entry, Hole, Operation, TypeTable
-from edbc.trace.values import Rows, Shared, Slot, Value
+from edbc.trace.table import Entry, EntryArrays, Hole, Operation, TypeTable
+from edbc.trace.values import Shared, Slot, Symbol, Value
 from edbc.vertex.function import Vertex, VertexFunction
 from edbc.vertex.inputs import Columns
 from edbc.vertex.instance import VertexInstance
 
-OWN, EXTERNAL, GATHERED = 0, 1, 2
+OWN, EXTERNAL, GATHERED, SHARED = range(4)
 """Kinds of references."""
-COLUMN, FIXED, SHARED = 0, 1, 2
-"""Kinds of externals: index from an input of the vertex; index known; one external for the whole mini-batch."""
 
 
 class Interface(NamedTuple):
@@ -49,11 +49,12 @@ class Interface(NamedTuple):
 
     slots: tuple[Slot, ...]
     producers: tuple[int, ...]
-    """Equal numbers for values of one producer, numbered by first occurrence; all externals count as one producer."""
+    """Equal numbers for values of one producer, by first occurrence; all externals count as one producer."""
 
 
 class Reference(NamedTuple):
-    """Definition (3). `item` is an own node, an own external or a predecessor, `output` which value of it."""
+    """Definition (3). `item` is an own node, an own external, a predecessor or a shared external, `output` which value
+    of it."""
 
     kind: int
     item: int
@@ -61,14 +62,23 @@ class Reference(NamedTuple):
 
 
 class External(NamedTuple):
-    """An external of a fragment. `item` is a column (`vertex.inputs`), or which item of the source."""
+    """An external that every vertex has for itself: what its `column` says, or `item` where that is -1."""
 
-    kind: int
+    column: int
     source: int
     item: int
-    value_class: ValueClass
+    value_class: int
+    """Number among the classes of the type table."""
     limit: int
-    """Rows of the source's table; unused for other kinds."""
+    """What the column says is below this."""
+
+
+class SharedExternal(NamedTuple):
+    """An external of which a mini-batch has one: a whole parameter, or a constant of the vertex function's code."""
+
+    source: int
+    item: int
+    value_class: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +89,9 @@ class Fragment:
     """Index into the table's types."""
     operands: tuple[tuple[Reference, ...], ...]
     externals: tuple[External, ...]
-    pushed: tuple[tuple[str, Slot, Reference], ...]
+    shared: tuple[SharedExternal, ...]
     scattered: tuple[Reference, ...]
+    pushed: tuple[tuple[str, Slot, Reference], ...]
     interface: Interface
 
     @property
@@ -110,10 +121,10 @@ def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], a
     gathered = _Gathered(recorder, interfaces)
     pulls = _Pulls(around, instance)
     vertex = Vertex(gathered.states, pulls.read)
-    function(vertex)
-    values = [_as_value(recorder, value) for _, value in vertex.pushed]
-    values += [_as_value(recorder, value) for value in vertex.scattered or ()]
-    recording = recorder.finish([values])
+    with NoRandomNumbers():
+        function(vertex)
+    values = [*(value for _, value in vertex.pushed), *(vertex.scattered or ())]
+    recording = recorder.finish([_recorded(recorder, value) for value in values])
     built = build(replace(recording, table=gathered.table()))
     return _Reading(built, gathered, pulls).fragment([name for name, _ in vertex.pushed])
 
@@ -136,7 +147,7 @@ class _Gathered:
             self.states.append(tuple(values[f] for f in range(len(interface.slots))))
 
     def _add(self, slots: Sequence[Slot], fields: list[tuple[int, int]]) -> Entry:
-        """A new pseudo-entry. Its number is negative and so finds it at the end of `table().entries`."""
+        """A new pseudo-entry, with a negative number."""
         outputs = tuple(Hole(i) for i in range(len(slots)))
         operation = Operation("gather", "", None, ((), {}), ())
         entry = Entry(-1 - len(self._entries), -1, operation, tuple(slots), outputs, False, True)
@@ -154,46 +165,57 @@ class _Gathered:
         return self._fields[node][output]
 
     def table(self) -> TypeTable:
-        """The type table with the pseudo-entries behind its own."""
-        return cast(TypeTable, _Extended(self._table, [*self._table.entries, *reversed(self._entries)]))
+        """The type table with the pseudo-entries behind its own, where their negative numbers find them."""
+        return cast(TypeTable, _Extended(self._table, self._entries[::-1]))
 
 
 class _Extended:
-    """A type table with other entries."""
+    """A type table with more entries."""
 
-    def __init__(self, table: TypeTable, entries: list[Entry]):
+    def __init__(self, table: TypeTable, more: Sequence[Entry]):
         self._table = table
-        self.entries = entries
+        self.entries = [*table.entries, *more]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._table, name)
 
+    def arrays(self) -> EntryArrays:
+        """The arrays of all entries; pseudo-nodes are of no type and have no operands."""
+        known, num_outputs = self._table.arrays(), [len(entry.output_slots) for entry in self.entries]
+        missing = len(self.entries) - len(known.type_index)
+        return replace(
+            known,
+            type_index=np.append(known.type_index, np.full(missing, -1)),
+            num_operands=np.append(known.num_operands, np.zeros(missing, np.int64)),
+            num_outputs=np.array(num_outputs, np.int64),
+            is_sum=np.append(known.is_sum, np.zeros(missing, np.bool_)),
+            output_class=np.append(known.output_class, np.full(missing, -1)),
+        )
+
 
 class _Pulls:
-    """Answers pulls with externals and remembers which column each of them reads."""
+    """Answers pulls with externals and remembers the column that each of them reads, and its limit."""
 
     def __init__(self, around: Surroundings, instance: VertexInstance):
         self.around = around
         self.instance = instance
-        self.column_of_external: dict[int, int] = {}
+        self.column_of_external: dict[int, tuple[int, int]] = {}
 
     def read(self, name: str, table: Any) -> Value:
         """The stand-in for a pulled row."""
-        value_class = self.around.columns.class_of_input(name, self.instance)
-        type_table = self.around.recorder.table
+        recorder, columns = self.around.recorder, self.around.columns
+        value_class = columns.class_of_input(name, self.instance)
+        number = len(recorder.external_source)
         if table is None:
-            source = type_table.constant_source(value_class)
-            return self._external(self.around.columns.of(name, source), source, type_table.slot(value_class))
-        if type(table) is not Shared or table.row_slot is None:
-            raise ModelError(f"pull({name!r}): expected a parameter or buffer as table, got {table!r}")
+            source = recorder.table.given_source("constant", value_class)
+            self.column_of_external[number] = columns.of(name, source), np.iinfo(np.int64).max
+            return recorder.external(source, 0, recorder.table.slot(value_class))
+        if type(table) is not Shared or not table.tensor.ndim:
+            raise ModelError(f"pull({name!r}): expected a parameter or buffer of rows as table, got {table!r}")
         if value_class != ValueClass((), "i64"):
             raise InputError(f"input {name!r}: expected one integer per vertex to look up, got {value_class}")
-        return self._external(self.around.columns.of(name, None), table.source, table.row_slot)
-
-    def _external(self, column: int, source: int, slot: Slot) -> Value:
-        value = self.around.recorder.external(source, column, slot)
-        self.column_of_external[-1 - value.ref] = column
-        return value
+        self.column_of_external[number] = columns.of(name, None), len(table.tensor)
+        return table.lookup(0)
 
 
 class _Reading:
@@ -203,6 +225,9 @@ class _Reading:
         self.built = built
         self.gathered = gathered
         self.pulls = pulls
+        self.externals: list[External] = []
+        self.shared: list[SharedExternal] = []
+        self.reference_of_external = [self.place(e) for e in range(built.graph.num_externals)]
 
     def fragment(self, names: list[str]) -> Fragment:
         """The fragment whose first results are pushed under `names`; the others are scattered."""
@@ -211,48 +236,41 @@ class _Reading:
         operands = [[self.reference(*o) for o in graph.operands_of(v)] for v in range(first, graph.num_nodes)]
         results = [self.reference(int(v), int(o)) for v, o in zip(built.result_node, built.result_output, strict=True)]
         pushed, scattered = results[: len(names)], results[len(names) :]
-        slots = tuple(built.result_slots[len(names) :])
+        slots = built.result_slots
         return Fragment(
             tuple(graph.node_type[first:].tolist()),
             tuple(map(tuple, operands)),
-            tuple(self.external(e) for e in range(graph.num_externals)),
-            tuple(zip(names, built.result_slots[: len(names)], pushed, strict=True)),
+            tuple(self.externals),
+            tuple(self.shared),
             tuple(scattered),
-            Interface(slots, self.producers(scattered)),
+            tuple(zip(names, slots[: len(names)], pushed, strict=True)),
+            Interface(tuple(slots[len(names) :]), self.producers(scattered)),
         )
+
+    def place(self, number: int) -> Reference:
+        """Add an external of the recording to the fragment's own or to the shared ones."""
+        around, built = self.pulls.around, self.built
+        source, item = int(built.external_source[number]), int(built.external_index[number])
+        value_class = int(built.graph.external_class[number])
+        kind = built.sources[source].kind
+        column, limit = self.pulls.column_of_external.get(number, (-1, 0))
+        if column >= 0 or kind == "row":
+            self.externals.append(External(column, source, item, value_class, limit))
+            return Reference(EXTERNAL, len(self.externals) - 1, 0)
+        if kind == "constant":
+            pool = around.constants.setdefault(source, [])
+            pool.append(built.constants[source][item])
+            item = len(pool) - 1
+        self.shared.append(SharedExternal(source, item, value_class))
+        return Reference(SHARED, len(self.shared) - 1, 0)
 
     def reference(self, node: int, output: int) -> Reference:
         """A reference from a node or external of the built graph."""
         if node < 0:
-            return Reference(EXTERNAL, -1 - node, 0)
+            return self.reference_of_external[-1 - node]
         if node < self.gathered.num_nodes:
             return Reference(GATHERED, *self.gathered.field(node, output))
         return Reference(OWN, node - self.gathered.num_nodes, output)
-
-    def external(self, number: int) -> External:
-        """External `number` of the recording."""
-        around, built = self.pulls.around, self.built
-        source, index = int(built.external_source[number]), int(built.external_index[number])
-        value_class = built.graph.classes[int(built.graph.external_class[number])]
-        kind = built.sources[source].kind
-        if number in self.pulls.column_of_external:
-            limit = self.num_rows(source) if kind == "row" else torch.iinfo(torch.int64).max
-            return External(COLUMN, source, self.pulls.column_of_external[number], value_class, limit)
-        if kind == "row":
-            return External(FIXED, source, index, value_class, 0)
-        if kind == "constant":
-            pool = around.constants.setdefault(source, [])
-            pool.append(built.constants[source][index])
-            index = len(pool) - 1
-        return External(SHARED, source, index, value_class, 0)
-
-    def num_rows(self, source: int) -> int:
-        """Rows of the table that a source looks up."""
-        ref = self.built.sources[source].ref
-        tracer = self.pulls.around.recorder._tracer
-        assert ref is not None
-        assert tracer is not None
-        return tracer.shared(ref).shape[0]
 
     def producers(self, scattered: Sequence[Reference]) -> tuple[int, ...]:
         """Which scattered values come from one node; see `Interface`."""
@@ -264,18 +282,13 @@ class _Reading:
         if reference.kind == GATHERED:
             interface = self.gathered.interfaces[reference.item]
             return GATHERED, reference.item, interface.producers[reference.output]
-        return (EXTERNAL,) if reference.kind == EXTERNAL else (OWN, reference.item)
+        return (OWN, reference.item) if reference.kind == OWN else (EXTERNAL,)
 
 
-def _as_value(recorder: Recorder, item: Any) -> Value:
-    """What was pushed or scattered, as a recorded value."""
-    kind = type(item)
-    if kind is Value:
+def _recorded(recorder: Recorder, item: Any) -> Any:
+    """What was pushed or scattered, with plain tensors as constants."""
+    if isinstance(item, Symbol):
         return item
-    if kind is Shared:
-        return recorder.whole(item)
-    if kind is Rows:
-        return item.materialise()
     if isinstance(item, torch.Tensor):
         return recorder.constant(item)
-    raise ModelError(f"push and scatter: expected tensors, got {kind.__name__}")
+    raise ModelError(f"push and scatter: expected tensors, got {type(item).__name__}")

@@ -69,29 +69,34 @@ class Columns:
         columns = np.empty((len(self.names), num_vertices), np.int64)
         pools: Pools = {source: list(tensors) for source, tensors in constants.items()}
         for column, (name, source) in enumerate(zip(self.names, self.source_of_column, strict=True)):
-            arrays = _arrays(name, instances)
+            rows = _joined(name, instances)
             if source is None:
-                np.concatenate(arrays, out=columns[column])
+                columns[column] = rows
                 continue
             known = pools.get(source, [])
-            rows = self._tensor(np.concatenate(arrays))
             columns[column] = np.arange(len(known), len(known) + num_vertices)
-            pools[source] = torch.cat([*([torch.stack(list(known))] if len(known) else []), rows])
+            pools[source] = torch.cat([*([torch.stack(list(known))] if len(known) else []), self._tensor(rows)])
         return columns, pools
 
 
-def _arrays(name: str, instances: Sequence[VertexInstance]) -> list[NDArray[Any]]:
-    """An input of every instance."""
+def _joined(name: str, instances: Sequence[VertexInstance]) -> NDArray[Any]:
+    """An input of all instances."""
     try:
         arrays = [x.inputs[name] for x in instances]
-    except KeyError:
-        number, lacking = next((i, x) for i, x in enumerate(instances) if name not in x.inputs)
-        raise InputError(f"instance {number}: {missing_input(name, lacking)}") from None
-    first = arrays[0]
-    for number, array in enumerate(arrays):
-        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
-            raise InputError(
-                f"instance {number}: input {name!r}: expected rows {first.dtype}{list(first.shape[1:])} as in instance "
-                f"0, got {array.dtype}{list(array.shape[1:])}"
-            )
-    return arrays
+        return np.concatenate(arrays, casting="no", dtype=arrays[0].dtype)
+    except (KeyError, ValueError, TypeError) as error:
+        fault = next((fault for i, x in enumerate(instances) if (fault := _fault(name, i, x, instances[0]))), None)
+        raise fault or error from None
+
+
+def _fault(name: str, number: int, instance: VertexInstance, first: VertexInstance) -> InputError | None:
+    """What is wrong with an input of one instance, or nothing."""
+    if name not in instance.inputs:
+        return InputError(f"instance {number}: {missing_input(name, instance)}")
+    here, there = instance.inputs[name], first.inputs[name]
+    if (here.shape[1:], here.dtype) == (there.shape[1:], there.dtype):
+        return None
+    return InputError(
+        f"instance {number}: input {name!r}: expected rows {there.dtype}{list(there.shape[1:])} as in instance 0, got "
+        f"{here.dtype}{list(here.shape[1:])}"
+    )

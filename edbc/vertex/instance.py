@@ -36,6 +36,8 @@ class VertexInstance:
     edge_ptr: NDArray[np.int32]  # (n + 1,)
     edges: NDArray[np.int32]  # (m,)
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # (n, ...) each
+    packed: NDArray[np.int32] = field(init=False, repr=False)
+    """n, m, and the three arrays one after the other: what joining concatenates."""
 
     def __post_init__(self) -> None:
         for name in ("types", "edge_ptr", "edges"):
@@ -43,6 +45,8 @@ class VertexInstance:
         object.__setattr__(self, "inputs", {name: _input(name, a, len(self.types)) for name, a in self.inputs.items()})
         self._check_types()
         self._check_edges()
+        sizes = np.array([len(self.types), len(self.edges)], np.int32)
+        object.__setattr__(self, "packed", np.concatenate([sizes, self.types, self.edge_ptr, self.edges]))
 
     @classmethod
     def build(

@@ -1,7 +1,10 @@
 """The native loops of joining: from the vertices of a mini-batch to the arrays of its graph.
 
 Their reference is `vertex.function.run_eagerly` on a recording shadow of the model: define-by-run capture of the same
-vertices must give the same graph. What the arrays mean is told where they are made, in `vertex.join`.
+vertices must give the same graph. What the arrays mean is told in `vertex.join` and `vertex.tables`.
+
+Arrays are taken out of their named tuples before the loops and no function is called inside them: with either, numba
+counts references at every step, which costs more than the step.
 """
 
 from __future__ import annotations
@@ -11,114 +14,166 @@ from numba import njit
 
 
 @njit(cache=True)
-def find_fragments(batch, automaton, fragment_of, interface_of):  # type: ignore[no-untyped-def]
-    """Fill `fragment_of` and `interface_of`, (n,) each. Returns the instance and the vertex (counted over all
-    instances) for which nothing has been recorded, or (-1, -1). O(vertices + edges)."""
-    num_types = len(automaton.root)
-    for i in range(len(batch.vertex_ptr) - 1):
-        base = batch.vertex_ptr[i]
-        e = batch.edge_start[i]
-        for v in range(base, batch.vertex_ptr[i + 1]):
-            if batch.types[v] >= num_types:
-                return i, v
-            state = automaton.root[batch.types[v]]
-            stop = batch.edge_start[i] + batch.edge_ptr[v + i + 1]
+def find_instances(packed, num_instances):  # type: ignore[no-untyped-def]
+    """Where each instance's part of `packed` starts, (num_instances,), and its vertices, (num_instances + 1,)."""
+    start = np.empty(num_instances, np.int64)
+    vertex_ptr = np.zeros(num_instances + 1, np.int64)
+    at = 0
+    for i in range(num_instances):
+        start[i] = at
+        vertex_ptr[i + 1] = vertex_ptr[i] + packed[at]
+        at += 3 + 2 * packed[at] + packed[at + 1]
+    return start, vertex_ptr
+
+
+@njit(cache=True)
+def find_fragments(batch, automaton, fragment_of, interface_of, times):  # type: ignore[no-untyped-def]
+    """Fill `fragment_of` and `interface_of`, (n,), and count the vertices of each fragment in `times`.
+
+    Returns the instance and the vertex in it for which nothing has been recorded, or (-1, -1). O(vertices + edges).
+    """
+    packed = batch.packed
+    vertex_ptr = batch.vertex_ptr
+    root = automaton.root
+    next_state = automaton.next_state
+    fragment_of_state = automaton.fragment_of_state
+    interface_of_fragment = automaton.interface_of_fragment
+    for i in range(len(batch.start)):
+        base = vertex_ptr[i]
+        count = vertex_ptr[i + 1] - base
+        types = batch.start[i] + 2
+        edge_ptr = types + count
+        edges = edge_ptr + count + 1
+        e = edges
+        for u in range(count):
+            if packed[types + u] >= len(root):
+                return i, u
+            state = root[packed[types + u]]
+            stop = edges + packed[edge_ptr + u + 1]
             while e < stop:
-                state = automaton.next_state[state, interface_of[base + batch.edges[e]]]
+                state = next_state[state, interface_of[base + packed[e]]]
                 e += 1
-            fragment = automaton.fragment_of_state[state]
+            fragment = fragment_of_state[state]
             if fragment < 0:
-                return i, v
-            fragment_of[v] = fragment
-            interface_of[v] = automaton.interface_of_fragment[fragment]
+                return i, u
+            fragment_of[base + u] = fragment
+            interface_of[base + u] = interface_of_fragment[fragment]
+            times[fragment] += 1
     return -1, -1
 
 
 @njit(cache=True)
-def write_graph(batch, fragments, fragment_of, columns, out, scratch):  # type: ignore[no-untyped-def]
-    """Write the fragment of every vertex to `out`, in vertex order. O(nodes + operands).
+def write_externals(fragment_of, columns, externals, shared, shared_number, first_external, out):  # type: ignore[no-untyped-def]
+    """Number the externals of every vertex: its own from `first_external` on, then shared ones that are new.
 
     Returns the number of externals, and column and vertex of a row number outside of its table, or (-1, -1).
     """
-    node = 0
-    external = 0
-    at = 0
-    field = 0
-    for i in range(len(batch.vertex_ptr) - 1):
-        base = batch.vertex_ptr[i]
-        for v in range(base, batch.vertex_ptr[i + 1]):
-            fragment = fragment_of[v]
-            first_edge = batch.edge_start[i] + batch.edge_ptr[v + i]
-            first_node = node
-            external, wrong = _write_externals(fragment, v, external, fragments.externals, columns, out, scratch)
-            if wrong >= 0:
-                return external, wrong, v
-            for k in range(fragments.node_ptr[fragment], fragments.node_ptr[fragment + 1]):
-                out.node_type[node] = fragments.node_type[k]
-                for j in range(fragments.operands.ptr[k], fragments.operands.ptr[k + 1]):
-                    out.operands[at], out.operand_output[at] = _resolve(
-                        fragments.operands, j, first_node, base, first_edge, batch, scratch
-                    )
-                    at += 1
-                node += 1
-                out.operand_ptr[node] = at
-            scratch.field_start[v] = field
-            for k in range(fragments.scattered.ptr[fragment], fragments.scattered.ptr[fragment + 1]):
-                scratch.field_node[field], scratch.field_output[field] = _resolve(
-                    fragments.scattered, k, first_node, base, first_edge, batch, scratch
-                )
-                field += 1
-            for k in range(fragments.pushes.ptr[fragment], fragments.pushes.ptr[fragment + 1]):
-                name = fragments.pushes.name[k]
-                row = scratch.push_at[name]
-                out.result_node[row], out.result_output[row] = _resolve(
-                    fragments.pushes, k, first_node, base, first_edge, batch, scratch
-                )
-                scratch.push_at[name] = row + 1
-                out.push_counts[i, name] += 1
-    return external, -1, -1
-
-
-@njit(cache=True, inline="always")
-def _resolve(references, k, first_node, base, first_edge, batch, scratch):  # type: ignore[no-untyped-def]
-    """Reference k as (node or -1 - external, output) in the numbers of the mini-batch."""
-    kind = references.kind[k]
-    item = references.item[k]
-    output = references.output[k]
-    if kind == 2:  # GATHERED
-        at = scratch.field_start[base + batch.edges[first_edge + item]] + output
-        return scratch.field_node[at], scratch.field_output[at]
-    if kind == 0:  # OWN
-        return np.int32(first_node + item), np.int32(output)
-    return np.int32(-1 - scratch.numbers[item]), np.int32(0)
+    ptr, column_of, source_of, item_of, class_of, limit_of = externals
+    shared_ptr, shared_of, shared_source, shared_item, shared_class = shared
+    external_class = out.external_class
+    external_source = out.external_source
+    external_index = out.external_index
+    count = 0
+    for v in range(len(fragment_of)):
+        fragment = fragment_of[v]
+        first_external[v] = count
+        for k in range(ptr[fragment], ptr[fragment + 1]):
+            item = item_of[k]
+            if column_of[k] >= 0:
+                item = columns[column_of[k], v]
+                if item < 0 or item >= limit_of[k]:
+                    return count, column_of[k], v
+            external_class[count] = class_of[k]
+            external_source[count] = source_of[k]
+            external_index[count] = item
+            count += 1
+        for k in range(shared_ptr[fragment], shared_ptr[fragment + 1]):
+            number = shared_of[k]
+            if shared_number[number] < 0:
+                shared_number[number] = count
+                external_class[count] = shared_class[number]
+                external_source[count] = shared_source[number]
+                external_index[count] = shared_item[number]
+                count += 1
+    return count, -1, -1
 
 
 @njit(cache=True)
-def _write_externals(fragment, v, external, externals, columns, out, scratch):  # type: ignore[no-untyped-def]
-    """The externals of one vertex, their numbers in `scratch.numbers`. Returns the number of externals so far and the
-    column whose row number is outside of its table, or -1."""
-    first = externals.ptr[fragment]
-    for k in range(first, externals.ptr[fragment + 1]):
-        index = externals.item[k]
-        if externals.kind[k] == 2:  # SHARED
-            number = scratch.shared_number[index]
-            if number >= 0:
-                scratch.numbers[k - first] = number
-                continue
-            scratch.shared_number[index] = external
-            index = scratch.shared_index[index]
-        elif externals.kind[k] == 0:  # COLUMN
-            column = index
-            index = columns[column, v]
-            if index < 0 or index >= externals.limit[k]:
-                return external, column
-        known = externals.value_class[k]
-        if scratch.class_number[known] < 0:
-            scratch.class_number[known] = scratch.num_classes[0]
-            scratch.num_classes[0] += 1
-        scratch.numbers[k - first] = external
-        out.external_class[external] = scratch.class_number[known]
-        out.external_source[external] = externals.source[k]
-        out.external_index[external] = index
-        external += 1
-    return external, -1
+def write_nodes(batch, fragment_of, externals, nodes, operands, given, values, out):  # type: ignore[no-untyped-def]
+    """Write every vertex's nodes and operands, and to `given_value` what it scatters and pushes, from its `given_start`.
+
+    A value is node x 2**32 + output while it is passed on; externals are negative. O(nodes + operands).
+    """
+    packed = batch.packed
+    vertex_ptr = batch.vertex_ptr
+    first_external, shared_number = externals
+    given_start, given_value = values
+    node_ptr, type_of, operand_end = nodes
+    operand_first, operand_kind, operand_item, operand_code = operands
+    given_first, given_kind, given_item, given_code = given
+    node_type = out.node_type
+    operand_ptr = out.operand_ptr
+    operand_node = out.operands
+    operand_output = out.operand_output
+    node = 0
+    at = 0
+    last = 0
+    for i in range(len(batch.start)):
+        base = vertex_ptr[i]
+        count = vertex_ptr[i + 1] - base
+        edge_ptr = batch.start[i] + 2 + count
+        for u in range(count):
+            v = base + u
+            fragment = fragment_of[v]
+            edge = edge_ptr + count + 1 + packed[edge_ptr + u]
+            own = node << 32
+            external = np.int64(first_external[v]) << 32
+            for k in range(node_ptr[fragment], node_ptr[fragment + 1]):
+                node_type[node] = type_of[k]
+                node += 1
+                operand_ptr[node] = at + operand_end[k]
+            for k in range(operand_first[fragment], operand_first[fragment + 1]):
+                kind = operand_kind[k]
+                if kind == 2:  # GATHERED
+                    value = given_value[given_start[base + packed[edge + operand_item[k]]] + operand_code[k]]
+                elif kind == 3:  # SHARED
+                    value = (-1 - shared_number[operand_item[k]]) << 32
+                else:
+                    value = operand_code[k] + (own if kind == 0 else -external)
+                operand_node[at] = value >> 32
+                operand_output[at] = value & 0xFFFFFFFF
+                at += 1
+            given_start[v] = last
+            for k in range(given_first[fragment], given_first[fragment + 1]):
+                kind = given_kind[k]
+                if kind == 2:
+                    value = given_value[given_start[base + packed[edge + given_item[k]]] + given_code[k]]
+                elif kind == 3:
+                    value = (-1 - shared_number[given_item[k]]) << 32
+                else:
+                    value = given_code[k] + (own if kind == 0 else -external)
+                given_value[last] = value
+                last += 1
+
+
+@njit(cache=True)
+def write_results(batch, fragment_of, values, pushes, next_row, out):  # type: ignore[no-untyped-def]
+    """Write every pushed value to the next row of its output, and count the rows of each instance."""
+    ptr, name_of, first_pushed = pushes
+    given_start, given_value = values
+    vertex_ptr = batch.vertex_ptr
+    result_node = out.result_node
+    result_output = out.result_output
+    push_counts = out.push_counts
+    for i in range(len(batch.start)):
+        for v in range(vertex_ptr[i], vertex_ptr[i + 1]):
+            fragment = fragment_of[v]
+            at = given_start[v] + first_pushed[fragment]
+            for k in range(ptr[fragment], ptr[fragment + 1]):
+                name = name_of[k]
+                row = next_row[name]
+                result_node[row] = given_value[at] >> 32
+                result_output[row] = given_value[at] & 0xFFFFFFFF
+                push_counts[i, name] += 1
+                next_row[name] = row + 1
+                at += 1

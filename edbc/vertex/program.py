@@ -13,10 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from edbc.errors import ModelError
-from edbc.trace.recorder import Recorder, call_user_code
+from edbc.errors import EdbcError, ModelError
+from edbc.trace.recorder import Recorder
 from edbc.trace.values import Slot
 from edbc.vertex.fragment import Fragment, Surroundings, record_fragment
 from edbc.vertex.function import unknown_type, vertex_functions
@@ -67,38 +68,36 @@ class VertexProgram:
         Raises InputError for a vertex that the model cannot handle, UnsupportedError for what a vertex function does
         that cannot be batched, both with the first vertex that met it.
         """
+        self.recorder.tracer.require_unchanged()
         batch = concatenate(instances)
-        tables, fragment_of = self._find_fragments(batch, instances)
-        columns, pools = tables.columns.fill(instances, len(batch.types), tables.constants)
-        table = self.recorder.table
-        written = write(batch, tables, table.graph_types(), fragment_of, columns)
-        return VertexCapture(written.graph, table.sources, written.external_source, written.external_index, pools,
-                             written.result_node, written.result_output, [], [], written.outputs)  # fmt: skip
+        tables, fragment_of, times = self._find_fragments(batch, instances)
+        columns, pools = tables.columns.fill(instances, batch.num_vertices, tables.constants)
+        return write(batch, tables, self.recorder.table, fragment_of, times, columns, pools)
 
-    def _find_fragments(self, batch: Batch, instances: Sequence[VertexInstance]) -> tuple[FragmentTables, Longs]:
-        """The fragment of every vertex, and the tables that number them; records those that are new."""
+    def _find_fragments(
+        self, batch: Batch, instances: Sequence[VertexInstance]
+    ) -> tuple[FragmentTables, NDArray[np.int32], Longs]:
+        """The fragment of every vertex, how many vertices have each, and the tables that number them.
+
+        Records the fragments that are new.
+        """
         from edbc.vertex import kernels
 
-        fragment_of = np.empty(len(batch.types), np.int64)
-        interface_of = np.empty(len(batch.types), np.int64)
+        fragment_of = np.empty(batch.num_vertices, np.int32)
+        interface_of = np.empty(batch.num_vertices, np.int32)
         while True:
             tables = self._tables
-            instance, vertex = kernels.find_fragments(batch, tables.automaton, fragment_of, interface_of)
+            times = np.zeros(len(tables.sizes), np.int64)
+            instance, vertex = kernels.find_fragments(batch, tables.automaton, fragment_of, interface_of, times)
             if vertex < 0:
-                return tables, fragment_of
+                return tables, fragment_of, times
+            predecessors = batch.vertex_ptr[instance] + np.array(instances[instance].predecessors(vertex), np.int64)
             with self._lock:
                 if self._tables is tables:
-                    self._record(int(instance), instances[instance], *self._kind(batch, instance, vertex, interface_of))
-
-    def _kind(self, batch: Batch, instance: int, vertex: int, interface_of: Longs) -> tuple[int, list[int]]:
-        """Number of a vertex in its instance, and the interfaces of its predecessors."""
-        number = vertex - int(batch.vertex_ptr[instance])
-        first = int(batch.edge_start[instance])
-        span = slice(first + batch.edge_ptr[vertex + instance], first + batch.edge_ptr[vertex + instance + 1])
-        return number, interface_of[batch.vertex_ptr[instance] + batch.edges[span]].tolist()
+                    self._record(instance, instances[instance], vertex, interface_of[predecessors].tolist())
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:
-        """Record the fragment of a vertex."""
+        """Record the fragment of a vertex whose predecessors have the interfaces with these numbers."""
         kind = int(instance.types[vertex])
         if kind >= len(self.functions):
             raise unknown_type(f"instance {position}, vertex {vertex}", kind, len(self.functions))
@@ -106,18 +105,17 @@ class VertexProgram:
             self._forget()
             return
         name, function = list(self.functions.items())[kind]
-        where = f"vertex {vertex} of instance {position}, vertex type {name!r}"
-        known = [self._automaton.interface(number) for number in interfaces]
-        fragment = call_user_code(
-            where, lambda: self._checked(record_fragment(function, known, self._around, instance))
-        )
+        known = self._automaton.interfaces()
+        with _Vertex(f"vertex {vertex} of instance {position}, vertex type {name!r}"):
+            fragment = record_fragment(function, [known[number] for number in interfaces], self._around, instance)
+            self._check(fragment)
         self._automaton.add(kind, interfaces, fragment.interface)
         self._fragments.append(fragment)
         self._num_references += fragment.num_operands
         self._tabulate()
 
-    def _checked(self, fragment: Fragment) -> Fragment:
-        """The fragment, once its pushed values fit what was pushed under the same names."""
+    def _check(self, fragment: Fragment) -> None:
+        """Raise ModelError when pushed values do not fit what was pushed under the same names."""
         for name, slot, _ in fragment.pushed:
             known = self._outputs.setdefault(name, slot)
             if known is not slot:
@@ -125,4 +123,19 @@ class VertexProgram:
                     f"push({name!r}): expected values {known.text} as other vertices push, got {slot.text}; push them "
                     "under another name"
                 )
-        return fragment
+
+
+class _Vertex:
+    """Names the vertex in exceptions of the user's code."""
+
+    def __init__(self, where: str):
+        self.where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, EdbcError):
+            raise type(error)(f"{error} (while recording {self.where})") from error
+        if error is not None:
+            error.add_note(f"while recording {self.where}")

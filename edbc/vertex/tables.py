@@ -17,42 +17,62 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edbc.graph import ValueClass
 from edbc.trace.values import Slot
-from edbc.vertex.fragment import SHARED, Fragment, Interface
+from edbc.vertex.fragment import EXTERNAL, GATHERED, OWN, SHARED, Fragment, Interface, Reference
 from edbc.vertex.inputs import Columns
 
 Longs = NDArray[np.int64]
 
 
-class References(NamedTuple):
-    """References (`vertex.fragment`) of several items as CSR arrays."""
+class Nodes(NamedTuple):
+    """Nodes of all fragments."""
 
-    ptr: Longs
+    ptr: Longs  # (f + 1,)
+    node_type: Longs
+    operand_end: Longs
+    """Operands of the fragment up to and with those of the node."""
+
+
+class References(NamedTuple):
+    """References (`vertex.fragment`) of all fragments, in the form in which a value is computed from them.
+
+    OWN: `code` + first node x 2**32. EXTERNAL: `code` - first external x 2**32. GATHERED: value `code` of what
+    predecessor `item` gave. SHARED: shared external `item`.
+    """
+
+    ptr: Longs  # (f + 1,)
     kind: Longs
     item: Longs
-    output: Longs
+    code: Longs
 
 
 class Externals(NamedTuple):
-    """Externals of all fragments as CSR arrays; `item` of a shared one is its number among shared externals."""
+    """Externals of all fragments, one per vertex: item `item` of their source, or what a column >= 0 says."""
 
-    ptr: Longs
-    kind: Longs
+    ptr: Longs  # (f + 1,)
+    column: Longs
     source: Longs
     item: Longs
     value_class: Longs
     limit: Longs
 
 
-class Pushes(NamedTuple):
-    """Pushed values of all fragments as CSR arrays; `name` is a number among outputs."""
+class Shared(NamedTuple):
+    """Externals of which a mini-batch has one each. The last three arrays go by `number`."""
 
-    ptr: Longs
-    name: Longs
-    kind: Longs
+    ptr: Longs  # (f + 1,)
+    number: Longs
+    source: Longs
     item: Longs
+    value_class: Longs
+
+
+class Pushes(NamedTuple):
+    """Outputs to which fragments push; the values are the last ones of what a fragment gives, from `first` on."""
+
+    ptr: Longs  # (f + 1,)
     output: Longs
+    first: Longs  # (f,)
 
 
 class Automaton(NamedTuple):
@@ -64,31 +84,22 @@ class Automaton(NamedTuple):
     interface_of_fragment: Longs  # (fragments,)
 
 
-class FragmentArrays(NamedTuple):
-    """All fragments one after the other. f fragments."""
-
-    node_ptr: Longs  # (f + 1,) into node_type and the nodes of `operands`
-    node_type: Longs
-    operands: References
-    externals: Externals
-    scattered: References
-    pushes: Pushes
-
-
 @dataclass(frozen=True, eq=False)
 class FragmentTables:
     """All fragments recorded so far. f fragments, p outputs."""
 
     automaton: Automaton
-    arrays: FragmentArrays
-    sizes: Longs  # (f, 4) nodes, operands, externals and scattered values of each
+    nodes: Nodes
+    operands: References
+    given: References
+    """What a fragment scatters, then what it pushes."""
+    externals: Externals
+    shared: Shared
+    pushes: Pushes
+    sizes: Longs  # (f, 4) nodes, operands, given values and externals of each, shared ones not counted
     push_counts: Longs  # (f, p)
     outputs: tuple[tuple[str, Slot], ...]
     """Name and slot of each output."""
-    classes: tuple[ValueClass, ...]
-    """Classes of externals."""
-    shared: tuple[tuple[int, int], ...]
-    """Source and index of each shared external."""
     columns: Columns
     constants: dict[int, list[torch.Tensor]]
 
@@ -101,43 +112,70 @@ def tabulate(
     constants: Mapping[int, list[torch.Tensor]],
 ) -> FragmentTables:
     """The tables of fragments. O(size of all fragments)."""
-    classes, shared, names = _Numbers(), _Numbers(), _Numbers()
-    externals = [
-        (e.kind, e.source, shared[e.source, e.item] if e.kind == SHARED else e.item, classes[e.value_class], e.limit)
-        for fragment in fragments
-        for e in fragment.externals
-    ]
-    pushes = [(names[name], *r) for fragment in fragments for name, _, r in fragment.pushed]
+    shared = Numbers()
+    operands = [[r for node in f.operands for r in node] for f in fragments]
+    given = [[*f.scattered, *(r for _, _, r in f.pushed)] for f in fragments]
+    number_of_output = {name: number for number, name in enumerate(outputs)}
+    pushed = [[number_of_output[name] for name, _, _ in f.pushed] for f in fragments]
     push_counts = np.zeros((len(fragments), len(outputs)), np.int64)
-    for counts, fragment in zip(push_counts, fragments, strict=True):
-        np.add.at(counts, [names[name] for name, _, _ in fragment.pushed], 1)
-    nodes = [node for fragment in fragments for node in fragment.operands]
-    scattered = [r for f in fragments for r in f.scattered]
-    arrays = FragmentArrays(
-        _offsets(len(f.node_types) for f in fragments),
-        np.array([kind for f in fragments for kind in f.node_types], np.int64),
-        References(_offsets(map(len, nodes)), *_columns([r for node in nodes for r in node], 3)),
-        Externals(_offsets(len(f.externals) for f in fragments), *_columns(externals, 5)),
-        References(_offsets(len(f.scattered) for f in fragments), *_columns(scattered, 3)),
-        Pushes(_offsets(len(f.pushed) for f in fragments), *_columns(pushes, 4)),
-    )  # fmt: skip
-    sizes = [(len(f.node_types), f.num_operands, len(f.externals), len(f.scattered)) for f in fragments]
+    for counts, numbers in zip(push_counts, pushed, strict=True):
+        np.add.at(counts, numbers, 1)
+    sizes = [(len(f.node_types), f.num_operands, len(f.scattered) + len(f.pushed), len(f.externals)) for f in fragments]
     return FragmentTables(
-        automaton, arrays, np.array(sizes, np.int64).reshape(-1, 4), push_counts,
-        tuple((name, outputs[name]) for name in names), tuple(classes), tuple(shared), columns.copy(),
+        automaton,
+        Nodes(
+            _offsets(f.node_types for f in fragments),
+            _longs(kind for f in fragments for kind in f.node_types),
+            _longs(end for f in fragments for end in np.cumsum([len(node) for node in f.operands]).tolist()),
+        ),
+        _references(fragments, operands, shared),
+        _references(fragments, given, shared),
+        Externals(_offsets(f.externals for f in fragments), *_columns([e for f in fragments for e in f.externals], 5)),
+        Shared(
+            _offsets(f.shared for f in fragments),
+            _longs(shared[s] for f in fragments for s in f.shared),
+            *_columns(list(shared), 3),
+        ),
+        Pushes(_offsets(pushed), _longs(n for row in pushed for n in row), _longs(len(f.scattered) for f in fragments)),
+        np.array(sizes, np.int64).reshape(-1, 4),
+        push_counts,
+        tuple(outputs.items()),
+        columns.copy(),
         {source: list(tensors) for source, tensors in constants.items()},
     )  # fmt: skip
 
 
-def _offsets(counts: Iterable[int]) -> Longs:
-    return np.cumsum([0, *counts], dtype=np.int64)
+def _references(fragments: Sequence[Fragment], rows: Sequence[Sequence[Reference]], shared: Numbers) -> References:
+    coded = [_coded(r, f, shared) for f, row in zip(fragments, rows, strict=True) for r in row]
+    return References(_offsets(rows), *_columns(coded, 3))
+
+
+def _coded(reference: Reference, fragment: Fragment, shared: Numbers) -> tuple[int, int, int]:
+    """Kind, item and code of a reference; see `References`."""
+    kind, item, output = reference
+    if kind == OWN:
+        return kind, 0, (item << 32) + output
+    if kind == EXTERNAL:
+        return kind, 0, (-1 - item) << 32
+    if kind == GATHERED:
+        return kind, item, output
+    assert kind == SHARED
+    return kind, shared[fragment.shared[item]], 0
+
+
+def _offsets(rows: Iterable[Sequence[object]]) -> Longs:
+    return np.cumsum([0, *map(len, rows)], dtype=np.int64)
+
+
+def _longs(values: Iterable[int]) -> Longs:
+    return np.array(list(values), np.int64)
 
 
 def _columns(rows: Sequence[tuple[int, ...]], width: int) -> list[Longs]:
     return list(np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, width).T))
 
 
-class _Numbers(dict):
+class Numbers(dict):
     """Numbers for keys in the order in which they are first asked for."""
 
     def __missing__(self, key: object) -> int:
@@ -151,11 +189,11 @@ class AutomatonBuilder:
         self._num_types = num_types
         self._states: dict[tuple[int, int], int] = {}
         self._fragment_of_state = [-1] * (1 + num_types)
-        self._interfaces = _Numbers()
+        self._interfaces = Numbers()
         self._interface_of_fragment: list[int] = []
 
-    def add(self, kind: int, predecessors: Sequence[int], interface: Interface) -> int:
-        """Number of the new fragment for a vertex type and the interface numbers of its predecessors."""
+    def add(self, kind: int, predecessors: Sequence[int], interface: Interface) -> None:
+        """The next fragment, of a vertex type and the interface numbers of its predecessors."""
         state = 1 + kind
         for number in predecessors:
             state = self._states.setdefault((state, number), len(self._fragment_of_state))
@@ -163,11 +201,10 @@ class AutomatonBuilder:
                 self._fragment_of_state.append(-1)
         self._fragment_of_state[state] = len(self._interface_of_fragment)
         self._interface_of_fragment.append(self._interfaces[interface])
-        return self._fragment_of_state[state]
 
-    def interface(self, number: int) -> Interface:
-        """The interface with a number."""
-        return list(self._interfaces)[number]
+    def interfaces(self) -> list[Interface]:
+        """All interfaces by number."""
+        return list(self._interfaces)
 
     def build(self) -> Automaton:
         """The automaton as arrays."""
@@ -177,6 +214,6 @@ class AutomatonBuilder:
         return Automaton(
             np.arange(1, 1 + self._num_types, dtype=np.int64),
             next_state,
-            np.array(self._fragment_of_state, np.int64),
-            np.array(self._interface_of_fragment, np.int64),
+            _longs(self._fragment_of_state),
+            _longs(self._interface_of_fragment),
         )
