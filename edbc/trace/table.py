@@ -57,14 +57,16 @@ class SharedRef(NamedTuple):
         return tuple(dict.fromkeys((self.name, *others)))
 
 
-class View(NamedTuple):
+@dataclass(frozen=True)
+class View:
     """One step of a chain of views: `function(template filled with the value)[index]`, or without an index.
 
     A step may also be a function of several parameters (`torch.cat([W1, W2])` is a step from W1 whose template names W2).
+    Steps are equal when their texts are; templates may hold what cannot be hashed.
     """
 
-    function: Callable[..., Any]
-    template: Any
+    function: Callable[..., Any] = field(compare=False)
+    template: Any = field(compare=False)
     index: int | None
     text: str
 
