@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from edbc.api import existing_guards
 from edbc.cli.console import ProgressLine, print_json
 
 
@@ -21,10 +22,11 @@ def run_compile(
     trials: int,
     output_format: str,
     quiet: bool,
+    report: str | None = None,
 ) -> None:
     """Compile, write, summarise."""
     target = Path(output)
-    guards = _existing_guards(target)
+    guards = existing_guards(target)
     progress = ProgressLine(quiet)
     progress("import", 0, 1, {})
     from edbc.compiler import compile_model
@@ -45,6 +47,11 @@ def run_compile(
     )
     write_plan(compiled.plan, target)
     progress.finish()
+    if report is not None:
+        from edbc.cli.explain import write_page
+        from edbc.report.explain import explain_compiled
+
+        write_page(report, explain_compiled(target.name, compiled).html())
     from edbc.compiler import measure
 
     metrics = measure(compiled.plan, compiled.captured)
@@ -61,17 +68,6 @@ def run_compile(
         )
         return
     _print_summary(output, compiled, metrics)
-
-
-def _existing_guards(target: Path) -> dict[str, Any]:
-    """Guards survive recompiling; a file that is no plan is simply replaced."""
-    from edbc.errors import EdbcError
-    from edbc.plan.reader import read_plan
-
-    try:
-        return dict(read_plan(target).guards) if target.exists() else {}
-    except EdbcError:
-        return {}
 
 
 def _print_summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from edbc._version import __version__
-from edbc.cli.console import one_line_errors, parse_settings
+from edbc.cli.console import one_line_errors, parse_settings, remember_verbose
 
 FORMATS = ("text", "json")
+Command = Callable[..., Any]
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -60,12 +62,25 @@ _format = click.option(
     show_default=True,
     help="How the result is printed on stdout.",
 )
-_quiet = click.option("--quiet", "-q", is_flag=True, help="No progress.")
+
+
+def _quiet(command: Command) -> Command:
+    """`--quiet` and `--verbose`."""
+    verbose = click.option(
+        "--verbose",
+        "-v",
+        is_flag=True,
+        expose_value=False,
+        callback=remember_verbose,
+        help="Every step of progress on its own line; tracebacks with errors.",
+    )
+    return click.option("--quiet", "-q", is_flag=True, help="No progress.")(verbose(command))
 
 
 @main.command()
 @click.argument("model", metavar="MODEL.py")
 @click.option("-o", "--output", required=True, metavar="PLAN.yaml", help="Where the plan is written.")
+@click.option("--report", default=None, metavar="PAGE.html", help="Also write the page of 'edbc explain'.")
 @_input
 @_set
 @click.option(
