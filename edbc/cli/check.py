@@ -25,7 +25,7 @@ def run_check(
     progress = ProgressLine(quiet or output_format == "json")
     outcomes, codes = [], {0}
     for number, path in enumerate(found):
-        progress("check", number, len(found), {})
+        progress("check", number, len(found), {"name": path.name})
         outcome = check_plan(path, strict=strict, against=against, accept_regression=accept_regression)
         outcomes.append(outcome)
         if output_format == "text":

@@ -37,7 +37,7 @@ def one_line_errors(command: F) -> F:
             sys.stderr.close()
             sys.exit(141)
         except Exception as error:
-            if getattr(error, "__notes__", None) or os.environ.get("EDBC_DEBUG"):
+            if getattr(error, "__notes__", None) or _wants_traceback():
                 traceback.print_exception(error)
                 click.echo(f"Error: the model raised {type(error).__name__}: {error}", err=True)
                 sys.exit(3)
@@ -46,9 +46,13 @@ def one_line_errors(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def _wants_traceback() -> bool:
+    return bool(os.environ.get("EDBC_DEBUG")) or is_verbose()
+
+
 def _show(error: EdbcError, output_format: str) -> None:
     cause = error.__cause__
-    if os.environ.get("EDBC_DEBUG"):
+    if _wants_traceback():
         traceback.print_exception(error)
     elif cause is not None and not isinstance(cause, EdbcError):
         traceback.print_exception(cause)
@@ -78,46 +82,81 @@ def parse_settings(_context: click.Context, _parameter: click.Parameter, values:
     return settings
 
 
+VERBOSE = "edbc.verbose"
+"""Key of click's context under which `--verbose` is remembered."""
+
+
+def remember_verbose(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    """Callback of `--verbose`."""
+    context.meta[VERBOSE] = value
+
+
+def is_verbose() -> bool:
+    """True when the running command was given `--verbose`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(VERBOSE))
+
+
+def _is_live_terminal() -> bool:
+    """True when stderr is a terminal that somebody watches: continuous integration and dumb terminals get lines."""
+    return sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+
+
 class ProgressLine:
-    """Progress on stderr: one changing line on a terminal, one line per ten per cent elsewhere, nothing when quiet."""
+    """Progress on stderr: one changing line on a terminal, one line per ten per cent elsewhere, nothing when quiet.
+
+    When verbose, every step has a line of its own.
+    """
 
     def __init__(self, quiet: bool = False):
         self.quiet = quiet
-        self.is_terminal = sys.stderr.isatty()
+        self.is_verbose = is_verbose()
+        self.is_live = _is_live_terminal() and not self.is_verbose
         self.stage = ""
         self.last_tenth = -1
         self.started = time.monotonic()
 
     def __call__(self, stage: str, done: int, total: int, facts: dict[str, Any]) -> None:
+        """Report that `done` of `total` steps of a stage are done."""
         if self.quiet:
             return
         if stage != self.stage:
             self.finish()
             self.stage, self.last_tenth, self.started = stage, -1, time.monotonic()
         tenth = 10 * done // max(total, 1)
-        if not self.is_terminal and (tenth == self.last_tenth):
+        if not self.is_live and not self.is_verbose and tenth == self.last_tenth:
             return
         self.last_tenth = tenth
-        text = self._text(done, total, facts)
-        if self.is_terminal:
+        if self.is_live:
             width = max(20, shutil.get_terminal_size().columns - 1)
-            click.echo("\r" + text[:width].ljust(width), nl=False, err=True)
+            click.echo("\r" + self._text(done, total, facts, width)[:width].ljust(width), nl=False, err=True)
         else:
-            click.echo(text, err=True)
+            click.echo(self._text(done, total, facts, 0), err=True)
 
-    def _text(self, done: int, total: int, facts: dict[str, Any]) -> str:
+    def _text(self, done: int, total: int, facts: dict[str, Any], width: int) -> str:
+        """Stage and share first, so that a narrow terminal cuts off what matters least."""
         elapsed = time.monotonic() - self.started
         parts = [f"{self.stage:8} {100 * done // max(total, 1):3d} %"]
-        if total > 20:
-            parts.append(f"{done}/{total} trials")
         if facts.get("batches") is not None:
             parts.append(f"{facts['batches']} batches (lower bound {facts.get('lower_bound', '?')})")
+        if facts.get("name"):
+            parts.append(str(facts["name"]))
         if 0 < done < total and elapsed > 1:
             parts.append(f"{elapsed * (total - done) / done:.0f} s left")
+        if total > 20:
+            parts.append(f"{done}/{total} trials")
+        room = width - len("  ".join(parts)) - 4
+        if room >= BAR:
+            filled = BAR * done // max(total, 1)
+            parts.insert(1, "[" + "#" * filled + "." * (BAR - filled) + "]")
         return "  ".join(parts)
 
     def finish(self) -> None:
         """End the changing line."""
-        if self.stage and self.is_terminal and not self.quiet:
+        if self.stage and self.is_live and not self.quiet:
             click.echo("", err=True)
         self.stage = ""
+
+
+BAR = 20
+"""Characters of the bar."""

@@ -22,6 +22,7 @@ from edbc.report.layouts import CellLayout, cell_layout
 from edbc.report.signatures import Difference, near_pairs
 
 if TYPE_CHECKING:
+    from edbc.compiler import Compiled
     from edbc.report.observe import Observation, Step
 
 SCHEMA = 1
@@ -341,11 +342,18 @@ def _run(plan: Plan, path: Path, model: str | None, inputs: Sequence[str | Path]
 
 def _explain_model(path: Path, inputs: Sequence[str | Path]) -> Explanation:
     from edbc.compiler import compile_model
+
+    compiled = compile_model(path, inputs=inputs, plan_folder=path.parent)
+    return explain_compiled(path.name, compiled, ["compiled in memory; no plan was written"])
+
+
+def explain_compiled(name: str, compiled: Compiled, notes: Sequence[str] = ()) -> Explanation:
+    """Explain what compiling has just given, on the mini-batch that it was compiled on."""
     from edbc.report.observe import observe
     from edbc.runtime.session import Net
 
-    compiled = compile_model(path, inputs=inputs, plan_folder=path.parent)
-    captured = compiled.captured
-    source = f"{len(captured.instances)} instances, compiled in memory"
-    observed = observe(Net(compiled.plan, captured.model), captured.instances, source)
-    return explain_plan(path.name, compiled.plan, observed, ["compiled in memory; nothing was written"])
+    captured, trained_on = compiled.captured, compiled.plan.trained_on
+    origin = "of the data" if trained_on.source == "file" else f"made up, seed {trained_on.seed}"
+    net = Net(compiled.plan, captured.model)
+    observed = observe(net, captured.instances, f"{len(captured.instances)} instances {origin}")
+    return explain_plan(name, compiled.plan, observed, notes)

@@ -28,13 +28,14 @@ class Timeline:
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = [_named(HOST, "host"), _named(BATCHES, "batches")]
-        self._origin = time.perf_counter()
+        self._origin = 0.0
         self._mini_batches = 0
 
     def run(self, net: Net, instances: Sequence[Any], stats: Stats) -> list[Any]:
         """What `net(instances)` gives, recorded."""
         before = (stats.seconds.construction, stats.seconds.scheduling)
         started = time.perf_counter()
+        self._origin = self._origin or started
         prepared = net.prepare(instances, stats)
         capture_seconds = stats.seconds.construction - before[0]
         scheduling_seconds = stats.seconds.scheduling - before[1]
@@ -75,7 +76,7 @@ class Timeline:
                 "ph": "X",
                 "pid": 1,
                 "tid": track,
-                "ts": max(start, 0.0),
+                "ts": start,
                 "dur": round(1e6 * seconds, 3),
                 "args": facts,
             }
