@@ -44,7 +44,7 @@ KernelOfType = Callable[[int], Any]
 
 
 class Backend(Protocol):
-    """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, a SumKernel or a
+    """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, a ReductionKernel or a
     GenericKernel."""
 
     name: str

@@ -12,6 +12,7 @@ from edbc.runtime.arenas import Arenas
 from edbc.runtime.placement import Placement
 from edbc.trace.build import Capture, Result
 from edbc.trace.shadow import ModelView
+from edbc.vertex.join import VertexCapture
 
 
 def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view: ModelView) -> None:
@@ -27,7 +28,10 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
         index = capture.external_index[which]
         if source.kind == "constant":
             pool = capture.constants[number]
-            arenas.bind(which, torch.stack([pool[i] for i in index.tolist()]), np.arange(len(index)))
+            if isinstance(pool, torch.Tensor):
+                arenas.bind(which, pool, index)
+            else:
+                arenas.bind(which, torch.stack([pool[i] for i in index.tolist()]), np.arange(len(index)))
         else:
             assert source.ref is not None
             tensor = view.shared(source.ref).detach()
@@ -37,6 +41,8 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
 
 def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]:
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
+    if isinstance(capture, VertexCapture):
+        return _collect_outputs(capture, placement, arenas)
     tensors: list[Any] = [None] * len(capture.result_node)
     slots = {id(slot): slot for slot in capture.result_slots}
     class_of_slot = {key: placement.class_index[slot.base] for key, slot in slots.items()}
@@ -55,6 +61,17 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]
             for step in slot.views:
                 tensors[i] = step.apply(tensors[i])
     return [_fill_results(result, tensors) for result in capture.results]
+
+
+def _collect_outputs(capture: VertexCapture, placement: Placement, arenas: Arenas) -> list[dict[str, torch.Tensor]]:
+    """What the vertices of each instance pushed: the rows of each output, `(rows, ...)`."""
+    tensors = []
+    for output in capture.outputs:
+        part = slice(output.start, output.stop)
+        rows = placement.value_rows(capture.result_node[part], capture.result_output[part])
+        picked = arenas.rows(placement.class_index[output.slot.base], rows)
+        tensors.append(picked.view(len(rows), *output.slot.base.shape))
+    return capture.split(tensors)
 
 
 def _fill_results(item: Any, tensors: list[torch.Tensor]) -> Any:

@@ -23,7 +23,8 @@ from edbc.runtime.backend import KernelOfType, Segment
 from edbc.runtime.encode import encodable
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
-from edbc.runtime.reference import Operand, ProgramKernel, SumKernel, run_kernel
+from edbc.runtime.reduction import ReductionKernel
+from edbc.runtime.reference import Operand, ProgramKernel, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
 from edbc.runtime.walk import Batches, Memory, gather_rows, walk
 from edbc.trace.shadow import ModelView
@@ -104,7 +105,7 @@ class CpuBackend:
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """See Backend."""
-        if isinstance(kernel, SumKernel):
+        if isinstance(kernel, ReductionKernel):
             return len({c.dtype for c in node_type.outputs}) == 1 and torch_dtype(node_type.outputs[0].dtype) in _LIKE
         return isinstance(kernel, NativeKernel)
 

@@ -17,7 +17,8 @@ from edbc.cells.program import Call, Copy, Map, Product, Program, Span
 from edbc.graph import NodeType, ValueClass
 from edbc.runtime.arenas import TensorArenas, arena_bytes
 from edbc.runtime.backend import KernelOfType, Segment
-from edbc.runtime.segment import RowFunction, SegmentKernel
+from edbc.runtime.reduction import ReductionKernel
+from edbc.runtime.rowfunction import RowFunction
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import Operation, SharedRef
@@ -99,13 +100,11 @@ class ReferenceBackend:
                 on_batch(batch)
 
 
-def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, sums: torch.Tensor,
+def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, segment: torch.Tensor,
                outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
-    """One batch of any of the kernels below; `sums` says which node of the batch each item of a segment sum belongs to."""
-    if isinstance(kernel, SumKernel):
-        kernel.run(operands, sums, outputs)
-    elif isinstance(kernel, SegmentKernel):
-        kernel.run(rows_of(operands[0], len(sums)), sums, outputs[0])
+    """One batch of `count` nodes by any torch kernel; `segment` is for reductions."""
+    if isinstance(kernel, ReductionKernel):
+        kernel.run([rows_of(operand, len(segment)) for operand in operands], segment, outputs)
     else:
         kernel.run(operands, count, outputs)
 
@@ -119,7 +118,13 @@ class ProgramKernel:
         self.dtype = dtype
         self.device = device
         self.weights = PackedWeights(program, view, dtype, device)
-        self.functions: dict[Call, RowFunction] = {}
+        self.functions = {step: self._row_function(step) for step in self.program.steps if isinstance(step, Call)}
+
+    def _row_function(self, step: Call) -> RowFunction:
+        views = [source.views for source in step.op.sources if source.variable is not None]
+        assert step.op.call is not None
+        return RowFunction(step.op.call, step.op.template, views,
+                           lambda ref: _to(self.view.shared(ref), self.dtype, self.device))  # fmt: skip
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """Compute one batch of `count` nodes into `outputs`, slices of arenas, `(count, size)` each."""
@@ -147,8 +152,6 @@ class ProgramKernel:
             _columns(workspace, step.result).copy_(_columns(workspace, step.source))
         elif isinstance(step, Call):
             values = [_columns(workspace, span).reshape(count, *c.shape) for span, c in step.sources]
-            if step not in self.functions:
-                self.functions[step] = RowFunction(step.op.call, step.op.template, _views_of(step), self._shared)
             result = self.functions[step](values, count)[step.op.output or 0]
             _columns(workspace, step.result).copy_(result.reshape(count, step.result.size))
 
@@ -170,49 +173,23 @@ class ProgramKernel:
         else:
             _MAPS[step.op](*sources, out=result)
 
-    def _shared(self, ref: SharedRef) -> torch.Tensor:
-        return _to(self.view.shared(ref), self.dtype, self.device)
-
-
-class SumKernel:
-    """Segment sums: output f of a node is the sum of field f over its items."""
-
-    def __init__(self, num_fields: int):
-        self.num_fields = num_fields
-
-    def run(self, operands: Sequence[Operand], segment: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
-        """`outputs[f][segment[i]] += operand_f[i]`, items in the order of the user's additions."""
-        for operand, output in zip(operands, outputs, strict=True):
-            output.zero_()
-            output.index_add_(0, segment, rows_of(operand, len(segment)))
-
 
 class GenericKernel:
-    """Any operation, by torch.vmap over the user's own function or module; for cells of mixed dtypes and for functions
-    that have no program."""
+    """The user's own function or module, row-wise; for cells of mixed dtypes and for functions that have no program."""
 
     def __init__(self, operation: Operation, view: ModelView, operands: Sequence[ValueClass], dtype: torch.dtype | None,
                  device: torch.device):  # fmt: skip
         self.operation = operation
-        self.view = view
         self.operands = operands
-        self.dtype = dtype
-        self.device = device
         call = operation.call if operation.call is not None else view.model.get_submodule(operation.name)
-        self.function = RowFunction(call, operation.template, [slot.views for slot in operation.slots], self._shared)
+        views = [slot.views for slot in operation.slots]
+        self.function = RowFunction(call, operation.template, views, lambda ref: _to(view.shared(ref), dtype, device))
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """See ProgramKernel.run."""
         values = [rows_of(o, count).reshape(count, *c.shape) for o, c in zip(operands, self.operands, strict=True)]
         for output, tensor in zip(outputs, self.function(values, count), strict=True):
             output.copy_(tensor.reshape(output.shape))
-
-    def _shared(self, ref: SharedRef) -> torch.Tensor:
-        return _to(self.view.shared(ref), self.dtype, self.device)
-
-
-def _views_of(step: Call) -> list[Any]:
-    return [source.views for source in step.op.sources if source.variable is not None]
 
 
 def _columns(workspace: torch.Tensor, span: Span) -> torch.Tensor:

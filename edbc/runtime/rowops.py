@@ -174,6 +174,13 @@ def _add3_loop(target, a, b, c, n, like):  # type: ignore[no-untyped-def]
 
 
 @_jit
+def divide(target, count, n, like):  # type: ignore[no-untyped-def]
+    """`target[i] /= count` for i < n."""
+    for i in range(n):
+        store(target, i, load(target, i, like) / (like + np.float32(count)))
+
+
+@_jit
 def apply(op, target, a, b, c, n, like):  # type: ignore[no-untyped-def]
     """`target[i] = op(a[i], b[i], c[i])` for i < n, elements of `like`'s type. `target` may be an operand itself."""
     if op == _SIGMOID:

@@ -29,8 +29,8 @@ from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime.backend import Segment, backend_of
 from edbc.runtime.boundary import collect, load_externals
 from edbc.runtime.placement import Placement, place
-from edbc.runtime.reference import GenericKernel, SumKernel
-from edbc.runtime.segment import SegmentKernel
+from edbc.runtime.reduction import ReductionKernel
+from edbc.runtime.reference import GenericKernel
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
@@ -38,6 +38,8 @@ from edbc.trace.build import Capture, capture
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import Entry, TypeTable
+from edbc.vertex.instance import VertexInstance
+from edbc.vertex.program import VertexProgram
 from edbc.trace.values import class_of
 
 
@@ -113,6 +115,7 @@ class Net:
         self.backend = backend_of(backend, self.device)
         self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
+        self._vertex_program: VertexProgram | None = None
         self._lock = threading.RLock()
 
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
@@ -130,9 +133,11 @@ class Net:
         return results, prepared
 
     def capture(self, instances: Sequence[Any]) -> Capture:
-        """The graph of a mini-batch."""
+        """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances."""
         if self.model.training:
             raise UnsupportedError("the model is in training mode, which edbc cannot run yet; call model.eval()")
+        if len(instances) and isinstance(instances[0], VertexInstance):
+            return self.vertex_program().join(instances)
         with self._lock:
             leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table)
         try:
@@ -140,6 +145,13 @@ class Net:
         finally:
             with self._lock:
                 self._idle.append(leased)
+
+    def vertex_program(self) -> VertexProgram:
+        """The model's vertex functions. Raises ModelError when it has none."""
+        with self._lock:
+            if self._vertex_program is None:
+                self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table))
+            return self._vertex_program
 
     def prepare(self, instances: Sequence[Any], stats: Stats | None = None) -> Prepared:
         """Capture, schedule and place one mini-batch."""
@@ -196,13 +208,11 @@ class Net:
     def _new_kernel(self, kind: int) -> Any:
         node_type = self.table.types[kind]
         assert node_type is not None
-        if node_type.op == "sum":
-            return SumKernel(len(node_type.outputs))
-        if node_type.variadic:
-            return SegmentKernel(node_type.op)
-        entry = self.table.operation_of_type[kind]
         if kind >= self.table.num_known:
             self._refuse_unseen(node_type)
+        if node_type.variadic:
+            return ReductionKernel(node_type.op, len(node_type.outputs))
+        entry = self.table.operation_of_type[kind]
         program = self.program(kind)
         if program is None:
             return GenericKernel(entry.operation, self.view, node_type.operands, self.dtype, self.device)

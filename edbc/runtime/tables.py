@@ -24,9 +24,9 @@ from edbc.runtime.encode import (
     encode,
 )
 from edbc.runtime.pool import ALIGNMENT, aligned
-from edbc.runtime.reference import SumKernel
+from edbc.runtime.reduction import OPS, ReductionKernel
 from edbc.runtime.rowops import OPERATIONS
-from edbc.runtime.walk import PROGRAM, SUM, TORCH, Tables
+from edbc.runtime.walk import PROGRAM, REDUCTION, Tables
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
@@ -55,7 +55,7 @@ class NativeKernel:
         return aligned(self.encoded.scratch * self.dtype.itemsize)
 
 
-Native = NativeKernel | SumKernel
+Native = NativeKernel | ReductionKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Snapshot:
         """True when the tables hold these kernels with their weights as they are now."""
         return all(
             self.kernels.get(kind) is kernel
-            and (isinstance(kernel, SumKernel) or kernel.weights.pack is self.packs[kind])
+            and (isinstance(kernel, ReductionKernel) or kernel.weights.pack is self.packs[kind])
             for kind, kernel in kernels.items()
         )
 
@@ -96,8 +96,9 @@ class _Writer:
         phase_ptr = np.zeros(num_types + 1, np.int64)
         for kind in range(num_types):
             kernel = self.kernels.get(kind)
-            if isinstance(kernel, SumKernel):
-                code[kind], num_operands[kind], num_outputs[kind] = SUM, kernel.num_fields, kernel.num_fields
+            if isinstance(kernel, ReductionKernel):
+                code[kind] = REDUCTION + OPS.index(kernel.op)
+                num_operands[kind] = num_outputs[kind] = kernel.num_fields
             elif kernel is not None:
                 code[kind], stride[kind] = PROGRAM, kernel.stride
                 num_operands[kind], num_outputs[kind] = kernel.encoded.num_operands, kernel.encoded.num_outputs
@@ -154,6 +155,3 @@ def _bytes(place: Place, dtype: torch.dtype) -> Place:
 def _matrix(rows: Iterable[list[int]], fields: int) -> np.ndarray:
     """Rows padded with zeros to one length."""
     return np.array([row + [0] * (fields - len(row)) for row in rows], np.int64).reshape(-1, fields)
-
-
-__all__ = ["TORCH", "Native", "NativeKernel", "Snapshot", "snapshot"]

@@ -1,7 +1,7 @@
 """The walk over a schedule in native code: every batch of a stretch of it in one call, whatever its cells are.
 
 For each batch: find where its operands' rows are, then run its type's phases (see `runtime.encode`) block of rows by block of rows, or its
-segment sum. All that differs between models is in the tables. `walk_reference` in the tests says the same in Python.
+reduction. All that differs between models is in the tables. `walk_reference` in the tests says the same in Python.
 
 NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls. `walk` is a
 closure over a checksum of the modules it compiles in, which makes the checksum part of the key.
@@ -21,15 +21,17 @@ from numba.extending import overload
 from edbc.runtime import pointers, rowops
 from edbc.runtime.encode import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
-from edbc.runtime.rowops import OPERATIONS, apply
+from edbc.runtime.reduction import OPS
+from edbc.runtime.rowops import OPERATIONS, apply, divide
 
-_ADD = OPERATIONS.index("add")
+_ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
+_SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _ONE = np.float32(1)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**_flags)
 
-TORCH, PROGRAM, SUM = 0, 1, 2
-"""What runs a type: torch, phases, or a segment sum."""
+TORCH, PROGRAM, REDUCTION = 0, 1, 2
+"""What runs a type: torch, phases, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
 
 
 class Batches(NamedTuple):
@@ -194,21 +196,26 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, r
 
 
 @_jit
-def _sum(b, batches, memory, tables, bases, strides, classes, width, like):  # type: ignore[no-untyped-def]
-    """Segment sums: the items of a node stand one after the other, in the order of the user's additions."""
+def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like):  # type: ignore[no-untyped-def]
+    """A batch of reductions; a node's items stand one after the other. `op` is a number of `reduction.OPS`."""
     fields = tables.num_operands[batches.batch_type[b]]
+    combine = _MAXIMUM if op == _MAX else _MINIMUM if op == _MIN else _ADD
+    items = batches.items[b]
     for k in range(fields):
         out, stride = bases[FIRST_OPERAND + fields + k], strides[FIRST_OPERAND + fields + k]
-        previous = -1
-        for i in range(batches.items[b]):
+        first = 0
+        for i in range(items):
             node = batches.segment[batches.start[b] + i]
             item = _operand_row(k, i, batches, memory, bases, strides, classes)
             target = out + node * stride
-            if node == previous:
-                apply(_ADD, target, target, item, item, stride // width, like)
-            else:
+            if i == first:
                 copy_bytes(target, item, stride)
-            previous = node
+            else:
+                apply(combine, target, target, item, item, stride // width, like)
+            if i + 1 == items or batches.segment[batches.start[b] + i + 1] != node:
+                if op == _MEAN:
+                    divide(target, i + 1 - first, stride // width, like)
+                first = i + 1
 
 
 def _build(checksum: int) -> Callable[..., None]:
@@ -230,8 +237,8 @@ def _build(checksum: int) -> Callable[..., None]:
         for b in range(begin, end):
             t = batches.batch_type[b]
             _find_slots(b, batches, memory, tables, bases, strides, classes)
-            if tables.code[t] == SUM:
-                _sum(b, batches, memory, tables, bases, strides, classes, width, like)
+            if tables.code[t] >= REDUCTION:
+                _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like)
                 continue
             strides[WORKSPACE] = tables.stride[t]
             count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]

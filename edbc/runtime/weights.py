@@ -37,7 +37,9 @@ class PackedWeights:
         maps = [step for step in program.steps if isinstance(step, Map)]
         self._refs = tuple(dict.fromkeys(s for step in maps for s in step.sources if isinstance(s, SharedRef)))
         placed = [p for packed in program.weights for p in (*packed.blocks, *packed.biases)]
-        self._names = tuple(dict.fromkeys(n for ref in [*(p.block.ref for p in placed), *self._refs] for n in ref.names))
+        self._names = tuple(
+            dict.fromkeys(n for ref in [*(p.block.ref for p in placed), *self._refs] for n in ref.names)
+        )
         self._key: Key | None = None
         self._pack: Pack | None = None
 

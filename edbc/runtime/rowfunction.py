@@ -1,9 +1,4 @@
-"""Two ways of running what has no program: reductions over a variable number of operands, and any torch function.
-
-(1) `SegmentKernel`: mean, max and min of a node's items, as `SumKernel` is for sums.
-(2) `RowFunction`: a function of one node's tensors for all nodes of a batch, by torch.vmap; where vmap cannot (a function
-    without a batching rule, one that looks at values inside torch), node after node. Which it was is told by `is_slow`.
-"""
+"""Any torch function on the rows of a batch: by torch.vmap, or row after row where vmap cannot."""
 
 from __future__ import annotations
 
@@ -15,23 +10,10 @@ import torch
 from edbc.trace.shapes import split_outputs
 from edbc.trace.table import SharedRef, fill
 
-_REDUCE = {"mean": "mean", "max": "amax", "min": "amin"}
-
-
-class SegmentKernel:
-    """Definition (1). `op` is the op of the type."""
-
-    def __init__(self, op: str):
-        self.reduce = _REDUCE[op]
-
-    def run(self, items: torch.Tensor, segment: torch.Tensor, output: torch.Tensor) -> None:
-        """`output[segment[i]]` is the reduction of the rows `items[i]`, `(items, size)`."""
-        index = segment[:, None].expand_as(items)
-        output.scatter_reduce_(0, index, items, self.reduce, include_self=False)
-
 
 class RowFunction:
-    """Definition (2), for a call's template whose holes see operands through `views`."""
+    """A call's template whose holes see operands through `views`. `is_slow` tells that vmap could not run it: a function
+    without a batching rule, or one that looks at values inside torch."""
 
     def __init__(self, call: Callable[..., Any], template: Any, views: Sequence[Sequence[Any]],
                  shared: Callable[[SharedRef], torch.Tensor]):  # fmt: skip
@@ -58,7 +40,7 @@ class RowFunction:
         seen = []
         for value, chain in zip(row, self.views, strict=True):
             for view in chain:
-                value = view.apply(value)
+                value = view.apply(value, self.shared)
             seen.append(value)
         args, kwargs = fill(self.template, seen, self.shared)
         return tuple(split_outputs(self.call(*args, **kwargs), "a generic operation")[1])
