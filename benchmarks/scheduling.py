@@ -2,8 +2,8 @@
 
     python benchmarks/scheduling.py --data DIR [--repeat 7]
 
-Median processor times over repeated calls (other processes do not count) on one graph of at least 20,000 nodes per workload, in nanoseconds per node; then the time
-of 1,000 trials on the first 32 lattices and trees. One core.
+Median processor times (other processes do not count) over repeated calls on one graph of at least 20,000 nodes per
+workload, in nanoseconds per node; then the time of 1,000 trials on the first 32 lattices and trees. One core.
 """
 
 from __future__ import annotations

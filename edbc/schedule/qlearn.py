@@ -84,6 +84,12 @@ def random_unit(generator: Generator) -> float:
 
 
 @native
+def is_named(scratch: Scratch, encoding: int, size: int, a: int) -> bool:
+    """True when the state in `scratch.words` names the ready type a; all encodings but `rank` name all ready types."""
+    return encoding != RANK or a == scratch.words[0] // BITS or (size == 2 and a == scratch.words[1] // BITS)
+
+
+@native
 def row_of_state(frontier: Frontier, scratch: Scratch, memory: Memory, encoding: int, size: int, prior: float) -> int:
     """The row of the state in `scratch.words`, made when it is new: departure (4)."""
     row, slot = find(memory.table, scratch.words, size)
@@ -94,8 +100,7 @@ def row_of_state(frontier: Frontier, scratch: Scratch, memory: Memory, encoding:
     values[:] = -np.inf
     best = -np.inf
     for a in range(len(values)):
-        named = encoding != RANK or a == scratch.words[0] // BITS or (size == 2 and a == scratch.words[1] // BITS)
-        if named and frontier.head[a] < frontier.tail[a]:
+        if frontier.head[a] < frontier.tail[a] and is_named(scratch, encoding, size, a):
             values[a] = critical_score(frontier, scratch, a)
             best = max(best, values[a])
     for a in range(len(values)):
@@ -184,7 +189,8 @@ def update(
 def adopt(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints) -> None:
     """Walk the graph and give every state that the table lacks a row, with the rule's action.
 
-    The table must have room for as many states as the graph has nodes.
+    A state of encoding `rank` names two types only; where the rule takes a third, the action is the better of the two,
+    so that it is ready whenever the state is met. The table must have room for as many states as the graph has nodes.
     """
     frontier, scratch = new_frontier(dag), new_scratch(len(dag.type_ptr) - 1)
     restart(dag, frontier)
@@ -195,7 +201,8 @@ def adopt(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap
         row, slot = find(table, scratch.words, size)
         if row < 0:
             row = insert(table, slot, scratch.words, size)
-            actions[row] = choose(dag, frontier, scratch, rule, cheap)
+            a = choose(dag, frontier, scratch, rule, cheap)
+            actions[row] = a if is_named(scratch, encoding, size, a) else scratch.words[0] // BITS
         a = actions[row]
         done += frontier.tail[a] - frontier.head[a]
         execute(dag, frontier, a)

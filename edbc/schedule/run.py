@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edbc.graph import Graph, Ints
-from edbc.schedule.policy import ENCODINGS, RULES, Policy
+from edbc.schedule.policy import ENCODINGS, LETTERS, RULES, Policy
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -21,18 +21,27 @@ CHEAP_OPS = frozenset(
 )
 """Operations without a matrix product: DyNet's agenda runs them before others of equal mean depth."""
 
+NO_TYPES = np.zeros(0, np.int32)
 
-def run(graph: Graph, policy: Policy) -> Schedule:
-    """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types."""
+
+def run(graph: Graph, policy: Policy, *, compare: bool = True) -> Schedule:
+    """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types.
+
+    A table over one of edbc's own encodings never loses to the rule that it departs from: where its schedule is above
+    the lower bound, the fallback rule is simulated too and the shorter of the two is taken, unless `compare` is false.
+    """
     from edbc.schedule.walk import depth_walk, walk
 
     if policy.kind == "depth":
         return Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))
-    table, actions = policy.compiled
-    encoding = encoding_code(policy)
-    batch_type, batch_ptr, nodes, rows = walk(
-        analysed(graph, policy), encoding, table, actions, RULES.index(policy.rule), cheap_types(graph)
-    )
+    dag, rule = analysed(graph, policy), RULES.index(policy.rule)
+    cheap = cheap_types(graph) if policy.rule == "agenda" else NO_TYPES
+    encoding, (table, actions) = encoding_code(policy), policy.compiled
+    batch_type, batch_ptr, nodes, rows, bound = walk(dag, encoding, table, actions, rule, cheap)
+    if compare and policy.encoding in LETTERS and len(rows) > bound:
+        by_rule, rule_ptr, rule_nodes, _, _ = walk(dag, -1, table, actions, rule, cheap)
+        if len(by_rule) < len(rows):
+            return Schedule(graph, by_rule, rule_ptr, rule_nodes, by_rule=True)
     table_steps = int(np.count_nonzero(rows >= 0))
     unseen = len(rows) - table_steps if encoding >= 0 else 0
     return Schedule(graph, batch_type, batch_ptr, nodes, table_steps, unseen)

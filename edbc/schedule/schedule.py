@@ -24,6 +24,8 @@ class Schedule:
     """Batches that the policy's table chose."""
     unseen_states: int = 0
     """Batches that its fallback chose, the table having no such state."""
+    by_rule: bool = False
+    """True when the policy has a table and its fallback rule alone gave this schedule, which is shorter."""
 
     @property
     def num_batches(self) -> int:

@@ -49,8 +49,8 @@ class Hyper:
     """Hyper-parameters; the record repeats them."""
 
     exploration: float = 0.05
-    learning_rate: float = 0.1
-    n: int = 10
+    learning_rate: float = 0.02
+    n: int = 20
     alpha: float = 0.2
     prior: float = 0.5
     potential: bool = True
@@ -107,7 +107,7 @@ class _Trainer:
         """Cost of the schedule, the rows that chose its batches (-1 where the fallback did), and their types."""
         from edbc.schedule.walk import walk
 
-        batch_type, _, _, rows = walk(dag, self.encoding, self.memory.table, actions, self.rule, self.cheap)
+        batch_type, _, _, rows, _ = walk(dag, self.encoding, self.memory.table, actions, self.rule, self.cheap)
         return float(self.cost[batch_type].sum()), rows, batch_type
 
     def total(self, actions: np.ndarray) -> float:

@@ -13,8 +13,12 @@ from edbc.schedule.tables import Table, find
 
 
 @native
-def walk(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Batch types, batch bounds, nodes, and per batch the table's row or -1, of a policy's schedule.
+def walk(
+    dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints
+) -> tuple[Ints, Ints, Ints, Ints, int]:
+    """Batch types, batch bounds, nodes, per batch the table's row or -1, and the lower bound, of a policy's schedule.
+
+    The bound is 0 where neither encoding nor rule needs it.
 
     `encoding` < 0: the rule chooses every batch. Else the table does, and the rule where it has no such state (or one
     whose action is not ready, which no table that policy.py has checked contains).
@@ -25,10 +29,12 @@ def walk(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap:
     batch_type, batch_ptr, nodes = np.empty(n, np.int32), np.zeros(n + 1, np.int32), np.empty(n, np.int32)
     rows = np.full(n, -1, np.int32)
     described = encoding >= CRITICAL or rule >= CHAINS
-    done, count = 0, 0
+    done, count, bound = 0, 0, 0
     while done < n:
         if described:
             describe(frontier, scratch)
+            if done == 0:
+                bound = scratch.top.sum()
         action = -1
         if encoding >= 0:
             size = encode(dag, frontier, scratch, encoding, done)
@@ -44,7 +50,7 @@ def walk(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap:
         count += 1
         batch_ptr[count] = done
         execute(dag, frontier, action)
-    return batch_type[:count].copy(), batch_ptr[: count + 1].copy(), nodes, rows[:count]
+    return batch_type[:count].copy(), batch_ptr[: count + 1].copy(), nodes, rows[:count], bound
 
 
 @native
