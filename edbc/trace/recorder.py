@@ -26,7 +26,7 @@ from edbc.graph import NodeType, ValueClass
 from edbc.trace import rules
 from edbc.trace.lazy import REDUCTIONS, Stack
 from edbc.trace.numbers import LONG, lift_floats, lift_number
-from edbc.trace.shapes import flat, replace_first, run_on_meta, select_first, split_outputs, take_views
+from edbc.trace.shapes import flat, replace_first, run_on_meta, pick, split_outputs, take_views
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, user_location
 from edbc.trace.table import Entry, Hole, Operation, SharedRef, TypeTable, fill
@@ -218,8 +218,8 @@ class Recorder:
         if entry is None:
             template = ((Hole(0), Hole(1)), {})
             slots = (value.slot, operand.slot)
-            metas = [run_on_meta(select_first, template, slots, self.shared_meta)]
-            entry = self._new_function(select_first, "select", template, slots, Hole(0), metas)
+            metas = [run_on_meta(pick, template, slots, self.shared_meta)]
+            entry = self._new_function(pick, "select", template, slots, Hole(0), metas)
             self._reductions["select", value.slot, 1] = entry
         return self.emit(entry, (value.ref, operand.ref))
 
@@ -396,12 +396,18 @@ class Recorder:
         """Functions that are no node, or another node, in some cases."""
         if name in rules.ONLY_IN_TRAINING:
             return args[0]
-        if name in rules.CASTS and type(args[0]) is Value:
-            meta = args[0].slot.meta()
-            if func(meta, *args[1:], **_without_device(kwargs)).dtype is meta.dtype:
+        if name in rules.CASTS and isinstance(args[0], Symbol):
+            rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
+            kwargs = _without_device(kwargs)
+            only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
+            if only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype:
                 return args[0]
         if name == "embedding" and len(args) == 2 and type(args[1]) is Shared and type(args[0]) is torch.Tensor                 and args[0].ndim <= 1 and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq")):  # fmt: skip
             return args[1]._rows(args[0])
+        if name == "getitem" and isinstance(args[0], Symbol):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(i, Symbol) for i in index) and all(map(_is_index, index)):
+                return self.node(pick, (args[0], *index), {}, "pick")
         if name == "getitem" and type(args[0]) is Value and self._takes_one_of_many(args[0], args[1]):
             return self.select(args[0], args[1])
         if name == "unbind" and type(args[0]) is Value and self._takes_one_of_many(args[0], 0)                 and not (*args[1:], *kwargs.values(), 0)[0]:  # fmt: skip
@@ -531,6 +537,13 @@ def _qualified(item: Any) -> str:
 
 def _is_plain(template: Any) -> bool:
     return template == ((Hole(0), Hole(1)), {})
+
+
+def _is_index(item: Any) -> bool:
+    """True for an integer and for a tensor that is one."""
+    if isinstance(item, torch.Tensor):
+        return item.ndim == 0 and not item.is_floating_point() and item.dtype is not torch.bool
+    return type(item) is int
 
 
 def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

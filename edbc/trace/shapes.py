@@ -13,9 +13,9 @@ from edbc.trace.table import Hole, SharedRef, View, fill
 from edbc.trace.values import Slot, refuse
 
 
-def select_first(tensor: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """`tensor[index]` for an index that is a tensor, in a form that torch.vmap can batch."""
-    return torch.index_select(tensor, 0, index.reshape(1)).squeeze(0)
+def pick(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
+    """`tensor[indices]` for tensors without dimensions as indices, in a form that needs no values and that vmap batches."""
+    return tensor[tuple(i.reshape(1) if isinstance(i, torch.Tensor) else i for i in indices)].squeeze(0)
 
 
 def flat(*trees: Any) -> list[Any]:

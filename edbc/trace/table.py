@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,18 +57,26 @@ class SharedRef(NamedTuple):
         return tuple(dict.fromkeys((self.name, *others)))
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """One step of a chain of views: `function(template filled with the value)[index]`, or without an index.
 
     A step may also be a function of several parameters (`torch.cat([W1, W2])` is a step from W1 whose template names W2).
-    Steps are equal when their texts are; templates may hold what cannot be hashed.
     """
 
-    function: Callable[..., Any] = field(compare=False)
-    template: Any = field(compare=False)
+    function: Callable[..., Any]
+    template: Any
     index: int | None
     text: str
+
+    def __hash__(self) -> int:  # templates may hold dicts; the text says all that they do
+        return hash((self.function, self.index, self.text))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, View) and (self.function, self.index, self.text) == (
+            other.function,
+            other.index,
+            other.text,
+        )
 
     def apply(self, value: Any, shared: Callable[[SharedRef], Any] | None = None) -> Any:
         """The view of `value`; `shared` gives the other parameters that the template names."""
