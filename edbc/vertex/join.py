@@ -5,7 +5,8 @@ Definitions.
 (1) The *batch* is the instances one after the other (`VertexInstance.packed`); instance i starts at `start[i]` and its
     vertices, counted over all instances, are `vertex_ptr[i]` to `vertex_ptr[i + 1]`.
 (2) *Joining* writes the fragment of every vertex in vertex order. Nodes and operands are numbered exactly as
-    define-by-run capture numbers them when it runs the vertex functions in that order; so are externals but shared ones.
+    define-by-run capture numbers them when it runs the vertex functions in that order; so are externals, but for shared
+    ones.
 (3) An *output* is everything that was pushed under one name; its rows stand instance after instance, in vertex order.
 
 Python runs per instance (to collect arrays) and per fragment that is new; what is done per vertex is native.
@@ -78,11 +79,12 @@ class Output:
 class VertexCapture(Capture):
     """A Capture whose results are the rows of outputs; `result_slots` and `results` stay empty."""
 
+    num_instances: int
     outputs: tuple[Output, ...]
 
-    def split(self, rows: Sequence[torch.Tensor], num_instances: int) -> list[dict[str, torch.Tensor]]:
+    def split(self, rows: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         """One dict per instance, from one tensor `(rows, ...)` per output; an output without rows there is left out."""
-        results: list[dict[str, torch.Tensor]] = [{} for _ in range(num_instances)]
+        results: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_instances)]
         for output, tensor in zip(self.outputs, rows, strict=True):
             for step in output.slot.views:
                 tensor = torch.vmap(step.apply)(tensor)
@@ -144,7 +146,7 @@ def write(
     )  # fmt: skip
     return VertexCapture(
         graph, table.sources, out.external_source[:count], out.external_index[:count], pools, out.result_node,
-        out.result_output, [], [], _outputs(tables, row_ptr.tolist(), out.push_counts),
+        out.result_output, [], [], len(batch.start), _outputs(tables, row_ptr.tolist(), out.push_counts),
     )  # fmt: skip
 
 

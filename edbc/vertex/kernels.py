@@ -100,7 +100,7 @@ def write_externals(fragment_of, columns, externals, shared, shared_number, firs
 
 @njit(cache=True)
 def write_nodes(batch, fragment_of, externals, nodes, operands, given, values, out):  # type: ignore[no-untyped-def]
-    """Write every vertex's nodes and operands, and to `given_value` what it scatters and pushes, from its `given_start`.
+    """Write every vertex's nodes and operands, and to `given_value` what it scatters and pushes.
 
     A value is node x 2**32 + output while it is passed on; externals are negative. O(nodes + operands).
     """
