@@ -52,7 +52,7 @@ def _head(e: Explanation, width: int) -> Iterator[str]:
 
 
 def _types(e: Explanation, width: int) -> Iterator[str]:
-    yield "WHAT BATCHES TOGETHER: nodes of one type, whatever instance they come from"
+    yield from _wrapped("WHAT BATCHES TOGETHER: nodes of one type, whatever instance they come from", width)
     if e.observed is not None:
         rows = [[t.name, *e.figures(t)] for t in e.types]
         yield from _table([["type", *FIGURES], *rows], width, right=range(1, len(FIGURES)))
@@ -120,7 +120,7 @@ def _comparison(e: Explanation, width: int) -> Iterator[str]:
     if not figures:
         return
     where = "on the same mini-batch" if e.observed is not None else "when it was compiled"
-    yield f"POLICIES: batches {where}"
+    yield from _wrapped(f"POLICIES: batches {where}", width)
     most, label = max(figures.values()), max(map(len, figures))
     room = max(10, width - label - 14)
     for name, value in figures.items():
@@ -133,7 +133,9 @@ def _states(e: Explanation, width: int) -> Iterator[str]:
         yield f"POLICY: the fixed rule {policy.kind}"
         return
     known = count(len(e.states), "state")
-    yield f"STATE MACHINE: {known} over {policy.encoding}; in a state that it lacks, {policy.fallback} chooses"
+    yield from _wrapped(
+        f"STATE MACHINE: {known} over {policy.encoding}; in a state that it lacks, {policy.fallback} chooses", width
+    )
     visits = e.observed is not None
     header = ["", "state", "runs", "visits"] if visits else ["", "state", "runs"]
     rows = [[str(s.number), s.state, s.action, *([f"{s.visits:,}"] if visits else [])] for s in e.states[:STATES]]
@@ -160,10 +162,12 @@ def _layouts(e: Explanation, width: int) -> Iterator[str]:
 
 def _layout(layout: CellLayout, width: int) -> Iterator[str]:
     batches = [batch for batch in layout.batches if batch.operands]
-    yield (
-        f"  {layout.name}: {count(layout.num_operations, 'operation')} in "
+    yield from _wrapped(
+        f"{layout.name}: {count(layout.num_operations, 'operation')} in "
         f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place {layout.misplaced_before} before, "
-        f"{layout.misplaced_after} after"
+        f"{layout.misplaced_after} after",
+        width,
+        "  ",
     )
     if not batches:
         return
@@ -197,7 +201,7 @@ def _times(e: Explanation, width: int) -> Iterator[str]:
     if e.observed is None:
         return
     o = e.observed
-    yield "TIME of this mini-batch, every batch timed alone"
+    yield from _wrapped("TIME of this mini-batch, every batch timed alone", width)
     total = o.construction_seconds + o.scheduling_seconds + o.execution_seconds
     parts = [
         ("building the graph", o.construction_seconds),
@@ -211,7 +215,8 @@ def _times(e: Explanation, width: int) -> Iterator[str]:
     yield from _table(rows, width, right=[1, 2])
     moved = sum(t.moved_bytes or 0 for t in e.types)
     gathered = sum(t.gathered_bytes or 0 for t in e.types)
-    yield f"  {size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row"
+    told = f"{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row"
+    yield from _wrapped(told, width, "  ")
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
@@ -221,7 +226,7 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ()) -> Iterator[str]:
-    """Columns side by side, numbers to the right; the widest text column gives way when the terminal is narrow."""
+    """Columns side by side, numbers to the right. On a narrow terminal the widest columns shrink, then the last go."""
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     room = width - 2 - 2 * (len(widths) - 1)
     excess = sum(widths) - room
@@ -230,8 +235,10 @@ def _table(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ())
         cut = min(excess, widths[widest] - 8)
         widths[widest] -= cut
         excess -= cut
+    while len(widths) > 2 and sum(widths) + 2 * len(widths) > width:
+        widths.pop()
     for row in rows:
-        cells = [_cell(text, w, c in right) for c, (text, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [_cell(text, w, c in right) for c, (text, w) in enumerate(zip(row, widths, strict=False))]
         yield ("  " + "  ".join(cells)).rstrip()
 
 

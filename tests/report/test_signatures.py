@@ -1,0 +1,65 @@
+"""Signatures in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from edbc.graph import NodeType, ValueClass
+from edbc.plan.plan import PlanType
+from edbc.report.signatures import near_pairs, parse_signature
+
+V8, V4 = ValueClass((8,)), ValueClass((4,))
+
+
+@pytest.mark.parametrize(
+    "node_type",
+    [
+        NodeType("leaf", "cell leaf", (V8,), (V8, V4)),
+        NodeType("sum", "sum", (V8, V4), (V8, V4), variadic=True),
+        NodeType("cat", "torch.cat", (V8, V8), (ValueClass((16,)),), constants="dim=-1, f(x)"),
+        NodeType("one", "torch.tanh", (ValueClass((2, 3), "f64"),), (ValueClass((2, 3), "f64"),)),
+        NodeType("none", "cell start", (), (V8,)),
+    ],
+    ids=lambda t: t.name,
+)
+def test_a_signature_reads_back_from_its_text(node_type: NodeType) -> None:
+    """Parsing the text that the compiler writes gives its parts."""
+    parsed = parse_signature(node_type.signature)
+
+    assert parsed.op == node_type.op
+    assert parsed.operands == tuple(map(str, node_type.operands))
+    assert parsed.outputs == tuple(map(str, node_type.outputs))
+    assert parsed.constants == node_type.constants
+    assert parsed.variadic == node_type.variadic
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ("cell a(f32[8]) -> f32[8]", "cell b(f32[8]) -> f32[8]", "have their own weights"),
+        ("sum(f32[8]...) -> f32[8]", "sum(f32[8], f32[8]...) -> f32[8], f32[8]", "one has 1 operands, the other 2"),
+        ("torch.tanh(f32[8]) -> f32[8]", "torch.tanh(f64[8]) -> f64[8]", "f32[8] in one and f64[8] in the other"),
+        (
+            "torch.cat(f32[8], f32[8]) {dim=0} -> f32[16]",
+            "torch.cat(f32[8], f32[8]) {dim=1} -> f32[16]",
+            "constants are dim=0 in one and dim=1 in the other",
+        ),
+    ],
+    ids=["weights", "arity", "dtype", "constants"],
+)
+def test_near_types_are_told_apart_in_words(first: str, second: str, reason: str) -> None:
+    """Each part of a signature that keeps two near types apart is named."""
+    (found,) = near_pairs([PlanType("one", first, ""), PlanType("two", second, "")])
+
+    assert reason in found.reason
+
+
+def test_types_that_have_nothing_in_common_are_not_listed() -> None:
+    """That a leaf and an inner node do not batch is no news."""
+    types = [
+        PlanType("leaf", "cell leaf(f32[8]) -> f32[8]", ""),
+        PlanType("internal", "cell internal(f32[8], f32[8]) -> f32[8]", ""),
+        PlanType("sum", "sum(f32[8]...) -> f32[8]", ""),
+    ]
+
+    assert list(near_pairs(types)) == []
