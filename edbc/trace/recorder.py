@@ -15,7 +15,7 @@ import enum
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,7 @@ class Recorder:
     def emit(self, entry: Entry, operands: Sequence[int]) -> Any:
         """Append a node and return what the user's call returns."""
         if self.in_cell:
-            name = assigned_name()
+            name = assigned_name(self.tracer.boundary)
             if name is not None:
                 self.names[len(self.entries)] = name
         self.entries.append(entry.index)
@@ -489,6 +489,9 @@ class Recorder:
 
 class CellTracer:
     """What a recorder asks about cells and parameters; `trace.shadow.ModelView` implements it."""
+
+    boundary: CodeType
+    """The function that runs cells when they are traced."""
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
         """Template of the outputs of a cell or module and the class of each."""

@@ -19,6 +19,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -81,6 +82,11 @@ class ModelView(CellTracer):
         self._traces: dict[Operation, CellTrace] = {}
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]
+
+    @property
+    def boundary(self) -> CodeType:  # type: ignore[override]
+        """See CellTracer."""
+        return ModelView._trace.__code__
 
     def require_unchanged(self) -> None:
         """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import dis
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-_HERE = str(Path(__file__).resolve().parent.parent)
+import torch
+
+_FOLDERS = (Path(__file__).parents[1], Path(torch.__file__).parent)
+_LIBRARIES = tuple(str(path) + os.sep for folder in _FOLDERS for path in (folder, folder.resolve()))
 
 
+@lru_cache(maxsize=4096)
 def _is_library(filename: str) -> bool:
     """True for frames of edbc itself and of torch, which are never what an author wants to read in a message."""
-    return filename.startswith((_HERE, "<")) or "/torch/" in filename.replace("\\", "/")
+    return filename.startswith((*_LIBRARIES, "<"))
 
 
-def user_frame() -> FrameType | None:
-    """The innermost frame that belongs to the user's code."""
+def user_frame(until: CodeType | None = None) -> FrameType | None:
+    """The innermost frame that belongs to the user's code and was called, directly or not, by a function `until`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_library(frame.f_code.co_filename):
+        if frame.f_code is until:
+            return None
         frame = frame.f_back
     return frame
 
@@ -43,10 +50,11 @@ def _stores(code: CodeType) -> dict[int, str]:
     }
 
 
-def assigned_name() -> str | None:
+def assigned_name(until: CodeType) -> str | None:
     """The local variable that the operation being recorded is assigned to (`i` in `i = torch.sigmoid(x)`), if any.
 
-    Only for names in plans; nothing depends on it.
+    Only for names in plans; nothing else depends on it. Only code called by the function `until` counts: whoever asked
+    for the cell's trace must not give its variables names.
     """
-    frame = user_frame()
+    frame = user_frame(until)
     return None if frame is None else _stores(frame.f_code).get(frame.f_lasti)

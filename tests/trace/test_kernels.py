@@ -1,0 +1,127 @@
+"""The native loops over a recording against plain Python, on random recordings."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edbc.trace import kernels
+
+
+class Recorded:
+    """A random recording: sums of two or more operands and other nodes, one or two outputs each."""
+
+    def __init__(self, seed: int, count: int = 60) -> None:
+        rng = random.Random(seed)
+        self.is_sum: list[bool] = []
+        self.operands: list[list[int]] = []
+        self.node_of_value: list[int] = []
+        self.value_base: list[int] = []
+        for node in range(count):
+            is_sum = rng.random() < 0.6
+            known = len(self.node_of_value)
+            pool = [rng.randrange(known) if known and rng.random() < 0.8 else -1 - rng.randrange(5) for _ in range(4)]
+            size = rng.choice([2, 2, 3]) if is_sum else rng.randrange(4)
+            if is_sum and known and rng.random() < 0.6:
+                pool[0] = known - 1
+            if is_sum and node and rng.random() < 0.3 and self.is_sum[-1]:
+                pool = [self._sibling(ref) for ref in self.operands[-1]] + pool
+                size = len(self.operands[-1])
+            self.is_sum.append(is_sum)
+            self.operands.append(pool[:size])
+            self.value_base.append(known)
+            self.node_of_value += [node] * (1 if is_sum else rng.choice([1, 2]))
+        self.results = [rng.randrange(len(self.node_of_value)) for _ in range(3)]
+
+    def _sibling(self, ref: int) -> int:
+        """Another output of the same node, where there is one."""
+        if ref < 0:
+            return ref
+        node = self.node_of_value[ref]
+        return self.value_base[node] + (1 if self.node_of_value.count(node) > 1 else 0)
+
+    def arrays(self) -> tuple[Any, ...]:
+        ptr = np.cumsum([0, *map(len, self.operands)])
+        refs = np.array([ref for operands in self.operands for ref in operands], np.int64)
+        return np.array(self.is_sum), ptr, refs, np.array(self.node_of_value, np.int64)
+
+    def uses(self) -> list[int]:
+        uses = [0] * len(self.node_of_value)
+        for ref in [r for operands in self.operands for r in operands if r >= 0] + self.results:
+            uses[ref] += 1
+        return uses
+
+
+def absorber_reference(r: Recorded) -> list[int]:
+    """Each sum that is used once, as the first operand of another sum, with that sum."""
+    absorber = [-1] * len(r.is_sum)
+    for node, operands in enumerate(r.operands):
+        first = operands[0] if operands else -1
+        if r.is_sum[node] and first >= 0 and r.uses()[first] == 1 and r.is_sum[r.node_of_value[first]]:
+            absorber[r.node_of_value[first]] = node
+    return absorber
+
+
+def terms_reference(r: Recorded, absorber: list[int], node: int) -> list[int]:
+    """The terms of a sum with its absorbed first terms written out."""
+    first, *rest = r.operands[node]
+    if first >= 0 and absorber[r.node_of_value[first]] == node:
+        return terms_reference(r, absorber, r.node_of_value[first]) + rest
+    return [first, *rest]
+
+
+def merge_reference(r: Recorded, terms: dict[int, list[int]]) -> tuple[list[int], dict[int, int]]:
+    """For each sum the earlier sum over the same operand nodes that it joins, newest of the last ones first; fields."""
+    leader = [node if node in terms else -1 for node in range(len(r.is_sum))]
+    fields = dict.fromkeys(terms, 1)
+    for node, mine in terms.items():
+        if mine[0] < 0:
+            continue
+        leaders = [u for u in terms if u < node and leader[u] == u and terms[u][0] >= 0]
+        for other in [u for u in leaders if r.node_of_value[terms[u][0]] == r.node_of_value[mine[0]]][::-1][:16]:
+            theirs = terms[other]
+            same = len(theirs) == len(mine) and all(
+                a >= 0 and b >= 0 and r.node_of_value[a] == r.node_of_value[b]
+                for a, b in zip(mine, theirs, strict=True)
+            )
+            if same and mine != theirs and fields[other] < kernels.MAX_FIELDS:
+                leader[node] = other
+                fields[other] += 1
+                break
+    return leader, fields
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sums_equal_their_reference(seed: int) -> None:
+    """Absorbing, collecting terms, merging and writing give what plain Python gives."""
+    r = Recorded(seed)
+    is_sum, ptr, refs, value_node = r.arrays()
+    absorber = kernels.absorbed_sums(is_sum, ptr, refs, value_node, np.array(r.uses(), np.int64))
+    assert absorber.tolist() == absorber_reference(r)
+
+    start, flat_terms = kernels.chain_terms(is_sum, absorber, ptr, refs, value_node)
+    terms = {v: terms_reference(r, absorber.tolist(), v) for v in range(len(is_sum)) if is_sum[v] and absorber[v] < 0}
+    for node in range(len(is_sum)):
+        assert flat_terms[start[node] : start[node + 1]].tolist() == terms.get(node, [])
+
+    leader, field, num_fields = kernels.merge_sums(start, flat_terms, value_node)
+    expected_leader, expected_fields = merge_reference(r, terms)
+    assert leader.tolist() == expected_leader
+    assert all(num_fields[v] == expected_fields[v] for v in terms if leader[v] == v)
+
+    fused = np.full(len(value_node), -1, np.int64)
+    kept, new_ptr, new_refs = kernels.write_nodes(
+        leader, absorber, num_fields, field, start, flat_terms, ptr, refs, np.array(r.value_base), fused
+    )
+    for position, node in enumerate(kept.tolist()):
+        written = new_refs[new_ptr[position] : new_ptr[position + 1]].tolist()
+        members = sorted((v for v in terms if leader[v] == node), key=lambda v: field[v])
+        columns = [terms[v] for v in members] if members else [[ref] for ref in r.operands[node]]
+        expected = [ref for item in zip(*columns, strict=True) for ref in item] if members else r.operands[node]
+        assert written == expected
+        for v in members:
+            assert fused[r.value_base[v]] == position * kernels.MAX_FIELDS + field[v]
+    assert kept.tolist() == [v for v in range(len(is_sum)) if absorber[v] < 0 and leader[v] in (-1, v)]

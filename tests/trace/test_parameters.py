@@ -1,0 +1,113 @@
+"""Parameters: functions of them, ties, attributes, parametrizations, and changes between mini-batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import bound, counts, graph_of, require_parity, seeded
+from test_structures import SIZE, Base, words
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+import edbc
+
+
+@edbc.cell
+class Tied(nn.Module):
+    """A cell with a parameter that belongs to another module too, a plain tensor, a buffer and a weight norm."""
+
+    def __init__(self, other: nn.Linear) -> None:
+        super().__init__()
+        self.shared = other
+        self.normed = parametrizations.weight_norm(nn.Linear(SIZE, SIZE))
+        self.plain = torch.randn(SIZE)
+        self.register_buffer("kept", torch.randn(SIZE))
+        self.table = nn.Parameter(torch.randn(3, SIZE, SIZE))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        both = torch.cat([self.shared.weight[:2], self.table[1][2:]])
+        return torch.tanh(self.shared(x)) + self.normed(x) * self.plain + F.linear(x, both, self.kept.tanh())
+
+
+class Model(Base):
+    """Uses parameters between cells in every way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(SIZE, SIZE)
+        self.tied = Tied(self.first)
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.normed = parametrizations.weight_norm(nn.Linear(SIZE, 2))
+
+    def forward(self, ids: list[int]) -> Any:
+        joined = torch.cat([self.first.weight, self.tied.table.select(0, 0)])
+        start = self.start.tanh() * self.scale
+        h = self.tied(self.join(start, self.table.weight[ids[0]]))
+        turned = F.linear(h, joined) * self.scale
+        row = torch.stack([self.start, self.tied.plain])[ids[0] % 2]
+        return [turned, h @ self.first.weight.t(), self.first.weight.T @ h + start, start, self.normed(h), row + h]
+
+
+def test_parameters_in_every_role_equal_eager() -> None:
+    """BUGS 1: derived, tied, viewed and parametrized parameters, plain tensors and buffers give eager's numbers."""
+    require_parity(seeded(Model), words(32))
+
+
+def test_functions_of_parameters_are_no_nodes() -> None:
+    """`torch.cat([W1, W2])` and `start.tanh()` are parameters by another name."""
+    graph = graph_of(seeded(Model), words(3))
+
+    assert not {"cat", "tanh", "stack"} & counts(graph).keys()
+
+
+CHANGES = {
+    "optimiser step": lambda m: torch.optim.SGD(m.parameters(), lr=0.5).step(),
+    "load_state_dict": lambda m: m.load_state_dict({k: v * 1.5 for k, v in m.state_dict().items()}),
+    "data": lambda m: setattr(m.first.weight, "data", m.first.weight.data * 3),
+    "in place": lambda m: [p.detach().mul_(1.5) for p in m.parameters()],
+    "one of several that are joined": lambda m: m.tied.table.detach().mul_(2),
+    "buffer": lambda m: m.tied.kept.add_(1),
+    "plain tensor": lambda m: setattr(m.tied, "plain", m.tied.plain + 1),
+    "replaced": lambda m: setattr(m, "scale", nn.Parameter(torch.tensor(2.0))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_between_mini_batches_are_seen(change: str) -> None:
+    """After any change of a parameter's values the next mini-batch computes with them."""
+    model: Any = seeded(Model)
+    net = bound(model, words(8))
+    before = net(words(8))
+    if change == "optimiser step":
+        sum(t.sum() for t in model(words(1)[0])).backward()
+
+    CHANGES[change](model)
+
+    after = net(words(8))
+    for ids, ours, old in zip(words(8), after, before, strict=True):
+        for a, b in zip(ours, model(ids), strict=True):
+            torch.testing.assert_close(a, b.detach())
+        assert any(not torch.equal(a, b) for a, b in zip(ours, old, strict=True))
+
+
+def test_an_unused_parameter_is_left_alone() -> None:
+    """BUGS 5: a parameter that no output reaches disturbs nothing."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        net.out(net.start)
+        return net.join(net.start, net.table.weight[ids[0]])
+
+    require_parity(seeded(Base, forward), words(8), sizes=(1, 7))
+
+
+def test_shared_operands_from_inside_a_batch() -> None:
+    """BUGS 1: one value computed in a batch and read by all nodes of a later one is read from its own row."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        rows = [net.join(net.start, net.table.weight[i]) for i in range(6)]
+        return [net.join(rows[ids[0] % 6], row) for row in rows]
+
+    require_parity(seeded(Base, forward), words(14), sizes=(1, 7))
