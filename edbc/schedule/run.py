@@ -5,6 +5,7 @@ Imports nothing that trains or searches, and no compiled code before the first c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +25,12 @@ CHEAP_OPS = frozenset(
 NO_TYPES = np.zeros(0, np.int32)
 
 
-def run(graph: Graph, policy: Policy, *, compare: bool = True) -> Schedule:
+def run(graph: Graph, policy: Policy, *, compare: bool = True, cost: Sequence[float] | None = None) -> Schedule:
     """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types.
 
     A table over one of edbc's own encodings never loses to the rule that it departs from: where its schedule is above
     the lower bound, the fallback rule is simulated too and the shorter of the two is taken, unless `compare` is false.
+    With `cost`, what a batch of each type costs (1 past its end), the cheaper: pass what the table was trained with.
     """
     from edbc.schedule.walk import depth_walk, walk
 
@@ -40,11 +42,20 @@ def run(graph: Graph, policy: Policy, *, compare: bool = True) -> Schedule:
     batch_type, batch_ptr, nodes, rows, bound = walk(dag, encoding, table, actions, rule, cheap)
     if compare and policy.encoding in LETTERS and len(rows) > bound:
         by_rule, rule_ptr, rule_nodes, _, _ = walk(dag, -1, table, actions, rule, cheap)
-        if len(by_rule) < len(rows):
+        if total_cost(by_rule, cost) < total_cost(batch_type, cost):
             return Schedule(graph, by_rule, rule_ptr, rule_nodes, by_rule=True)
     table_steps = int(np.count_nonzero(rows >= 0))
     unseen = len(rows) - table_steps if encoding >= 0 else 0
     return Schedule(graph, batch_type, batch_ptr, nodes, table_steps, unseen)
+
+
+def total_cost(batch_type: Ints, cost: Sequence[float] | None) -> float:
+    """What a schedule's batches cost beside their rows; their number where costs are not given."""
+    if cost is None:
+        return float(len(batch_type))
+    weights = np.ones(max(len(cost), int(batch_type.max(initial=-1)) + 1))
+    weights[: len(cost)] = cost
+    return float(weights[batch_type].sum())
 
 
 def encoding_code(policy: Policy) -> int:

@@ -16,9 +16,9 @@ from edbc.schedule.engine import new_frontier
 from edbc.schedule.policy import ENCODINGS, Policy, State
 from edbc.schedule.qlearn import Memory, Settings, learn, new_memory
 from edbc.schedule.reference import ReferenceFrontier
-from edbc.schedule.run import lower_bound, run
+from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.schedule.search import exact
-from edbc.schedule.train import BASELINES, Hyper, select, train
+from edbc.schedule.train import BASELINES, UNSEEN_LIMIT, Hyper, select, train
 
 LATTICES = [random_lattice_graph(seed, 16, 4) for seed in range(3)]
 UNSEEN = [random_lattice_graph(seed, 16, 4) for seed in range(10, 13)]
@@ -165,7 +165,8 @@ def test_selection_never_loses_to_a_heuristic() -> None:
 
     assert result.record["batches"] <= min(result.record["baselines"].values())
     assert {entry["encoding"] for entry in compared} >= {*ENCODINGS, "chains"}
-    allowed = [e for e in compared if e["batches"] <= min(result.record["baselines"].values())]
+    limit = min(result.record["baselines"].values())
+    allowed = [e for e in compared if e["training"] <= limit and e["unseen"] <= UNSEEN_LIMIT]
     assert sum(run(g, result.policy).num_batches for g in UNSEEN) == min(e["validation"] for e in allowed)
 
 
@@ -218,6 +219,18 @@ def test_costs_change_the_schedule() -> None:
     assert count_a == [2, 3]
     assert count_b == [3, 2]
     assert dear_a.record["cost"] == dear_b.record["cost"] == 23.0
+
+
+def test_comparison_with_the_rule_is_by_cost() -> None:
+    """Where costs are given, a longer schedule that is cheaper than the fallback rule's is kept."""
+    graph = chain_graph(["abab", "baba"])
+    policy = train([graph], encoding="critical", trials=400, cost=[10.0, 1.0], hyper=Hyper(exploration=0.3)).policy
+    rule = run(graph, Policy(policy.rule))
+
+    assert total_cost(run(graph, policy, cost=[10.0, 1.0]).batch_type, [10.0, 1.0]) == 23.0
+    assert total_cost(rule.batch_type, [10.0, 1.0]) >= 23.0
+    assert total_cost(rule.batch_type, None) == rule.num_batches
+    assert total_cost(rule.batch_type, [2.0]) == 2 * (rule.batch_type == 0).sum() + (rule.batch_type == 1).sum()
 
 
 def test_memory_grows_without_losing_values() -> None:
