@@ -14,7 +14,7 @@ def test_a_fresh_plan_passes(edbc, compiled: Path) -> None:
     result = edbc("check", compiled / "plans")
 
     assert result.exit_code == 0, result.output
-    assert "1 of 1 plans passed" in result.output
+    assert "1 of 1 plan passed" in result.output
 
 
 def alter(path: Path, pattern: str, replacement: str) -> None:

@@ -1,0 +1,59 @@
+"""`edbc explain`: its forms and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def test_text_json_and_page_tell_the_same(edbc, compiled: Path, tmp_path: Path) -> None:
+    """The three forms agree on the number of batches; the page is written beside the text."""
+    plan = compiled / "plans" / "tree_lstm.yaml"
+    page = tmp_path / "page.html"
+    text = edbc("explain", plan)
+    content = json.loads(edbc("explain", plan, "--format", "json", "--html", page).stdout)
+    batches = content["observed"]["batches"]
+
+    assert text.exit_code == 0, text.output
+    assert f"run in {batches} batches" in text.output
+    assert f"<b>{batches}</b>batches under this plan" in page.read_text()
+    assert content["schema"] == 1
+
+
+def test_static_runs_nothing(edbc, workspace: Path) -> None:
+    """With `--static` even a model file that would fail to import does no harm."""
+    (workspace / "models" / "tree_lstm.py").write_text("raise RuntimeError('executed')\n")
+    result = edbc("explain", workspace / "plans" / "tree_lstm.yaml", "--static")
+
+    assert result.exit_code == 0
+    assert "executed" not in result.output
+    assert "the model was not run" in result.output
+
+
+def test_a_data_file_takes_the_place_of_made_up_instances(edbc, compiled: Path, trees: Path) -> None:
+    """`--input` explains the first instances of a file: three trees of 3, 1 and 5 nodes."""
+    plan = compiled / "plans" / "tree_lstm.yaml"
+    content = json.loads(edbc("explain", plan, "--input", trees, "--format", "json").stdout)
+
+    assert content["observed"]["instances"] == 3
+    assert content["observed"]["nodes"] == 2 * (3 + 1 + 5)
+
+
+def test_a_model_file_is_compiled_in_memory(edbc, workspace: Path) -> None:
+    """`edbc explain MODEL.py` explains without a plan and writes none."""
+    before = sorted(workspace.rglob("*.yaml"))
+    result = edbc("explain", workspace / "models" / "tree_fc.py")
+
+    assert result.exit_code == 0, result.output
+    assert "no plan was written" in " ".join(result.output.split())
+    assert sorted(workspace.rglob("*.yaml")) == before
+
+
+def test_what_is_no_plan_is_refused(edbc, tmp_path: Path) -> None:
+    """A broken plan exits 3 with one line."""
+    file = tmp_path / "plan.yaml"
+    file.write_text("hello")
+    result = edbc("explain", file)
+
+    assert result.exit_code == 3
+    assert "Traceback" not in result.output
