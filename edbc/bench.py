@@ -8,14 +8,16 @@ Definitions.
 (2) The *GEMM floor* of a mini-batch: for every batch of a type with products, in the order of the schedule, one
     `torch.mm(out=)` with all gates side by side over the longest of the products' inputs; nothing hoisted, nothing gathered, no
     activation. *Own products* are the plan's own, one `torch.mm(out=)` each. Same process, same threads.
-(3) *Eager* is the unmodified model, instance by instance, without gradients; it takes part in the first round only.
-(4) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes.
+(3) *Eager* is the unmodified model, instance by instance, without gradients; it takes its turns until it has used up
+    EAGER_SECONDS, and at least one. Ratios to it are taken on the same mini-batches of the same rounds.
+(4) The front end `record` runs the model's forward per instance. `vertex` joins instances that were turned into arrays when
+    they were loaded, for models that can (`vertex_instance`).
+(5) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,12 +30,14 @@ import torch
 
 from edbc.check import model_path
 from edbc.errors import InputError
-from edbc.modelfile import Config, ModelFile, import_model_file
+from edbc.modelfile import Config, import_model_file
 from edbc.parity import Eager
 from edbc.plan.plan import Plan
+from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.session import Net, Prepared, Stats
 
 BASELINES = ("eager", "depth", "agenda", "sufficient", "critical")
+EAGER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,22 +66,35 @@ class Row:
         return asdict(self)
 
 
-@dataclass
-class _Samples:
-    """One contestant's times, mini-batch after mini-batch."""
+@dataclass(frozen=True)
+class _Sample:
+    """One mini-batch of one round."""
 
-    construction: list[float] = field(default_factory=list)
-    scheduling: list[float] = field(default_factory=list)
-    execution: list[float] = field(default_factory=list)
-    batches: list[int] = field(default_factory=list)
-    floor: list[float] = field(default_factory=list)
-    own: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
-    cell_output_bytes: int = 0
+    instances: int
+    construction: float
+    scheduling: float
+    execution: float
+    batches: int
+    floor: float
+    own: float
+    eager: float | None
 
     @property
-    def total(self) -> list[float]:
-        return [sum(x) for x in zip(self.construction, self.scheduling, self.execution, strict=True)]
+    def total(self) -> float:
+        return self.construction + self.scheduling + self.execution
+
+
+@dataclass
+class _Contestant:
+    """One of those that take turns."""
+
+    net: Net
+    front_end: str
+    policy: str
+    batches: list[list[Any]]
+    samples: list[_Sample] = field(default_factory=list)
+    peak_bytes: int = 0
+    cell_output_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,14 +123,18 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
         raise InputError(f"{inputs[0] if inputs else file.path}: expected instances to measure, got none")
     rebind = config != plan.model.config or None
     policies = [plan.policy.kind, *(p for p in setting.against if p not in ("eager", plan.policy.kind))]
-    nets = {policy: Net(plan, net_model, policy=policy, backend=setting.backend, rebind=rebind) for policy in policies}
-    batches = _batches(instances, setting.batch_size)
+    convert = getattr(file.module, "vertex_instance", None)
+    contestants = []
+    for policy in policies:
+        net = Net(plan, net_model, policy=policy, backend=setting.backend, rebind=rebind)
+        contestants.append(_Contestant(net, "record", policy, _batches(instances, setting.batch_size)))
+        if convert is not None:
+            packed = [convert(instance, **config) for instance in instances]
+            contestants.append(_Contestant(net, "vertex", policy, _batches(packed, setting.batch_size)))
     eager = Eager(net_model) if "eager" in setting.against else None
-    return _rows(_name(path, file), config, nets, eager, batches, setting)
-
-
-def _name(path: Path, file: ModelFile) -> str:
-    return path.stem or file.path.stem
+    _take_turns(contestants, eager, _batches(instances, setting.batch_size), setting.rounds)
+    rows = [_row(path.stem, config, contestant, setting) for contestant in contestants]
+    return rows if eager is None else [*rows, _eager_row(path.stem, config, contestants[0], setting)]
 
 
 def _batches(instances: Sequence[Any], size: int) -> list[list[Any]]:
@@ -122,37 +143,34 @@ def _batches(instances: Sequence[Any], size: int) -> list[list[Any]]:
     return whole or [list(instances)]
 
 
-def _rows(name: str, config: Config, nets: dict[str, Net], eager: Eager | None, batches: list[list[Any]],
-          setting: Setting) -> list[Row]:  # fmt: skip
-    samples = {policy: _Samples() for policy in nets}
-    eager_seconds: list[float] = []
-    for net in nets.values():
-        for batch in batches:
-            net(batch)
+def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches: list[list[Any]], rounds: int) -> None:
+    """Definition (1)."""
+    for contestant in contestants:
+        for batch in contestant.batches:
+            contestant.net(batch)
     gc.collect()
-    for turn in range(setting.rounds):
-        for batch in batches:
-            for policy, net in nets.items():
-                _measure(net, batch, samples[policy])
-            if eager is not None and turn == 0:
-                eager_seconds.append(_seconds(lambda batch=batch: eager.run(batch)))  # type: ignore[misc]
-    sizes = [len(batch) for batch in batches]
-    rows = [_row(name, config, nets[policy], policy, samples[policy], sizes, eager_seconds, setting) for policy in nets]
-    return rows if not eager_seconds else [*rows, _eager_row(name, config, eager_seconds, sizes, setting)]
+    used = 0.0
+    for turn in range(rounds):
+        for number, batch in enumerate(batches):
+            seconds = None
+            if eager is not None and (turn == number == 0 or used < EAGER_SECONDS):
+                seconds = _seconds(lambda batch=batch: eager.run(batch))  # type: ignore[misc]
+                used += seconds
+            for contestant in contestants:
+                _measure(contestant, number, seconds)
 
 
-def _measure(net: Net, batch: list[Any], samples: _Samples) -> None:
-    stats = Stats()
-    _, prepared = net.run(batch, stats)
-    samples.construction.append(stats.seconds.construction)
-    samples.scheduling.append(stats.seconds.scheduling)
-    samples.execution.append(stats.seconds.execution)
-    samples.batches.append(stats.batches)
-    samples.floor.append(_products_seconds(net, prepared, together=True))
-    samples.own.append(_products_seconds(net, prepared, together=False))
-    if stats.arena_bytes > samples.peak_bytes:
-        samples.peak_bytes = stats.arena_bytes
-        samples.cell_output_bytes = _output_bytes(net, prepared)
+def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) -> None:
+    net, stats = contestant.net, Stats()
+    _, prepared = net.run(contestant.batches[number], stats)
+    contestant.samples.append(_Sample(
+        len(contestant.batches[number]), stats.seconds.construction, stats.seconds.scheduling, stats.seconds.execution,
+        stats.batches, _products_seconds(net, prepared, together=True), _products_seconds(net, prepared, together=False),
+        eager_seconds,
+    ))  # fmt: skip
+    if stats.arena_bytes > contestant.peak_bytes:
+        contestant.peak_bytes = stats.arena_bytes
+        contestant.cell_output_bytes = arena_bytes(prepared.placement, externals=False)
 
 
 def _products_seconds(net: Net, prepared: Prepared, together: bool) -> float:
@@ -191,12 +209,6 @@ def _products(
             yield a, matrix((kind, number), rows, columns), c
 
 
-def _output_bytes(net: Net, prepared: Prepared) -> int:
-    from edbc.runtime.arenas import arena_bytes
-
-    return arena_bytes(prepared.placement, externals=False)
-
-
 def _seconds(function: Callable[[], Any]) -> float:
     with torch.no_grad():
         started = time.perf_counter()
@@ -204,44 +216,45 @@ def _seconds(function: Callable[[], Any]) -> float:
         return time.perf_counter() - started
 
 
-def _ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
-    """Median of quotients taken mini-batch by mini-batch."""
-    quotients = [a / b for a, b in zip(above, itertools.cycle(below), strict=False) if b > 0] if below else []
-    return statistics.median(quotients) if quotients else None
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
-def _row(name: str, config: Config, net: Net, policy: str, samples: _Samples, sizes: list[int],
-         eager_seconds: list[float], setting: Setting) -> Row:  # fmt: skip
-    has_products = any(seconds > 1e-6 for seconds in samples.floor)
-    total = samples.total
+def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -> Row:
+    samples = contestant.samples
+    has_products = any(True for _ in _products_of(contestant))
+    parts = ("construction", "scheduling", "execution", "total")
     return Row(
-        name, "record", net.backend.name, policy, setting.batch_size, _hidden(config), torch.get_num_threads(),
-        instances_per_second=statistics.median(n / t for n, t in zip(itertools.cycle(sizes), total, strict=False)),
-        spread=_spread(total),
-        seconds={
-            "construction": statistics.median(samples.construction),
-            "scheduling": statistics.median(samples.scheduling),
-            "execution": statistics.median(samples.execution),
-            "total": statistics.median(total),
-        },
-        batches=statistics.median(samples.batches),
-        gemm_floor_ratio=_ratio(samples.execution, samples.floor) if has_products else None,
-        own_products_ratio=_ratio(samples.execution, samples.own) if has_products else None,
-        eager_ratio=_ratio(eager_seconds, total[: len(eager_seconds)]) if eager_seconds else None,
-        peak_bytes=samples.peak_bytes,
-        cell_output_bytes=samples.cell_output_bytes,
+        name, contestant.front_end, contestant.net.backend.name, contestant.policy, setting.batch_size, _hidden(config),
+        torch.get_num_threads(),
+        instances_per_second=statistics.median(s.instances / s.total for s in samples),
+        spread=_spread([s.total for s in samples]),
+        seconds={part: statistics.median(getattr(s, part) for s in samples) for part in parts},
+        batches=statistics.median(s.batches for s in samples),
+        gemm_floor_ratio=_median(s.execution / s.floor for s in samples) if has_products else None,
+        own_products_ratio=_median(s.execution / s.own for s in samples) if has_products else None,
+        eager_ratio=_median(s.eager / s.total if s.eager is not None else None for s in samples),
+        peak_bytes=contestant.peak_bytes,
+        cell_output_bytes=contestant.cell_output_bytes,
     )  # fmt: skip
 
 
-def _eager_row(name: str, config: Config, seconds: list[float], sizes: list[int], setting: Setting) -> Row:
+def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Setting) -> Row:
+    samples = [(s.instances, s.eager) for s in contestant.samples if s.eager is not None]
+    seconds = [eager for _, eager in samples]
     median = statistics.median(seconds)
     return Row(
         name, "none", "eager", "eager", setting.batch_size, _hidden(config), torch.get_num_threads(),
-        instances_per_second=statistics.median(n / t for n, t in zip(sizes, seconds, strict=True)),
+        instances_per_second=statistics.median(n / t for n, t in samples),
         spread=_spread(seconds),
         seconds={"construction": 0.0, "scheduling": 0.0, "execution": median, "total": median},
         batches=0, gemm_floor_ratio=None, own_products_ratio=None, eager_ratio=1.0, peak_bytes=0, cell_output_bytes=0,
     )  # fmt: skip
+
+
+def _products_of(contestant: _Contestant) -> Iterable[Any]:
+    return _products(contestant.net, contestant.net.prepare(contestant.batches[0]), together=True)
 
 
 def _hidden(config: Config) -> int | None:
