@@ -18,6 +18,7 @@ from _text import word_id
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -86,6 +87,23 @@ class BiLSTMTagger(nn.Module):
             hs.append(h)
         return hs
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {
+            "forward": lambda v: self.step(v, self.forward0, self.forward1),
+            "backward": lambda v: self.step(v, self.backward0, self.backward1),
+            "tag": self.tag,
+        }
+
+    def step(self, v: Vertex, layer0: LSTMCell, layer1: LSTMCell) -> None:
+        h0, c0, h1, c1 = v.gather(0, default=(self.zero,) * 4)
+        h0, c0 = layer0(v.pull("word", self.embedding.weight), h0, c0)
+        h1, c1 = layer1(h0, h1, c1)
+        v.scatter(h0, c0, h1, c1)
+
+    def tag(self, v: Vertex) -> None:
+        (_, _, f, _), (_, _, b, _) = v.gather_all()
+        v.push("tags", self.out(f, b))
+
 
 def build(hidden_size: int = 256, vocab_size: int = 20000, num_tags: int = 9, **config: Any) -> nn.Module:
     return BiLSTMTagger(hidden_size, vocab_size, num_tags)
@@ -99,3 +117,12 @@ def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[list[i
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[list[int]]:
     return sample_sentences(count, seed, vocab_size)
+
+
+def vertex_instance(words: list[int], **config: Any) -> VertexInstance:
+    """Two chains, from the first word and from the last, then a tag per word that looks at both."""
+    n = len(words)
+    forwards = [(0, range(max(0, at - 1), at)) for at in range(n)]
+    backwards = [(1, range(max(n, at - 1), at)) for at in range(n, 2 * n)]
+    tags = [(2, (at, 2 * n - 1 - at)) for at in range(n)]
+    return VertexInstance.build(forwards + backwards + tags, {"word": words + words[::-1] + [0] * n})

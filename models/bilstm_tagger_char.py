@@ -11,7 +11,7 @@ Output: `tags`, one tensor of 17 classes (Universal Dependencies has the most) p
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import edbc
 from edbc.errors import ModelError
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 RARE_SHARE = 0.31
 RARE_LETTERS = (1, 7, 11, 26)
@@ -112,6 +113,35 @@ class BiLSTMCharTagger(nn.Module):
             hs.append(h)
         return hs
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {
+            "word": lambda v: v.scatter(v.pull("id", self.embedding.weight)),
+            "letter_forward": lambda v: self.letter(v, self.spell_forward),
+            "letter_backward": lambda v: self.letter(v, self.spell_backward),
+            "spelled": self.spelled,
+            "forward": lambda v: self.step(v, self.forward0, self.forward1),
+            "backward": lambda v: self.step(v, self.backward0, self.backward1),
+            "tag": self.tag,
+        }
+
+    def letter(self, v: Vertex, cell: LSTMCell) -> None:
+        h, c = v.gather(0, default=(self.zero_half, self.zero_half))
+        v.scatter(*cell(v.pull("id", self.characters.weight), h, c))
+
+    def spelled(self, v: Vertex) -> None:
+        (f, _), (b, _) = v.gather_all()
+        v.scatter(torch.cat([f, b], dim=-1))
+
+    def step(self, v: Vertex, layer0: LSTMCell, layer1: LSTMCell) -> None:
+        h0, c0, h1, c1 = v.gather(1, default=(self.zero,) * 4)
+        h0, c0 = layer0(v.gather(0), h0, c0)
+        h1, c1 = layer1(h0, h1, c1)
+        v.scatter(h0, c0, h1, c1)
+
+    def tag(self, v: Vertex) -> None:
+        (_, _, f, _), (_, _, b, _) = v.gather_all()
+        v.push("tags", self.out(f, b))
+
 
 def build(
     hidden_size: int = 256, vocab_size: int = 20000, num_characters: int = 256, num_tags: int = 17, **config: Any
@@ -152,3 +182,29 @@ def sample(
         return tuple(rng.randrange(num_characters) for _ in range(size_at(rng.random(), RARE_LETTERS)))
 
     return [[make_word() for _ in range(length)] for length in sample_sizes(count, WIKINER_WORDS, rng)]
+
+
+def vertex_instance(words: list[Word], **config: Any) -> VertexInstance:
+    """A vertex per word, behind the two chains over its letters where it is rare; then as in `bilstm_tagger.py`."""
+    vertices: list[tuple[int, Sequence[int]]] = []
+    ids: list[int] = []
+    embedded: list[int] = []
+    for word in words:
+        if isinstance(word, int):
+            vertices.append((0, ()))
+            ids.append(word)
+        else:
+            ends = []
+            for kind, letters in ((1, word), (2, word[::-1])):
+                first = len(vertices)
+                vertices += [(kind, range(max(first, at - 1), at)) for at in range(first, first + len(letters))]
+                ids += letters
+                ends.append(len(vertices) - 1)
+            vertices.append((3, ends))
+            ids.append(0)
+        embedded.append(len(vertices) - 1)
+    n, first = len(words), len(vertices)
+    vertices += [(4, (x, *range(max(first, at - 1), at))) for at, x in enumerate(embedded, first)]
+    vertices += [(5, (x, *range(max(first + n, at - 1), at))) for at, x in enumerate(embedded[::-1], first + n)]
+    vertices += [(6, (first + at, first + 2 * n - 1 - at)) for at in range(n)]
+    return VertexInstance.build(vertices, {"id": ids + [0] * 3 * n})

@@ -18,6 +18,7 @@ from _treebank import Node, read_treebank, sample_treebank
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -93,6 +94,22 @@ class ChildSumTreeLSTM(nn.Module):
             node.logits = self.out(node.h)
         return {"logits": [node.logits for node in tree]}
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"leaf": self.leaf_vertex, "internal": self.internal_vertex}
+
+    def leaf_vertex(self, v: Vertex) -> None:
+        h, c = self.leaf(v.pull("word", self.embedding.weight))
+        v.push("logits", self.out(h))
+        v.scatter(h, c)
+
+    def internal_vertex(self, v: Vertex) -> None:
+        children = v.gather_all()
+        h_sum = sum(h for h, _ in children)
+        kept = sum(self.keep(h, c) for h, c in children)
+        h, c = self.internal(h_sum, kept)
+        v.push("logits", self.out(h))
+        v.scatter(h, c)
+
 
 def build(hidden_size: int = 256, vocab_size: int = 20000, num_classes: int = 30, **config: Any) -> nn.Module:
     return ChildSumTreeLSTM(hidden_size, vocab_size, num_classes)
@@ -105,3 +122,10 @@ def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[Node]:
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Node]:
     return sample_treebank(count, seed, vocab_size)
+
+
+def vertex_instance(tree: Node, **config: Any) -> VertexInstance:
+    nodes = list(tree)
+    number = {id(node): at for at, node in enumerate(nodes)}
+    vertices = [(1 if node.children else 0, [number[id(child)] for child in node.children]) for node in nodes]
+    return VertexInstance.build(vertices, {"word": [node.word for node in nodes]})

@@ -11,6 +11,7 @@ Output: `logits`, one tensor of 1 per gate, operands before their users, the out
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from _circuits import KINDS, Circuit, read_cones, sample_circuits
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 SOURCES = ("input", "false")
 
@@ -66,6 +68,21 @@ class DAGGRU(nn.Module):
             h[gate] = self.against[KINDS[circuit.kinds[gate]]](message, h[gate])
         return {"logits": [self.out(state) for state in h]}
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        along = {f"along {name}": partial(self.along_vertex, kind) for kind, name in enumerate(KINDS)}
+        against = {f"against {name}": partial(self.against_vertex, kind) for kind, name in enumerate(KINDS)}
+        return {**along, **against, "gate": lambda v: v.push("logits", self.out(v.gather(0)))}
+
+    def along_vertex(self, kind: int, v: Vertex) -> None:
+        state = self.start.weight[kind]
+        if v.num_predecessors:
+            state = self.along[KINDS[kind]](sum(v.gather_all()), state)
+        v.scatter(state)
+
+    def against_vertex(self, kind: int, v: Vertex) -> None:
+        state, *heard = v.gather_all()
+        v.scatter(self.against[KINDS[kind]](sum(heard) if heard else self.asked, state))
+
 
 def build(hidden_size: int = 256, **config: Any) -> nn.Module:
     return DAGGRU(hidden_size)
@@ -78,3 +95,17 @@ def load(*paths: str, **config: Any) -> Iterator[Circuit]:
 
 def sample(count: int, seed: int, **config: Any) -> list[Circuit]:
     return sample_circuits(count, seed)
+
+
+def vertex_instance(circuit: Circuit, **config: Any) -> VertexInstance:
+    """Every gate along the wires, then every gate against them, then every gate's judgement."""
+    n = len(circuit.kinds)
+    last = 2 * n - 1
+    along = list(zip(circuit.kinds, circuit.operands, strict=True))
+    users = circuit.users
+    against = [
+        (len(KINDS) + circuit.kinds[gate], (gate, *(last - user for user in users[gate])))
+        for gate in reversed(range(n))
+    ]
+    gates = [(2 * len(KINDS), (last - gate,)) for gate in range(n)]
+    return VertexInstance.build([*along, *against, *gates])

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from _lattices import Lattice, build_lattice, read_lattices, read_sentences, sample_lattices
+from _lattices import Lattice, build_lattice, lattice_vertices, read_lattices, read_sentences, sample_lattices
 from _lexicon import read_lexicon
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -69,6 +70,24 @@ class LatticeGRU(nn.Module):
             return self.char(self.characters.weight[id_], h[start])
         return self.word(self.words.weight[id_], h[start])
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"start": self.start, "char": self.char_arc, "word": self.word_arc, "position": self.position}
+
+    def start(self, v: Vertex) -> None:
+        v.push("logits", self.out(self.h0))
+        v.scatter(self.h0)
+
+    def char_arc(self, v: Vertex) -> None:
+        v.scatter(self.char(v.pull("id", self.characters.weight), v.gather(0)))
+
+    def word_arc(self, v: Vertex) -> None:
+        v.scatter(self.word(v.pull("id", self.words.weight), v.gather(0)))
+
+    def position(self, v: Vertex) -> None:
+        h = sum(v.gather_all())
+        v.push("logits", self.out(h))
+        v.scatter(h)
+
 
 def build(hidden_size: int = 256, vocab_size: int = 20000, num_tags: int = 18, **config: Any) -> nn.Module:
     return LatticeGRU(hidden_size, vocab_size, num_tags)
@@ -87,3 +106,7 @@ def load(
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Lattice]:
     return sample_lattices(count, seed, vocab_size)
+
+
+def vertex_instance(lattice: Lattice, **config: Any) -> VertexInstance:
+    return lattice_vertices(lattice)

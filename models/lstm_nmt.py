@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import edbc
 from edbc.errors import InputError
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -68,6 +69,19 @@ class LSTMTranslator(nn.Module):
             scores.append(self.out(h))
         return {"words": scores}
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"source": self.source_vertex, "target": self.target_vertex}
+
+    def source_vertex(self, v: Vertex) -> None:
+        h, c = v.gather(0, default=(self.zero, self.zero))
+        v.scatter(*self.encoder(v.pull("source", self.source_embedding.weight), h, c))
+
+    def target_vertex(self, v: Vertex) -> None:
+        h, c = v.gather(0, default=(self.zero, self.zero))
+        h, c = self.decoder(v.pull("target", self.target_embedding.weight), h, c)
+        v.push("words", self.out(h))
+        v.scatter(h, c)
+
 
 def build(hidden_size: int = 256, vocab_size: int = 20000, **config: Any) -> nn.Module:
     return LSTMTranslator(hidden_size, vocab_size)
@@ -81,3 +95,12 @@ def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[Pair]:
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Pair]:
     return sample_pairs(count, seed, vocab_size)
+
+
+def vertex_instance(pair: Pair, **config: Any) -> VertexInstance:
+    """One chain: the words of the source, then those of the target."""
+    types = [0] * len(pair.source) + [1] * len(pair.target)
+    chain = [(kind, range(max(0, at - 1), at)) for at, kind in enumerate(types)]
+    source = [*pair.source, *[0] * len(pair.target)]
+    target = [*[0] * len(pair.source), *pair.target]
+    return VertexInstance.build(chain, {"source": source, "target": target})

@@ -11,13 +11,15 @@ Output: `logits`, one tensor of 5 classes per node, children before their parent
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
-from _trees import Tree, read_trees, sample_trees
+from _trees import Tree, read_trees, sample_trees, tree_vertices
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -64,6 +66,20 @@ class MVRNN(nn.Module):
         logits.append(self.out(v))
         return v, m
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"leaf": self.leaf_vertex, "internal": self.internal_vertex}
+
+    def leaf_vertex(self, vertex: Vertex) -> None:
+        v = vertex.pull("word", self.vectors.weight)
+        vertex.scatter(v, vertex.pull("matrix", self.matrices))
+        vertex.push("logits", self.out(v))
+
+    def internal_vertex(self, vertex: Vertex) -> None:
+        (v1, m1), (v2, m2) = vertex.gather_all()
+        v, m = self.internal(v1, m1, v2, m2)
+        vertex.scatter(v, m)
+        vertex.push("logits", self.out(v))
+
 
 def build(
     hidden_size: int = 256, vocab_size: int = 20000, num_matrices: int = 256, num_classes: int = 5, **config: Any
@@ -78,3 +94,9 @@ def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[Tree]:
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Tree]:
     return sample_trees(count, seed, vocab_size)
+
+
+def vertex_instance(tree: Tree, num_matrices: int = 256, **config: Any) -> VertexInstance:
+    instance = tree_vertices(tree)
+    matrix = instance.inputs["word"] % num_matrices
+    return replace(instance, inputs={**instance.inputs, "matrix": matrix})

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from _trees import Tree, read_trees, sample_trees
+from _trees import Tree, read_trees, sample_trees, tree_vertices
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -87,6 +88,20 @@ class TreeGRU(nn.Module):
         logits.append(self.out(h))
         return h
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"leaf": self.leaf_vertex, "internal": self.internal_vertex}
+
+    def leaf_vertex(self, v: Vertex) -> None:
+        h = self.leaf(v.pull("word", self.embedding.weight))
+        v.push("logits", self.out(h))
+        v.scatter(h)
+
+    def internal_vertex(self, v: Vertex) -> None:
+        h1, h2 = v.gather_all()
+        h = self.internal(h1, h2)
+        v.push("logits", self.out(h))
+        v.scatter(h)
+
 
 def build(hidden_size: int = 256, vocab_size: int = 20000, num_classes: int = 5, **config: Any) -> nn.Module:
     return TreeGRU(hidden_size, vocab_size, num_classes)
@@ -99,3 +114,7 @@ def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[Tree]:
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Tree]:
     return sample_trees(count, seed, vocab_size)
+
+
+def vertex_instance(tree: Tree, **config: Any) -> VertexInstance:
+    return tree_vertices(tree)

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from _trees import Tree, read_trees, sample_trees
+from _trees import Tree, read_trees, sample_trees, tree_vertices
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -91,6 +92,24 @@ class TreeLSTM2Type(nn.Module):
         logits.append(self.out(h))
         return h, c
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {
+            "leaf": self.leaf_vertex,
+            "internal_a": lambda v: self.internal_vertex(v, self.internal_a),
+            "internal_b": lambda v: self.internal_vertex(v, self.internal_b),
+        }
+
+    def leaf_vertex(self, v: Vertex) -> None:
+        h, c = self.leaf(v.pull("word", self.embedding.weight))
+        v.push("logits", self.out(h))
+        v.scatter(h, c)
+
+    def internal_vertex(self, v: Vertex, internal: Internal) -> None:
+        (h1, c1), (h2, c2) = v.gather_all()
+        h, c = internal(h1, c1, h2, c2)
+        v.push("logits", self.out(h))
+        v.scatter(h, c)
+
 
 def build(hidden_size: int = 256, vocab_size: int = 20000, num_classes: int = 5, **config: Any) -> nn.Module:
     return TreeLSTM2Type(hidden_size, vocab_size, num_classes)
@@ -103,3 +122,7 @@ def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[Tree]:
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Tree]:
     return sample_trees(count, seed, vocab_size)
+
+
+def vertex_instance(tree: Tree, **config: Any) -> VertexInstance:
+    return tree_vertices(tree, by_kind=True)
