@@ -79,11 +79,23 @@ class Stack(Lazy):
     def reduced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function of this name returns for the stack, or NotImplemented when it is no reduction over items."""
         op = _OF_FUNCTION.get(name)
-        keepdim = _is_over_items(args, kwargs, len(self.shape)) if op is not None else None
+        ndim = len(self.items[0].slot.shape) + (not self.cat)
+        keepdim = _is_over_items(args, kwargs, ndim) if op is not None else None
         if op is None or keepdim is None:
             return NotImplemented
         value = self._restored(self.rec.reduction(op, self.items), keepdim)
         return value if name not in ("max", "min") else Extreme(self, value, name, keepdim)
+
+    def _method(name: str) -> Callable[..., Any]:  # type: ignore[misc]
+        def reduce(self: Stack, *args: Any, **kwargs: Any) -> Any:
+            result = self.reduced(name, args, kwargs)
+            if result is NotImplemented:
+                return self.rec.function(getattr(torch.Tensor, name), (self.materialise(), *args), kwargs)
+            return result
+
+        return reduce
+
+    sum, mean, amax, amin, max, min = map(_method, ("sum", "mean", "amax", "amin", "max", "min"))
 
     def _restored(self, value: Value, keepdim: bool) -> Any:
         """The reduction of items in the shape that the reduction of the stack has."""
@@ -132,6 +144,8 @@ class _Indices(Lazy):
 
 def _is_over_items(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool | None:
     """`keepdim` of a reduction over the first dimension only; None for any other arguments."""
+    if not kwargs and args == (0,):
+        return False
     known = dict(zip(("dim", "keepdim"), args, strict=False)) | kwargs
     dim = known.get("dim", known.get("axis"))
     if len(args) > 2 or known.keys() - {"dim", "axis", "keepdim", "dtype"} or known.get("dtype") is not None:

@@ -226,6 +226,14 @@ class Recorder:
     def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the call of a cell or leaf module whose arguments are not all plain recorded values."""
         operands: list[int] = []
+        parts: list[Any] = [path, len(args)]
+        quick = None
+        if _quick_key((*args, *kwargs.items()), parts, operands, self):
+            quick = tuple(parts)
+            entry = self._functions.get(quick)
+            if entry is not None:
+                return self.emit(entry, operands)
+        operands = []
         slots: list[Slot] = []
         described, template = self.describe((args, kwargs), operands, slots, shared_as_operand=True)
         key = (path, described)
@@ -235,11 +243,17 @@ class Recorder:
             if lifted is not None:
                 return self.call(path, kind, module, *lifted)
             entry = self._calls[key] = self._new_call(path, kind, template, tuple(slots))
+        if quick is not None:
+            self._functions[quick] = entry
         return self.emit(entry, operands)
 
     def function(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                  name: str | None = None) -> Any:  # fmt: skip
         """Record a torch function or tensor method."""
+        if func in _STACKS:
+            stack = self._stack(func.__name__, *args, **kwargs)
+            if stack is not NotImplemented:
+                return stack
         operands: list[int] = []
         parts: list[Any] = [func, len(args)]
         key = None
@@ -412,8 +426,6 @@ class Recorder:
             return self.select(args[0], args[1])
         if name == "unbind" and type(args[0]) is Value and self._takes_one_of_many(args[0], 0)                 and not (*args[1:], *kwargs.values(), 0)[0]:  # fmt: skip
             return tuple(args[0])
-        if name in rules.STACKS:
-            return self._stack(name, *args, **kwargs)
         if name in rules.FILLS and isinstance(args[0], Symbol):
             return self._filled(func, name, args, kwargs)
         return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
@@ -427,19 +439,20 @@ class Recorder:
         if not isinstance(tensors, list | tuple) or not tensors or kwargs:
             return NotImplemented
         first = next((x for x in tensors if type(x) is Value), None)
-        if first is None or first.slot.views or any(isinstance(x, Lazy) for x in tensors):
+        if first is None or first.slot.views:
             return NotImplemented
         is_cat = name != "stack"
         ndim = len(first.slot.shape)
         if dim not in ((0, -ndim) if is_cat else (0, -ndim - 1)) or (is_cat and first.slot.shape[:1] != (1,)):
             return NotImplemented
-        items = [self._as_value(x) for x in tensors]
-        return Stack(self, items, is_cat) if all(x.slot is first.slot for x in items) else NotImplemented
+        slot = first.slot
+        items = [x if type(x) is Value else self._as_value(x) for x in tensors]
+        return Stack(self, items, is_cat) if all([x.slot is slot for x in items]) else NotImplemented
 
     def _as_value(self, tensor: Any) -> Value:
-        if type(tensor) is Shared:
-            return self.whole(tensor)
-        return tensor if type(tensor) is Value else self.constant(tensor)
+        if isinstance(tensor, Lazy):
+            return tensor.materialise()
+        return self.whole(tensor) if type(tensor) is Shared else self.constant(tensor)
 
     def _filled(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`zeros_like` and its like: a constant, the same for all nodes that ask for it."""
@@ -506,13 +519,19 @@ class CellTracer:
         raise NotImplementedError
 
 
+_STACKS = frozenset((torch.stack, torch.cat, torch.concat, torch.concatenate))
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
 
 
-def _quick_key(items: Iterable[Any], parts: list[Any], operands: list[int]) -> bool:
-    """Append what tells a call from others, and its operands; False for arguments that only `describe` knows."""
+def _quick_key(items: Iterable[Any], parts: list[Any], operands: list[int], of_call: Recorder | None = None) -> bool:
+    """Append what tells a call from others, and its operands; False for arguments that only `describe` knows.
+
+    Parameters are operands of a cell (`of_call` is its recorder), and constants of a function.
+    """
     for item in items:
         kind = type(item)
+        if kind is Shared and of_call is not None:
+            item, kind = of_call.whole(item), Value
         if kind is Value:
             operands.append(item.ref)
             parts.append(item.slot)
@@ -522,7 +541,11 @@ def _quick_key(items: Iterable[Any], parts: list[Any], operands: list[int]) -> b
             parts.append((kind, item))
         elif kind is tuple or kind is list:
             parts.append((kind, len(item)))
-            if not _quick_key(item, parts, operands):
+            if not _quick_key(item, parts, operands, of_call):
+                return False
+        elif kind is slice:
+            parts.append(kind)
+            if not _quick_key((item.start, item.stop, item.step), parts, operands):
                 return False
         else:
             return False

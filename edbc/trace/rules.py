@@ -47,8 +47,6 @@ ONLY_IN_TRAINING = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropou
 NUMERIC = frozenset("add sub mul div true_divide divide multiply subtract".split())
 """Element-wise functions of a tensor and a number that may as well be a tensor."""
 
-STACKS = frozenset("stack cat concat concatenate".split())
-
 FILLS = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
 """Their first argument only lends its shape or dtype."""
 

@@ -1,0 +1,149 @@
+"""Cost of recording, per node: a cell's call, a leaf module, a torch function; eager's time for the same code beside it.
+
+    python benchmarks/capture.py [--nodes 2000] [--repeat 9]
+
+Prints medians of processor time in microseconds per node, after warm-up, for hidden size 8, so that eager's time is mostly
+its own overhead. `build` is the time from the recording to the frozen graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import edbc
+from edbc.trace.build import build
+from edbc.trace.forward import record
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
+
+SIZE = 8
+
+
+@edbc.cell
+class Cell(nn.Module):
+    """One product and one function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.linear(a) + b)
+
+
+def cell_calls(net: Any, count: int) -> Any:
+    a = b = net.start
+    for _ in range(count):
+        a, b = net.cell(a, b), a
+    return a
+
+
+def lstm_calls(net: Any, count: int) -> Any:
+    h = c = net.start
+    for _ in range(count):
+        h, c = net.lstm(h, (h, c))
+    return h
+
+
+def leaf_modules(net: Any, count: int) -> Any:
+    h = net.start
+    for _ in range(count):
+        h = net.linear(h)
+    return h
+
+
+def functions(net: Any, count: int) -> Any:
+    h = net.start + net.table.weight[0]
+    for _ in range(count):
+        h = torch.tanh(h)
+    return h
+
+
+def methods(net: Any, count: int) -> Any:
+    h = net.start + net.table.weight[0]
+    for _ in range(count // 2):
+        h = h.sigmoid() * h
+    return h
+
+
+def concatenations(net: Any, count: int) -> Any:
+    h = net.start + net.table.weight[0]
+    for _ in range(count // 2):
+        h = torch.cat([h, h], dim=-1)[:SIZE] * 0.5
+    return h
+
+
+def sums(net: Any, count: int) -> Any:
+    states = [net.cell(net.start, net.table.weight[i % 100]) for i in range(count // 3)]
+    return [sum(states[i : i + 3]) for i in range(len(states))]
+
+
+def stacks(net: Any, count: int) -> Any:
+    states = [net.cell(net.start, net.table.weight[i % 100]) for i in range(count // 2)]
+    return [torch.stack(states[i : i + 3]).mean(0) for i in range(len(states))]
+
+
+def look_ups(net: Any, count: int) -> Any:
+    rows = net.table(torch.arange(count) % 100)
+    return [net.linear(row) for row in rows]
+
+
+WORKLOADS = (cell_calls, lstm_calls, leaf_modules, functions, methods, concatenations, sums, stacks, look_ups)
+
+
+class Model(nn.Module):
+    """All that the workloads use."""
+
+    def __init__(self, run: Callable[[Any, int], Any]) -> None:
+        super().__init__()
+        self.cell = Cell()
+        self.lstm = edbc.cell(nn.LSTMCell(SIZE, SIZE))
+        self.linear = nn.Linear(SIZE, SIZE)
+        self.table = nn.Embedding(100, SIZE)
+        self.start = nn.Parameter(torch.randn(SIZE))
+        self._run = run
+
+    def forward(self, count: int) -> Any:
+        return self._run(self, count)
+
+
+def median_us(function: Callable[[], object], nodes: int, repeat: int) -> float:
+    """Median over repeats of the microseconds per node, after two runs to warm up."""
+    times = []
+    for _ in range(repeat + 2):
+        started = time.process_time_ns()
+        function()
+        times.append((time.process_time_ns() - started) / 1000 / nodes)
+    return statistics.median(times[2:])
+
+
+def main() -> None:
+    """Measure every workload."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2000)
+    parser.add_argument("--repeat", type=int, default=9)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'workload':16} {'nodes':>6} {'record':>8} {'build':>8} {'eager':>8}   microseconds per node")
+    for workload in WORKLOADS:
+        model = Model(workload).eval()
+        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+        recording = record(shadow, recorder, [options.nodes])
+        nodes = build(recording).graph.num_nodes
+        of_record = median_us(lambda: record(shadow, recorder, [options.nodes]), nodes, options.repeat)
+        recording = record(shadow, recorder, [options.nodes])
+        of_build = median_us(lambda: build(recording), nodes, options.repeat)
+        with torch.no_grad():
+            of_eager = median_us(lambda: model(options.nodes), nodes, options.repeat)
+        print(f"{workload.__name__:16} {nodes:6} {of_record:8.2f} {of_build:8.2f} {of_eager:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
