@@ -43,6 +43,20 @@ class Segment:
 KernelOfType = Callable[[int], Any]
 
 
+@dataclass(frozen=True)
+class Demand:
+    """Bytes for values, for the workspace of the widest batch (or block of one), and for its scratch row."""
+
+    values: int
+    workspace: int
+    scratch: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.values + self.workspace + self.scratch
+
+
 class Backend(Protocol):
     """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, a ReductionKernel or a
     GenericKernel."""
@@ -55,10 +69,10 @@ class Backend(Protocol):
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """True when a type runs without torch."""
 
-    def value_bytes(self, segment: Segment, kernel_of_type: KernelOfType) -> int:
-        """Bytes that arenas and workspace of a segment take."""
+    def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
+        """What a segment will take, known before it executes."""
 
-    def arenas(self, segment: Segment, kernel_of_type: KernelOfType) -> Arenas:
+    def arenas(self, segment: Segment, demand: Demand) -> Arenas:
         """Memory for the values of a segment. Raises DeviceError when there is not enough."""
 
     def execute(self, segment: Segment, arenas: Any, kernel_of_type: KernelOfType,

@@ -19,14 +19,16 @@ import torch
 from edbc.cells.program import Program
 from edbc.graph import NodeType
 from edbc.runtime.arenas import arena_bytes
-from edbc.runtime.backend import KernelOfType, Segment
+from edbc.runtime.backend import Demand, KernelOfType, Segment
 from edbc.runtime.encode import encodable
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
+from edbc.runtime.threads import ProductThreads
 from edbc.runtime.walk import Batches, Memory, gather_rows, walk
+from edbc.schedule.schedule import Schedule
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
 
@@ -38,7 +40,7 @@ _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 class CpuArenas:
     """Outputs of batches in one buffer, class after class; externals by address. See `edbc.runtime.arenas.Arenas`."""
 
-    def __init__(self, placement: Placement, pool: Pool, workspace: int, scratch: int):
+    def __init__(self, placement: Placement, pool: Pool, demand: Demand):
         self.placement = placement
         self._pool = pool
         self._tables: list[torch.Tensor] = []
@@ -47,11 +49,11 @@ class CpuArenas:
         rows = placement.class_rows - placement.class_externals
         start = np.zeros(len(stride) + 1, np.int64)
         np.cumsum(-(-rows * stride // ALIGNMENT) * ALIGNMENT, out=start[1:])
-        self._buffer = pool.take(int(start[-1]) + workspace + scratch + ALIGNMENT)
+        self._buffer = pool.take(int(start[-1]) + demand.workspace + demand.scratch + ALIGNMENT)
         self._first = aligned(self._buffer.data_ptr()) - self._buffer.data_ptr()
         address = self._buffer.data_ptr() + self._first
         self.workspace = address + int(start[-1])
-        self.scratch = self.workspace + workspace
+        self.scratch = self.workspace + demand.workspace
         self._start = start
         external_start = np.zeros(len(stride) + 1, np.int64)
         np.cumsum(placement.class_externals, out=external_start[1:])
@@ -95,6 +97,7 @@ class CpuBackend:
 
     def __init__(self) -> None:
         self._pool = Pool()
+        self._threads = ProductThreads()
         self._lock = threading.Lock()
         self._snapshot = snapshot({})
 
@@ -109,13 +112,21 @@ class CpuBackend:
             return len({c.dtype for c in node_type.outputs}) == 1 and torch_dtype(node_type.outputs[0].dtype) in _LIKE
         return isinstance(kernel, NativeKernel)
 
-    def value_bytes(self, segment: Segment, kernel_of_type: KernelOfType) -> int:
+    def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend."""
-        return arena_bytes(segment.placement, externals=False) + sum(self._workspace(segment, kernel_of_type))
+        kernels = self._native_kernels(segment, kernel_of_type).items()
+        programs = {kind: kernel for kind, kernel in kernels if isinstance(kernel, NativeKernel)}
+        stride = np.zeros(len(segment.graph.types), np.int64)
+        for kind, kernel in programs.items():
+            stride[kind] = kernel.stride
+        counts = np.minimum(np.diff(segment.schedule.batch_ptr), BLOCK)
+        block = int((stride[segment.schedule.batch_type] * counts).max(initial=0))
+        scratch = max((kernel.scratch for kernel in programs.values()), default=0)
+        return Demand(arena_bytes(segment.placement, externals=False), block, scratch)
 
-    def arenas(self, segment: Segment, kernel_of_type: KernelOfType) -> CpuArenas:
+    def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
         """See Backend."""
-        return CpuArenas(segment.placement, self._pool, *self._workspace(segment, kernel_of_type))
+        return CpuArenas(segment.placement, self._pool, demand)
 
     def execute(self, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType,
                 on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
@@ -129,10 +140,22 @@ class CpuBackend:
             if dtype is None:
                 _run_in_torch(begin, segment, arenas, kernel_of_type)
             else:
-                walk(begin, end, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory, shot.tables,
-                     _LIKE[dtype])  # fmt: skip
+                with self._threads.limited(*self._work(schedule, kernels, begin, end)):
+                    walk(begin, end, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
+                         shot.tables, _LIKE[dtype])  # fmt: skip
             if on_batch is not None:
                 on_batch(begin)
+
+    @staticmethod
+    def _work(schedule: Schedule, kernels: dict[int, Native], begin: int, end: int) -> tuple[float, int]:
+        """Multiplications and products of a stretch of batches."""
+        kinds = schedule.batch_type[begin:end]
+        per_row, products = np.zeros(int(kinds.max()) + 1), np.zeros(int(kinds.max()) + 1, np.int64)
+        for kind in np.unique(kinds).tolist():
+            weights = getattr(getattr(kernels[kind], "program", None), "weights", ())
+            per_row[kind], products[kind] = sum(w.rows * w.columns for w in weights), len(weights)
+        rows = np.diff(schedule.batch_ptr[begin : end + 1])
+        return float((rows * per_row[kinds]).sum()), int(products[kinds].sum())
 
     def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
         kinds = np.unique(segment.schedule.batch_type).tolist()
@@ -146,18 +169,6 @@ class CpuBackend:
             with self._lock:
                 shot = self._snapshot = snapshot({**self._snapshot.kernels, **kernels})
         return shot
-
-    def _workspace(self, segment: Segment, kernel_of_type: KernelOfType) -> tuple[int, int]:
-        """Bytes for a block of rows of the widest batch, and for a scratch row."""
-        schedule = segment.schedule
-        kernels = self._native_kernels(segment, kernel_of_type)
-        programs = {kind: kernel for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
-        stride = np.zeros(len(segment.graph.types), np.int64)
-        for kind, kernel in programs.items():
-            stride[kind] = kernel.stride
-        counts = np.minimum(np.diff(schedule.batch_ptr), BLOCK)
-        block = int((stride[schedule.batch_type] * counts).max(initial=0))
-        return block, max((kernel.scratch for kernel in programs.values()), default=0)
 
     def _stretches(self, segment: Segment, kernels: dict[int, Native],
                    single: bool) -> Iterator[tuple[int, int, torch.dtype | None]]:  # fmt: skip

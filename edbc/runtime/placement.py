@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edbc.graph import Graph, ValueClass
+from edbc.graph import Graph, NodeType, ValueClass
 from edbc.schedule.schedule import Schedule
 
 Longs = NDArray[np.int64]
@@ -65,14 +65,8 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
     """A row for every value of the graph under a schedule. O(nodes + operands)."""
     from edbc.runtime import kernels
 
-    classes = tuple(dict.fromkeys(
-        [c for t in graph.types for c in (*t.operands, *t.outputs)] + list(graph.classes)
-    ))  # fmt: skip
-    class_index = {c: i for i, c in enumerate(classes)}
-    arity = np.array([len(t.operands) for t in graph.types], np.int64)
-    variadic = np.array([t.variadic for t in graph.types], np.bool_)
-    operand_class = _class_table([t.operands for t in graph.types], class_index)
-    output_class = _class_table([t.outputs for t in graph.types], class_index)
+    tables = _tables_of(graph.types, graph.classes)
+    classes, class_index, arity, variadic, operand_class, output_class = tables
     of_graph = np.array([class_index[c] for c in graph.classes], np.int64)
     external_class = of_graph[graph.external_class] if len(of_graph) else np.zeros(0, np.int64)
     external_use = np.zeros(graph.num_externals, np.bool_)
@@ -87,6 +81,34 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
     )  # fmt: skip
     return Placement(classes, class_index, class_rows, class_externals, external_class, operand_class, output_class,
                      batch_of, position, output_row, external_row, rows, segment, start, items, run)  # fmt: skip
+
+
+_Tables = tuple[tuple[ValueClass, ...], dict[ValueClass, int], Longs, NDArray[np.bool_], Longs, Longs]
+_KNOWN: dict[int, tuple[tuple[NodeType, ...], tuple[ValueClass, ...], _Tables]] = {}
+_KNOWN_LIMIT = 64
+
+
+def _tables_of(types: tuple[NodeType, ...], classes: tuple[ValueClass, ...]) -> _Tables:
+    """What placement reads of a graph's types, remembered for the very same tuple of types: a table of types gives it out
+    until it grows, and hashing it would cost as much as working it out."""
+    known = _KNOWN.get(id(types))
+    if known is None or known[1] != classes:
+        if len(_KNOWN) >= _KNOWN_LIMIT:
+            _KNOWN.clear()
+        known = _KNOWN[id(types)] = (types, classes, _new_tables(types, classes))
+    return known[2]
+
+
+def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...]) -> _Tables:
+    """Value classes in order of first mention, number of each, and per type arity, whether it is variadic, classes of
+    operands and of outputs."""
+    classes = tuple(dict.fromkeys([*(c for t in types for c in (*t.operands, *t.outputs)), *of_externals]))
+    class_index = {c: i for i, c in enumerate(classes)}
+    arity = np.array([len(t.operands) for t in types], np.int64)
+    variadic = np.array([t.variadic for t in types], np.bool_)
+    operand_class = _class_table([t.operands for t in types], class_index)
+    output_class = _class_table([t.outputs for t in types], class_index)
+    return classes, class_index, arity, variadic, operand_class, output_class
 
 
 def _class_table(rows: Sequence[Sequence[ValueClass]], class_index: dict[ValueClass, int]) -> Longs:

@@ -16,7 +16,7 @@ from edbc.cells.compact import compact
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
 from edbc.graph import NodeType, ValueClass
 from edbc.runtime.arenas import TensorArenas, arena_bytes
-from edbc.runtime.backend import KernelOfType, Segment
+from edbc.runtime.backend import Demand, KernelOfType, Segment
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.rowfunction import RowFunction
 from edbc.runtime.weights import Pack, PackedWeights
@@ -62,17 +62,17 @@ class ReferenceBackend:
         """See Backend."""
         return False
 
-    def value_bytes(self, segment: Segment, kernel_of_type: KernelOfType) -> int:
-        """See Backend. The workspace of the widest batch counts, what torch allocates inside a call does not."""
+    def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
+        """See Backend. What torch allocates inside a call is not counted."""
         schedule = segment.schedule
         widest = 0
         for kind, count in zip(schedule.batch_type.tolist(), np.diff(schedule.batch_ptr).tolist(), strict=True):
             kernel = kernel_of_type(kind)
             if isinstance(kernel, ProgramKernel):
                 widest = max(widest, count * kernel.program.width * kernel.dtype.itemsize)
-        return arena_bytes(segment.placement) + widest
+        return Demand(arena_bytes(segment.placement), widest)
 
-    def arenas(self, segment: Segment, kernel_of_type: KernelOfType) -> TensorArenas:
+    def arenas(self, segment: Segment, demand: Demand) -> TensorArenas:
         """See Backend."""
         return TensorArenas(segment.placement, self.device)
 

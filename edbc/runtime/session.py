@@ -26,7 +26,7 @@ from edbc.cells.program import Program
 from edbc.errors import DeviceError, LayoutError, PlanError, StaleError, UnsupportedError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
-from edbc.runtime.backend import Segment, backend_of
+from edbc.runtime.backend import Demand, Segment, backend_of
 from edbc.runtime.boundary import collect, load_externals
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
@@ -83,6 +83,7 @@ class Prepared:
     capture: Capture
     schedule: Schedule
     placement: Placement
+    demand: Demand
 
     @property
     def segment(self) -> Segment:
@@ -160,8 +161,9 @@ class Net:
         recorded = time.perf_counter()
         schedule = run(captured.graph, self.policy)
         placement = place(captured.graph, schedule, captured.result_node)
+        demand = self.backend.demand(Segment(captured.graph, schedule, placement), self.kernel)
         scheduled = time.perf_counter()
-        prepared = Prepared(captured, schedule, placement)
+        prepared = Prepared(captured, schedule, placement, demand)
         if stats is not None:
             stats.seconds.construction += recorded - started
             stats.seconds.scheduling += scheduled - recorded
@@ -181,13 +183,13 @@ class Net:
         stats.unseen_types |= {t.name for i, t in enumerate(graph.types) if i >= self.table.num_known and counts[i]}
         stats.operand_rows += len(prepared.placement.rows)
         stats.gathered_rows += prepared.placement.gathered_rows
-        stats.arena_bytes = max(stats.arena_bytes, self.backend.value_bytes(prepared.segment, self.kernel))
+        stats.arena_bytes = max(stats.arena_bytes, prepared.demand.total)
 
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
         """Run a prepared mini-batch and return its results."""
         segment = prepared.segment
         with torch.no_grad():
-            arenas = self.backend.arenas(segment, self.kernel)
+            arenas = self.backend.arenas(segment, prepared.demand)
             load_externals(prepared.capture, segment.placement, arenas, self.view)
             self.backend.execute(segment, arenas, self.kernel,
                                  None if on_batch is None else lambda batch: on_batch(prepared, batch))  # fmt: skip

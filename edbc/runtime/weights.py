@@ -7,8 +7,10 @@ packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assig
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import nn
 
 from edbc.cells.program import Map, Packed, Placed, Program
 from edbc.trace.shadow import ModelView
@@ -40,13 +42,14 @@ class PackedWeights:
         self._names = tuple(
             dict.fromkeys(n for ref in [*(p.block.ref for p in placed), *self._refs] for n in ref.names)
         )
+        self._homes = [_home(view.model, name) for name in self._names]
         self._key: Key | None = None
         self._pack: Pack | None = None
 
     @property
     def pack(self) -> Pack:
         """The weights as the parameters are now. One comparison per parameter when none has changed."""
-        key = tuple(_state(self.view.tensor(name)) for name in self._names)
+        key = tuple([_state(home[name]) for home, name in self._homes])
         if self._pack is None or key != self._key:
             packed = [self._packed(p) for p in self.program.weights]
             vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
@@ -81,6 +84,14 @@ class PackedWeights:
             whole = whole.t()
         assert block.columns is not None
         return whole[slice(*block.columns), slice(*block.rows)]
+
+
+def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
+    """The dictionary that holds a tensor, and its key there. Modules of a bound model stay, what they hold may change."""
+    owner, _, last = name.rpartition(".")
+    module = model.get_submodule(owner)
+    homes = (module._parameters, module._buffers, module.__dict__)
+    return next(home for home in homes if last in home), last  # type: ignore[return-value]
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int, int]:

@@ -140,7 +140,7 @@ def test_memory_stays_flat() -> None:
     largest = 0
     for seed in range(1000):
         prepared = net.prepare(random_trees(seed, 1 + seed % 7))
-        largest = max(largest, net.backend.value_bytes(prepared.segment, net.kernel))
+        largest = max(largest, prepared.demand.total)
         net.execute(prepared)
     idle = net.backend._pool._idle
     assert len(idle) == 1
