@@ -2,25 +2,34 @@
 
 Small products gain little from a second core and lose much when that core is busy: a thread that waits at the end of a
 product waits for a time slice of the system (measured: a mini-batch of 4 ms took 400 ms while other programs kept both
-cores busy). Which holds depends on the machine at the time, so it is measured: the first mini-batches alternate between
-one thread and all, and the smaller median of time per multiplication decides. The results are the same bits either
-way: the library divides rows and columns between threads, not the sums (tested).
+cores busy). Which holds depends on the machine at the time, so it is measured: before the first products of a size
+class run, products of that size on dummy data are timed with one thread and with all, and the faster setting is kept
+for the life of the process. Real data are never used for timing, so that a mini-batch that runs twice gives the same
+bits (with another number of threads the last bit of some products differs).
 
-Where the library offers no such switch (it is MKL's), its own setting stays.
+Products of fewer than SMALLEST multiplications always take one thread. Where the library offers no such switch (it is
+MKL's), its own setting stays.
 """
 
 from __future__ import annotations
 
 import ctypes
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-PROBES = 3
-"""Mini-batches per setting before one is chosen."""
+PROBES = 7
+"""Timed products per setting."""
+SMALLEST = 1 << 22
+"""Multiplications below which a second core gains nothing (measured at 6 million: 128 -> 91 microseconds)."""
+HOPELESS = 4.0
+"""One product this many times slower with all threads ends the timing at once."""
+_WIDTH = 256
+"""Inner and outer size of the dummy products."""
 
 
 @cache
@@ -38,14 +47,12 @@ def _set_local() -> Callable[[int], int] | None:
 
 
 class ProductThreads:
-    """Chooses between one thread and all by the first mini-batches of each size class. Safe to share between threads.
+    """The choice per size class, the power of two of the multiplications of a product. Threads may share it."""
 
-    A size class is the power of two of the work per product: large products may gain where small ones do not.
-    """
-
-    def __init__(self) -> None:
-        self._rates: dict[int, tuple[list[float], list[float]]] = {}
+    def __init__(self, measure: Callable[[int, int], float] | None = None) -> None:
+        self._measure = measure or seconds_of_product
         self._choice: dict[int, int] = {}
+        self._lock = threading.Lock()
 
     @contextmanager
     def limited(self, multiplications: float, products: int) -> Iterator[None]:
@@ -53,30 +60,48 @@ class ProductThreads:
         import torch
 
         switch = _set_local()
-        if switch is None or torch.get_num_threads() == 1 or not products:
+        if switch is None or not products or torch.get_num_threads() == 1:
             yield
             return
-        size = int(multiplications / products).bit_length()
-        threads = self._threads(size)
-        switch(threads)
-        started = time.perf_counter()
+        switch(self.threads_for(int(multiplications / products)))
         try:
             yield
         finally:
             switch(0)
-            self._learn(size, threads, (time.perf_counter() - started) / multiplications)
 
-    def _threads(self, size: int) -> int:
-        """0 for all threads."""
-        if size in self._choice:
+    def threads_for(self, multiplications: int) -> int:
+        """1, or 0 for all threads."""
+        if multiplications < SMALLEST:
+            return 1
+        size = multiplications.bit_length()
+        with self._lock:
+            if size not in self._choice:
+                self._choice[size] = self._choose(1 << (size - 1))
             return self._choice[size]
-        one, every = self._rates.setdefault(size, ([], []))
-        return 1 if len(one) <= len(every) else 0
 
-    def _learn(self, size: int, threads: int, rate: float) -> None:
-        if size in self._choice:
-            return
-        one, every = self._rates[size]
-        (one if threads else every).append(rate)
-        if len(one) > PROBES and len(every) > PROBES:  # the first of each is warm-up
-            self._choice[size] = 1 if statistics.median(one[1:]) <= statistics.median(every[1:]) else 0
+    def _choose(self, multiplications: int) -> int:
+        self._measure(multiplications, 1)  # pages and caches
+        one, every = [], []
+        for _ in range(PROBES):
+            one.append(self._measure(multiplications, 1))
+            every.append(self._measure(multiplications, 0))
+            if every[-1] > HOPELESS * min(one):
+                return 1
+        return 1 if statistics.median(one) <= statistics.median(every) else 0
+
+
+def seconds_of_product(multiplications: int, threads: int) -> float:
+    """Time of one product of dummy data with so many multiplications, with 1 thread or all (0)."""
+    import torch
+
+    switch = _set_local()
+    rows = max(multiplications // _WIDTH**2, 1)
+    left, right, result = torch.zeros(rows, _WIDTH), torch.zeros(_WIDTH, _WIDTH), torch.empty(rows, _WIDTH)
+    if switch is not None:
+        switch(threads)
+    started = time.perf_counter()
+    torch.mm(left, right, out=result)
+    elapsed = time.perf_counter() - started
+    if switch is not None:
+        switch(0)
+    return elapsed
