@@ -84,6 +84,17 @@ class ModelFile:
         instances = self._call("load", lambda: iter(self.module.load(*map(str, paths), **kwargs)))
         return itertools.islice(_guarded(instances, self.path.name), limit)
 
+    def vertex_instance(self, config: Config) -> Callable[[Any], Any]:
+        """The function that turns an instance into arrays. Raises ModelError when the file offers none."""
+        convert = getattr(self.module, "vertex_instance", None)
+        if not callable(convert):
+            raise ModelError(
+                f"{self.path}: expected a function 'vertex_instance' for the vertex front end, got none; see "
+                "docs/vertex-functions.md, or record forward instead"
+            )
+        kwargs = _accepted(convert, config)
+        return lambda instance: self._call("vertex_instance", lambda: convert(instance, **kwargs))
+
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         return _guard(f"{self.path.name}: {what}", function)
 

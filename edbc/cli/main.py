@@ -161,6 +161,13 @@ def compile(**options: Any) -> None:
     default=None,
     help="What executes batches: torch call by call, or native code (default: native code on a CPU).",
 )
+@click.option(
+    "--front-end",
+    type=click.Choice(["record", "vertex"]),
+    default="record",
+    show_default=True,
+    help="How graphs are made: by recording forward, or by joining instances as arrays (models with vertex functions).",
+)
 @_format
 @_quiet
 @one_line_errors

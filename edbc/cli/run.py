@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def run_run(
     output_format: str,
     quiet: bool,
     trace: str | None = None,
+    front_end: str = "record",
 ) -> None:
     """Load, bind, execute, report."""
     from edbc.plan.reader import read_plan
@@ -64,6 +65,8 @@ def run_run(
     )
     stats = Stats()
     session = _Run(net, stats, verify, output, ProgressLine(quiet))
+    if front_end == "vertex":
+        session.as_vertices = file.vertex_instance(config)
     if trace is not None:
         from edbc.report.timeline import Timeline
 
@@ -135,18 +138,20 @@ class _Run:
         self.file = OutputFile() if output is not None else None
         self.warm_up_seconds = 0.0
         self.timeline: Any = None
+        self.as_vertices: Callable[[Any], Any] | None = None
 
     def run(self, instances: Iterable[Any], batch_size: int) -> None:
         """Every mini-batch in order. The first runs once before the clock starts: it loads and compiles kernels."""
         for number, batch in enumerate(_batches(instances, batch_size)):
+            given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
             if number == 0:
                 started = time.perf_counter()
-                self.net(batch)
+                self.net(given)
                 self.warm_up_seconds = time.perf_counter() - started
             if self.timeline is not None:
-                results = self.timeline.run(self.net, batch, self.stats)
+                results = self.timeline.run(self.net, given, self.stats)
             else:
-                results, _ = self.net.run(batch, self.stats)
+                results, _ = self.net.run(given, self.stats)
             if self.file is not None:
                 for result in results:
                     self.file.add(result)
@@ -158,6 +163,8 @@ class _Run:
         eager = self.eager.run(batch)  # type: ignore[union-attr]
         self.eager_seconds += time.perf_counter() - started
         reference = self.eager.reference(batch)  # type: ignore[union-attr]
+        if self.as_vertices is not None:
+            results = [{name: list(rows) for name, rows in result.items()} for result in results]
         for ours, theirs, exact in zip(results, eager, reference, strict=True):
             self.parity.add(ours, theirs, exact)  # type: ignore[union-attr]
 
