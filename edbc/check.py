@@ -32,6 +32,8 @@ class Finding:
     status: str
     text: str
     fails: bool
+    against: str = ""
+    """The commit that it was found against, if any; then compiling again is no remedy."""
 
 
 @dataclass
@@ -119,7 +121,8 @@ def _check_against(outcome: Outcome, revision: str, accept_regression: bool) -> 
     if before.model.config != now.model.config:
         outcome.notes.append(f"the config is not the one of {revision}")
     for finding in _compare_limits(before, now, outcome.metrics, revision):
-        outcome.findings.append(replace(finding, fails=finding.fails and not accept_regression))
+        fails = finding.fails and not accept_regression
+        outcome.findings.append(replace(finding, fails=fails, against=revision))
 
 
 def _compare_limits(before: Plan, now: Plan, metrics: dict[str, int | float], revision: str) -> Iterator[Finding]:

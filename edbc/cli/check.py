@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import click
 
 from edbc.check import Outcome, check_plan, find_plans
-from edbc.cli.console import ProgressLine, paint, print_json
+from edbc.cli.console import ProgressLine, is_live_terminal, paint, print_json
 
 
 def run_check(
@@ -22,7 +23,7 @@ def run_check(
 ) -> None:
     """Check every plan; exit with the worst plan's code."""
     found = find_plans(plans)
-    progress = ProgressLine(quiet or output_format == "json")
+    progress = ProgressLine(quiet or not is_live_terminal())  # elsewhere the line of each plan tells how far it is
     outcomes, codes = [], {0}
     for number, path in enumerate(found):
         progress("check", number, len(found), {"name": path.name})
@@ -63,8 +64,11 @@ def _print(outcome: Outcome) -> None:
         click.echo(f"     {finding.status.upper()}: {finding.text}{'' if finding.fails else ' (does not fail)'}")
     for note in outcome.notes:
         click.echo(f"     note: {note}")
-    if not outcome.passed and outcome.error is None:
+    failing = [finding for finding in outcome.findings if finding.fails]
+    if any(not finding.against for finding in failing):
         click.echo(f"     to renew the plan: edbc check --update --accept-regression {outcome.path}")
+    elif failing:
+        click.echo(f"     to accept it: edbc check --against {failing[0].against} --accept-regression {outcome.path}")
 
 
 def _update(outcome: Outcome, accept_regression: bool) -> bool:
@@ -89,7 +93,7 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
         "passed": outcome.passed,
         "exit_code": outcome.exit_code,
         "metrics": outcome.metrics,
-        "findings": [{"what": f.what, "status": f.status, "text": f.text, "fails": f.fails} for f in outcome.findings],
+        "findings": [asdict(finding) for finding in outcome.findings],
         "notes": outcome.notes,
         "error": None if outcome.error is None else {"kind": outcome.error.kind, "message": str(outcome.error)},
     }

@@ -97,7 +97,7 @@ def is_verbose() -> bool:
     return context is not None and bool(context.meta.get(VERBOSE))
 
 
-def _is_live_terminal() -> bool:
+def is_live_terminal() -> bool:
     """True when stderr is a terminal that somebody watches: continuous integration and dumb terminals get lines."""
     return sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
@@ -111,7 +111,7 @@ class ProgressLine:
     def __init__(self, quiet: bool = False):
         self.quiet = quiet
         self.is_verbose = is_verbose()
-        self.is_live = _is_live_terminal() and not self.is_verbose
+        self.is_live = is_live_terminal() and not self.is_verbose
         self.stage = ""
         self.last_tenth = -1
         self.started = time.monotonic()

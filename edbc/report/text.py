@@ -130,7 +130,7 @@ def _comparison(e: Explanation, width: int) -> Iterator[str]:
 def _states(e: Explanation, width: int) -> Iterator[str]:
     policy = e.plan.policy
     if not e.states:
-        yield f"POLICY: the fixed rule {policy.kind}"
+        yield from _wrapped(f"POLICY: the fixed rule {policy.kind} chooses every batch", width)
         return
     known = count(len(e.states), "state")
     yield from _wrapped(
