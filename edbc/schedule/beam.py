@@ -4,7 +4,7 @@ Every kept walk advances by one batch per round. A candidate, a walk and a ready
 what remains after it, which is known without running it: one less than before when the type is productive (engine.py,
 3). Walks that have executed the same nodes are kept once. Many candidates tie; they are taken in the order of a hash of
 the executed nodes, as good as random and the same on every machine. (Ranking ties by the number of executed nodes keeps
-near copies of one walk: 250 batches instead of 241 on 32 lattices at width 64.)
+near copies of one walk: 250 batches instead of 242 on 32 lattices at width 64.)
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ SEPARATOR = {"sort": "<", "rank": ">"}
 BITS = 8
 """A word of an encoding with letters is `type * BITS + bits`."""
 PHASES = 8
-FALLBACK = {"rank": "critical"}
-"""Rule for unseen states that costs no more than the encoding itself; `chains` for the others."""
+FALLBACK = {"critical": "critical", "rank": "critical"}
+"""Rule for unseen states: the best one for encodings that know chains anyway; `chains`, cheaper, for the others."""
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ def train(
     policy = Policy("fsm", encoding, fallback, trainer.table_of(trainer.refine(actions, generator)))
     policy = cover(policy, graphs)
     unseen = unseen_share(policy, validation)
-    policy = cover(policy, validation)
+    policy = prune(cover(policy, validation), [*graphs, *validation])
     record = {
         "encoding": encoding,
         "seed": seed,
@@ -219,6 +219,22 @@ def cover(policy: Policy, graphs: Sequence[Graph]) -> Policy:
         adopt(dag, encoding_code(policy), table, actions, RULES.index(policy.rule), cheap_types(graph))
     states = _states(table, actions, range(int(table.used[0])))
     return Policy(policy.kind, policy.encoding, policy.fallback, states)
+
+
+def prune(policy: Policy, graphs: Sequence[Graph]) -> Policy:
+    """The policy without the states that it does not reach on `graphs`.
+
+    There are some when `cover` has fixed one action for a state in which the fallback would now and then take another.
+    """
+    from edbc.schedule.walk import walk
+
+    states = list(policy.table)
+    reached: set[int] = set()
+    for graph in graphs:
+        dag, rule = analysed(graph, policy), RULES.index(policy.rule)
+        reached |= set(walk(dag, encoding_code(policy), *policy.compiled, rule, cheap_types(graph))[3].tolist())
+    table = {states[row]: policy.table[states[row]] for row in sorted(reached) if row >= 0}
+    return Policy(policy.kind, policy.encoding, policy.fallback, table)
 
 
 def unseen_share(policy: Policy, graphs: Sequence[Graph]) -> float:

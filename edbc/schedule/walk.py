@@ -18,7 +18,7 @@ def walk(
 ) -> tuple[Ints, Ints, Ints, Ints, int]:
     """Batch types, batch bounds, nodes, per batch the table's row or -1, and the lower bound, of a policy's schedule.
 
-    The bound is 0 where neither encoding nor rule needs it.
+    The bound is 0 where the encoding does not need it.
 
     `encoding` < 0: the rule chooses every batch. Else the table does, and the rule where it has no such state (or one
     whose action is not ready, which no table that policy.py has checked contains).
@@ -28,10 +28,9 @@ def walk(
     restart(dag, frontier)
     batch_type, batch_ptr, nodes = np.empty(n, np.int32), np.zeros(n + 1, np.int32), np.empty(n, np.int32)
     rows = np.full(n, -1, np.int32)
-    described = encoding >= CRITICAL or rule >= CHAINS
     done, count, bound = 0, 0, 0
     while done < n:
-        if described:
+        if encoding >= CRITICAL:
             describe(frontier, scratch)
             if done == 0:
                 bound = scratch.top.sum()
@@ -42,6 +41,8 @@ def walk(
             if row >= 0 and frontier.head[actions[row]] < frontier.tail[actions[row]]:
                 action, rows[count] = actions[row], row
         if action < 0:
+            if rule >= CHAINS and encoding < CRITICAL:
+                describe(frontier, scratch)
             action = choose(dag, frontier, scratch, rule, cheap)
         low, high = frontier.head[action], frontier.tail[action]
         nodes[done : done + high - low] = frontier.ready[low:high]
