@@ -1,0 +1,81 @@
+"""Every committed plan computes what its model computes: batched equals eager at batch sizes 1, 8 and 32.
+
+Plans are bound at hidden size 16, so the tests also show that one plan serves other sizes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edbc.modelfile import import_model_file
+from edbc.parity import Eager, Parity
+from edbc.plan.reader import read_plan
+from edbc.runtime.session import Net, Stats
+
+PLANS = sorted((Path(__file__).parents[2] / "plans").glob("*.yaml"))
+INPUTS = {
+    "bilstm_tagger": ["wikiner_tags/first1200.txt"],
+    "bilstm_tagger_char": ["wikiner_tags/first1200.txt"],
+    "lstm_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
+    "tree_lstm": ["sst_trees/dev.txt"],
+    "tree_gru": ["sst_trees/dev.txt"],
+    "mv_rnn": ["sst_trees/dev.txt"],
+    "tree_lstm_2type": ["sst_trees/dev.txt"],
+    "lattice_lstm": ["zh_lattice_edbatch/dev.txt"],
+    "lattice_gru": ["zh_lattice_edbatch/dev.txt"],
+    "child_sum_tree_lstm": ["gum_const_trees/gum-const-train.txt"],
+}
+
+
+def bound(plan_path: Path) -> tuple[Any, dict[str, Any], Net]:
+    """Model file, config and net of a plan, at hidden size 16 and a small vocabulary."""
+    plan = read_plan(plan_path)
+    file = import_model_file(plan_path.parent / plan.model.path)
+    small = {"hidden_size": 16, "vocab_size": 256}
+    config = file.config({**plan.model.config, **{k: v for k, v in small.items() if k in plan.model.config}})
+    return file, config, Net(plan, file.build(config, plan.model.seed))
+
+
+def assert_parity(net: Net, instances: list[Any], batch_size: int) -> Stats:
+    """Batched outputs meet the parity rule; returns what was counted."""
+    eager, parity, stats = Eager(net.model), Parity(), Stats()
+    for at in range(0, len(instances), batch_size):
+        batch = instances[at : at + batch_size]
+        ours, _ = net.run(batch, stats)
+        for a, b, c in zip(ours, eager.run(batch), eager.reference(batch), strict=True):
+            parity.add(a, b, c)
+    parity.require()
+    return stats
+
+
+def test_every_model_has_a_plan(repository: Path) -> None:
+    """plans/ holds one plan per model of the zoo, and nothing else."""
+    models = {path.stem for path in (repository / "models").glob("*.py") if not path.name.startswith("_")}
+
+    assert {path.stem for path in PLANS} == models
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)
+def test_made_up_instances(plan: Path) -> None:
+    """On fresh made-up instances batched equals eager at batch sizes 1, 8 and 32, and no type is unseen."""
+    file, config, net = bound(plan)
+    heavy = plan.stem in ("dag_gru", "tree_fc", "neural_module_network")
+    instances = file.sample(8 if heavy else 32, 5, config)
+    for batch_size, count in ((1, 2), (8, 8), (32, 32)):
+        stats = assert_parity(net, instances[:count], batch_size)
+
+        assert not stats.unseen_types
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_real_instances(name: str, data_dir: Path, repository: Path) -> None:
+    """On the first 32 real instances batched equals eager."""
+    file, config, net = bound(repository / "plans" / f"{name}.yaml")
+    paths = [data_dir / path for path in INPUTS[name]]
+    if not all(map(os.path.isfile, paths)):
+        pytest.skip(f"no {paths[0]}")
+    assert_parity(net, list(file.load(paths, config, 32)), 32)
