@@ -11,7 +11,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -56,6 +56,11 @@ class Result:
     def __init__(self, index: int):
         self.index = index
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Result and self.index == other.index
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 def capture(shadow: nn.Module, recorder: Recorder, instances: Iterable[Any]) -> Capture:
     """Run `forward` for each instance on a recording shadow and build the graph of the mini-batch.
@@ -71,15 +76,20 @@ def build(recording: Recording, fuse_sums: bool = True) -> Capture:
 
     Without `fuse_sums` nodes are exactly what was recorded, an addition each (cells are read so).
     """
+    return build_collected(recording, collect_results(recording.results), fuse_sums)
+
+
+def build_collected(recording: Recording, collected: Collected, fuse_sums: bool = True) -> Capture:
+    """The Capture of a recording whose results have been collected (which may record more: whole parameters, rows)."""
     table = recording.table
-    result_refs, result_slots, results = collect_results(recording.results)  # may record: whole parameters, rows
+    result_refs, result_slots, results = collected
     entries = np.asarray(recording.entries, np.int64)
     of_entry = table.arrays()
     num_operands, num_outputs = of_entry.num_operands[entries], of_entry.num_outputs[entries]
     ptr = _offsets(num_operands)
     value_base = _offsets(num_outputs)
-    refs = _local(np.asarray(recording.refs, np.int64), recording, int(value_base[-1]), ptr)
-    result_refs = _local(result_refs, recording, int(value_base[-1]), None)
+    refs = local_refs(recording, recording.refs, int(value_base[-1]), ptr)
+    result_refs = local_refs(recording, result_refs, int(value_base[-1]))
     if recording.aborted != (0, 0):
         entries, refs, result_refs = _without_aborted(recording, entries, refs, result_refs, ptr, value_base)
         num_operands, num_outputs = of_entry.num_operands[entries], of_entry.num_outputs[entries]
@@ -103,8 +113,12 @@ def build(recording: Recording, fuse_sums: bool = True) -> Capture:
                    result_node, result_output, result_slots, results)  # fmt: skip
 
 
-def _local(refs: Ints, recording: Recording, num_values: int, ptr: Ints | None) -> Ints:
-    """Refs counted from the start of the mini-batch. Raises UnsupportedError for one that is not of this mini-batch."""
+def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int, ptr: Ints | None = None) -> Ints:
+    """Refs counted from the start of the mini-batch. Raises UnsupportedError for one that is not of this mini-batch.
+
+    `ptr` says which node each operand belongs to; without it the refs are results.
+    """
+    refs = np.asarray(refs, np.int64)
     internal = refs >= 0
     local = np.where(internal, refs - recording.first_value, refs + recording.first_external)
     foreign = np.where(internal, (local < 0) | (local >= num_values),
@@ -215,7 +229,15 @@ def _retype_merged(table: TypeTable, entries: Ints, kept: Ints, leader: Ints, fi
     new_type[merged] = np.asarray(types)[kind_of.reshape(-1)]
 
 
-def collect_results(nests: Sequence[Any]) -> tuple[Ints, list[Slot], list[Any]]:
+class Collected(NamedTuple):
+    """Values in what instances returned: refs, slots, and the nests with a Result in each value's place."""
+
+    refs: Ints
+    slots: list[Slot]
+    nests: list[Any]
+
+
+def collect_results(nests: Sequence[Any]) -> Collected:
     """Values in what the instances returned, in order, and the nests with a Result in each place."""
     refs: list[int] = []
     slots: list[Slot] = []
@@ -239,7 +261,23 @@ def collect_results(nests: Sequence[Any]) -> tuple[Ints, list[Slot], list[Any]]:
         return _walk_other(item, walk)
 
     results = [walk(item) for item in nests]
-    return np.asarray(refs, np.int64), slots, results
+    return Collected(np.asarray(refs, np.int64), slots, results)
+
+
+def shifted_results(nest: Any, offset: int) -> Any:
+    """The nest with every Result moved by `offset`."""
+
+    def walk(item: Any) -> Any:
+        kind = type(item)
+        if kind is Result:
+            return Result(item.index + offset)
+        if kind is list or kind is tuple:
+            return kind([walk(x) for x in item])
+        if kind is dict:
+            return {key: walk(value) for key, value in item.items()}
+        return _walk_other(item, walk)
+
+    return walk(nest)
 
 
 def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:

@@ -26,7 +26,6 @@ from edbc.trace.values import refuse
 
 def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
     """Run `forward` for each instance; see `trace.build.capture`."""
-    recorder.tracer.require_unchanged()
     recorder.begin()
     if recorder.needs_deep_stack:
         return run_on_large_stack(lambda: _record(shadow, recorder, instances))
@@ -53,6 +52,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
         ends.append(len(recorder.entries))
     if not torch.equal(random_state, torch.default_generator.get_state()):
         _refuse_random(forward, instances)
+    recorder.tracer.require_unchanged()
     return recorder.finish(results, ends, aborted)
 
 

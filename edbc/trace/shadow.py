@@ -82,6 +82,7 @@ class ModelView(CellTracer):
         self._traces: dict[Operation, CellTrace] = {}
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]
+        self._assigned: set[tuple[str, str]] = set()
 
     @property
     def boundary(self) -> CodeType:  # type: ignore[override]
@@ -91,13 +92,17 @@ class ModelView(CellTracer):
     def require_unchanged(self) -> None:
         """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.
 
-        Values of parameters may change, and tensors be replaced by others of their class; what an attribute's own
-        insides do (items of a list) is not seen.
+        Values of parameters may change, and tensors be replaced by others of their class; attributes that forward itself
+        assigns may (eager execution does so on the model), and what an attribute's own insides do (items of a list) is
+        not seen.
         """
         for (path, module), before in zip(self._modules, self._state, strict=True):
             now = _state(module)
-            if now != before:
-                changed = next((k for k in {**before, **now} if now.get(k) != before.get(k)), "")
+            if now == before:
+                continue
+            for changed in before:
+                if now.get(changed) == before[changed] or (path, changed) in self._assigned:
+                    continue
                 raise StaleError(
                     f"attribute {f'{path}.{changed}' if path else changed!r} of the model changed after it was bound; "
                     "bind the model again"
@@ -128,8 +133,9 @@ class ModelView(CellTracer):
                 f"{type(module).__name__}: expected a model that copy.deepcopy can copy, got {type(error).__name__}: "
                 f"{error}; keep locks, files and generators out of its attributes"
             ) from error
-        for part in shadow.modules():
-            _guard_tensors(part)
+        own_path = next(path for path, original in self._modules if original is module)
+        for path, part in shadow.named_modules():
+            _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned)
         return shadow
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
@@ -209,8 +215,8 @@ def _state(module: nn.Module) -> dict[str, Any]:
     return state
 
 
-def _guard_tensors(module: nn.Module) -> None:
-    """Make a shadow refuse to give a parameter or buffer another tensor."""
+def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, str]]) -> None:
+    """Make a shadow refuse to give a parameter or buffer another tensor, and note what else forward assigns."""
     kind = type(module)
     tensors = frozenset((*module._parameters, *module._buffers))
 
@@ -218,10 +224,11 @@ def _guard_tensors(module: nn.Module) -> None:
         if name in tensors:
             refuse(f"forward assigned to {name!r}, a parameter or buffer of the model",
                    "keep state that changes in the instance, or return it")  # fmt: skip
+        if not name.startswith("_"):
+            assigned.add((path, name))
         kind.__setattr__(self, name, value)
 
-    if tensors:
-        module.__class__ = type(kind.__name__, (kind,), {"__setattr__": set_attribute, "__module__": kind.__module__})
+    module.__class__ = type(kind.__name__, (kind,), {"__setattr__": set_attribute, "__module__": kind.__module__})
 
 
 def recording_shadow(view: ModelView, table: TypeTable) -> tuple[nn.Module, Recorder]:

@@ -306,3 +306,18 @@ def test_unbounded_constants_are_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="different constants"):
         graph_of(seeded(Base, forward), [None])
+
+
+def test_attributes_that_forward_assigns_may_change() -> None:
+    """State that forward puts on the model anew each time is no change of the model, whoever runs it."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        net.words = ids
+        net.trail = []
+        net.trail.append(state(net))
+        return net.out(net.trail[0] + net.table.weight[net.words[0]])
+
+    model: Any = seeded(Base, forward)
+    model.trail = None
+
+    require_parity(model, [[1], [2], [3]], sizes=(1, 3))

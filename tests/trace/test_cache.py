@@ -1,0 +1,130 @@
+"""The cache of structures: equal graphs, checked promises."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers import model_file, seeded
+from test_structures import Base
+
+from edbc.errors import ModelError
+from edbc.trace.build import Capture, capture
+from edbc.trace.cache import CHECK_EVERY, StructureCache, structure_cache
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
+
+
+def forward(net: Any, instance: dict[str, Any]) -> Any:
+    """Look-ups, a constant of the instance, a whole parameter, sums and a nest of results."""
+    states = [net.join(net.table.weight[w], instance["x"]) for w in instance["ids"]]
+    return {"out": net.out(net.join(sum(states), net.start)), "states": states, "count": len(states)}
+
+
+def instances(count: int) -> list[dict[str, Any]]:
+    return [
+        {"ids": [(i + j) % 20 for j in range(1 + i % 4)], "x": torch.full((6,), float(i % 7))} for i in range(count)
+    ]
+
+
+def whole_key(instance: dict[str, Any]) -> Hashable:
+    return tuple(instance["ids"]), float(instance["x"][0])
+
+
+def shape_key(instance: dict[str, Any]) -> Hashable:
+    return len(instance["ids"])
+
+
+def externals(instance: dict[str, Any]) -> list[Any]:
+    first, *rest = instance["ids"]
+    return [first, instance["x"], *rest]
+
+
+def recording() -> Any:
+    return recording_shadow(ModelView(seeded(Base, forward)), TypeTable())
+
+
+def described(capture: Capture) -> Any:
+    """All that a capture says, comparable: externals by what they stand for, one by one."""
+    g = capture.graph
+
+    def external(e: int) -> Any:
+        source, index = int(capture.external_source[e]), int(capture.external_index[e])
+        if source in capture.constants:
+            return capture.constants[source][index].tolist()
+        return capture.sources[source], index
+
+    operands = [external(-1 - u) if u < 0 else u for u in g.operands.tolist()]
+    return (
+        g.node_type.tolist(),
+        operands,
+        g.operand_output.tolist(),
+        capture.result_node.tolist(),
+        str(capture.result_slots),
+    )
+
+
+@pytest.mark.parametrize(("key", "given"), [(whole_key, None), (shape_key, externals)])
+def test_cached_captures_equal_fresh_ones(key: Any, given: Any) -> None:
+    """Hits give the graph, the externals and the results that running forward gives."""
+    shadow, recorder = recording()
+    cache = StructureCache(key, given, verify=True)
+
+    for batch in (instances(8), instances(30)[5:], []):
+        cached, fresh = cache.capture(shadow, recorder, batch), capture(shadow, recorder, batch)
+        assert described(cached) == described(fresh)
+        assert cached.results == fresh.results
+
+    assert cache.hits + cache.misses == 33
+    assert cache.misses == len({key(i) for i in instances(30)})
+    assert cache.checked == cache.hits > 0
+    assert cache.hit_rate == cache.hits / 33
+
+
+@pytest.mark.parametrize(("key", "given", "message"), [
+    (shape_key, None, "look-up indices and constants too"),
+    (lambda _: 0, externals, "expected 2 externals, got 3"),
+    (shape_key, lambda i: [*i["ids"], i["x"]][::-1] if len(i["ids"]) == 1 else externals(i), "externals all look-ups"),
+])  # fmt: skip
+def test_a_broken_promise_is_told(key: Any, given: Any, message: str) -> None:
+    """A key that covers too little, and externals in another order, do not pass in silence."""
+    shadow, recorder = recording()
+    cache = StructureCache(key, given, verify=True)
+
+    with pytest.raises((ModelError, TypeError, ValueError), match=f"{message}|element"):
+        cache.capture(shadow, recorder, instances(16))
+
+
+def test_one_hit_in_a_hundred_is_checked() -> None:
+    """Without verifying, every hundredth hit is captured again."""
+    shadow, recorder = recording()
+    cache = StructureCache(whole_key)
+
+    for _ in range(6):
+        cache.capture(shadow, recorder, instances(40))
+
+    assert cache.checked == cache.hits // CHECK_EVERY >= 2
+
+
+def test_memory_between_instances_is_refused() -> None:
+    """A state of another instance cannot be part of a repeated structure."""
+    kept: list[Any] = []
+
+    def remembers(net: Any, instance: Any) -> Any:
+        kept.append(net.join(net.start, net.start))
+        return net.out(kept[0])
+
+    shadow, recorder = recording_shadow(ModelView(seeded(Base, remembers)), TypeTable())
+
+    with pytest.raises(Exception, match="earlier"):
+        StructureCache(lambda i: i).capture(shadow, recorder, [1, 2])
+
+
+def test_there_is_no_cache_without_a_key() -> None:
+    """A model file without structure_key has none; one with it has."""
+    assert structure_cache(model_file("tree_lstm")) is None or hasattr(model_file("tree_lstm"), "structure_key")
+    assert structure_cache(SimpleNamespace()) is None  # type: ignore[arg-type]
+    assert structure_cache(SimpleNamespace(structure_key=len)) is not None  # type: ignore[arg-type]
