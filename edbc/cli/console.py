@@ -82,6 +82,8 @@ def parse_settings(_context: click.Context, _parameter: click.Parameter, values:
     return settings
 
 
+SHORTEST_BAR, LONGEST_BAR = 8, 24
+"""Characters of a progress bar; a terminal without room for the shortest has none."""
 VERBOSE = "edbc.verbose"
 """Key of click's context under which `--verbose` is remembered."""
 
@@ -145,10 +147,10 @@ class ProgressLine:
             parts.append(f"{elapsed * (total - done) / done:.0f} s left")
         if total > 20:
             parts.append(f"{done}/{total} trials")
-        room = width - len("  ".join(parts)) - 4
-        if room >= BAR:
-            filled = BAR * done // max(total, 1)
-            parts.insert(1, "[" + "#" * filled + "." * (BAR - filled) + "]")
+        bar = min(LONGEST_BAR, width - len("  ".join(parts)) - len("  []"))
+        if bar >= SHORTEST_BAR:
+            filled = bar * done // max(total, 1)
+            parts.insert(1, "[" + "#" * filled + "." * (bar - filled) + "]")
         return "  ".join(parts)
 
     def finish(self) -> None:
@@ -157,6 +159,3 @@ class ProgressLine:
             click.echo("", err=True)
         self.stage = ""
 
-
-BAR = 20
-"""Characters of the bar."""
