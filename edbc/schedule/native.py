@@ -20,8 +20,10 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def native(function: Callable[..., Any]) -> Any:
-    """Compile on the first call, or load from the cache."""
+    """Compile on the first call, or load from the cache; the plain function under NUMBA_DISABLE_JIT=1."""
     dispatcher = njit(cache=True)(function)
+    if dispatcher is function:
+        return function
     drop_stale(Path(str(dispatcher.stats.cache_path)))
     return dispatcher
 
