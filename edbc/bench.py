@@ -232,12 +232,20 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
         spread=_spread([s.total for s in samples]),
         seconds={part: statistics.median(getattr(s, part) for s in samples) for part in parts},
         batches=statistics.median(s.batches for s in samples),
-        gemm_floor_ratio=_median(s.execution / s.floor for s in samples) if has_products else None,
-        own_products_ratio=_median(s.execution / s.own for s in samples) if has_products else None,
+        gemm_floor_ratio=_ratio(contestant, "floor") if has_products else None,
+        own_products_ratio=_ratio(contestant, "own") if has_products else None,
         eager_ratio=_median(s.eager / s.total if s.eager is not None else None for s in samples),
         peak_bytes=contestant.peak_bytes,
         cell_output_bytes=contestant.cell_output_bytes,
     )  # fmt: skip
+
+
+def _ratio(contestant: _Contestant, below: str) -> float:
+    """Execution over a floor: the least of each over the rounds, mini-batch by mini-batch, then the median. Both are short,
+    and what disturbs them only adds time."""
+    count = len(contestant.batches)
+    of_batch = [contestant.samples[number::count] for number in range(count)]
+    return statistics.median(min(s.execution for s in x) / min(getattr(s, below) for s in x) for x in of_batch)
 
 
 def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Setting) -> Row:

@@ -46,14 +46,14 @@ def run_bench(
     rows: list[Row] = []
     combinations = list(itertools.product(_sizes(batch_sizes), _configs(settings)))
     if output_format == "text":
-        click.echo(_HEADER)
+        click.echo(HEADER)
     for batch_size, config in combinations:
         setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend)
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
         rows += measured
         if output_format == "text":
             for row in measured:
-                click.echo(_line(row))
+                click.echo(line_of(row))
     if output_format == "json":
         print_json({"rows": [row.as_json() for row in rows]})
 
@@ -74,13 +74,14 @@ def _configs(settings: dict[str, str]) -> list[dict[str, str]]:
     return [dict(chosen) for chosen in itertools.product(*choices)]
 
 
-_HEADER = (
+HEADER = (
     f"{'plan':20} {'policy':10} {'front':6} {'backend':9} {'batch':>5} {'hidden':>6} {'inst/s':>9} {'spread':>6} {'constr':>8} {'sched':>8} "
     f"{'exec ms':>8} {'batches':>7} {'floor':>6} {'own':>6} {'eager':>6} {'peak MB':>8}"
 )
 
 
-def _line(row: Any) -> str:
+def line_of(row: Any) -> str:
+    """One row of the table."""
     seconds = {name: 1e3 * value for name, value in row.seconds.items()}
     return (
         f"{row.name:20} {row.policy:10} {row.front_end:6} {row.backend:9} {row.batch_size:5} {row.hidden_size or '-':>6} "

@@ -20,7 +20,7 @@ from edbc.cells.program import Program
 from edbc.graph import NodeType
 from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Segment
-from edbc.runtime.encode import encodable
+from edbc.runtime.encode import encode
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.reduction import ReductionKernel
@@ -104,7 +104,10 @@ class CpuBackend:
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
                        device: torch.device) -> NativeKernel | ProgramKernel:  # fmt: skip
         """See Backend."""
-        return NativeKernel(program, view) if encodable(program) else ProgramKernel(program, view, dtype, device)
+        encoded = encode(program)
+        if encoded is None:
+            return ProgramKernel(program, view, dtype, device)
+        return NativeKernel(program, encoded, view)
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """See Backend."""

@@ -18,11 +18,14 @@ result that is an output is written where it belongs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from edbc.cells.program import Call, Copy, Map, Product, Program, Span, Step
-from edbc.trace.table import SharedRef
+import torch
+
+from edbc.cells.program import Call, Copy, Map, Product, Program, Span
+from edbc.trace.table import Hole, SharedRef
 
 WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
 GATHER, PRODUCT, PASS = 0, 1, 2
@@ -67,7 +70,8 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Instruction:
-    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`."""
+    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`. The third source of a
+    `matmul` is not a place but (rows, inner size), and `size` its columns."""
 
     op: str
     size: int
@@ -88,15 +92,62 @@ class Encoded:
     num_operands: int
     num_outputs: int
 
+    def parameters(self) -> list[SharedRef]:
+        """Parameters that instructions read whole."""
+        passes = [phase for phase in self.phases if isinstance(phase, tuple)]
+        sources = [source for phase in passes for instruction in phase for source in instruction.sources]
+        return [s.value for s in sources if isinstance(s, Constant) and isinstance(s.value, SharedRef)]
 
-def encodable(program: Program) -> bool:
-    """True when every step is in the native operation table and the element type is a native one."""
-    return program.dtype in ("f32", "f64") and not any(isinstance(step, Call) for step in program.steps)
+
+def encode(program: Program) -> Encoded | None:
+    """See the module's docstring; None when a step is not in the native operation table."""
+    if program.dtype not in ("f32", "f64"):
+        return None
+    steps = [_row_product(step) if isinstance(step, Call) else step for step in program.steps]
+    known = [step for step in steps if step is not None]
+    return _Encoding(program, known).encoded() if len(known) == len(steps) else None
 
 
-def encode(program: Program) -> Encoded:
-    """See the module's docstring. The program must be `encodable`."""
-    return _Encoding(program).encoded()
+@dataclass(frozen=True)
+class RowProduct:
+    """`result = a @ b` for every row on its own: matrices (m, k) and (k, n), of the row or shared by all."""
+
+    a: Span | SharedRef
+    b: Span | SharedRef
+    result: Span
+    m: int
+    k: int
+    n: int
+
+
+_Step = Product | Map | Copy | RowProduct
+_MATMUL = (torch.matmul, torch.mm, torch.mv, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.mv)
+
+
+def _row_product(step: Call) -> RowProduct | None:
+    """A call of torch's matrix product on whole variables or parameters as a step of its own."""
+    (args, kwargs), op = step.op.template, step.op
+    if op.call not in _MATMUL or kwargs or len(args) != 2 or any(source.views for source in op.sources):
+        return None
+    places: list[Span | SharedRef] = []
+    shapes: list[tuple[int, ...] | None] = []
+    for arg in args:
+        if type(arg) is not Hole and type(arg) is not SharedRef:
+            return None
+        places.append(step.sources[arg.index][0] if isinstance(arg, Hole) else arg)
+        shapes.append(step.sources[arg.index][1].shape if isinstance(arg, Hole) else None)
+    sizes = _product_sizes(shapes[0], shapes[1], op.result.shape)
+    return None if sizes is None else RowProduct(places[0], places[1], step.result, *sizes)
+
+
+def _product_sizes(a: tuple[int, ...] | None, b: tuple[int, ...] | None,
+                   result: tuple[int, ...]) -> tuple[int, int, int] | None:  # fmt: skip
+    """(m, k, n) of a product of a matrix with a matrix or a vector; None stands for a parameter's shape."""
+    if a is not None and len(a) == 2 and (b is None or len(b) in (1, 2)):
+        return a[0], a[1], result[1] if len(result) == 2 else 1
+    if a is None and b is not None and len(b) in (1, 2) and len(result) == len(b):
+        return result[0], b[0], b[1] if len(b) == 2 else 1
+    return None
 
 
 @dataclass
@@ -111,17 +162,18 @@ class _Atom:
 class _Encoding:
     """Steps are in groups: a product alone, or maps and copies that make one pass."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, steps: Sequence[_Step]):
         self.program = program
-        self.atoms = {offset: _Atom(Span(offset, stop - offset)) for offset, stop in _cut(program)}
+        self.steps = steps
+        self.atoms = {offset: _Atom(Span(offset, stop - offset)) for offset, stop in _cut(program, steps)}
         self.groups = self._grouped()
-        self.products = [step for step in program.steps if isinstance(step, Product)]
+        self.products = [step for step in steps if isinstance(step, Product)]
         self.direct = {id(step) for step in self.products if self._is_output(step)}
         self.column_of, self.width = self._workspace_columns()
         self.alias: dict[int, int] = {}
         self.scratch = 0
 
-    def encoded(self) -> Encoded:
+    def encoded(self) -> Encoded | None:
         """Decide where every atom stands, then write the phases."""
         first_output = FIRST_OPERAND + len(self.program.loads)
         for store in self.program.stores:
@@ -130,6 +182,8 @@ class _Encoding:
         self._find_aliases()
         self._find_lifetimes()
         self._place_atoms()
+        if not all(self._is_whole(span) for span in self._matrices()):
+            return None
         phases: list[Phase] = list(self._gathers())
         for group in self.groups:
             if isinstance(group[0], Product):
@@ -142,14 +196,14 @@ class _Encoding:
         kept = tuple(phase for phase in (*phases, late) if phase != ())
         return Encoded(self.width, self.scratch, kept, len(self.program.loads), len(self.program.stores))
 
-    def _grouped(self) -> list[list[Step]]:
+    def _grouped(self) -> list[list[_Step]]:
         """Every product as soon as its source is there, then all maps that are ready, and so on: the fewest passes."""
         done = {atom.span.offset for load in self.program.loads for atom in self._atoms(load.span)}
-        groups: list[list[Step]] = []
-        waiting = list(self.program.steps)
+        groups: list[list[_Step]] = []
+        waiting = list(self.steps)
 
-        def take(products: bool) -> list[Step]:
-            taken: list[Step] = []
+        def take(products: bool) -> list[_Step]:
+            taken: list[_Step] = []
             for step in list(waiting):
                 needed = {atom.span.offset for span in _sources(step) for atom in self._atoms(span)}
                 if isinstance(step, Product) is products and needed <= done:
@@ -201,11 +255,16 @@ class _Encoding:
         return column_of, width
 
     def _find_aliases(self) -> None:
-        for step in self.program.steps:
+        whole = {
+            atom.span.offset
+            for step in self.steps if isinstance(step, RowProduct)
+            for span in _sources(step) for atom in self._atoms(span)
+        }  # fmt: skip
+        for step in self.steps:
             if not isinstance(step, Copy):
                 continue
             for source, result in zip(self._atoms(step.source), self._atoms(step.result), strict=True):
-                if result.span.offset not in self.column_of:
+                if result.span.offset not in self.column_of and result.span.offset not in whole:
                     self.alias[result.span.offset] = source.span.offset
                     self._root(source).outputs += result.outputs
 
@@ -238,6 +297,17 @@ class _Encoding:
                 atom.place = (SCRATCH, self.scratch)
                 self.scratch += atom.span.size
 
+    def _matrices(self) -> Iterator[Span]:
+        """Spans that a RowProduct reads or writes."""
+        for step in self.steps:
+            if isinstance(step, RowProduct):
+                yield from (*_sources(step), step.result)
+
+    def _is_whole(self, span: Span) -> bool:
+        """True when the span's atoms stand one after the other."""
+        places = [(self._place(atom), atom.span.size) for atom in self._atoms(span)]
+        return all((a[0], a[1] + size) == b for ((a, size), (b, _)) in itertools.pairwise(places))
+
     def _place(self, atom: _Atom) -> Place:
         place = self._root(atom).place
         assert place is not None
@@ -262,16 +332,29 @@ class _Encoding:
         target = next((self._place(atom) for atom in self._atoms(step.result)), (WORKSPACE, 0))
         return Multiply(column, target, step.weight, alone[0] if in_place else None)
 
-    def _instructions(self, step: Step) -> Iterator[Instruction]:
+    def _instructions(self, step: _Step) -> Iterator[Instruction]:
         if isinstance(step, Copy):
             moved = [
                 (atom, source) for source, atom in zip(self._atoms(step.source), self._atoms(step.result), strict=True)
                 if atom.span.offset not in self.alias
             ]  # fmt: skip
             yield from _copies([(self._place(source), self._place(atom), atom.span.size) for atom, source in moved])
+        elif isinstance(step, RowProduct):
+            if step.m * step.n:
+                yield self._matrix_instruction(step)
         elif isinstance(step, Map):
             for piece in _merged(self._pieces(step)):
                 yield from _expanded(step.op, piece)
+
+    def _matrix_instruction(self, step: RowProduct) -> Instruction:
+        sizes = {"a": step.m * step.k, "b": step.k * step.n}
+        a, b = (
+            (self._at(part, 0) if part.size else (SCRATCH, 0))
+            if isinstance(part, Span)
+            else Constant(part, 0, sizes[name])
+            for name, part in (("a", step.a), ("b", step.b))
+        )
+        return Instruction("matmul", step.n, self._at(step.result, 0), (a, b, (step.m, step.k)))
 
     def _pieces(self, step: Map) -> Iterator[Instruction]:
         """The map cut at every border of an atom in the result or in a source."""
@@ -301,15 +384,15 @@ class _Encoding:
         yield from _copies(moved)
 
 
-def _cut(program: Program) -> list[tuple[int, int]]:
+def _cut(program: Program, steps: Sequence[_Step]) -> list[tuple[int, int]]:
     """Definition (4): borders of all spans, carried through copies until nothing changes."""
     borders = {0, program.width}
     for part in (*program.loads, *program.stores):
         borders |= {part.span.offset, part.span.stop}
-    for step in program.steps:
+    for step in steps:
         for span in (*_sources(step), step.result):
             borders |= {span.offset, span.stop}
-    copies = [step for step in program.steps if isinstance(step, Copy)]
+    copies = [step for step in steps if isinstance(step, Copy)]
     known = 0
     while len(borders) != known:
         known = len(borders)
@@ -321,10 +404,11 @@ def _cut(program: Program) -> list[tuple[int, int]]:
     return list(zip(ordered, ordered[1:], strict=False))
 
 
-def _sources(step: Step) -> list[Span]:
-    if isinstance(step, Map):
-        return [source for source in step.sources if isinstance(source, Span)]
-    return [span for span, _ in step.sources] if isinstance(step, Call) else [step.source]
+def _sources(step: _Step) -> list[Span]:
+    parts = (
+        (step.a, step.b) if isinstance(step, RowProduct) else step.sources if isinstance(step, Map) else (step.source,)
+    )
+    return [part for part in parts if isinstance(part, Span)]
 
 
 def _overlap(a: Span, b: Span) -> bool:

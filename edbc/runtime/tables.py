@@ -17,11 +17,11 @@ from edbc.runtime.encode import (
     PRODUCT,
     SHARED,
     Constant,
+    Encoded,
     Gather,
     Instruction,
     Multiply,
     Place,
-    encode,
 )
 from edbc.runtime.pool import ALIGNMENT, aligned
 from edbc.runtime.reduction import OPS, ReductionKernel
@@ -37,11 +37,11 @@ _CODE_OF_OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
 class NativeKernel:
     """An encoded program and its weights."""
 
-    def __init__(self, program: Program, view: ModelView):
+    def __init__(self, program: Program, encoded: Encoded, view: ModelView):
         self.program = program
-        self.encoded = encode(program)
+        self.encoded = encoded
         self.dtype = torch_dtype(program.dtype)
-        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"))
+        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), encoded.parameters())
 
     @property
     def stride(self) -> int:
@@ -138,6 +138,10 @@ class _Writer:
         for place in (instruction.target, *instruction.sources):
             slot, offset = self._constant(place, pack, dtype) if isinstance(place, Constant) else _bytes(place, dtype)
             row += [slot, offset]
+        if instruction.op == "matmul":
+            sizes = instruction.sources[2]
+            assert isinstance(sizes, tuple)
+            row[-2:] = sizes
         return row
 
     def _constant(self, constant: Constant, pack: Pack, dtype: torch.dtype) -> Place:

@@ -26,6 +26,7 @@ from edbc.runtime.rowops import OPERATIONS, apply, divide
 
 _ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
+_MATMUL = OPERATIONS.index("matmul")
 _ONE = np.float32(1)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**_flags)
@@ -164,7 +165,16 @@ def _multiply(phase, first, last, bases, strides, frame, width, like):  # type: 
 
 
 @_jit
-def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes, row,
+def _matrix_product(target, a, b, m, k, n, frame, like):  # type: ignore[no-untyped-def]
+    """`target = a @ b` for one row's row-major matrices (m, k) and (k, n); see `_multiply` for `frame`."""
+    at = frame.ctypes.data
+    frame[1], frame[2], frame[3] = n, m, k
+    frame[4], frame[5], frame[6] = n, max(k, 1), n
+    gemm(at, at + 8, at + 16, at + 24, at + 56, b, at + 32, a, at + 40, at + 64, target, at + 48, like)
+
+
+@_jit
+def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes, row, frame,
           like):  # type: ignore[no-untyped-def]  # fmt: skip
     """Instructions begin to end for rows first to last, one row after the other; `row` has the slots' addresses."""
     row[SCRATCH], row[SHARED] = bases[SCRATCH], 0
@@ -176,8 +186,11 @@ def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, t
         for s in range(FIRST_OPERAND + num_operands, FIRST_OPERAND + num_operands + num_outputs):
             row[s] = bases[s] + r * strides[s]
         for i in range(begin, end):
-            apply(code[i, 0], row[code[i, 2]] + code[i, 3], row[code[i, 4]] + code[i, 5], row[code[i, 6]] + code[i, 7],
-                  row[code[i, 8]] + code[i, 9], code[i, 1], like)  # fmt: skip
+            target, a, b = row[code[i, 2]] + code[i, 3], row[code[i, 4]] + code[i, 5], row[code[i, 6]] + code[i, 7]
+            if code[i, 0] == _MATMUL:
+                _matrix_product(target, a, b, code[i, 8], code[i, 9], code[i, 1], frame, like)
+            else:
+                apply(code[i, 0], target, a, b, row[code[i, 8]] + code[i, 9], code[i, 1], like)
 
 
 @_jit
@@ -192,7 +205,7 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, r
             _multiply(phase, first, last, bases, strides, frame, width, like)
         else:
             _pass(phase[1], phase[2], first, last, tables.num_operands[t], tables.num_outputs[t], batches, memory, tables,
-                  bases, strides, classes, row, like)  # fmt: skip
+                  bases, strides, classes, row, frame, like)  # fmt: skip
 
 
 @_jit

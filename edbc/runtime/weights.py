@@ -6,6 +6,7 @@ packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assig
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +32,15 @@ class Pack:
 class PackedWeights:
     """The weights of one program on one device."""
 
-    def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
+    def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device,
+                 others: Iterable[SharedRef] = ()):  # fmt: skip
         self.program = program
         self.view = view
         self.dtype = dtype
         self.device = device
         maps = [step for step in program.steps if isinstance(step, Map)]
-        self._refs = tuple(dict.fromkeys(s for step in maps for s in step.sources if isinstance(s, SharedRef)))
+        mapped = (s for step in maps for s in step.sources if isinstance(s, SharedRef))
+        self._refs = tuple(dict.fromkeys((*mapped, *others)))
         placed = [p for packed in program.weights for p in (*packed.blocks, *packed.biases)]
         self._names = tuple(
             dict.fromkeys(n for ref in [*(p.block.ref for p in placed), *self._refs] for n in ref.names)

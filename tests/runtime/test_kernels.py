@@ -42,8 +42,8 @@ def place_reference(graph: Graph, schedule) -> tuple[dict[int, int], dict[int, i
                     external_row.setdefault(-1 - u, len(external_row))
     row = len(external_row)
     node_row = {}
-    for _, nodes in schedule.batches():
-        for v in nodes.tolist():
+    for kind in dict.fromkeys(kind for kind, _ in schedule.batches()):
+        for v in [v for k, nodes in schedule.batches() if k == kind for v in nodes.tolist()]:
             node_row[v] = row
             row += 1
     return external_row, node_row, row
@@ -65,7 +65,7 @@ def placed(graph: Graph, seed: int, results: list[int]) -> tuple[Graph, object, 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(graph=GRAPHS, seed=st.integers(0, 100))
 def test_rows_equal_the_reference(graph: Graph, seed: int) -> None:
-    """Externals in the order in which batches read them, then outputs in schedule order."""
+    """Externals in the order in which batches read them, then outputs type by type in schedule order."""
     graph, schedule, placement = placed(graph, seed, [])
     external_row, node_row, rows = place_reference(graph, schedule)
     c = placement.class_index[SMALL]
@@ -105,6 +105,18 @@ def test_operands_of_several_fields_stand_field_by_field() -> None:
     assert placement.rows.tolist() == [0, 1, 0, 0, 0, 0, 2, 2, 3]
     assert placement.run.tolist() == [[0, -1, -1], [2, 2, 3]]
     assert placement.gathered_rows == 4
+
+
+def test_states_of_all_nodes_of_a_type_are_one_run() -> None:
+    """First outputs of a type stand together over all batches, so what reads them all at the end needs no gather."""
+    cell = NodeType("cell", "cell", (SMALL,), (SMALL, SMALL))
+    out = NodeType("out", "out", (SMALL,), (SMALL,))
+    nodes = [(0, [-1]), (1, [(0, 0)]), (0, [(0, 1)]), (1, [(2, 0)]), (0, [(2, 1)]), (1, [(4, 0)])]
+    graph = Graph.build([cell, out], nodes, externals=[SMALL]).lint()
+    schedule = run(graph, Policy("critical"))
+    placement = place(graph, schedule, np.zeros(0, np.int64))
+    assert [kind for kind, _ in schedule.batches()] == [0, 0, 0, 1]
+    assert placement.run[3, 0] >= 0
 
 
 @pytest.mark.parametrize("results", [[-1], [0, -1]])

@@ -16,7 +16,7 @@ from edbc.runtime.session import Net
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 ZOO = sorted(path.stem for path in MODELS.glob("*.py") if not path.stem.startswith("_"))
-WHOLLY_NATIVE = ("tree_lstm", "tree_gru", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt")
+WHOLLY_NATIVE = ("mv_rnn", "tree_lstm", "tree_gru", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt")
 
 
 def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
