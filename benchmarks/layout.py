@@ -2,8 +2,8 @@
 
     python benchmarks/layout.py [--batch 8] [--size 64]
 
-Per cell, with variables in the order of definition and in the order of the PQ tree: kernels that only move memory and kB
-that they move per execution of a batch. Everything that moves a row counts: gathers of operands (also those that a
+Per cell, with variables in the order of definition and in the order of the PQ tree: kernels that only move memory and
+kB that they move per execution of a batch. Everything that moves a row counts: gathers of operands (also those that a
 contiguous run of rows would save), broadcasts, copies into a product's input, scatters. Weights are packed once when a
 plan is bound and count in neither column.
 

@@ -30,6 +30,7 @@ from edbc.parity import Eager, Parity
 from edbc.plan.plan import FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.runtime.placement import place
 from edbc.runtime.session import Net, cell_of
+from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
 from edbc.trace.build import Capture, capture
@@ -261,7 +262,7 @@ def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
     from edbc.runtime.session import policy_of
 
     policy = policy_of(plan)
-    schedule = run(captured.training[0], policy)
+    schedule = order_nodes(captured.training[0], run(captured.training[0], policy))
     placement = place(captured.training[0], schedule, captured.capture.result_node)
     fresh = [run(graph, policy) for graph in captured.validation]
     return {
