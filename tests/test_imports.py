@@ -14,6 +14,7 @@ COMPILE_TIME = (
     "edbc.schedule.train",
     "edbc.schedule.search",
     "edbc.schedule.beam",
+    "edbc.schedule.qlearn",
     "edbc.cells.batching",
     "edbc.compiler",
     "edbc.check",
