@@ -12,7 +12,8 @@ def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, var
     """A row for every value.
 
     The arena of a class holds first the externals, in the order in which batches read them (operand by operand, so that
-    an operand that only one batch reads is a contiguous run), then the outputs of batches in schedule order.
+    an operand that only one batch reads is a contiguous run), then the outputs: first outputs of all nodes, then second
+    ones, of each type together, in schedule order. So what reads the states of all nodes of a type reads one run.
     Externals with `external_use` (results of the mini-batch) that no node reads come last among the externals.
 
     Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_externals (classes,) and
@@ -51,13 +52,37 @@ def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, var
             class_rows[external_class[e]] += 1
     class_externals = class_rows.copy()
     output_row = np.full((num_batches, output_class.shape[1]), -1, np.int64)
-    for b in range(num_batches):
-        for j in range(output_class.shape[1]):
+    by_type = batches_by_type(batch_type, len(arity))
+    for j in range(output_class.shape[1]):
+        for b in by_type:
             c = output_class[batch_type[b], j]
             if c >= 0:
                 output_row[b, j] = class_rows[c]
                 class_rows[c] += batch_ptr[b + 1] - batch_ptr[b]
     return batch_of, position, output_row, external_row, class_externals, class_rows
+
+
+@njit(cache=True)
+def batches_by_type(batch_type, num_types):  # type: ignore[no-untyped-def]
+    """Batches of the type that runs first, in schedule order, then those of the next type, and so on."""
+    count = np.zeros(num_types, np.int64)
+    seen = np.empty(num_types, np.int64)
+    num_seen = 0
+    for t in batch_type:
+        if count[t] == 0:
+            seen[num_seen] = t
+            num_seen += 1
+        count[t] += 1
+    start = np.zeros(num_types, np.int64)
+    total = 0
+    for i in range(num_seen):
+        start[seen[i]] = total
+        total += count[seen[i]]
+    result = np.empty(len(batch_type), np.int64)
+    for b in range(len(batch_type)):
+        result[start[batch_type[b]]] = b
+        start[batch_type[b]] += 1
+    return result
 
 
 @njit(cache=True)

@@ -31,6 +31,7 @@ from edbc.runtime.boundary import collect, load_externals
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import GenericKernel
+from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
@@ -159,7 +160,7 @@ class Net:
         started = time.perf_counter()
         captured = self.capture(instances)
         recorded = time.perf_counter()
-        schedule = run(captured.graph, self.policy)
+        schedule = order_nodes(captured.graph, run(captured.graph, self.policy))
         placement = place(captured.graph, schedule, captured.result_node)
         demand = self.backend.demand(Segment(captured.graph, schedule, placement), self.kernel)
         scheduled = time.perf_counter()
