@@ -1,9 +1,9 @@
-"""Cost of recording, per node: a cell's call, a leaf module, a torch function; eager's time for the same code beside it.
+"""Cost of recording, per node: a cell's call, a leaf module, a torch function; eager's time beside it.
 
     python benchmarks/capture.py [--nodes 2000] [--repeat 9]
 
-Prints medians of processor time in microseconds per node, after warm-up, for hidden size 8, so that eager's time is mostly
-its own overhead. `build` is the time from the recording to the frozen graph.
+Prints medians of processor time in microseconds per node, after warm-up, for hidden size 8, so that eager's time
+is mostly its own overhead. `build` is the time from the recording to the frozen graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 import edbc
 from edbc.trace.build import build
-from edbc.trace.forward import record
+from edbc.trace.forward import no_garbage_collection, record
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 
@@ -133,16 +133,22 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"{'workload':16} {'nodes':>6} {'record':>8} {'build':>8} {'eager':>8}   microseconds per node")
     for workload in WORKLOADS:
-        model = Model(workload).eval()
-        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
-        recording = record(shadow, recorder, [options.nodes])
-        nodes = build(recording).graph.num_nodes
-        of_record = median_us(lambda: record(shadow, recorder, [options.nodes]), nodes, options.repeat)
-        recording = record(shadow, recorder, [options.nodes])
-        of_build = median_us(lambda: build(recording), nodes, options.repeat)
-        with torch.no_grad():
-            of_eager = median_us(lambda: model(options.nodes), nodes, options.repeat)
-        print(f"{workload.__name__:16} {nodes:6} {of_record:8.2f} {of_build:8.2f} {of_eager:8.2f}")
+        nodes, *times = measure(workload, options.nodes, options.repeat)
+        print(f"{workload.__name__:16} {nodes:6.0f} " + " ".join(f"{us:8.2f}" for us in times))
+
+
+def measure(workload: Callable[[Any, int], Any], count: int, repeat: int) -> tuple[float, float, float, float]:
+    """Nodes, and microseconds per node of recording, building and eager execution."""
+    model = Model(workload).eval()
+    shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+    nodes = build(record(shadow, recorder, [count])).graph.num_nodes
+    with no_garbage_collection():
+        of_record = median_us(lambda: record(shadow, recorder, [count]), nodes, repeat)
+        recording = record(shadow, recorder, [count])
+        of_build = median_us(lambda: build(recording), nodes, repeat)
+    with torch.no_grad():
+        of_eager = median_us(lambda: model(count), nodes, repeat)
+    return nodes, of_record, of_build, of_eager
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A bidirectional DAG-GRU over logic circuits (Thost and Chen, ICLR 2021; Li et al., DAC 2022): a score for every gate."""
+"""Bidirectional DAG-GRU over logic circuits (Thost and Chen, ICLR 2021; Li et al., DAC 2022): a score per gate."""
 
 import random
 from pathlib import Path

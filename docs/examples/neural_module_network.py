@@ -1,4 +1,4 @@
-"""A neural module network (Andreas, Rohrbach, Darrell and Klein, CVPR 2016): a program of modules for every question."""
+"""A neural module network (Andreas, Rohrbach, Darrell and Klein, CVPR 2016): a program of modules per question."""
 
 import random
 

@@ -1,12 +1,12 @@
 """From the trace of a cell to its operation graph in canonical form.
 
 `cells.translate` reads the trace: products with parameters become affines, element-wise functions and concatenations
-what they are, torch's recurrent cells what they consist of. The rewrites here follow in this order; each keeps the value
-of every output (up to the rounding of a reordered sum):
+what they are, torch's recurrent cells what they consist of. The rewrites here follow in this order; each keeps the
+value of every output (up to the rounding of a reordered sum):
 
 (1) additions that are read once, by an addition, as its first term            -->  one sum
 (2) sums of affines that are read once, and of parameters                      -->  one affine (and a sum of the rest)
-(3) affine over cat(a, b)                                                      -->  affine over a, b with W's columns cut
+(3) affine over cat(a, b)                                                      -->  affine over a, b, W's columns cut
 (4) an affine of which only slices are read, by `gates.chunk(4)` for example   -->  an affine per slice, W's rows cut
 (5) operations whose result nobody reads                                       -->  gone
 """

@@ -8,8 +8,8 @@ Definitions.
 (2) `linear(x, W, b)`, `W @ x` and `x @ W` with a parameter W and a vector x (or a matrix of one row) are an affine.
 (3) An element-wise function of operands with as many elements as its result is that operation; broadcasting is not.
 (4) `cat` and `stack` of runs are one concatenation when the result is their memory one after the other.
-(5) torch's own recurrent cells consist of affines, one per gate, and element-wise operations; so nn.LSTMCell, nn.GRUCell
-    and nn.RNNCell lower like cells written by hand.
+(5) torch's own recurrent cells consist of affines, one per gate, and element-wise operations; so nn.LSTMCell,
+    nn.GRUCell and nn.RNNCell lower like cells written by hand.
 (6) Everything else is generic.
 """
 
@@ -29,8 +29,17 @@ from edbc.trace.shadow import CellTrace, ModelView
 from edbc.trace.table import Entry, Hole, SharedRef, View, shared_refs
 from edbc.trace.values import Slot, class_of
 
-_SYNONYMS = {"true_divide": "div", "divide": "div", "truediv": "div", "multiply": "mul", "subtract": "sub",
-             "negative": "neg", "absolute": "abs", "mm": "matmul", "mv": "matmul"}  # fmt: skip
+_SYNONYMS = {
+    "true_divide": "div",
+    "divide": "div",
+    "truediv": "div",
+    "multiply": "mul",
+    "subtract": "sub",
+    "negative": "neg",
+    "absolute": "abs",
+    "mm": "matmul",
+    "mv": "matmul",
+}
 _FLAT = View(torch.Tensor.reshape, ((Hole(0), -1), {}), None, ".reshape(-1)")
 
 
@@ -82,11 +91,25 @@ class _Translation:
         source = self.capture.sources[number]
         if source.ref is None:
             tensor = self.capture.constants[number][index]
-            name = self.append(None, "generic", (), source.value_class, call=lambda: tensor, template=((), {}),
-                               attributes=_tensor_text(tensor))  # fmt: skip
+            name = self.append(
+                None,
+                "generic",
+                (),
+                source.value_class,
+                call=lambda: tensor,
+                template=((), {}),
+                attributes=_tensor_text(tensor),
+            )
         else:
-            name = self.append(None, "generic", (Source(shared=source.ref),), source.value_class, call=lambda whole: whole,
-                               template=((source.ref,), {}), attributes="whole")  # fmt: skip
+            name = self.append(
+                None,
+                "generic",
+                (Source(shared=source.ref),),
+                source.value_class,
+                call=lambda whole: whole,
+                template=((source.ref,), {}),
+                attributes="whole",
+            )
         self.name_of_value[-1 - external, 0] = name
 
     def _node(self, node: int, entry: Entry) -> None:
@@ -102,18 +125,26 @@ class _Translation:
         for output, name in enumerate(known):
             self.name_of_value[node, output] = name
 
-    def _generic(self, entry: Entry, sources: list[Source], results: tuple[ValueClass, ...],
-                 wanted: str | None) -> list[str]:  # fmt: skip
+    def _generic(
+        self, entry: Entry, sources: list[Source], results: tuple[ValueClass, ...], wanted: str | None
+    ) -> list[str]:
         """Definition (6): one operation per result."""
         operation = entry.operation
         shared = [Source(shared=ref) for ref in shared_refs(operation.template)]
         constants = self.capture.graph.types[entry.type_index].constants
         return [
-            self.append(wanted if output == 0 else None, "generic", (*sources, *shared), result, call=operation.call,
-                        template=operation.template, attributes=f"{operation.name} {constants}".strip(),
-                        output=output if len(results) > 1 else None)
+            self.append(
+                wanted if output == 0 else None,
+                "generic",
+                (*sources, *shared),
+                result,
+                call=operation.call,
+                template=operation.template,
+                attributes=f"{operation.name} {constants}".strip(),
+                output=output if len(results) > 1 else None,
+            )
             for output, result in enumerate(results)
-        ]  # fmt: skip
+        ]
 
     def flat(self, name: str, slot: Slot) -> str | None:
         """The variable whose memory is what a slot sees of variable `name`, definition (1); None when there is none."""
@@ -135,8 +166,15 @@ class _Translation:
         flat = self.flat(variable, value.slot)
         if flat is not None:
             return flat
-        return self.append(None, "generic", (Source(variable, value.slot.views),), class_of(value.slot.meta()),
-                           call=lambda x: x, template=((Hole(0),), {}), attributes="view")  # fmt: skip
+        return self.append(
+            None,
+            "generic",
+            (Source(variable, value.slot.views),),
+            class_of(value.slot.meta()),
+            call=lambda x: x,
+            template=((Hole(0),), {}),
+            attributes="view",
+        )
 
     def _node_of_value(self, ref: int) -> tuple[int, int]:
         for node, entry in enumerate(self.entries):
@@ -149,8 +187,14 @@ class _Translation:
 class _Known:
     """Definitions (2) to (5) for one node of the trace; `names()` appends what it consists of."""
 
-    def __init__(self, translation: _Translation, entry: Entry, names: list[str], results: tuple[ValueClass, ...],
-                 wanted: str | None):  # fmt: skip
+    def __init__(
+        self,
+        translation: _Translation,
+        entry: Entry,
+        names: list[str],
+        results: tuple[ValueClass, ...],
+        wanted: str | None,
+    ):
         self.cell = translation
         self.operation = entry.operation
         self.operands = names
@@ -179,8 +223,14 @@ class _Known:
             return self._elementwise(name)
         return self._cat(name) if name in ("cat", "concat", "concatenate", "stack") else None
 
-    def append(self, op: str, *sources: Source | str, result: ValueClass | None = None, wanted: str | None = None,
-               **fields: Any) -> str:  # fmt: skip
+    def append(
+        self,
+        op: str,
+        *sources: Source | str,
+        result: ValueClass | None = None,
+        wanted: str | None = None,
+        **fields: Any,
+    ) -> str:
         """An operation over variables and other sources."""
         full = [Source(s) if isinstance(s, str) else s for s in sources]
         return self.cell.append(wanted, op, full, result or self.result, **fields)
@@ -217,8 +267,9 @@ class _Known:
 
     def _product(self, name: str) -> str | None:
         """Definition (2)."""
-        arguments = dict(enumerate(self.args)) | {{"input": 0, "weight": 1, "bias": 2}.get(k, k): v
-                                                  for k, v in self.kwargs.items()}  # fmt: skip
+        arguments = dict(enumerate(self.args)) | {
+            {"input": 0, "weight": 1, "bias": 2}.get(k, k): v for k, v in self.kwargs.items()
+        }
         order = (1, 2, 0) if name == "addmm" else (0, 1, 2)
         if set(arguments) - {0, 1, 2} or len(arguments) < 2:
             return None
@@ -243,8 +294,9 @@ class _Known:
 
     def _cat(self, name: str) -> str | None:
         """Definition (4)."""
-        arguments = dict(enumerate(self.args)) | {{"dim": 1, "axis": 1, "tensors": 0}.get(k, k): v
-                                                  for k, v in self.kwargs.items()}  # fmt: skip
+        arguments = dict(enumerate(self.args)) | {
+            {"dim": 1, "axis": 1, "tensors": 0}.get(k, k): v for k, v in self.kwargs.items()
+        }
         parts, dim = arguments.get(0), arguments.get(1, 0)
         if set(arguments) - {0, 1} or not isinstance(parts, list | tuple) or type(dim) is not int:
             return None
@@ -283,9 +335,14 @@ class _Known:
 
     def affine(self, *parts: CellOp) -> str:
         """One affine that is the sum of several."""
-        return self.cell.append(None, "affine", [s for p in parts for s in p.sources], self.result,
-                                weights=tuple(w for p in parts for w in p.weights),
-                                biases=tuple(b for p in parts for b in p.biases))  # fmt: skip
+        return self.cell.append(
+            None,
+            "affine",
+            [s for p in parts for s in p.sources],
+            self.result,
+            weights=tuple(w for p in parts for w in p.weights),
+            biases=tuple(b for p in parts for b in p.biases),
+        )
 
 
 def _recurrent_operands(node: _Known, num_states: int) -> tuple[list[str], list[SharedRef | None]] | None:

@@ -1,8 +1,8 @@
 """Two ways of running what has no program: reductions over a variable number of operands, and any torch function.
 
 (1) `SegmentKernel`: mean, max and min of a node's items, as `SumKernel` is for sums.
-(2) `RowFunction`: a function of one node's tensors for all nodes of a batch, by torch.vmap; where vmap cannot (a function
-    without a batching rule, one that looks at values inside torch), node after node. Which it was is told by `is_slow`.
+(2) `RowFunction`: a function of one node's tensors for all nodes of a batch, by torch.vmap; where vmap cannot (a
+    function without a batching rule, one that looks at values inside torch), node after node. `is_slow` tells which.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class SegmentKernel:
 @contextmanager
 def _no_hidden_loops() -> Iterator[None]:
     """torch.vmap runs what it has no rule for row by row inside itself, with a warning; here it shall fail instead."""
-    was_enabled = torch._C._functorch._is_vmap_fallback_enabled()
-    torch._C._functorch._set_vmap_fallback_enabled(False)
+    functorch: Any = torch._C._functorch
+    was_enabled = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
     try:
         yield
     finally:
-        torch._C._functorch._set_vmap_fallback_enabled(was_enabled)
+        functorch._set_vmap_fallback_enabled(was_enabled)
 
 
 class RowFunction:

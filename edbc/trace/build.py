@@ -20,7 +20,7 @@ from torch import nn
 
 from edbc.errors import UnsupportedError
 from edbc.graph import Graph, NodeType
-from edbc.trace.forward import record
+from edbc.trace.forward import no_garbage_collection, record
 from edbc.trace.lazy import Extreme
 from edbc.trace.recorder import Recorder, Recording
 from edbc.trace.shapes import flat
@@ -68,7 +68,8 @@ def capture(shadow: nn.Module, recorder: Recorder, instances: Iterable[Any]) -> 
     Raises UnsupportedError (with the user's file and line) for what cannot be batched; an exception of the user's code
     passes with a note that names the instance.
     """
-    return build(record(shadow, recorder, list(instances)))
+    with no_garbage_collection():
+        return build(record(shadow, recorder, list(instances)))
 
 
 def build(recording: Recording, fuse_sums: bool = True) -> Capture:
@@ -106,11 +107,25 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
     result_node, result_output = _as_operands(result_refs, value_node, value_output)
     source = np.asarray(recording.external_source, np.int64)
     graph = Graph(
-        table.graph_types(), _frozen(node_type), _frozen(ptr), _frozen(operands), _frozen(operand_output),
-        _frozen(of_entry.source_class[source]), table.classes(),
-    )  # fmt: skip
-    return Capture(graph, table.sources, source, np.asarray(recording.external_index, np.int64), recording.constants,
-                   result_node, result_output, result_slots, results)  # fmt: skip
+        table.graph_types(),
+        _frozen(node_type),
+        _frozen(ptr),
+        _frozen(operands),
+        _frozen(operand_output),
+        _frozen(of_entry.source_class[source]),
+        table.classes(),
+    )
+    return Capture(
+        graph,
+        table.sources,
+        source,
+        np.asarray(recording.external_index, np.int64),
+        recording.constants,
+        result_node,
+        result_output,
+        result_slots,
+        results,
+    )
 
 
 def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int, ptr: Ints | None = None) -> Ints:
@@ -121,8 +136,9 @@ def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int
     refs = np.asarray(refs, np.int64)
     internal = refs >= 0
     local = np.where(internal, refs - recording.first_value, refs + recording.first_external)
-    foreign = np.where(internal, (local < 0) | (local >= num_values),
-                       (local >= 0) | (local < -len(recording.external_source)))  # fmt: skip
+    foreign = np.where(
+        internal, (local < 0) | (local >= num_values), (local >= 0) | (local < -len(recording.external_source))
+    )
     if foreign.any():
         _refuse_foreign(recording, int(np.flatnonzero(foreign)[0]), ptr)
     return local
@@ -142,8 +158,9 @@ def _refuse_foreign(recording: Recording, at: int, ptr: Ints | None) -> NoReturn
     )
 
 
-def _without_aborted(recording: Recording, entries: Ints, refs: Ints, result_refs: Ints, ptr: Ints,
-                     value_base: Ints) -> tuple[Ints, Ints, Ints]:  # fmt: skip
+def _without_aborted(
+    recording: Recording, entries: Ints, refs: Ints, result_refs: Ints, ptr: Ints, value_base: Ints
+) -> tuple[Ints, Ints, Ints]:
     """Drop nodes of an aborted first attempt that nothing reads; rare, hence plain Python."""
     first, last = recording.aborted
     used = np.zeros(value_base[-1] + 1, np.bool_)  # the last place takes what externals mark
@@ -158,8 +175,11 @@ def _without_aborted(recording: Recording, entries: Ints, refs: Ints, result_ref
     kept_value = np.repeat(kept, np.diff(value_base))
     new_value = np.append(np.cumsum(kept_value) - 1, 0)
     refs = refs[np.repeat(kept, np.diff(ptr))]
-    return entries[kept], np.where(refs >= 0, new_value[refs], refs), \
-        np.where(result_refs >= 0, new_value[result_refs], result_refs)  # fmt: skip
+    return (
+        entries[kept],
+        np.where(refs >= 0, new_value[refs], refs),
+        np.where(result_refs >= 0, new_value[result_refs], result_refs),
+    )
 
 
 def _offsets(counts: Ints) -> Ints:
@@ -183,9 +203,18 @@ def _as_operands(refs: Ints, value_node: Ints, value_output: Ints) -> tuple[Ints
     return np.where(internal, value_node[safe], refs), np.where(internal, value_output[safe], 0)
 
 
-def _fuse_sums(table: TypeTable, entries: Ints, node_type: Ints, is_sum: NDArray[np.bool_], ptr: Ints, refs: Ints,
-               value_base: Ints, value_node: Ints, value_output: Ints,
-               result_refs: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:  # fmt: skip
+def _fuse_sums(
+    table: TypeTable,
+    entries: Ints,
+    node_type: Ints,
+    is_sum: NDArray[np.bool_],
+    ptr: Ints,
+    refs: Ints,
+    value_base: Ints,
+    value_node: Ints,
+    value_output: Ints,
+    result_refs: Ints,
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Chains of additions into segment sums; returns the arrays of the graph that remains, values still numbered as
     before but with their new node and output."""
     from edbc.trace import kernels
@@ -209,8 +238,9 @@ def _fuse_sums(table: TypeTable, entries: Ints, node_type: Ints, is_sum: NDArray
     return new_type, new_ptr, new_refs, new_node, new_output
 
 
-def _retype_merged(table: TypeTable, entries: Ints, kept: Ints, leader: Ints, field: Ints, num_fields: Ints,
-                   new_type: Ints) -> None:  # fmt: skip
+def _retype_merged(
+    table: TypeTable, entries: Ints, kept: Ints, leader: Ints, field: Ints, num_fields: Ints, new_type: Ints
+) -> None:
     """Give sums of several fields the type that says so, one per combination of classes."""
     merged = np.flatnonzero(num_fields[kept] > 1)
     if not len(merged):
@@ -299,7 +329,7 @@ def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
         return result
     if any(isinstance(x, Symbol) for x in flat(getattr(item, "__dict__", {}))):
         raise UnsupportedError(
-            f"forward returned an object of class {type(item).__name__} that holds recorded tensors; return the tensors "
-            "in lists, tuples, dicts, named tuples or dataclasses"
+            f"forward returned an object of class {type(item).__name__} that holds recorded tensors; return the "
+            "tensors in lists, tuples, dicts, named tuples or dataclasses"
         )
     return item

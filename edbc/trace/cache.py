@@ -2,12 +2,12 @@
 
 Definitions.
 
-(1) The *part* of an instance is what it adds to a mini-batch: nodes, operands and externals numbered from 0, and the nest
-    of its results. Parts are put side by side by adding offsets; a part refers to nothing outside itself.
+(1) The *part* of an instance is what it adds to a mini-batch: nodes, operands and externals numbered from 0, and the
+    nest of its results. Parts are put side by side by adding offsets; a part refers to nothing outside itself.
 (2) `structure_key(instance)` promises: equal keys, equal parts, look-up indices, constants and plain values in results
     included. With
-    `externals(instance)` in the model file the key need not cover indices and constants: it returns, in the order in which
-    forward makes them, the row index of every look-up and the tensor of every constant.
+    `externals(instance)` in the model file the key need not cover indices and constants: it returns, in the order in
+    which forward makes them, the row index of every look-up and the tensor of every constant.
 
 The promise is checked: one hit in `CHECK_EVERY` (every hit, when verifying) is captured again and compared. Without
 `structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not stored.
@@ -26,7 +26,7 @@ from torch import nn
 
 from edbc.errors import ModelError
 from edbc.trace.build import Capture, Collected, Ints, build_collected, collect_results, local_refs, shifted_results
-from edbc.trace.forward import record
+from edbc.trace.forward import no_garbage_collection, record
 from edbc.trace.recorder import Recorder, Recording
 from edbc.trace.values import Slot
 
@@ -70,8 +70,12 @@ def _equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 class StructureCache:
     """Parts by key, and how often one was found. `verify` checks every hit."""
 
-    def __init__(self, structure_key: Callable[[Any], Hashable], externals: Callable[[Any], Sequence[Any]] | None = None,
-                 verify: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        structure_key: Callable[[Any], Hashable],
+        externals: Callable[[Any], Sequence[Any]] | None = None,
+        verify: bool = False,
+    ):
         self.structure_key = structure_key
         self.externals = externals
         self.verify = verify
@@ -88,9 +92,10 @@ class StructureCache:
 
     def capture(self, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Capture:
         """Like `trace.build.capture`, forward running only where it must. Raises ModelError for a broken promise."""
-        parts = [self._part(shadow, recorder, i, item) for i, item in enumerate(instances)]
-        recorder.tracer.require_unchanged()
-        return _joined(recorder, parts)
+        with no_garbage_collection():
+            parts = [self._part(shadow, recorder, i, item) for i, item in enumerate(instances)]
+            recorder.tracer.require_unchanged()
+            return _joined(recorder, parts)
 
     def _part(self, shadow: nn.Module, recorder: Recorder, number: int, instance: Any) -> Part:
         key = self.structure_key(instance)
@@ -153,9 +158,18 @@ def _record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
     num_values = int(arrays.num_outputs[entries].sum())
     source = np.asarray(recording.external_source, np.int64)
     kinds = np.array([s.kind != "whole" for s in recording.table.sources], np.bool_)
-    return Part(entries, local_refs(recording, recording.refs, num_values), num_values, source,
-                np.asarray(recording.external_index, np.int64), recording.constants, np.flatnonzero(kinds[source]),
-                local_refs(recording, result_refs, num_values), slots, nests[0])  # fmt: skip
+    return Part(
+        entries,
+        local_refs(recording, recording.refs, num_values),
+        num_values,
+        source,
+        np.asarray(recording.external_index, np.int64),
+        recording.constants,
+        np.flatnonzero(kinds[source]),
+        local_refs(recording, result_refs, num_values),
+        slots,
+        nests[0],
+    )
 
 
 def _joined(recorder: Recorder, parts: Sequence[Part]) -> Capture:
@@ -179,8 +193,19 @@ def _joined(recorder: Recorder, parts: Sequence[Part]) -> Capture:
         return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
     ends = np.cumsum([len(part.entries) for part in parts]).tolist()
-    recording = Recording(recorder.table, together([p.entries for p in parts]), moved("refs"),
-                          together([p.external_source for p in parts]), together(index), constants, [], {}, 0, 0, ends)  # fmt: skip
+    recording = Recording(
+        recorder.table,
+        together([p.entries for p in parts]),
+        moved("refs"),
+        together([p.external_source for p in parts]),
+        together(index),
+        constants,
+        [],
+        {},
+        0,
+        0,
+        ends,
+    )
     nests = [shifted_results(part.nest, start) for part, start in zip(parts, first_result, strict=True)]
     slots = [slot for part in parts for slot in part.result_slots]
     return build_collected(recording, Collected(moved("result_refs"), slots, nests))

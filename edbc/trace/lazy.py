@@ -2,8 +2,8 @@
 
 Definitions.
 
-(1) A `Stack` is `torch.stack(items)`, or `torch.cat(items)` of items whose first dimension is 1, for values of one class.
-    It is no node until something other than its items is asked for: an item is the item itself.
+(1) A `Stack` is `torch.stack(items)`, or `torch.cat(items)` of items whose first dimension is 1, for values of one
+    class. It is no node until something other than its items is asked for: an item is the item itself.
 (2) A *reduction* of a stack over its first dimension (sum, mean, amax, amin) is a node of a variadic type: one type for
     any number of items. Of a single item every reduction is that item, so it is no node.
 
@@ -86,22 +86,25 @@ class Stack(Lazy):
         value = self._restored(self.rec.reduction(op, self.items), keepdim)
         return value if name not in ("max", "min") else Extreme(self, value, name, keepdim)
 
-    def _method(name: str) -> Callable[..., Any]:  # type: ignore[misc]
-        def reduce(self: Stack, *args: Any, **kwargs: Any) -> Any:
-            result = self.reduced(name, args, kwargs)
-            if result is NotImplemented:
-                return self.rec.function(getattr(torch.Tensor, name), (self.materialise(), *args), kwargs)
-            return result
-
-        return reduce
-
-    sum, mean, amax, amin, max, min = map(_method, ("sum", "mean", "amax", "amin", "max", "min"))
-
     def _restored(self, value: Value, keepdim: bool) -> Any:
         """The reduction of items in the shape that the reduction of the stack has."""
         if self.cat:
             return value if keepdim else value.squeeze(0)
         return value.unsqueeze(0) if keepdim else value
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def reduce(self: Stack, *args: Any, **kwargs: Any) -> Any:
+        result = self.reduced(name, args, kwargs)
+        if result is NotImplemented:
+            return self.rec.function(getattr(torch.Tensor, name), (self.materialise(), *args), kwargs)
+        return result
+
+    return reduce
+
+
+for _name in _OF_FUNCTION:
+    setattr(Stack, _name, _method(_name))
 
 
 class Extreme:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
 
 LONG = 8
-"""Different numbers that a call may have as constants; also how long a dimension is of which taking one element is a view:
-of a longer one it is a node with the index as operand."""
+"""Different numbers that a call may have as constants; also how long a dimension is of which taking one element is a
+view: of a longer one it is a node with the index as operand."""
 
 
 def lift_number(rec: Recorder, func: Callable[..., Any], name: str, args: tuple[Any, ...],
@@ -44,7 +44,7 @@ def lift_number(rec: Recorder, func: Callable[..., Any], name: str, args: tuple[
     def is_planned() -> bool:
         scalar = rec.table.slot(ValueClass((), class_of(torch.empty(0, dtype=dtype)).dtype))
         slots = (value.slot, scalar) if at else (scalar, value.slot)
-        template = ((Hole(0), Hole(1)), {})
+        template: Any = ((Hole(0), Hole(1)), {})
         metas = [run_on_meta(func, template, slots, rec.shared_meta)]
         return rec.table.is_planned(function_type(name, template, slots, metas).signature)
 

@@ -5,8 +5,8 @@ The programming model is DyNet's (Neubig et al., "On-the-fly Operation Batching 
 builds is a graph. Two things differ from DyNet: a module marked as a cell is one node (Cavs's vertex function, Xu et
 al., 2018), and look-ups, constants and views are operands instead of nodes.
 
-A recorder is used by one thread at a time. Its hot paths, a call of a cell and a torch function of recorded tensors, are a
-dictionary look-up by slots, two list appends per node and one small object per output.
+A recorder is used by one thread at a time. Its hot paths, a call of a cell and a torch function of recorded tensors,
+are a dictionary look-up by slots, two list appends per node and one small object per output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edbc.graph import NodeType, ValueClass
 from edbc.trace import rules
 from edbc.trace.lazy import REDUCTIONS, Stack
 from edbc.trace.numbers import LONG, lift_floats, lift_number
-from edbc.trace.shapes import flat, replace_first, run_on_meta, pick, split_outputs, take_views
+from edbc.trace.shapes import flat, pick, replace_first, run_on_meta, split_outputs, take_views
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, user_location
 from edbc.trace.table import Entry, Hole, Operation, SharedRef, TypeTable, fill
@@ -69,7 +69,7 @@ class Recording:
 
 
 class Recorder:
-    """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the user's variable names."""
+    """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
     _serial = itertools.count()
 
@@ -105,11 +105,24 @@ class Recorder:
         self._constant_of_key: dict[Any, Value] = {}
         self._whole: dict[Any, Value] = {}
 
-    def finish(self, results: list[Any], instance_ends: list[int] | None = None,
-               aborted: tuple[int, int] = (0, 0)) -> Recording:  # fmt: skip
+    def finish(
+        self, results: list[Any], instance_ends: list[int] | None = None, aborted: tuple[int, int] = (0, 0)
+    ) -> Recording:
         """The record of what has run since `begin`."""
-        return Recording(self.table, self.entries, self.refs, self.external_source, self.external_index, self.constants,
-                         results, self.names, self.first_value, self.first_external, instance_ends or [], aborted)  # fmt: skip
+        return Recording(
+            self.table,
+            self.entries,
+            self.refs,
+            self.external_source,
+            self.external_index,
+            self.constants,
+            results,
+            self.names,
+            self.first_value,
+            self.first_external,
+            instance_ends or [],
+            aborted,
+        )
 
     @property
     def tracer(self) -> CellTracer:
@@ -136,8 +149,10 @@ class Recorder:
         if known is not None and known[1] == version:
             return known[2]
         if isinstance(tensor, nn.Parameter):
-            refuse("a parameter was used that is not one of the model's (a module in a plain list or dict, perhaps)",
-                   "keep modules in nn.ModuleList or nn.ModuleDict, so that the model knows their parameters")  # fmt: skip
+            refuse(
+                "a parameter was used that is not one of the model's (a module in a plain list or dict, perhaps)",
+                "keep modules in nn.ModuleList or nn.ModuleDict, so that the model knows their parameters",
+            )
         value = self._new_constant(tensor.detach().clone())
         self._constant_of_id[id(tensor)] = (tensor, version, value)
         return value
@@ -194,7 +209,7 @@ class Recorder:
             if entry is not None:
                 return self.emit(entry, (left.ref, right.ref))
         for zero, other in ((left, right), (right, left)):
-            if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.is_floating_point():
+            if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.dtype.is_floating_point:
                 return other
         return self.function(torch.add, (left, right), {})
 
@@ -216,7 +231,7 @@ class Recorder:
         operand = self.number(index % size, torch.int64)
         entry = self._reductions.get(("select", value.slot, 1))
         if entry is None:
-            template = ((Hole(0), Hole(1)), {})
+            template: Any = ((Hole(0), Hole(1)), {})
             slots = (value.slot, operand.slot)
             metas = [run_on_meta(pick, template, slots, self.shared_meta)]
             entry = self._new_function(pick, "select", template, slots, Hole(0), metas)
@@ -247,8 +262,9 @@ class Recorder:
             self._functions[quick] = entry
         return self.emit(entry, operands)
 
-    def function(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
-                 name: str | None = None) -> Any:  # fmt: skip
+    def function(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None
+    ) -> Any:
         """Record a torch function or tensor method."""
         if func in _STACKS:
             stack = self._stack(func.__name__, *args, **kwargs)
@@ -270,8 +286,9 @@ class Recorder:
             return Value(self, value.ref, slots[0])
         return fill(outputs, [Value(self, value.ref, slot) for slot in slots])
 
-    def _function(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str,
-                  key: Any) -> Any:  # fmt: skip
+    def _function(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
+    ) -> Any:
         """A torch function that is not known by `key` yet, or has no key."""
         self._refuse_what_cannot_be_batched(func, name, args, kwargs)
         special = self._special(func, name, args, kwargs)
@@ -284,9 +301,15 @@ class Recorder:
             return self.function(func, lifted, kwargs, name)
         return self.node(func, args, kwargs, name, key)
 
-    def node(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None,
-             key: Any = None) -> Any:  # fmt: skip
-        """A torch function as a node; as a function of parameters when they are all it has; or what it says of shapes."""
+    def node(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        key: Any = None,
+    ) -> Any:
+        """A torch function as a node; of parameters alone, as another parameter; or what it says of shapes."""
         operands: list[int] = []
         slots: list[Slot] = []
         described, template = self.describe((args, kwargs), operands, slots)
@@ -343,8 +366,10 @@ class Recorder:
                 return (kind, *[k for k, _ in pairs]), kind(*[t for _, t in pairs])
             if item is None or item is Ellipsis or (isinstance(item, _CONSTANTS) and "<" not in _qualified(item)):
                 return (kind, item), item
-            return refuse(f"a cell or an operation got an object of class {kind.__name__}",
-                          "pass tensors, numbers, strings, or lists, tuples and dicts of them")  # fmt: skip
+            return refuse(
+                f"a cell or an operation got an object of class {kind.__name__}",
+                "pass tensors, numbers, strings, or lists, tuples and dicts of them",
+            )
 
         return walk(tree)
 
@@ -353,8 +378,10 @@ class Recorder:
     def _bound_variants(self, what: str, slots: tuple[Slot, ...]) -> None:
         count = self._variants[what, slots] = self._variants.get((what, slots), 0) + 1
         if count > MAX_VARIANTS:
-            refuse(f"{what} was called with more than {MAX_VARIANTS} different constants, each a type of its own",
-                   "pass what differs from node to node as a tensor")  # fmt: skip
+            refuse(
+                f"{what} was called with more than {MAX_VARIANTS} different constants, each a type of its own",
+                "pass what differs from node to node as a tensor",
+            )
 
     def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry:
         self._bound_variants(path, slots)
@@ -363,8 +390,15 @@ class Recorder:
         index = self.table.add_type(call_type(path, kind, template, slots, classes), source=user_location())
         return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)
 
-    def _new_function(self, func: Callable[..., Any], name: str, template: Any, slots: tuple[Slot, ...], outputs: Any,
-                      metas: list[torch.Tensor]) -> Entry:  # fmt: skip
+    def _new_function(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        template: Any,
+        slots: tuple[Slot, ...],
+        outputs: Any,
+        metas: list[torch.Tensor],
+    ) -> Entry:
         self._bound_variants(name, slots)
         if (
             not self.in_cell
@@ -381,7 +415,7 @@ class Recorder:
 
     def _new_reduction(self, op: str, slot: Slot, count: int) -> Entry:
         index = self.table.add_type(NodeType(op, op, (slot.base,), (slot.base,), variadic=True), source=user_location())
-        template = (tuple(Hole(i) for i in range(count)), {})
+        template: Any = (tuple(Hole(i) for i in range(count)), {})
         operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count)
         entry = self.table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
         self._reductions[op, slot, count] = entry
@@ -396,15 +430,21 @@ class Recorder:
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         if rules.changes_in_place(func, name, kwargs):
-            refuse(f"a recorded tensor was changed in place ({name})",
-                   "another name may share the tensor; write the result to a new variable (h = h + x)")  # fmt: skip
+            refuse(
+                f"a recorded tensor was changed in place ({name})",
+                "another name may share the tensor; write the result to a new variable (h = h + x)",
+            )
         if name in rules.LOOKS or rules.has_shape_by_value(name, args, kwargs):
-            refuse(f"'{name}' asks for the value of a tensor while recording",
-                   "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
-                   "move the decision into a cell, or take it from the instance")  # fmt: skip
+            refuse(
+                f"'{name}' asks for the value of a tensor while recording",
+                "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
+                "move the decision into a cell, or take it from the instance",
+            )
         if name in rules.RANDOM and not (name in rules.ONLY_IN_TRAINING and not _is_training(args, kwargs)):
-            refuse(f"'{name}' draws random numbers",
-                   "its result would differ from eager execution; call model.eval(), or draw outside of forward")  # fmt: skip
+            refuse(
+                f"'{name}' draws random numbers",
+                "its result would differ from eager execution; call model.eval(), or draw outside of forward",
+            )
 
     def _special(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Functions that are no node, or another node, in some cases."""
@@ -416,7 +456,14 @@ class Recorder:
             only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
             if only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype:
                 return args[0]
-        if name == "embedding" and len(args) == 2 and type(args[1]) is Shared and type(args[0]) is torch.Tensor                 and args[0].ndim <= 1 and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq")):  # fmt: skip
+        if (
+            name == "embedding"
+            and len(args) == 2
+            and type(args[1]) is Shared
+            and type(args[0]) is torch.Tensor
+            and args[0].ndim <= 1
+            and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
+        ):
             return args[1]._rows(args[0])
         if name == "getitem" and isinstance(args[0], Symbol):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
@@ -424,7 +471,12 @@ class Recorder:
                 return self.node(pick, (args[0], *index), {}, "pick")
         if name == "getitem" and type(args[0]) is Value and self._takes_one_of_many(args[0], args[1]):
             return self.select(args[0], args[1])
-        if name == "unbind" and type(args[0]) is Value and self._takes_one_of_many(args[0], 0)                 and not (*args[1:], *kwargs.values(), 0)[0]:  # fmt: skip
+        if (
+            name == "unbind"
+            and type(args[0]) is Value
+            and self._takes_one_of_many(args[0], 0)
+            and not (*args[1:], *kwargs.values(), 0)[0]
+        ):
             return tuple(args[0])
         if name in rules.FILLS and isinstance(args[0], Symbol):
             return self._filled(func, name, args, kwargs)
@@ -447,7 +499,7 @@ class Recorder:
             return NotImplemented
         slot = first.slot
         items = [x if type(x) is Value else self._as_value(x) for x in tensors]
-        return Stack(self, items, is_cat) if all([x.slot is slot for x in items]) else NotImplemented
+        return Stack(self, items, is_cat) if all(x.slot is slot for x in items) else NotImplemented
 
     def _as_value(self, tensor: Any) -> Value:
         if isinstance(tensor, Lazy):
@@ -552,8 +604,20 @@ def _quick_key(items: Iterable[Any], parts: list[Any], operands: list[int], of_c
     return True
 
 
-_CONSTANTS = (bool, int, str, bytes, enum.Enum, type, FunctionType, BuiltinFunctionType, torch.dtype, torch.device,
-              torch.layout, torch.memory_format)  # fmt: skip
+_CONSTANTS = (
+    bool,
+    int,
+    str,
+    bytes,
+    enum.Enum,
+    type,
+    FunctionType,
+    BuiltinFunctionType,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 
 
 def _qualified(item: Any) -> str:

@@ -36,8 +36,8 @@ RANDOM = frozenset(
 """They draw random numbers (dropout and its like only while training)."""
 
 DRAWS = frozenset(
-    "rand randn randint randperm normal bernoulli multinomial poisson rand_like randn_like randint_like normal_ uniform_ "
-    "random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ dropout rrelu".split()
+    "rand randn randint randperm normal bernoulli multinomial poisson rand_like randn_like randint_like normal_ "
+    "uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ dropout rrelu".split()
 )
 """Functions that draw random numbers whatever their arguments are recorded or not."""
 

@@ -92,8 +92,8 @@ class ModelView(CellTracer):
     def require_unchanged(self) -> None:
         """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.
 
-        Values of parameters may change, and tensors be replaced by others of their class; attributes that forward itself
-        assigns may (eager execution does so on the model), and what an attribute's own insides do (items of a list) is
+        Values of parameters may change, and tensors be replaced by others of their class; attributes that forward
+        itself assigns may (eager execution does so on the model). What happens inside an attribute (items of a list) is
         not seen.
         """
         for (path, module), before in zip(self._modules, self._state, strict=True):
@@ -121,7 +121,7 @@ class ModelView(CellTracer):
         return tensor
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
-        """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when it cannot be copied."""
+        """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
         memo: dict[int, Any] = {
             id(tensor): Shared(recorder, SharedRef(name), tensor.detach())
             for name, tensor in shared_tensors(self.model)
@@ -153,6 +153,7 @@ class ModelView(CellTracer):
     def _trace(self, operation: Operation) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True)
         recorder._tracer = self
+        function: Callable[..., Any]
         operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
         if operation.call is not None:
             function = functools.partial(_as_function, recorder, operation)
@@ -222,8 +223,10 @@ def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, st
 
     def set_attribute(self: nn.Module, name: str, value: Any) -> None:
         if name in tensors:
-            refuse(f"forward assigned to {name!r}, a parameter or buffer of the model",
-                   "keep state that changes in the instance, or return it")  # fmt: skip
+            refuse(
+                f"forward assigned to {name!r}, a parameter or buffer of the model",
+                "keep state that changes in the instance, or return it",
+            )
         if not name.startswith("_"):
             assigned.add((path, name))
         kind.__setattr__(self, name, value)
@@ -242,8 +245,13 @@ def recording_shadow(view: ModelView, table: TypeTable) -> tuple[nn.Module, Reco
     for module in shadow.modules():
         # nn.Module finds children and parameters in __getattr__, after everything else failed; a plain attribute of
         # the same name is found at once (measured: half of the time of a recorded call).
-        module.__dict__.update({k: v for k, v in {**module._modules, **module._parameters, **module._buffers}.items()
-                                if v is not None and k.isidentifier()})  # fmt: skip
+        module.__dict__.update(
+            {
+                k: v
+                for k, v in {**module._modules, **module._parameters, **module._buffers}.items()
+                if v is not None and k.isidentifier()
+            }
+        )
     return shadow, recorder
 
 
@@ -322,8 +330,11 @@ def _operand_names(module: nn.Module, template: Any, count: int) -> list[str]:
     if kwargs or len(args) != count:
         return fallback
     try:
-        names = [p.name for p in inspect.signature(module.forward).parameters.values()
-                 if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]  # fmt: skip
+        names = [
+            p.name
+            for p in inspect.signature(module.forward).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
     except (TypeError, ValueError):
         return fallback
     return names[:count] if len(names) >= count else fallback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from edbc.trace.values import Slot, refuse
 
 
 def pick(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
-    """`tensor[indices]` for tensors without dimensions as indices, in a form that needs no values and that vmap batches."""
+    """`tensor[indices]` for tensors without dimensions as indices, in a form that vmap batches."""
     return tensor[tuple(i.reshape(1) if isinstance(i, torch.Tensor) else i for i in indices)].squeeze(0)
 
 
@@ -47,12 +48,16 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
         results = []
         for make in (torch.ones, torch.zeros):
             data = [make(tuple(slot.shape), dtype=slot.dtype) for slot in slots]
-            args, kwargs = fill(template, data, lambda ref, make=make: make(shared(ref).shape, dtype=shared(ref).dtype))
+            args, kwargs = fill(template, data, functools.partial(_filled_like, make, shared))
             results.append(func(*args, **kwargs))
         if [t.shape for t in split_outputs(results[0])[1]] != [t.shape for t in split_outputs(results[1])[1]]:
             refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
                    "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
         return results[0]
+
+
+def _filled_like(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> torch.Tensor:
+    return make(shared(ref).shape, dtype=shared(ref).dtype)
 
 
 def split_outputs(result: Any, name: str = "") -> tuple[Any, list[Any]]:

@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 class Hole(NamedTuple):
     """Place of operand (or output) `index` in a template."""
 
-    index: int
+    index: int  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return "_"
@@ -60,12 +60,12 @@ class SharedRef(NamedTuple):
 class View(NamedTuple):
     """One step of a chain of views: `function(template filled with the value)[index]`, or without an index.
 
-    A step may also be a function of several parameters (`torch.cat([W1, W2])` is a step from W1 whose template names W2).
+    A step may also be a function of several parameters: `torch.cat([W1, W2])` is a step from W1 whose template has W2.
     """
 
     function: Callable[..., Any]
     template: Any
-    index: int | None
+    index: int | None  # type: ignore[assignment]
     text: str
 
     def __hash__(self) -> int:  # templates may hold dicts; the text says all that they do
@@ -180,8 +180,8 @@ class EntryArrays:
 class TypeTable:
     """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
 
-    `matches(plan's signature, signature)` lets a plan serve a model of other sizes: what has no exact type takes the one
-    that matches.
+    `matches(plan's signature, signature)` lets a plan serve a model of other sizes: what has no exact type takes the
+    one that matches.
     """
 
     def __init__(self, known: Iterable[tuple[str, str]] = (), matches: Callable[[str, str], bool] | None = None):
@@ -256,8 +256,8 @@ class TypeTable:
             return len(self.types) - 1
 
     def _rebound(self, signature: str) -> int | None:
-        """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no other
-        from now on. Raises StaleError when several types of the plan could be meant."""
+        """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no
+        other from now on. Raises StaleError when several types of the plan could be meant."""
         found = self._matching(signature)
         if len(found) > 1:
             raise StaleError(

@@ -174,7 +174,7 @@ class Symbol:
         return self.rec.add(other, self)
 
 
-def _operator(function: Callable[..., Any], swapped: bool = False) -> Callable[[Any, Any], Any]:
+def _operator(function: Any, swapped: bool = False) -> Callable[[Any, Any], Any]:
     def record(self: Any, other: Any) -> Any:
         return self.rec.function(function, (other, self) if swapped else (self, other), {})
 
@@ -190,15 +190,20 @@ for _name, _function in {
     setattr(Symbol, f"__r{_name}__", _operator(_function, swapped=True))
 for _name in ("lt", "le", "gt", "ge"):
     setattr(Symbol, f"__{_name}__", _operator(getattr(torch, _name)))
-for _name, _if_none in {"eq": False, "ne": True}.items():
-    setattr(Symbol, f"__{_name}__", lambda self, other, _f=getattr(torch, _name), _n=_if_none:
-            _n if other is None else self.rec.function(_f, (self, other), {}))  # fmt: skip
+
+
+def _comparison(function: Any, if_none: bool) -> Callable[[Any, Any], Any]:
+    def record(self: Any, other: Any) -> Any:
+        return if_none if other is None else self.rec.function(function, (self, other), {})
+
+    return record
+
+
+setattr(Symbol, "__eq__", _comparison(torch.eq, if_none=False))  # noqa: B010
+setattr(Symbol, "__ne__", _comparison(torch.ne, if_none=True))  # noqa: B010
 for _name, _function in {
-    "neg": torch.neg,
-    "abs": torch.abs,
-    "invert": torch.bitwise_not,
-    "pos": torch.positive,
-}.items():
+    "neg": torch.neg, "abs": torch.abs, "invert": torch.bitwise_not, "pos": torch.positive,
+}.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", lambda self, _f=_function: self.rec.function(_f, (self,), {}))
 
 
@@ -226,6 +231,19 @@ class Value(Symbol):
 
     shape = property(lambda self: self.slot.shape)
     dtype = property(lambda self: self.slot.dtype)
+    ndim = property(lambda self: len(self.slot.shape))
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self.slot.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self.slot.shape if dim is None else self.slot.shape[dim]
+
+    def is_floating_point(self) -> bool:
+        """True for floating dtypes."""
+        return self.slot.dtype.is_floating_point
 
 
 class Shared(Symbol):

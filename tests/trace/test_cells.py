@@ -81,7 +81,7 @@ RECURRENT = {
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_wrapped_recurrent_cells_lower_like_written_ones(name: str) -> None:
-    """nn.LSTMCell and its like are one node each, equal to eager, and consist of affines and element-wise operations."""
+    """nn.LSTMCell and its like are one node, equal to eager, of affines and element-wise operations."""
     make, use = RECURRENT[name]
     model = seeded(lambda: Around(make(), use))
 
@@ -116,7 +116,7 @@ def several(net: Any, ids: list[int]) -> Any:
     second = net.inner(first["h"], (first["bias"], (first["x"],)), other={"y": rows[0]}, mode="b")
     assert second["mode"] == "b"
     assert first["none"] is None
-    return [t for t in (*first["again"], first["x"], first["bias"], second["h"], *second["list"])]
+    return [*first["again"], first["x"], first["bias"], second["h"], *second["list"]]
 
 
 def test_arguments_and_results_of_every_form() -> None:
@@ -249,7 +249,7 @@ CELLS = [ArgMax, Position, Normalised, Convolution, Attention, Sorted, Small, Ch
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_cells_of_any_content(cell: Any) -> None:
-    """Index arithmetic, buffers, convolutions, attention, tiny tensors, what vmap cannot: equal to eager, one node each."""
+    """Indices, buffers, convolutions, attention, tiny tensors, what vmap cannot: eager's numbers, one node each."""
     model = seeded(lambda: Around(cell(), each))
 
     require_parity(model, IDS)
@@ -285,7 +285,8 @@ def test_same_shape_of_result_is_not_same_type() -> None:
     def use(net: Any, ids: list[int]) -> Any:
         x = net.row(ids[0])
         return [
-            x[:3].sum(), x.sum(), x.double().sum(), torch.std(x), torch.std(x, correction=0), x.mean(), x[0], x[1] + x[0],
+            x[:3].sum(), x.sum(), x.double().sum(), torch.std(x), torch.std(x, correction=0), x.mean(),
+            x[0], x[1] * x[0],
         ]  # fmt: skip
 
     model = seeded(lambda: Around(nn.Identity(), use))
