@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.report.figures import share
 from edbc.report.layouts import CellLayout, cell_layout
-from edbc.report.signatures import Difference, near_pairs
+from edbc.report.signatures import Difference, near_types
 
 if TYPE_CHECKING:
     from edbc.compiler import Compiled
@@ -132,6 +132,14 @@ class Explanation:
         }
         return {name: value for name, value in known.items() if isinstance(value, int)}
 
+    @property
+    def distinct_layouts(self) -> list[tuple[str, CellLayout]]:
+        """Names of the cells that look alike, and one of them; in the order of the types."""
+        alike: dict[CellLayout, list[str]] = {}
+        for layout in self.layouts:
+            alike.setdefault(replace(layout, name=""), []).append(layout.name)
+        return [(", ".join(names), layout) for layout, names in alike.items()]
+
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON's types."""
         plan, observed = self.plan, self.observed
@@ -142,7 +150,7 @@ class Explanation:
             "notes": list(self.notes),
             "observed": None,
             "types": [_type_json(facts) for facts in self.types],
-            "apart": [{"types": [d.first, d.second], "reason": d.reason} for d in self.apart],
+            "apart": [{"types": list(d.types), "reason": d.reason} for d in self.apart],
             "policy": {
                 "kind": plan.policy.kind,
                 "encoding": plan.policy.encoding,
@@ -241,7 +249,7 @@ def explain_plan(name: str, plan: Plan, observed: Observation | None = None, not
         observed,
         tuple(notes),
         _types(plan, observed, layouts),
-        tuple(near_pairs(plan.types)),
+        tuple(near_types(plan.types)),
         _states(plan, observed),
         layouts,
     )

@@ -134,7 +134,11 @@ def _types(e: Explanation) -> Iterator[str]:
     yield _table(header, rows, text=(0, len(header) - 2, len(header) - 1))
     for facts in e.types:
         yield f"<p><b>{escape(facts.name)}</b> <code>{escape(facts.signature)}</code>"
-        yield f" runs inside by torch.vmap: {escape(', '.join(facts.generic))}</p>" if facts.generic else "</p>"
+        yield (
+            f" runs inside by torch.vmap: {escape(', '.join(dict.fromkeys(facts.generic)))}</p>"
+            if facts.generic
+            else "</p>"
+        )
 
 
 def _with_dot(name: str, names: Sequence[str]) -> str:
@@ -159,7 +163,7 @@ def _apart(e: Explanation) -> Iterator[str]:
     if not e.apart:
         yield "<p>Nothing: no two types are nearly equal.</p>"
     for d in e.apart:
-        yield f"<p><b>{escape(d.first)}</b> and <b>{escape(d.second)}</b>: {escape(d.reason)}.</p>"
+        yield f"<p><b>{escape(d.names)}</b>: {escape(d.reason)}.</p>"
 
 
 def _policies(e: Explanation) -> Iterator[str]:
@@ -205,8 +209,8 @@ def _machine(e: Explanation) -> Iterator[str]:
 def _layouts(e: Explanation) -> Iterator[str]:
     yield "<h2>Memory of each cell</h2><p>A box is a variable, in memory order; under it what each batch reads and"
     yield " writes at once. An operand in a frame is out of place: it is copied, or the batch runs in parts.</p>"
-    for layout in e.layouts:
-        yield f"<h3>{escape(layout.name)}</h3><p>{count(layout.num_operations, 'operation')} in "
+    for names, layout in e.distinct_layouts:
+        yield f"<h3>{escape(names)}</h3><p>{count(layout.num_operations, 'operation')} in "
         yield f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place: "
         yield f"{layout.misplaced_before} before, {layout.misplaced_after} after</p>"
         if any(batch.operands for batch in layout.batches):

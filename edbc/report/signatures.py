@@ -4,10 +4,10 @@ A type is a signature (`edbc.graph`, definition 1), so two types never batch. Th
 news; what a reader wants to know is which types *nearly* do. Definitions, on a signature
 `op(operands) {constants} -> outputs`:
 
-(1) Two types are *near* when they have the same op, or ops that are of one family (`sum`, `sum.2`), or ops that are
-    modules or cells of equal operand and output classes.
-(2) The *reason* of a near pair is the first of these that differs: op (then only weights keep them apart), number of
-    operands, class of an operand, constants, outputs.
+(1) Cells and modules of equal operand and output classes are *near*: only their weights keep them apart. All types of
+    such a group are told together.
+(2) Other types are near when they run the same op. Each is told beside the first of them, with the first part that
+    differs: number of operands, class of an operand, constants, outputs.
 
 All of it is worked out from the text in the plan, so it needs no model.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 from edbc.plan.plan import PlanType
 
@@ -44,11 +43,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class Difference:
-    """A near pair, definition (1), and its reason, definition (2)."""
+    """Near types and what keeps them apart."""
 
-    first: str
-    second: str
+    types: tuple[str, ...]
     reason: str
+
+    @property
+    def names(self) -> str:
+        """`a, b and c`."""
+        return f"{', '.join(self.types[:-1])} and {self.types[-1]}"
 
 
 def parse_signature(text: str) -> Signature:
@@ -70,41 +73,36 @@ def parse_signature(text: str) -> Signature:
     )
 
 
-def near_pairs(types: Sequence[PlanType]) -> Iterator[Difference]:
-    """Every near pair in the order of the types. O(types squared)."""
-    parsed = [(kind.name, parse_signature(kind.signature)) for kind in types]
-    for (first, a), (second, b) in combinations(parsed, 2):
-        if _is_near(a, b):
-            yield Difference(first, second, reason(a, b))
-
-
-def _is_near(a: Signature, b: Signature) -> bool:
-    if a.has_own_weights and b.has_own_weights:
-        return a.operands == b.operands and a.outputs == b.outputs
-    return a.op.split(".")[-1] == b.op.split(".")[-1]
+def near_types(types: Sequence[PlanType]) -> Iterator[Difference]:
+    """Every group of near types in the order of the types. O(types)."""
+    groups: dict[tuple[object, ...], list[tuple[str, Signature]]] = {}
+    for kind in types:
+        signature = parse_signature(kind.signature)
+        shapes = (signature.operands, signature.outputs)
+        key = ("weights", shapes) if signature.has_own_weights else ("op", signature.op)
+        groups.setdefault(key, []).append((kind.name, signature))
+    for group in groups.values():
+        (first, signature), others = group[0], group[1:]
+        if others and signature.has_own_weights:
+            names = (first, *(name for name, _ in others))
+            yield Difference(names, "same shapes, but each is a module with weights of its own")
+        else:
+            yield from (Difference((first, name), reason(signature, other)) for name, other in others)
 
 
 def reason(a: Signature, b: Signature) -> str:
-    """The first part that differs, in words.
+    """The first part that differs between two signatures of one op, in words.
 
     >>> reason(parse_signature("sum(f32[8]...) -> f32[8]"), parse_signature("sum(f32[4]...) -> f32[4]"))
-    'operand 1 is f32[8] in one and f32[4] in the other'
+    'operand 1 is f32[8] in the first and f32[4] in the second'
     """
-    if a.op != b.op and a.has_own_weights:
-        return f"same shapes, but {_article(a.op)} and {_article(b.op)} have their own weights"
-    if a.op != b.op:
-        return f"one runs {a.op}, the other {b.op}"
     if len(a.operands) != len(b.operands):
-        return f"one has {len(a.operands)} operands, the other {len(b.operands)}"
+        return f"the first has {len(a.operands)} operands, the second {len(b.operands)}"
     for number, (x, y) in enumerate(zip(a.operands, b.operands, strict=True), 1):
         if x != y:
-            return f"operand {number} is {x} in one and {y} in the other"
+            return f"operand {number} is {x} in the first and {y} in the second"
     if a.constants != b.constants:
-        return f"constants are {a.constants or 'none'} in one and {b.constants or 'none'} in the other"
+        return f"constants are {a.constants or 'none'} in the first and {b.constants or 'none'} in the second"
     if a.outputs != b.outputs:
-        return f"the result is {', '.join(a.outputs)} in one and {', '.join(b.outputs)} in the other"
+        return f"the result is {', '.join(a.outputs)} in the first and {', '.join(b.outputs)} in the second"
     return "they differ in what is looked up or shared, which the signature's text does not show"
-
-
-def _article(op: str) -> str:
-    return f"the {op}"

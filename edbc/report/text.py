@@ -64,7 +64,7 @@ def _types(e: Explanation, width: int) -> Iterator[str]:
         source = f", from {facts.source}" if facts.source else ""
         yield from _wrapped(f"{facts.name}{source}: {facts.signature}", width, "  ")
         if facts.generic:
-            yield from _wrapped(f"by torch.vmap inside: {', '.join(facts.generic)}", width, "    ")
+            yield from _wrapped(f"by torch.vmap inside: {', '.join(dict.fromkeys(facts.generic))}", width, "    ")
 
 
 def _apart(e: Explanation, width: int) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _apart(e: Explanation, width: int) -> Iterator[str]:
     if not e.apart:
         yield "  nothing: no two types are nearly equal"
     for difference in e.apart:
-        yield from _wrapped(f"{difference.first} and {difference.second}: {difference.reason}", width, "  ")
+        yield from _wrapped(f"{difference.names}: {difference.reason}", width, "  ")
 
 
 def _schedule(e: Explanation, width: int) -> Iterator[str]:
@@ -156,14 +156,14 @@ def _layouts(e: Explanation, width: int) -> Iterator[str]:
         "batch, a b c its operands, i the inputs of its product",
         width,
     )
-    for layout in e.layouts:
-        yield from _layout(layout, width)
+    for names, layout in e.distinct_layouts:
+        yield from _layout(names, layout, width)
 
 
-def _layout(layout: CellLayout, width: int) -> Iterator[str]:
+def _layout(names: str, layout: CellLayout, width: int) -> Iterator[str]:
     batches = [batch for batch in layout.batches if batch.operands]
     yield from _wrapped(
-        f"{layout.name}: {count(layout.num_operations, 'operation')} in "
+        f"{names}: {count(layout.num_operations, 'operation')} in "
         f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place {layout.misplaced_before} before, "
         f"{layout.misplaced_after} after",
         width,

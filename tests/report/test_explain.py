@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -103,6 +104,14 @@ def test_a_model_that_is_missing_leaves_what_the_plan_holds(workspace: Path) -> 
     assert "STATE MACHINE" in explanation.text()
     assert "Memory of each cell" in explanation.html()
     assert explanation.as_json()["observed"] is None
+
+
+def test_cells_that_look_alike_are_shown_once(explanation: Explanation) -> None:
+    """A second cell of equal operations and order joins the first one's picture."""
+    first = explanation.layouts[0]
+    twins = replace(explanation, layouts=(*explanation.layouts, replace(first, name="twin")))
+
+    assert [names for names, _ in twins.distinct_layouts] == [f"{first.name}, twin", explanation.layouts[1].name]
 
 
 def test_from_python_and_in_notebooks(started: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from edbc.graph import NodeType, ValueClass
 from edbc.plan.plan import PlanType
-from edbc.report.signatures import near_pairs, parse_signature
+from edbc.report.signatures import near_types, parse_signature
 
 V8, V4 = ValueClass((8,)), ValueClass((4,))
 
@@ -36,22 +36,39 @@ def test_a_signature_reads_back_from_its_text(node_type: NodeType) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [
-        ("cell a(f32[8]) -> f32[8]", "cell b(f32[8]) -> f32[8]", "have their own weights"),
-        ("sum(f32[8]...) -> f32[8]", "sum(f32[8], f32[8]...) -> f32[8], f32[8]", "one has 1 operands, the other 2"),
-        ("torch.tanh(f32[8]) -> f32[8]", "torch.tanh(f64[8]) -> f64[8]", "f32[8] in one and f64[8] in the other"),
+        ("cell a(f32[8]) -> f32[8]", "cell b(f32[8]) -> f32[8]", "weights of its own"),
+        (
+            "sum(f32[8]...) -> f32[8]",
+            "sum(f32[8], f32[8]...) -> f32[8], f32[8]",
+            "first has 1 operands, the second 2",
+        ),
+        (
+            "torch.tanh(f32[8]) -> f32[8]",
+            "torch.tanh(f64[8]) -> f64[8]",
+            "f32[8] in the first and f64[8]",
+        ),
         (
             "torch.cat(f32[8], f32[8]) {dim=0} -> f32[16]",
             "torch.cat(f32[8], f32[8]) {dim=1} -> f32[16]",
-            "constants are dim=0 in one and dim=1 in the other",
+            "constants are dim=0 in the first and dim=1 in the second",
         ),
     ],
     ids=["weights", "arity", "dtype", "constants"],
 )
 def test_near_types_are_told_apart_in_words(first: str, second: str, reason: str) -> None:
     """Each part of a signature that keeps two near types apart is named."""
-    (found,) = near_pairs([PlanType("one", first, ""), PlanType("two", second, "")])
+    (found,) = near_types([PlanType("one", first, ""), PlanType("two", second, "")])
 
+    assert found.types == ("one", "two")
     assert reason in found.reason
+
+
+def test_many_cells_of_one_shape_are_told_together() -> None:
+    """Twenty cells of equal shapes are one group, not 190 pairs."""
+    types = [PlanType(f"gate{i}", f"cell gate{i}(f32[8]) -> f32[8]", "") for i in range(20)]
+    (found,) = near_types(types)
+
+    assert found.types == tuple(f"gate{i}" for i in range(20))
 
 
 def test_types_that_have_nothing_in_common_are_not_listed() -> None:
@@ -62,4 +79,4 @@ def test_types_that_have_nothing_in_common_are_not_listed() -> None:
         PlanType("sum", "sum(f32[8]...) -> f32[8]", ""),
     ]
 
-    assert list(near_pairs(types)) == []
+    assert list(near_types(types)) == []
