@@ -2,8 +2,8 @@
 
     python benchmarks/calibrate.py [--threads N]
 
-The product of 15 x 256 by 256 x 512 in float32 takes 25 microseconds on the machine of the reference table; multiply that
-table's times by this machine's figure over 25. Medians of repeats, with quartiles.
+The product of 15 x 256 by 256 x 512 in float32 takes 25 microseconds on the machine of the reference table; multiply
+that table's times by this machine's figure over 25. Medians of repeats, with quartiles.
 """
 
 from __future__ import annotations

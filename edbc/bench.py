@@ -2,16 +2,16 @@
 
 Definitions.
 
-(1) A *round* is one pass over all mini-batches, in which everything that is compared takes turns on each mini-batch. The
-    figures are medians over mini-batches and rounds; `spread` is the distance between the quartiles of the total, as a part
-    of its median.
+(1) A *round* is one pass over all mini-batches, in which everything that is compared takes turns on each mini-batch.
+    The figures are medians over mini-batches and rounds; `spread` is the distance between the quartiles of the total,
+    as a part of its median.
 (2) The *GEMM floor* of a mini-batch: for every batch of a type with products, in the order of the schedule, one
-    `torch.mm(out=)` with all gates side by side over the longest of the products' inputs; nothing hoisted, nothing gathered, no
-    activation. *Own products* are the plan's own, one `torch.mm(out=)` each. Same process, same threads.
+    `torch.mm(out=)` with all gates side by side over the longest of the products' inputs; nothing hoisted, nothing
+    gathered, no activation. *Own products* are the plan's own, one `torch.mm(out=)` each. Same process, same threads.
 (3) *Eager* is the unmodified model, instance by instance, without gradients; it takes its turns until it has used up
     EAGER_SECONDS, and at least one. Ratios to it are taken on the same mini-batches of the same rounds.
-(4) The front end `record` runs the model's forward per instance. `vertex` joins instances that were turned into arrays when
-    they were loaded, for models that can (`vertex_instance`).
+(4) The front end `record` runs the model's forward per instance. `vertex` joins instances that were turned into arrays
+    when they were loaded, for models that can (`vertex_instance`).
 (5) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes.
 """
 
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.cells.program import Call, Product
 from edbc.check import model_path
 from edbc.errors import InputError
 from edbc.modelfile import Config, import_model_file
@@ -163,11 +164,14 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
 def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) -> None:
     net, stats = contestant.net, Stats()
     _, prepared = net.run(contestant.batches[number], stats)
-    contestant.samples.append(_Sample(
-        len(contestant.batches[number]), stats.seconds.construction, stats.seconds.scheduling, stats.seconds.execution,
-        stats.batches, _products_seconds(net, prepared, together=True), _products_seconds(net, prepared, together=False),
-        eager_seconds,
-    ))  # fmt: skip
+    together, own = (_products_seconds(net, prepared, way) for way in (True, False))
+    spent = stats.seconds
+    contestant.samples.append(
+        _Sample(
+            len(contestant.batches[number]), spent.construction, spent.scheduling, spent.execution, stats.batches,
+            together, own, eager_seconds,
+        )
+    )  # fmt: skip
     if stats.arena_bytes > contestant.peak_bytes:
         contestant.peak_bytes = stats.arena_bytes
         contestant.cell_output_bytes = arena_bytes(prepared.placement, externals=False)
@@ -223,7 +227,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -> Row:
     samples = contestant.samples
-    has_products = any(True for _ in _products_of(contestant))
+    has_products = _has_floor(contestant)
     parts = ("construction", "scheduling", "execution", "total")
     return Row(
         name, contestant.front_end, contestant.net.backend.name, contestant.policy, setting.batch_size, _hidden(config),
@@ -241,8 +245,8 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
 
 
 def _ratio(contestant: _Contestant, below: str) -> float:
-    """Execution over a floor: the least of each over the rounds, mini-batch by mini-batch, then the median. Both are short,
-    and what disturbs them only adds time."""
+    """Execution over a floor: the least of each over the rounds, mini-batch by mini-batch, then the median. Both are
+    short, and what disturbs them only adds time."""
     count = len(contestant.batches)
     of_batch = [contestant.samples[number::count] for number in range(count)]
     return statistics.median(min(s.execution for s in x) / min(getattr(s, below) for s in x) for x in of_batch)
@@ -261,8 +265,14 @@ def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Sett
     )  # fmt: skip
 
 
-def _products_of(contestant: _Contestant) -> Iterable[Any]:
-    return _products(contestant.net, contestant.net.prepare(contestant.batches[0]), together=True)
+def _has_floor(contestant: _Contestant) -> bool:
+    """True when the products with packed weights are what there is to multiply: not for cells with matrices of their
+    own, whose products the floor leaves out."""
+    net = contestant.net
+    prepared = net.prepare(contestant.batches[0])
+    programs = [getattr(net.kernel(int(kind)), "program", None) for kind in set(prepared.schedule.batch_type.tolist())]
+    steps = [step for program in programs if program is not None for step in program.steps]
+    return any(isinstance(s, Product) for s in steps) and not any(isinstance(s, Call) for s in steps)
 
 
 def _hidden(config: Config) -> int | None:

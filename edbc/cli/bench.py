@@ -75,8 +75,8 @@ def _configs(settings: dict[str, str]) -> list[dict[str, str]]:
 
 
 HEADER = (
-    f"{'plan':20} {'policy':10} {'front':6} {'backend':9} {'batch':>5} {'hidden':>6} {'inst/s':>9} {'spread':>6} {'constr':>8} {'sched':>8} "
-    f"{'exec ms':>8} {'batches':>7} {'floor':>6} {'own':>6} {'eager':>6} {'peak MB':>8}"
+    f"{'plan':20} {'policy':10} {'front':6} {'backend':9} {'batch':>5} {'hidden':>6} {'inst/s':>9} {'spread':>6} "
+    f"{'constr':>8} {'sched':>8} {'exec ms':>8} {'batches':>7} {'floor':>6} {'own':>6} {'eager':>6} {'peak MB':>8}"
 )
 
 
@@ -84,7 +84,8 @@ def line_of(row: Any) -> str:
     """One row of the table."""
     seconds = {name: 1e3 * value for name, value in row.seconds.items()}
     return (
-        f"{row.name:20} {row.policy:10} {row.front_end:6} {row.backend:9} {row.batch_size:5} {row.hidden_size or '-':>6} "
+        f"{row.name:20} {row.policy:10} {row.front_end:6} {row.backend:9} {row.batch_size:5} "
+        f"{row.hidden_size or '-':>6} "
         f"{row.instances_per_second:9,.0f} {100 * row.spread:5.0f}% {seconds['construction']:8.2f} "
         f"{seconds['scheduling']:8.2f} {seconds['execution']:8.2f} {row.batches:7.0f} {_times(row.gemm_floor_ratio)} "
         f"{_times(row.own_products_ratio)} {_times(row.eager_ratio)} {row.peak_bytes / 1e6:8.1f}"

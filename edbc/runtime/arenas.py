@@ -1,4 +1,5 @@
-"""Arenas of one mini-batch as tensors: one matrix per value class, externals copied in; what reference and device use."""
+"""Arenas of one mini-batch as tensors: one matrix per value class, externals copied in; what reference and device
+use."""
 
 from __future__ import annotations
 

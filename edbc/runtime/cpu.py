@@ -175,7 +175,8 @@ class CpuBackend:
 
     def _stretches(self, segment: Segment, kernels: dict[int, Native],
                    single: bool) -> Iterator[tuple[int, int, torch.dtype | None]]:  # fmt: skip
-        """Runs of batches (begin, end, element type) that one call of `walk` executes; single batches with None for torch."""
+        """Runs of batches (begin, end, element type) that one call of `walk` executes; single batches with None for
+        torch."""
         dtypes = {kind: torch_dtype(segment.graph.types[kind].outputs[0].dtype) for kind in kernels}
         order = [None, *_LIKE]
         group = np.zeros(len(segment.graph.types), np.int64)

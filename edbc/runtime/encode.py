@@ -2,18 +2,20 @@
 
 Definitions.
 
-(1) A *slot* names memory that a batch works in; an address is a slot's base, which moves from row to row, plus an offset
-    in bytes. Slot 0 is the workspace, slot 1 the scratch row, slot 2 memory shared by all rows (its base is 0 and offsets are addresses);
-    then one slot per operand, then one per output.
+(1) A *slot* names memory that a batch works in; an address is a slot's base, which moves from row to row, plus an
+    offset in bytes. Slot 0 is the workspace, slot 1 the scratch row, slot 2 memory shared by all rows (its base is 0
+    and offsets are addresses); then one slot per operand, then one per output.
 (2) The *workspace* has a row per node of a batch, with the spans that products read and write and what lives from one
-    pass to a later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in cache.
+    pass to a later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in
+    cache.
 (3) A *phase* runs for a whole batch: a gather of an operand's rows, a product, or a *pass*, which runs a list of
     element-wise instructions row by row.
 (4) An *atom* is a smallest span of columns that no load, step or store of the program cuts. Copies make no instruction
     where their result need not stand in the workspace: the result's atoms are the source's.
 
-Programs assign every column once, so where an atom stands is decided once. What the plan's layout made adjacent stays adjacent in the workspace; an operand that only maps read is never copied, a
-result that is an output is written where it belongs.
+Programs assign every column once, so where an atom stands is decided once. What the plan's layout made adjacent stays
+adjacent in the workspace; an operand that only maps read is never copied, a result that is an output is written where
+it belongs.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ class Constant:
 
 @dataclass(frozen=True)
 class Gather:
-    """Copy a part of every row of an operand to workspace column `column`. An `optional` one is only for products that read
-    the operand alone; they read a contiguous run of rows where it is."""
+    """Copy a part of every row of an operand to workspace column `column`. An `optional` one is only for products that
+    read the operand alone; they read a contiguous run of rows where it is."""
 
     operand: int
     offset: int
@@ -277,8 +279,8 @@ class _Encoding:
                     atom.defined_in = number
 
     def _place_atoms(self) -> None:
-        """Operands where they are, spans of products in the workspace, outputs where they go, the rest in the scratch row
-        or, when a later pass reads it, in the workspace."""
+        """Operands where they are, spans of products in the workspace, outputs where they go, the rest in the scratch
+        row or, when a later pass reads it, in the workspace."""
         operands = {
             atom.span.offset: (FIRST_OPERAND + load.operand, atom.span.offset - load.span.offset)
             for load in self.program.loads for atom in self._atoms(load.span)
@@ -376,7 +378,8 @@ class _Encoding:
         raise AssertionError("an offset inside the span")
 
     def _late_copies(self) -> Iterator[Instruction]:
-        """Outputs whose value stands elsewhere: passed-through operands, spans of products, one value for two outputs."""
+        """Outputs whose value stands elsewhere: passed-through operands, spans of products, one value for two
+        outputs."""
         moved = []
         for atom in self.atoms.values():
             if atom.span.offset not in self.alias:
@@ -386,12 +389,9 @@ class _Encoding:
 
 def _cut(program: Program, steps: Sequence[_Step]) -> list[tuple[int, int]]:
     """Definition (4): borders of all spans, carried through copies until nothing changes."""
-    borders = {0, program.width}
-    for part in (*program.loads, *program.stores):
-        borders |= {part.span.offset, part.span.stop}
-    for step in steps:
-        for span in (*_sources(step), step.result):
-            borders |= {span.offset, span.stop}
+    spans = [load.span for load in program.loads] + [store.span for store in program.stores]
+    spans += [span for step in steps for span in (*_sources(step), step.result)]
+    borders = {0, program.width, *(span.offset for span in spans), *(span.stop for span in spans)}
     copies = [step for step in steps if isinstance(step, Copy)]
     known = 0
     while len(borders) != known:

@@ -1,5 +1,8 @@
 """Native loops that turn a schedule into rows of arenas. Each has a plain-Python reference in the tests."""
 
+# numba infers the types of kernels, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,8 +10,19 @@ from numba import njit
 
 
 @njit(cache=True)
-def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, variadic, output_class, external_class,
-                 external_use, num_classes):  # type: ignore[no-untyped-def]  # fmt: skip
+def place_values(
+    batch_type,
+    batch_ptr,
+    nodes,
+    operand_ptr,
+    operands,
+    arity,
+    variadic,
+    output_class,
+    external_class,
+    external_use,
+    num_classes,
+):
     """A row for every value.
 
     The arena of a class holds first the externals, in the order in which batches read them (operand by operand, so that
@@ -16,8 +30,8 @@ def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, var
     ones, of each type together, in schedule order. So what reads the states of all nodes of a type reads one run.
     Externals with `external_use` (results of the mini-batch) that no node reads come last among the externals.
 
-    Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_externals (classes,) and
-    class_rows (classes,).
+    Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_externals (classes,)
+    and class_rows (classes,).
     """
     num_batches = len(batch_type)
     n = len(nodes)
@@ -63,7 +77,7 @@ def place_values(batch_type, batch_ptr, nodes, operand_ptr, operands, arity, var
 
 
 @njit(cache=True)
-def batches_by_type(batch_type, num_types):  # type: ignore[no-untyped-def]
+def batches_by_type(batch_type, num_types):
     """Batches of the type that runs first, in schedule order, then those of the next type, and so on."""
     count = np.zeros(num_types, np.int64)
     seen = np.empty(num_types, np.int64)
@@ -86,8 +100,20 @@ def batches_by_type(batch_type, num_types):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def operand_rows(batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, batch_of, position,
-                 output_row, external_row):  # type: ignore[no-untyped-def]  # fmt: skip
+def operand_rows(
+    batch_type,
+    batch_ptr,
+    nodes,
+    operand_ptr,
+    operands,
+    operand_output,
+    arity,
+    variadic,
+    batch_of,
+    position,
+    output_row,
+    external_row,
+):
     """The arena row of every operand, batch by batch and within a batch operand by operand.
 
     Operand k of batch b occupies `rows[start[b] + k * items[b] : start[b] + (k + 1) * items[b]]`, where `items[b]` is
@@ -120,10 +146,7 @@ def operand_rows(batch_type, batch_ptr, nodes, operand_ptr, operands, operand_ou
                 i = operand_ptr[v] + k
                 while i < operand_ptr[v + 1]:
                     u = operands[i]
-                    if u < 0:
-                        row = external_row[-1 - u]
-                    else:
-                        row = output_row[batch_of[u], operand_output[i]] + position[u]
+                    row = external_row[-1 - u] if u < 0 else output_row[batch_of[u], operand_output[i]] + position[u]
                     if at > begin and row != rows[at - 1] + 1:
                         contiguous = False
                     rows[at] = row

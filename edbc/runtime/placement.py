@@ -89,8 +89,8 @@ _KNOWN_LIMIT = 64
 
 
 def _tables_of(types: tuple[NodeType, ...], classes: tuple[ValueClass, ...]) -> _Tables:
-    """What placement reads of a graph's types, remembered for the very same tuple of types: a table of types gives it out
-    until it grows, and hashing it would cost as much as working it out."""
+    """What placement reads of a graph's types, remembered for the very same tuple of types: a table of types gives it
+    out until it grows, and hashing it would cost as much as working it out."""
     known = _KNOWN.get(id(types))
     if known is None or known[1] != classes:
         if len(_KNOWN) >= _KNOWN_LIMIT:

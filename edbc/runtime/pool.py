@@ -1,8 +1,8 @@
 """Memory for mini-batches: a buffer belongs to one mini-batch at a time and comes back when nothing needs it.
 
-Fresh memory costs a page fault per page on every mini-batch; one buffer shared by two mini-batches that are alive at once
-would give wrong numbers in silence. The pool keeps as few buffers as were ever in use at once, each as large as the largest
-mini-batch needed, and never more than `limit`.
+Fresh memory costs a page fault per page on every mini-batch; one buffer shared by two mini-batches that are alive at
+once would give wrong numbers in silence. The pool keeps as few buffers as were ever in use at once, each as large as
+the largest mini-batch needed, and never more than `limit`.
 """
 
 from __future__ import annotations

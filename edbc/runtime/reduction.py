@@ -1,7 +1,7 @@
 """Reductions over a variable number of operands: sums, means, maxima and minima of a node's items, in torch.
 
-The items of a batch stand one after the other, node by node, in the order of the user's code; `segment` says for each to which
-node of the batch it belongs.
+The items of a batch stand one after the other, node by node, in the order of the user's code; `segment` says for each
+to which node of the batch it belongs.
 """
 
 from __future__ import annotations

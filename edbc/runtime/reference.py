@@ -163,7 +163,7 @@ class ProgramKernel:
             for s in step.sources
         ]  # fmt: skip
         if step.op == "sum":
-            torch.add(sources[0], sources[1], out=result)  # type: ignore[call-overload]
+            torch.add(sources[0], sources[1], out=result)
             for source in sources[2:]:
                 result += source
         elif step.op in _WITHOUT_OUT:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,9 +12,20 @@ from edbc.trace.shapes import split_outputs
 from edbc.trace.table import SharedRef, fill
 
 
+@contextmanager
+def _no_hidden_loops() -> Iterator[None]:
+    """torch.vmap runs what it has no rule for row by row inside itself, with a warning; here it shall fail instead."""
+    was_enabled = torch._C._functorch._is_vmap_fallback_enabled()  # type: ignore[attr-defined]
+    torch._C._functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch._C._functorch._set_vmap_fallback_enabled(was_enabled)  # type: ignore[attr-defined]
+
+
 class RowFunction:
-    """A call's template whose holes see operands through `views`. `is_slow` tells that vmap could not run it: a function
-    without a batching rule, or one that looks at values inside torch."""
+    """A call's template whose holes see operands through `views`. `is_slow` tells that vmap could not run it: a
+    function without a batching rule, or one that looks at values inside torch."""
 
     def __init__(self, call: Callable[..., Any], template: Any, views: Sequence[Sequence[Any]],
                  shared: Callable[[SharedRef], torch.Tensor]):  # fmt: skip
@@ -30,7 +42,8 @@ class RowFunction:
                 return [result.expand(count, *result.shape) for result in self._one()]
             if not self.is_slow:
                 try:
-                    return list(torch.vmap(self._one)(*values))
+                    with _no_hidden_loops():
+                        return list(torch.vmap(self._one)(*values))
                 except (RuntimeError, NotImplementedError, ValueError):
                     self.is_slow = True
             rows = [self._one(*row) for row in zip(*values, strict=True)]

@@ -9,6 +9,9 @@ NOTE: [Coefficients] tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9.1, and exp(r) = 1 +
 the least largest relative error (7.4e-9 and 3.1e-9) that reweighted least squares finds.
 """
 
+# numba infers the types of kernels, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
+
 from __future__ import annotations
 
 import math
@@ -22,9 +25,8 @@ from numba.extending import overload, register_jitable
 from edbc.runtime.pointers import float_of_bits, load, store
 
 OPERATIONS = (
-    "copy", "sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "abs", "square", "reciprocal", "gelu", "silu", "softplus",
-    "add", "sub", "mul", "div", "maximum", "minimum", "pow", "add3",
-    "matmul",
+    "copy", "sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "abs", "square", "reciprocal", "gelu", "silu",
+    "softplus", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "add3", "matmul",
 )  # fmt: skip
 """Names of operation codes; `add3` adds three operands from the left. `matmul` is run by `walk`, not by `apply`."""
 _COPY, _SIGMOID, _TANH, _RELU, _NEG, _EXP, _LOG, _SQRT, _ABS, _SQUARE, _RECIPROCAL, _GELU, _SILU, _SOFTPLUS = range(14)
@@ -47,7 +49,7 @@ _jit = njit(**_flags)
 
 
 @register_jitable(**_flags)
-def _exp32(x):  # type: ignore[no-untyped-def]
+def _exp32(x):
     """exp in float32: 2**k exp(r). 2**k goes in two factors, so that the ends of the range are right."""
     x = _EXP_HIGHEST if x > _EXP_HIGHEST else x
     x = _EXP_LOWEST if x < _EXP_LOWEST else x
@@ -63,7 +65,7 @@ def _exp32(x):  # type: ignore[no-untyped-def]
 
 
 @register_jitable(**_flags)
-def _tanh32(x):  # type: ignore[no-untyped-def]
+def _tanh32(x):
     c = _TANH_LIMIT if x > _TANH_LIMIT else x
     c = -_TANH_LIMIT if c < -_TANH_LIMIT else c
     u = c * c
@@ -87,38 +89,38 @@ def gelu(x: Any) -> Any:
 
 
 @overload(exp, jit_options=_flags)
-def _exp(x):  # type: ignore[no-untyped-def]
+def _exp(x):
     return (lambda x: _exp32(x)) if x == types.float32 else (lambda x: np.exp(x))
 
 
 @overload(tanh, jit_options=_flags)
-def _tanh(x):  # type: ignore[no-untyped-def]
+def _tanh(x):
     return (lambda x: _tanh32(x)) if x == types.float32 else (lambda x: np.tanh(x))
 
 
 @overload(gelu, jit_options=_flags)
-def _gelu(x):  # type: ignore[no-untyped-def]
+def _gelu(x):
     half, root = (_HALF, _F(math.sqrt(0.5))) if x == types.float32 else (0.5, math.sqrt(0.5))
     return lambda x: x * half * (math.erf(x * root) + _ONE)
 
 
 @_jit
-def _sigmoid(x):  # type: ignore[no-untyped-def]
+def _sigmoid(x):
     return _ONE / (_ONE + exp(-x))
 
 
 @_jit
-def _softplus(x):  # type: ignore[no-untyped-def]
+def _softplus(x):
     return x if x > _TWENTY else np.log1p(exp(x))
 
 
 @_jit
-def _maximum(x, y):  # type: ignore[no-untyped-def]
+def _maximum(x, y):
     return x if x > y or x != x else y
 
 
 @_jit
-def _minimum(x, y):  # type: ignore[no-untyped-def]
+def _minimum(x, y):
     return x if x < y or x != x else y
 
 
@@ -127,7 +129,7 @@ def _of_one(function: Callable[[Any], Any]) -> Callable[..., None]:
     scalar = _jit(function) if not hasattr(function, "py_func") else function
 
     @_jit
-    def loop(target, a, n, like):  # type: ignore[no-untyped-def]
+    def loop(target, a, n, like):
         for i in range(n):
             store(target, i, scalar(load(a, i, like)))
 
@@ -138,7 +140,7 @@ def _of_two(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
     scalar = _jit(function) if not hasattr(function, "py_func") else function
 
     @_jit
-    def loop(target, a, b, n, like):  # type: ignore[no-untyped-def]
+    def loop(target, a, b, n, like):
         for i in range(n):
             store(target, i, scalar(load(a, i, like), load(b, i, like)))
 
@@ -169,20 +171,20 @@ _pow_loop = _of_two(lambda x, y: x**y)
 
 
 @_jit
-def _add3_loop(target, a, b, c, n, like):  # type: ignore[no-untyped-def]
+def _add3_loop(target, a, b, c, n, like):
     for i in range(n):
         store(target, i, load(a, i, like) + load(b, i, like) + load(c, i, like))
 
 
 @_jit
-def divide(target, count, n, like):  # type: ignore[no-untyped-def]
+def divide(target, count, n, like):
     """`target[i] /= count` for i < n."""
     for i in range(n):
         store(target, i, load(target, i, like) / (like + np.float32(count)))
 
 
 @_jit
-def apply(op, target, a, b, c, n, like):  # type: ignore[no-untyped-def]
+def apply(op, target, a, b, c, n, like):
     """`target[i] = op(a[i], b[i], c[i])` for i < n, elements of `like`'s type. `target` may be an operand itself."""
     if op == _SIGMOID:
         _sigmoid_loop(target, a, n, like)

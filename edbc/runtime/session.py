@@ -39,9 +39,9 @@ from edbc.trace.build import Capture, capture
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import Entry, TypeTable
+from edbc.trace.values import class_of
 from edbc.vertex.instance import VertexInstance
 from edbc.vertex.program import VertexProgram
-from edbc.trace.values import class_of
 
 
 @dataclass
@@ -257,8 +257,10 @@ class Net:
             here = lines[number] if number < len(lines) else "nothing"
             there = planned.operations[number] if number < len(planned.operations) else "nothing"
             if here != there and not (self.rebind and _NUMBER.sub("#", here) == _NUMBER.sub("#", there)):
-                raise PlanError(f"plan cell {name!r}, operation {number}: expected {here!r} from the model, got {there!r}; "
-                                "run 'edbc compile' again")  # fmt: skip
+                raise PlanError(
+                    f"plan cell {name!r}, operation {number}: expected {here!r} from the model, got {there!r}; run "
+                    "'edbc compile' again"
+                )
 
     def verify_cells(self) -> None:
         """Build the kernel of every type of the plan that has been recorded; raises PlanError on the first mismatch."""

@@ -1,4 +1,5 @@
-"""Encoded programs with sizes in bytes and addresses filled in: what `walk` reads. One set of tables serves all types."""
+"""Encoded programs with sizes in bytes and addresses filled in: what `walk` reads. One set of tables serves all
+types."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
 """The walk over a schedule in native code: every batch of a stretch of it in one call, whatever its cells are.
 
-For each batch: find where its operands' rows are, then run its type's phases (see `runtime.encode`) block of rows by block of rows, or its
-reduction. All that differs between models is in the tables. `walk_reference` in the tests says the same in Python.
+For each batch: find where its operands' rows are, then run its type's phases (see `runtime.encode`) block of rows by
+block of rows, or its reduction. All that differs between models is in the tables. `walk_reference` in the tests says
+the same in Python.
 
-NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls. `walk` is a
-closure over a checksum of the modules it compiles in, which makes the checksum part of the key.
+NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls. `walk`
+is a closure over a checksum of the modules it compiles in, which makes the checksum part of the key.
 """
+
+# numba infers the types of kernels, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
 
 from __future__ import annotations
 
@@ -49,8 +53,8 @@ class Batches(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Where rows are. A row of class c below `externals[c]` is at `external_address[external_start[c] + row]`, any other at
-    `base[c] + row * stride[c]`."""
+    """Where rows are. A row of class c below `externals[c]` is at `external_address[external_start[c] + row]`, any
+    other at `base[c] + row * stride[c]`."""
 
     base: Any
     stride: Any
@@ -74,31 +78,32 @@ class Tables(NamedTuple):
     """Bytes of a workspace row."""
 
 
-def gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):  # type: ignore[no-untyped-def]
-    """The vendor BLAS's product of column-major matrices with elements of `like`'s type; all arguments are addresses."""
+def gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
+    """The vendor BLAS's product of column-major matrices with elements of `like`'s type; all arguments are
+    addresses."""
 
 
 @overload(gemm, jit_options=_flags)
-def _gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):  # type: ignore[no-untyped-def]
+def _gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
     vendor = sgemm if like == types.float32 else dgemm
 
-    def call(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):  # type: ignore[no-untyped-def]
+    def call(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
         vendor(transpose, transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
 
     return call
 
 
 @_jit
-def _address(memory, c, row):  # type: ignore[no-untyped-def]
+def _address(memory, c, row):
     if row < memory.externals[c]:
         return memory.external_address[memory.external_start[c] + row]
     return memory.base[c] + row * memory.stride[c]
 
 
 @_jit
-def _find_slots(b, batches, memory, tables, bases, strides, classes):  # type: ignore[no-untyped-def]
-    """Base and stride of every operand and output of batch b; stride -1 says that an operand's rows are scattered, base then
-    where their numbers start in `batches.rows`."""
+def _find_slots(b, batches, memory, tables, bases, strides, classes):
+    """Base and stride of every operand and output of batch b; stride -1 says that an operand's rows are scattered, base
+    then where their numbers start in `batches.rows`."""
     t = batches.batch_type[b]
     operands = tables.num_operands[t]
     for k in range(operands):
@@ -118,7 +123,7 @@ def _find_slots(b, batches, memory, tables, bases, strides, classes):  # type: i
 
 
 @_jit
-def _operand_row(k, r, batches, memory, bases, strides, classes):  # type: ignore[no-untyped-def]
+def _operand_row(k, r, batches, memory, bases, strides, classes):
     """Address of row r of operand k."""
     base, stride = bases[FIRST_OPERAND + k], strides[FIRST_OPERAND + k]
     if stride >= 0:
@@ -127,7 +132,7 @@ def _operand_row(k, r, batches, memory, bases, strides, classes):  # type: ignor
 
 
 @_jit
-def _gather(phase, first, last, batches, memory, bases, strides, classes):  # type: ignore[no-untyped-def]
+def _gather(phase, first, last, batches, memory, bases, strides, classes):
     k, offset, column, size, optional = phase[1], phase[2], phase[3], phase[4], phase[5]
     if optional and strides[FIRST_OPERAND + k] >= 0:
         return
@@ -137,13 +142,21 @@ def _gather(phase, first, last, batches, memory, bases, strides, classes):  # ty
 
 
 @_jit
-def _multiply(phase, first, last, bases, strides, frame, width, like):  # type: ignore[no-untyped-def]
+def _multiply(phase, first, last, bases, strides, frame, width, like):
     """One product for rows first to last. Row-major matrices are the column-major routine's transposes.
 
     `frame` is memory for the routine's arguments, which it takes by address: a letter, six integers, two numbers.
     """
     column, slot, offset, rows, columns, weight, bias, k = (
-        phase[1], phase[2], phase[3], phase[4], phase[5], phase[6], phase[7], phase[8])  # fmt: skip
+        phase[1],
+        phase[2],
+        phase[3],
+        phase[4],
+        phase[5],
+        phase[6],
+        phase[7],
+        phase[8],
+    )
     source, source_stride = bases[WORKSPACE] + column, strides[WORKSPACE]
     if k >= 0 and strides[FIRST_OPERAND + k] >= 0:
         source_stride = strides[FIRST_OPERAND + k]
@@ -160,12 +173,25 @@ def _multiply(phase, first, last, bases, strides, frame, width, like):  # type: 
     frame[1], frame[2], frame[3] = columns, last - first, rows
     frame[4], frame[5], frame[6] = columns, max(source_stride // width, 1), max(stride // width, 1)
     one, zero = at + 56, at + 64
-    gemm(at, at + 8, at + 16, at + 24, one, weight, at + 32, source, at + 40, one if bias != 0 else zero, target, at + 48,
-         like)  # fmt: skip
+    gemm(
+        at,
+        at + 8,
+        at + 16,
+        at + 24,
+        one,
+        weight,
+        at + 32,
+        source,
+        at + 40,
+        one if bias != 0 else zero,
+        target,
+        at + 48,
+        like,
+    )
 
 
 @_jit
-def _matrix_product(target, a, b, m, k, n, frame, like):  # type: ignore[no-untyped-def]
+def _matrix_product(target, a, b, m, k, n, frame, like):
     """`target = a @ b` for one row's row-major matrices (m, k) and (k, n); see `_multiply` for `frame`."""
     at = frame.ctypes.data
     frame[1], frame[2], frame[3] = n, m, k
@@ -174,8 +200,23 @@ def _matrix_product(target, a, b, m, k, n, frame, like):  # type: ignore[no-unty
 
 
 @_jit
-def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes, row, frame,
-          like):  # type: ignore[no-untyped-def]  # fmt: skip
+def _pass(
+    begin,
+    end,
+    first,
+    last,
+    num_operands,
+    num_outputs,
+    batches,
+    memory,
+    tables,
+    bases,
+    strides,
+    classes,
+    row,
+    frame,
+    like,
+):
     """Instructions begin to end for rows first to last, one row after the other; `row` has the slots' addresses."""
     row[SCRATCH], row[SHARED] = bases[SCRATCH], 0
     code = tables.instructions
@@ -194,8 +235,7 @@ def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, t
 
 
 @_jit
-def _program(t, first, last, batches, memory, tables, bases, strides, classes, row, frame, width,
-             like):  # type: ignore[no-untyped-def]  # fmt: skip
+def _program(t, first, last, batches, memory, tables, bases, strides, classes, row, frame, width, like):
     """All phases of type t for rows first to last of a batch."""
     for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
         phase = tables.phases[p]
@@ -204,12 +244,27 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, r
         elif phase[0] == PRODUCT:
             _multiply(phase, first, last, bases, strides, frame, width, like)
         else:
-            _pass(phase[1], phase[2], first, last, tables.num_operands[t], tables.num_outputs[t], batches, memory, tables,
-                  bases, strides, classes, row, frame, like)  # fmt: skip
+            _pass(
+                phase[1],
+                phase[2],
+                first,
+                last,
+                tables.num_operands[t],
+                tables.num_outputs[t],
+                batches,
+                memory,
+                tables,
+                bases,
+                strides,
+                classes,
+                row,
+                frame,
+                like,
+            )
 
 
 @_jit
-def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like):  # type: ignore[no-untyped-def]
+def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like):
     """A batch of reductions; a node's items stand one after the other. `op` is a number of `reduction.OPS`."""
     fields = tables.num_operands[batches.batch_type[b]]
     combine = _MAXIMUM if op == _MAX else _MINIMUM if op == _MIN else _ADD
@@ -235,7 +290,7 @@ def _build(checksum: int) -> Callable[..., None]:
     """`walk`; see NOTE: [Stale caches]."""
 
     @njit(cache=True, **_flags)
-    def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like):  # type: ignore[no-untyped-def]
+    def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like):
         """Run batches begin to end, all of types with native code for `like`'s element type of `width` bytes.
 
         `workspace` and `scratch` are addresses; the workspace has room for `block` rows of the widest type.
@@ -256,8 +311,21 @@ def _build(checksum: int) -> Callable[..., None]:
             strides[WORKSPACE] = tables.stride[t]
             count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
             for first in range(0, count, block):
-                _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, row, frame,
-                         width, like)  # fmt: skip
+                _program(
+                    t,
+                    first,
+                    min(first + block, count),
+                    batches,
+                    memory,
+                    tables,
+                    bases,
+                    strides,
+                    classes,
+                    row,
+                    frame,
+                    width,
+                    like,
+                )
 
     return walk
 
@@ -273,7 +341,7 @@ walk = _build(_checksum(pointers, rowops))
 
 
 @njit(cache=True, nogil=True)
-def gather_rows(target, size, rows, c, memory):  # type: ignore[no-untyped-def]
+def gather_rows(target, size, rows, c, memory):
     """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
     for i in range(len(rows)):
         copy_bytes(target + i * size, _address(memory, c, rows[i]), size)

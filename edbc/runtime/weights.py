@@ -1,6 +1,7 @@
 """Packed weights: parameters in the order that a program's products want, refreshed when a parameter changes.
 
-What was packed is replaced, never written to: who holds a `Pack` may go on using it while another thread refreshes. A parameter counts as changed when its storage's address, its version counter or its object differs from when it was
+What was packed is replaced, never written to: who holds a `Pack` may go on using it while another thread refreshes. A
+parameter counts as changed when its storage's address, its version counter or its object differs from when it was
 packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assignment of a new parameter are all seen.
 """
 
@@ -22,7 +23,8 @@ Key = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """For each Packed of a program a matrix (in, out) and a bias (out,) or None; and parameters that maps read, flat."""
+    """For each Packed of a program a matrix (in, out) and a bias (out,) or None; and parameters that maps read,
+    flat."""
 
     matrices: tuple[torch.Tensor, ...]
     biases: tuple[torch.Tensor | None, ...]
@@ -90,11 +92,12 @@ class PackedWeights:
 
 
 def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
-    """The dictionary that holds a tensor, and its key there. Modules of a bound model stay, what they hold may change."""
+    """The dictionary that holds a tensor, and its key there. Modules of a bound model stay, what they hold may
+    change."""
     owner, _, last = name.rpartition(".")
     module = model.get_submodule(owner)
     homes = (module._parameters, module._buffers, module.__dict__)
-    return next(home for home in homes if last in home), last  # type: ignore[return-value]
+    return next(home for home in homes if last in home), last
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int, int]:

@@ -22,8 +22,8 @@ Tree = int | tuple  # a word, or children
 
 
 class RandomTreeModel(nn.Module):
-    """Random cells at leaves and at inner nodes; children beyond two are summed; `mixed` puts a function that has no native
-    code between cells."""
+    """Random cells at leaves and at inner nodes; children beyond two are summed; `mixed` puts a function that has no
+    native code between cells."""
 
     def __init__(self, seed: int, size: int, mixed: bool = False):
         super().__init__()

@@ -119,7 +119,8 @@ def test_threads_share_a_net() -> None:
 
 
 def test_a_change_of_weights_is_seen() -> None:
-    """Assigning, loading and stepping parameters changes the next mini-batch, packed ones and element-wise ones alike."""
+    """Assigning, loading and stepping parameters changes the next mini-batch, packed ones and element-wise ones
+    alike."""
     instances = random_trees(7, 5)
     model = RandomTreeModel(7, 4)
     net = net_for(model, instances)

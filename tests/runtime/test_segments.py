@@ -75,7 +75,8 @@ def cut_graph(graph: Graph, at: int) -> tuple[Graph, Graph, list[tuple[int, int]
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
 def test_a_graph_cut_in_two_equals_one(backend: str, part: float) -> None:
-    """Two graphs, two schedules, the second one's externals bound to rows that the first computed; both stay readable."""
+    """Two graphs, two schedules, the second one's externals bound to rows that the first computed; both stay
+    readable."""
     instances = random_trees(12, 5)
     net = net_for(RandomTreeModel(12, 6), instances, backend)
     prepared = net.prepare(instances)

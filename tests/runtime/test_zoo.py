@@ -1,4 +1,5 @@
-"""Every model of the zoo through the native back end: eager's numbers at every batch size, at other sizes and in float64."""
+"""Every model of the zoo through the native back end: eager's numbers at every batch size, at other sizes and in
+float64."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from edbc.runtime.session import Net
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 ZOO = sorted(path.stem for path in MODELS.glob("*.py") if not path.stem.startswith("_"))
-WHOLLY_NATIVE = ("mv_rnn", "tree_lstm", "tree_gru", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt")
+WHOLLY_NATIVE = (
+    "mv_rnn", "tree_lstm", "tree_gru", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt"
+)  # fmt: skip
 
 
 def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
@@ -49,7 +52,8 @@ def test_equals_eager_at_all_batch_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ZOO if "hidden_size" in opened(name)[1]])
 def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
-    """A plan made at hidden size 16 in float32 runs the model at 24 in float64: no cell is unknown, numbers are eager's."""
+    """A plan made at hidden size 16 in float32 runs the model at 24 in float64: no cell is unknown, numbers are
+    eager's."""
     file, config = opened(name)
     instances = file.sample(10, 3, config)
     plan = plan_for(file.build(config, 0), instances)
