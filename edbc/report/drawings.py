@@ -8,6 +8,8 @@ from html import escape
 
 MOST_COLUMNS = 1200
 """Columns drawn; longer schedules have several batches in a column, the largest counts."""
+SPARSE, DENSE = 150, 500
+"""A bar is at least this part of the picture wide, to be seen on a phone: in a row of a few bars, and of many."""
 
 
 def schedule_row(batches: Sequence[tuple[int, int]], kind: int, columns: int, fill: str, name: str) -> str:
@@ -18,16 +20,19 @@ def schedule_row(batches: Sequence[tuple[int, int]], kind: int, columns: int, fi
         if k == kind:
             tallest[number // step] = max(size, tallest.get(number // step, 0))
     top = math.log2(1 + max((size for k, size in batches if k == kind), default=1))
-    bars = "".join(_bar(x, math.log2(1 + size) / top, f"{name}: {size:,} nodes") for x, size in tallest.items())
+    drawn = -(-columns // step)
+    width = max(1.0, drawn / (SPARSE if len(tallest) <= 8 else DENSE))
+    bars = "".join(_bar(x, width, math.log2(1 + size) / top, f"{name}: {size:,} nodes") for x, size in tallest.items())
     return (
-        f'<svg viewBox="0 0 {-(-columns // step)} 24" preserveAspectRatio="none" role="img" '
+        f'<svg viewBox="0 0 {drawn} 24" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(name)}" style="fill:{fill}">{bars}</svg>'
     )
 
 
-def _bar(x: int, height: float, title: str) -> str:
+def _bar(x: int, width: float, height: float, title: str) -> str:
     tall = max(2.0, 24 * height)
-    return f'<rect x="{x}" y="{24 - tall:.1f}" width="1" height="{tall:.1f}"><title>{escape(title)}</title></rect>'
+    place = f'x="{x}" y="{24 - tall:.1f}" width="{width:.2g}" height="{tall:.1f}"'
+    return f"<rect {place}><title>{escape(title)}</title></rect>"
 
 
 def machine(states: Sequence[tuple[int, str, str]], moves: Mapping[tuple[int, int], int]) -> str:

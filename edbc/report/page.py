@@ -35,7 +35,8 @@ STYLE = """
 .edbc .lane{display:grid;grid-template-columns:9rem 1fr;gap:.5rem;align-items:center;margin:2px 0}
 .edbc .lane span{font:.8rem ui-monospace,monospace;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .edbc svg{display:block}.edbc .lane svg{width:100%;height:1.6rem;background:var(--panel)}
-.edbc .lane b{float:right;font-weight:600}@media (max-width:30rem){.edbc .lane{grid-template-columns:7.5rem 1fr}}
+.edbc .lane b{float:right;font-weight:600}@media (max-width:30rem){.edbc .lane{grid-template-columns:5rem 1fr}
+ .edbc .lane.wide{grid-template-columns:8rem 1fr}}
 .edbc .bar{background:var(--panel);height:1.1rem;position:relative}.edbc .bar i{display:block;height:100%}
 .edbc .machine{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(20rem,100%),1fr));gap:1rem}
 .edbc .strip{display:grid;gap:2px;align-items:center;width:max-content;margin:.2rem 0 .8rem}
@@ -175,7 +176,7 @@ def _policies(e: Explanation) -> Iterator[str]:
     most = max(*figures.values(), 1)
     for name, value in figures.items():
         fill = colour(0) if name == "this plan" else "var(--soft)"
-        yield f'<div class="lane"><span><b>{value:,}</b>{escape(name)}</span>'
+        yield f'<div class="lane wide"><span><b>{value:,}</b>{escape(name)}</span>'
         yield f'<div class="bar"><i style="width:{100 * value / most:.1f}%;background:{fill}"></i></div></div>'
 
 
