@@ -24,13 +24,14 @@ from torch import nn
 
 from edbc.graph import NodeType, ValueClass
 from edbc.trace import rules
-from edbc.trace.lazy import REDUCTIONS, Stack
-from edbc.trace.numbers import LONG, lift_floats, lift_number
-from edbc.trace.shapes import flat, pick, replace_first, run_on_meta, split_outputs, take_views
+from edbc.trace.lazy import REDUCTIONS
+from edbc.trace.numbers import lift_floats, lift_number
+from edbc.trace.shapes import flat, pick, run_on_meta, split_outputs
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, user_location
+from edbc.trace.special import STACKS, derived, is_view, lazy_stack, refuse_what_cannot_be_batched, special, view
 from edbc.trace.table import Entry, Hole, Operation, SharedRef, TypeTable, fill
-from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value, class_of, refuse
+from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse
 
 REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
@@ -79,7 +80,7 @@ class Recorder:
         self.in_cell = in_cell
         self.needs_deep_stack = False
         self.next_value = self.next_external = next(Recorder._serial) << REF_BITS
-        self._functions: dict[Any, Any] = {}
+        self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Entry] = {}
         self._calls: dict[Any, Entry] = {}
         self._variants: dict[Any, int] = {}
@@ -245,7 +246,7 @@ class Recorder:
         quick = None
         if _quick_key((*args, *kwargs.items()), parts, operands, self):
             quick = tuple(parts)
-            entry = self._functions.get(quick)
+            entry = self.functions.get(quick)
             if entry is not None:
                 return self.emit(entry, operands)
         operands = []
@@ -259,15 +260,15 @@ class Recorder:
                 return self.call(path, kind, module, *lifted)
             entry = self._calls[key] = self._new_call(path, kind, template, tuple(slots))
         if quick is not None:
-            self._functions[quick] = entry
+            self.functions[quick] = entry
         return self.emit(entry, operands)
 
     def function(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None
     ) -> Any:
         """Record a torch function or tensor method."""
-        if func in _STACKS:
-            stack = self._stack(func.__name__, *args, **kwargs)
+        if func in STACKS:
+            stack = lazy_stack(self, func.__name__, *args, **kwargs)
             if stack is not NotImplemented:
                 return stack
         operands: list[int] = []
@@ -275,12 +276,12 @@ class Recorder:
         key = None
         if _quick_key(args, parts, operands) and (not kwargs or _quick_key(kwargs.items(), parts, operands)):
             key = tuple(parts)
-            known = self._functions.get(key)
+            known = self.functions.get(key)
             if known is not None:
-                return self.emit(known, operands) if known.__class__ is Entry else self._seen(args[0], *known)
+                return self.emit(known, operands) if known.__class__ is Entry else self.seen(args[0], *known)
         return self._function(func, args, kwargs, name or rules.name_of(func), key)
 
-    def _seen(self, value: Value, outputs: Any, slots: Sequence[Slot]) -> Any:
+    def seen(self, value: Value, outputs: Any, slots: Sequence[Slot]) -> Any:
         """A view of a value."""
         if outputs.__class__ is Hole:
             return Value(self, value.ref, slots[0])
@@ -290,12 +291,12 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
     ) -> Any:
         """A torch function that is not known by `key` yet, or has no key."""
-        self._refuse_what_cannot_be_batched(func, name, args, kwargs)
-        special = self._special(func, name, args, kwargs)
-        if special is not NotImplemented:
-            return special
-        if name in rules.VIEWS and self._is_view(name, args, kwargs):
-            return self._view(func, name, key, args, kwargs)
+        refuse_what_cannot_be_batched(func, name, args, kwargs)
+        result = special(self, func, name, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if name in rules.VIEWS and is_view(self, name, args, kwargs):
+            return view(self, func, name, key, args, kwargs)
         lifted = lift_number(self, func, name, args, kwargs)
         if lifted is not None:
             return self.function(func, lifted, kwargs, name)
@@ -322,11 +323,11 @@ class Recorder:
                 return result
             first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)
             if first is not None and not slots:
-                return self._derived(func, name, described, template, first)
+                return derived(self, func, name, described, template, first)
             entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
             self.described[func, described] = entry
         if key is not None:
-            self._functions[key] = entry
+            self.functions[key] = entry
         return self.emit(entry, operands)
 
     # --- describing arguments --------------------------------------------------------------------------------------
@@ -422,134 +423,8 @@ class Recorder:
         return entry
 
     def shared_meta(self, ref: SharedRef) -> torch.Tensor:
+        """A parameter without its data."""
         return self.tracer.shared(ref).to("meta")
-
-    # --- what is not a node ----------------------------------------------------------------------------------------
-
-    def _refuse_what_cannot_be_batched(
-        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        if rules.changes_in_place(func, name, kwargs):
-            refuse(
-                f"a recorded tensor was changed in place ({name})",
-                "another name may share the tensor; write the result to a new variable (h = h + x)",
-            )
-        if name in rules.LOOKS or rules.has_shape_by_value(name, args, kwargs):
-            refuse(
-                f"'{name}' asks for the value of a tensor while recording",
-                "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
-                "move the decision into a cell, or take it from the instance",
-            )
-        if name in rules.RANDOM and not (name in rules.ONLY_IN_TRAINING and not _is_training(args, kwargs)):
-            refuse(
-                f"'{name}' draws random numbers",
-                "its result would differ from eager execution; call model.eval(), or draw outside of forward",
-            )
-
-    def _special(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Functions that are no node, or another node, in some cases."""
-        if name in rules.ONLY_IN_TRAINING:
-            return args[0]
-        if name in rules.CASTS and isinstance(args[0], Symbol):
-            rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
-            kwargs = _without_device(kwargs)
-            only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
-            if only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype:
-                return args[0]
-        if (
-            name == "embedding"
-            and len(args) == 2
-            and type(args[1]) is Shared
-            and type(args[0]) is torch.Tensor
-            and args[0].ndim <= 1
-            and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
-        ):
-            return args[1]._rows(args[0])
-        if name == "getitem" and isinstance(args[0], Symbol):
-            index = args[1] if isinstance(args[1], tuple) else (args[1],)
-            if any(isinstance(i, Symbol) for i in index) and all(map(_is_index, index)):
-                return self.node(pick, (args[0], *index), {}, "pick")
-        if name == "getitem" and type(args[0]) is Value and self._takes_one_of_many(args[0], args[1]):
-            return self.select(args[0], args[1])
-        if (
-            name == "unbind"
-            and type(args[0]) is Value
-            and self._takes_one_of_many(args[0], 0)
-            and not (*args[1:], *kwargs.values(), 0)[0]
-        ):
-            return tuple(args[0])
-        if name in rules.FILLS and isinstance(args[0], Symbol):
-            return self._filled(func, name, args, kwargs)
-        return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
-
-    def _takes_one_of_many(self, value: Value, index: Any) -> bool:
-        shape = value.slot.shape
-        return type(index) is int and len(shape) > 0 and shape[0] > LONG and not self.in_cell
-
-    def _stack(self, name: str, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
-        """A lazy stack, for values of one class over the first dimension."""
-        if not isinstance(tensors, list | tuple) or not tensors or kwargs:
-            return NotImplemented
-        first = next((x for x in tensors if type(x) is Value), None)
-        if first is None or first.slot.views:
-            return NotImplemented
-        is_cat = name != "stack"
-        ndim = len(first.slot.shape)
-        if dim not in ((0, -ndim) if is_cat else (0, -ndim - 1)) or (is_cat and first.slot.shape[:1] != (1,)):
-            return NotImplemented
-        slot = first.slot
-        items = [x if type(x) is Value else self._as_value(x) for x in tensors]
-        return Stack(self, items, is_cat) if all(x.slot is slot for x in items) else NotImplemented
-
-    def _as_value(self, tensor: Any) -> Value:
-        if isinstance(tensor, Lazy):
-            return tensor.materialise()
-        return self.whole(tensor) if type(tensor) is Shared else self.constant(tensor)
-
-    def _filled(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`zeros_like` and its like: a constant, the same for all nodes that ask for it."""
-        if any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
-            return NotImplemented
-        kwargs = _without_device(kwargs)
-        like = args[0]._meta()
-        key = (name, tuple(like.shape), like.dtype, repr(args[1:]), repr(kwargs))
-        return self.shared_constant(key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **kwargs))
-
-    def _is_view(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if not isinstance(args[0], Symbol):
-            return False
-        if name == "getitem":
-            return rules.is_constant_index(args[1])
-        return not any(isinstance(a, Symbol) for a in flat(args[1:], kwargs))
-
-    def _view(self, func: Any, name: str, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
-        if name in rules.IDENTITIES:
-            return value
-        args = (value, *args[1:])
-        if type(value) is Shared:
-            described, template = self.describe((args, kwargs), [], [])
-            return self._derived(func, name, described, template, value)
-        _, template = self.describe((args, kwargs), [], [])
-        outputs, metas, views = take_views(func, name, template, value.slot.meta())
-        slot = value.slot
-        slots = [self.table.slot(slot.base, (*slot.views, view), meta) for view, meta in zip(views, metas, strict=True)]
-        if key is not None:
-            self._functions[key] = (outputs, slots)
-        return self._seen(value, outputs, slots)
-
-    def _derived(self, func: Any, name: str, described: Any, template: Any, first: Shared) -> Any:
-        """A function of parameters only: no node, but a parameter by another name, computed once per mini-batch."""
-
-        def derive() -> tuple[Any, list[Shared]]:
-            rest = replace_first(template, first.ref)
-            outputs, metas, views = take_views(func, name, rest, self.shared_meta(first.ref), self.shared_meta)
-            base = SharedRef(first.ref.name)
-            refs = [base._replace(views=(*first.ref.views, view)) for view in views]
-            return outputs, [Shared(self, ref, meta) for ref, meta in zip(refs, metas, strict=True)]
-
-        outputs, shared = first.derived((func, described), derive)
-        return shared[0] if type(outputs) is Hole else fill(outputs, shared)
 
 
 class CellTracer:
@@ -571,7 +446,6 @@ class CellTracer:
         raise NotImplementedError
 
 
-_STACKS = frozenset((torch.stack, torch.cat, torch.concat, torch.concatenate))
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
 
 
@@ -627,19 +501,3 @@ def _qualified(item: Any) -> str:
 
 def _is_plain(template: Any) -> bool:
     return template == ((Hole(0), Hole(1)), {})
-
-
-def _is_index(item: Any) -> bool:
-    """True for an integer and for a tensor that is one."""
-    if isinstance(item, torch.Tensor):
-        return item.ndim == 0 and not item.is_floating_point() and item.dtype is not torch.bool
-    return type(item) is int
-
-
-def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    flag = kwargs.get("training", args[2] if len(args) > 2 else True)
-    return bool(flag) and kwargs.get("p", args[1] if len(args) > 1 else 0.5) != 0.0
-
-
-def _without_device(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking")}

@@ -1,0 +1,170 @@
+"""Torch functions that are no node of their own: refused, views, parameters by another name, constants, lazy stacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.trace import rules
+from edbc.trace.lazy import Stack
+from edbc.trace.numbers import LONG
+from edbc.trace.shapes import flat, pick, replace_first, take_views
+from edbc.trace.table import Hole, SharedRef, fill
+from edbc.trace.values import Lazy, Shared, Symbol, Value, refuse
+
+if TYPE_CHECKING:
+    from edbc.trace.recorder import Recorder
+
+STACKS = frozenset((torch.stack, torch.cat, torch.concat, torch.concatenate))
+
+
+def refuse_what_cannot_be_batched(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise UnsupportedError for what would need values, change tensors or draw random numbers."""
+    if rules.changes_in_place(func, name, kwargs):
+        refuse(
+            f"a recorded tensor was changed in place ({name})",
+            "another name may share the tensor; write the result to a new variable (h = h + x)",
+        )
+    if name in rules.LOOKS or rules.has_shape_by_value(name, args, kwargs):
+        refuse(
+            f"'{name}' asks for the value of a tensor while recording",
+            "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
+            "move the decision into a cell, or take it from the instance",
+        )
+    if name in rules.RANDOM and not (name in rules.ONLY_IN_TRAINING and not _is_training(args, kwargs)):
+        refuse(
+            f"'{name}' draws random numbers",
+            "its result would differ from eager execution; call model.eval(), or draw outside of forward",
+        )
+
+
+def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that are no node, or another node, in some cases."""
+    if name in rules.ONLY_IN_TRAINING:
+        return args[0]
+    if name in rules.CASTS and isinstance(args[0], Symbol):
+        rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
+        kwargs = _without_device(kwargs)
+        only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
+        if only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype:
+            return args[0]
+    if (
+        name == "embedding"
+        and len(args) == 2
+        and type(args[1]) is Shared
+        and type(args[0]) is torch.Tensor
+        and args[0].ndim <= 1
+        and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
+    ):
+        return args[1]._rows(args[0])
+    if name == "getitem" and isinstance(args[0], Symbol):
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(i, Symbol) for i in index) and all(map(_is_index, index)):
+            return rec.node(pick, (args[0], *index), {}, "pick")
+    if name == "getitem" and type(args[0]) is Value and _takes_one_of_many(rec, args[0], args[1]):
+        return rec.select(args[0], args[1])
+    if (
+        name == "unbind"
+        and type(args[0]) is Value
+        and _takes_one_of_many(rec, args[0], 0)
+        and not (*args[1:], *kwargs.values(), 0)[0]
+    ):
+        return tuple(args[0])
+    if name in rules.FILLS and isinstance(args[0], Symbol):
+        return _filled(rec, func, name, args, kwargs)
+    return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
+
+
+def _takes_one_of_many(rec: Recorder, value: Value, index: Any) -> bool:
+    shape = value.slot.shape
+    return type(index) is int and len(shape) > 0 and shape[0] > LONG and not rec.in_cell
+
+
+def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
+    """A lazy stack, for values of one class over the first dimension."""
+    if not isinstance(tensors, list | tuple) or not tensors or kwargs:
+        return NotImplemented
+    first = next((x for x in tensors if type(x) is Value), None)
+    if first is None or first.slot.views:
+        return NotImplemented
+    is_cat = name != "stack"
+    ndim = len(first.slot.shape)
+    if dim not in ((0, -ndim) if is_cat else (0, -ndim - 1)) or (is_cat and first.slot.shape[:1] != (1,)):
+        return NotImplemented
+    slot = first.slot
+    items = [x if type(x) is Value else _as_value(rec, x) for x in tensors]
+    return Stack(rec, items, is_cat) if all(x.slot is slot for x in items) else NotImplemented
+
+
+def _as_value(rec: Recorder, tensor: Any) -> Value:
+    if isinstance(tensor, Lazy):
+        return tensor.materialise()
+    return rec.whole(tensor) if type(tensor) is Shared else rec.constant(tensor)
+
+
+def _filled(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`zeros_like` and its like: a constant, the same for all nodes that ask for it."""
+    if any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
+        return NotImplemented
+    kwargs = _without_device(kwargs)
+    like = args[0]._meta()
+    key = (name, tuple(like.shape), like.dtype, repr(args[1:]), repr(kwargs))
+    return rec.shared_constant(key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **kwargs))
+
+
+def is_view(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True when the call takes one recorded tensor and constants, so that it is what `rules.VIEWS` says."""
+    if not isinstance(args[0], Symbol):
+        return False
+    if name == "getitem":
+        return rules.is_constant_index(args[1])
+    return not any(isinstance(a, Symbol) for a in flat(args[1:], kwargs))
+
+
+def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a view: no node; the value, or the parameter, seen in another way."""
+    value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
+    if name in rules.IDENTITIES:
+        return value
+    args = (value, *args[1:])
+    if type(value) is Shared:
+        described, template = rec.describe((args, kwargs), [], [])
+        return derived(rec, func, name, described, template, value)
+    _, template = rec.describe((args, kwargs), [], [])
+    outputs, metas, views = take_views(func, name, template, value.slot.meta())
+    slot = value.slot
+    slots = [rec.table.slot(slot.base, (*slot.views, view), meta) for view, meta in zip(views, metas, strict=True)]
+    if key is not None:
+        rec.functions[key] = (outputs, slots)
+    return rec.seen(value, outputs, slots)
+
+
+def derived(rec: Recorder, func: Any, name: str, described: Any, template: Any, first: Shared) -> Any:
+    """A function of parameters only: no node, but a parameter by another name, computed once per mini-batch."""
+
+    def derive() -> tuple[Any, list[Shared]]:
+        rest = replace_first(template, first.ref)
+        outputs, metas, views = take_views(func, name, rest, rec.shared_meta(first.ref), rec.shared_meta)
+        base = SharedRef(first.ref.name)
+        refs = [base._replace(views=(*first.ref.views, view)) for view in views]
+        return outputs, [Shared(rec, ref, meta) for ref, meta in zip(refs, metas, strict=True)]
+
+    outputs, shared = first.derived((func, described), derive)
+    return shared[0] if type(outputs) is Hole else fill(outputs, shared)
+
+
+def _is_index(item: Any) -> bool:
+    """True for an integer and for a tensor that is one."""
+    if isinstance(item, torch.Tensor):
+        return item.ndim == 0 and not item.is_floating_point() and item.dtype is not torch.bool
+    return type(item) is int
+
+
+def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    flag = kwargs.get("training", args[2] if len(args) > 2 else True)
+    return bool(flag) and kwargs.get("p", args[1] if len(args) > 1 else 0.5) != 0.0
+
+
+def _without_device(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking")}
