@@ -36,6 +36,7 @@ from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
 from edbc.trace.build import Capture, capture
+from edbc.trace.cache import StructureCache
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import Entry, TypeTable
@@ -118,6 +119,8 @@ class Net:
         self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
+        self.cache: StructureCache | None = None
+        """Set it (`edbc.trace.cache.structure_cache`) to capture repeated structures once."""
         self._lock = threading.RLock()
 
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
@@ -143,6 +146,8 @@ class Net:
         with self._lock:
             leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table)
         try:
+            if self.cache is not None:
+                return self.cache.capture(*leased, instances)
             return capture(*leased, instances)
         finally:
             with self._lock:
