@@ -13,13 +13,14 @@ from edbc.plan.reader import parse_plan
 def plan_at(revision: str, path: Path) -> Plan | None:
     """The plan that stood at `path` at a commit; None when the commit has no such file.
 
-    Raises PlanError when git cannot name the commit, or the file was no plan then. Reads the repository only.
+    Raises PlanError when git cannot name the commit, or the file was no plan then. Reads the repository only; `cat-file`
+    runs no filters, which the repository's own settings could name.
     """
     commit = _commit(revision, path)
     name = f"{commit}:./{path.name}"
     if _git(path.parent, "cat-file", "-e", name).returncode != 0:
         return None
-    return parse_plan(_git(path.parent, "show", name).stdout, f"{path} at {revision}")
+    return parse_plan(_git(path.parent, "cat-file", "blob", name).stdout, f"{path} at {revision}")
 
 
 def _commit(revision: str, path: Path) -> str:
