@@ -163,8 +163,6 @@ class _Run:
         eager = self.eager.run(batch)  # type: ignore[union-attr]
         self.eager_seconds += time.perf_counter() - started
         reference = self.eager.reference(batch)  # type: ignore[union-attr]
-        if self.as_vertices is not None:
-            results = [{name: list(rows) for name, rows in result.items()} for result in results]
         for ours, theirs, exact in zip(results, eager, reference, strict=True):
             self.parity.add(ours, theirs, exact)  # type: ignore[union-attr]
 

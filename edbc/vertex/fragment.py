@@ -14,10 +14,10 @@ A fragment is made by define-by-run capture (`trace.recorder`, `trace.build`) on
 types, signatures, views, constants and the fusing of sums are those of the first front end, by construction. Gathered
 values are outputs of nodes of a pseudo-type while recording; these nodes come first and are dropped.
 
-Two things are decided within a fragment where define-by-run sees the whole mini-batch. A sum that is scattered stays a
-node of its own, though the only vertex that gathers it may add to it. Sums of several values over the same
-predecessors become one node even where a predecessor scatters externals (learned initial states), because interfaces
-do not tell externals from nodes: if they did, vertices of k predecessors would come in 2**k kinds.
+Sums are fused within a fragment, where define-by-run sees the whole mini-batch: a sum that is scattered stays a node of
+its own, though the only vertex that gathers it may add to it, and sums of two vertices never become one node. Sums of
+several values over the same predecessors do, even where a predecessor scatters externals (learned initial states),
+because interfaces do not tell externals from nodes: if they did, vertices of k predecessors would come in 2**k kinds.
 """
 
 from __future__ import annotations

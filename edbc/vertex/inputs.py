@@ -60,15 +60,21 @@ class Columns:
         return tensor.to(self.float_dtype) if tensor.is_floating_point() else tensor
 
     def fill(
-        self, instances: Sequence[VertexInstance], num_vertices: int, constants: Mapping[int, list[torch.Tensor]]
+        self,
+        pulls: Longs,
+        instances: Sequence[VertexInstance],
+        num_vertices: int,
+        constants: Mapping[int, list[torch.Tensor]],
     ) -> tuple[Longs, Pools]:
         """The columns `(columns, num_vertices)` of a mini-batch and its constants with the rows of inputs behind them.
 
-        Raises InputError for an input that an instance lacks or that has other rows there.
+        Columns that `pulls` counts no pull of are left as they are. Raises InputError for an input that an instance
+        lacks or that has other rows there.
         """
         columns = np.empty((len(self.names), num_vertices), np.int64)
         pools: Pools = {source: list(tensors) for source, tensors in constants.items()}
-        for column, (name, source) in enumerate(zip(self.names, self.source_of_column, strict=True)):
+        for column in np.flatnonzero(pulls).tolist():
+            name, source = self.names[column], self.source_of_column[column]
             rows = _joined(name, instances)
             if source is None:
                 columns[column] = rows
@@ -85,6 +91,9 @@ def _joined(name: str, instances: Sequence[VertexInstance]) -> NDArray[Any]:
         arrays = [x.inputs[name] for x in instances]
         return np.concatenate(arrays, casting="no", dtype=arrays[0].dtype)
     except (KeyError, ValueError, TypeError) as error:
+        inhabited = [x for x in instances if x.num_vertices]  # an empty list has no dtype to speak of
+        if 0 < len(inhabited) < len(instances):
+            return _joined(name, inhabited)
         fault = next((fault for i, x in enumerate(instances) if (fault := _fault(name, i, x, instances[0]))), None)
         raise fault or error from None
 

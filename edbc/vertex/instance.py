@@ -110,13 +110,13 @@ def _integers(name: str, array: ArrayLike) -> NDArray[np.int32]:
 
 
 def _input(name: str, array: ArrayLike, num_vertices: int) -> NDArray[Any]:
-    result = np.ascontiguousarray(array)
+    result = np.asarray(array)
     if result.ndim == 0 or result.shape[0] != num_vertices or result.dtype.kind not in "iufb":
         raise InputError(
             f"input {name!r}: expected an array of numbers with one row per vertex ({num_vertices}), got "
             f"{_described(result)}"
         )
-    return result.astype(np.int64, copy=False) if result.dtype.kind in "iu" else result
+    return np.ascontiguousarray(result, np.int64 if result.dtype.kind in "iu" else None)
 
 
 def _described(array: NDArray[Any]) -> str:

@@ -27,7 +27,7 @@ from edbc.vertex.join import Batch, Longs, VertexCapture, concatenate, write
 from edbc.vertex.tables import AutomatonBuilder, FragmentTables, tabulate
 
 MAX_REFERENCES = 1 << 22
-"""Operands of all fragments together; beyond, fragments are forgotten and recorded again. Only vertices of very many
+"""Operands of all fragments together; beyond, they are forgotten before the next mini-batch. Only vertices of very many
 different numbers of predecessors come there."""
 
 
@@ -69,9 +69,14 @@ class VertexProgram:
         that cannot be batched, both with the first vertex that met it.
         """
         self.recorder.tracer.require_unchanged()
+        with self._lock:
+            if self._num_references > MAX_REFERENCES:
+                self._forget()
         batch = concatenate(instances)
         tables, fragment_of, times = self._find_fragments(batch, instances)
-        columns, pools = tables.columns.fill(instances, batch.num_vertices, tables.constants)
+        columns, pools = tables.columns.fill(
+            times @ tables.pull_counts, instances, batch.num_vertices, tables.constants
+        )
         return write(batch, tables, self.recorder.table, fragment_of, times, columns, pools)
 
     def _find_fragments(
@@ -101,9 +106,6 @@ class VertexProgram:
         kind = int(instance.types[vertex])
         if kind >= len(self.functions):
             raise unknown_type(f"instance {position}, vertex {vertex}", kind, len(self.functions))
-        if self._num_references > MAX_REFERENCES:
-            self._forget()
-            return
         name, function = list(self.functions.items())[kind]
         known = self._automaton.interfaces()
         with _Vertex(f"vertex {vertex} of instance {position}, vertex type {name!r}"):

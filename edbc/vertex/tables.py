@@ -98,6 +98,7 @@ class FragmentTables:
     pushes: Pushes
     sizes: Longs  # (f, 4) nodes, operands, given values and externals of each, shared ones not counted
     push_counts: Longs  # (f, p)
+    pull_counts: Longs  # (f, columns)
     outputs: tuple[tuple[str, Slot], ...]
     """Name and slot of each output."""
     columns: Columns
@@ -117,9 +118,7 @@ def tabulate(
     given = [[*f.scattered, *(r for _, _, r in f.pushed)] for f in fragments]
     number_of_output = {name: number for number, name in enumerate(outputs)}
     pushed = [[number_of_output[name] for name, _, _ in f.pushed] for f in fragments]
-    push_counts = np.zeros((len(fragments), len(outputs)), np.int64)
-    for counts, numbers in zip(push_counts, pushed, strict=True):
-        np.add.at(counts, numbers, 1)
+    pulled = [[e.column for e in f.externals if e.column >= 0] for f in fragments]
     sizes = [(len(f.node_types), f.num_operands, len(f.scattered) + len(f.pushed), len(f.externals)) for f in fragments]
     return FragmentTables(
         automaton,
@@ -138,7 +137,8 @@ def tabulate(
         ),
         Pushes(_offsets(pushed), _longs(n for row in pushed for n in row), _longs(len(f.scattered) for f in fragments)),
         np.array(sizes, np.int64).reshape(-1, 4),
-        push_counts,
+        _counts(pushed, len(outputs)),
+        _counts(pulled, len(columns.names)),
         tuple(outputs.items()),
         columns.copy(),
         {source: list(tensors) for source, tensors in constants.items()},
@@ -165,6 +165,12 @@ def _coded(reference: Reference, fragment: Fragment, shared: Numbers) -> tuple[i
 
 def _offsets(rows: Iterable[Sequence[object]]) -> Longs:
     return np.cumsum([0, *map(len, rows)], dtype=np.int64)
+
+
+def _counts(rows: Sequence[Sequence[int]], width: int) -> Longs:
+    """How often each number below `width` stands in each row."""
+    counts = [np.bincount(np.array(row, np.int64), minlength=width) for row in rows]
+    return np.array(counts, np.int64).reshape(len(rows), width)
 
 
 def _longs(values: Iterable[int]) -> Longs:

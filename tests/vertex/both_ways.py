@@ -15,7 +15,8 @@ from torch import nn
 from edbc.trace.build import Capture, Result, capture
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
-from edbc.vertex import VertexInstance, run_eagerly
+from edbc.trace.values import Shared
+from edbc.vertex import Vertex, VertexFunction, VertexInstance, run_eagerly
 from edbc.vertex.join import VertexCapture
 from edbc.vertex.program import VertexProgram
 
@@ -48,9 +49,20 @@ class BothWays:
         return capture(self.shadow, self.recorder, instances)
 
     def by_vertices_one_by_one(self, instances: Sequence[VertexInstance]) -> Capture:
-        """Define-by-run capture of the vertex functions: what joining must give."""
-        runner = SimpleNamespace(forward=lambda instance: run_eagerly(self.shadow, instance))
+        """Define-by-run capture of the vertex functions: what joining must give. What is scattered is a value, where
+        define-by-run would go on to see a parameter in it."""
+        values = SimpleNamespace(
+            vertices=lambda: {k: self._scattering_values(f) for k, f in self.program.functions.items()}
+        )
+        runner = SimpleNamespace(forward=lambda instance: run_eagerly(values, instance))
         return capture(runner, self.recorder, instances)
+
+    def _scattering_values(self, function: VertexFunction) -> VertexFunction:
+        def run(v: Vertex) -> None:
+            function(v)
+            v.scattered = tuple(self.recorder.whole(x) if type(x) is Shared else x for x in v.scattered or ())
+
+        return run
 
     def by_joining(self, instances: Sequence[VertexInstance]) -> VertexCapture:
         """The vertex front end."""
