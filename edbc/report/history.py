@@ -13,8 +13,8 @@ from edbc.plan.reader import parse_plan
 def plan_at(revision: str, path: Path) -> Plan | None:
     """The plan that stood at `path` at a commit; None when the commit has no such file.
 
-    Raises PlanError when git cannot name the commit, or the file was no plan then. Reads the repository only; `cat-file`
-    runs no filters, which the repository's own settings could name.
+    Raises PlanError when git cannot name the commit, or the file was no plan then. Reads the repository only: unlike
+    `git show`, `cat-file` runs no filter that the repository's settings name.
     """
     commit = _commit(revision, path)
     name = f"{commit}:./{path.name}"

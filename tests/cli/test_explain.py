@@ -57,3 +57,28 @@ def test_what_is_no_plan_is_refused(edbc, tmp_path: Path) -> None:
 
     assert result.exit_code == 3
     assert "Traceback" not in result.output
+
+
+def test_compile_writes_the_page_of_what_it_learned(edbc, workspace: Path) -> None:
+    """`edbc compile --report` gives the same page as `edbc explain --html`, figures of time apart."""
+    model, plan = workspace / "models" / "tree_fc.py", workspace / "plans" / "tree_fc.yaml"
+    page = workspace / "page.html"
+    result = edbc("compile", model, "-o", plan, "--set", "hidden_size=8", "--encoding", "sort", "--report", page, "-q")
+
+    assert result.exit_code == 0, result.output
+    assert f"<h1>{plan.name}</h1>" in page.read_text()
+    assert "batches under this plan" in page.read_text()
+
+
+def test_from_python_as_from_the_command_line(edbc, workspace: Path) -> None:
+    """`edbc.compile` takes the command's options and writes the same bytes; a guard's tolerance survives both."""
+    import edbc as package
+
+    model, plan = workspace / "models" / "tree_fc.py", workspace / "plans" / "tree_fc.yaml"
+    edbc("compile", model, "-o", plan, "--set", "hidden_size=8", "--policy", "depth", "--seed", 3, "-q")
+    written = plan.read_text().replace("tolerance: 0", "tolerance: 2", 1)
+    plan.write_text(written)
+    loaded = package.compile(model, plan, config={"hidden_size": 8}, policy="depth", seed=3)
+
+    assert plan.read_text() == written
+    assert loaded.plan.policy.kind == "depth"
