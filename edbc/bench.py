@@ -7,7 +7,9 @@ Definitions.
     as a part of its median.
 (2) The *GEMM floor* of a mini-batch: for every batch of a type with products, in the order of the schedule, one
     `torch.mm(out=)` with all gates side by side over the longest of the products' inputs; nothing hoisted, nothing
-    gathered, no activation. *Own products* are the plan's own, one `torch.mm(out=)` each. Same process, same threads.
+    gathered, no activation. *Own products* are the plan's own, one `torch.mm(out=)` each. Same process, same threads;
+    execution and floor take FLOOR_TURNS turns on FLOOR_BATCHES mini-batches, and the least processor time of each
+    counts: a busy machine interrupts long calls more often than short ones.
 (3) *Eager* is the unmodified model, instance by instance, without gradients; it takes its turns until it has used up
     EAGER_SECONDS, and at least one. Ratios to it are taken on the same mini-batches of the same rounds.
 (4) The front end `record` runs the model's forward per instance. `vertex` joins instances that were turned into arrays
@@ -39,6 +41,7 @@ from edbc.runtime.session import Net, Prepared, Stats
 
 BASELINES = ("eager", "depth", "agenda", "sufficient", "critical")
 EAGER_SECONDS = 10.0
+FLOOR_BATCHES, FLOOR_TURNS = 2, 15
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,6 @@ class _Sample:
     scheduling: float
     execution: float
     batches: int
-    floor: float
-    own: float
     eager: float | None
 
     @property
@@ -164,28 +165,16 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
 def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) -> None:
     net, stats = contestant.net, Stats()
     _, prepared = net.run(contestant.batches[number], stats)
-    together, own = (_products_seconds(net, prepared, way) for way in (True, False))
     spent = stats.seconds
     contestant.samples.append(
         _Sample(
             len(contestant.batches[number]), spent.construction, spent.scheduling, spent.execution, stats.batches,
-            together, own, eager_seconds,
+            eager_seconds,
         )
     )  # fmt: skip
     if stats.arena_bytes > contestant.peak_bytes:
         contestant.peak_bytes = stats.arena_bytes
         contestant.cell_output_bytes = arena_bytes(prepared.placement, externals=False)
-
-
-def _products_seconds(net: Net, prepared: Prepared, together: bool) -> float:
-    """Definition (2)."""
-    calls = list(_products(net, prepared, together))
-
-    def run() -> None:
-        for a, b, c in calls:
-            torch.mm(a, b, out=c)
-
-    return _seconds(run)
 
 
 def _products(
@@ -213,11 +202,11 @@ def _products(
             yield a, matrix((kind, number), rows, columns), c
 
 
-def _seconds(function: Callable[[], Any]) -> float:
+def _seconds(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
     with torch.no_grad():
-        started = time.perf_counter()
+        started = clock()
         function()
-        return time.perf_counter() - started
+        return clock() - started
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -227,7 +216,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -> Row:
     samples = contestant.samples
-    has_products = _has_floor(contestant)
+    floor_ratio, own_ratio = _floor_ratios(contestant)
     parts = ("construction", "scheduling", "execution", "total")
     return Row(
         name, contestant.front_end, contestant.net.backend.name, contestant.policy, setting.batch_size, _hidden(config),
@@ -236,20 +225,34 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
         spread=_spread([s.total for s in samples]),
         seconds={part: statistics.median(getattr(s, part) for s in samples) for part in parts},
         batches=statistics.median(s.batches for s in samples),
-        gemm_floor_ratio=_ratio(contestant, "floor") if has_products else None,
-        own_products_ratio=_ratio(contestant, "own") if has_products else None,
+        gemm_floor_ratio=floor_ratio,
+        own_products_ratio=own_ratio,
         eager_ratio=_median(s.eager / s.total if s.eager is not None else None for s in samples),
         peak_bytes=contestant.peak_bytes,
         cell_output_bytes=contestant.cell_output_bytes,
     )  # fmt: skip
 
 
-def _ratio(contestant: _Contestant, below: str) -> float:
-    """Execution over a floor: the least of each over the rounds, mini-batch by mini-batch, then the median. Both are
-    short, and what disturbs them only adds time."""
-    count = len(contestant.batches)
-    of_batch = [contestant.samples[number::count] for number in range(count)]
-    return statistics.median(min(s.execution for s in x) / min(getattr(s, below) for s in x) for x in of_batch)
+def _floor_ratios(contestant: _Contestant) -> tuple[float, float] | tuple[None, None]:
+    """Execution over the GEMM floor and over the plan's own products, definition (2)."""
+    if not _has_floor(contestant):
+        return None, None
+    pairs = [_floor_of(contestant.net, batch) for batch in contestant.batches[:FLOOR_BATCHES]]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def _floor_of(net: Net, batch: list[Any]) -> tuple[float, float]:
+    prepared = net.prepare(batch)
+    together, own = (list(_products(net, prepared, way)) for way in (True, False))
+    contestants = (lambda: net.execute(prepared), lambda: _multiply(together), lambda: _multiply(own))
+    turns = [[_seconds(call, time.process_time) for call in contestants] for _ in range(FLOOR_TURNS)]
+    execution, floor, products = (min(times) for times in zip(*turns, strict=True))
+    return execution / floor, execution / products
+
+
+def _multiply(calls: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
+    for a, b, c in calls:
+        torch.mm(a, b, out=c)
 
 
 def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Setting) -> Row:
