@@ -41,7 +41,7 @@ class TypeFacts:
     signature: str
     source: str
     generic: tuple[str, ...]
-    """Operations inside it that run by torch.vmap."""
+    """Functions of the operations inside it that are not of the plan's table."""
     lowering: str | None
     """`native`, `torch` or `generic`."""
     nodes: int | None = None
@@ -52,6 +52,14 @@ class TypeFacts:
     seconds: float | None = None
     moved_bytes: int | None = None
     gathered_bytes: int | None = None
+
+    @property
+    def generic_text(self) -> str:
+        """What is known of the operations that no step of a program stands for; empty when there are none."""
+        if not self.generic:
+            return ""
+        how = "which this back end runs natively too" if self.lowering == "native" else "run by torch.vmap"
+        return f"generic operations inside, {how}: {', '.join(dict.fromkeys(self.generic))}"
 
     @property
     def mean(self) -> float | None:

@@ -51,7 +51,7 @@ class CellLayout:
     copies: int
     """Copies that the plan records."""
     generic: tuple[str, ...]
-    """Operations that run the user's own function by torch.vmap."""
+    """Functions of operations that the plan's table lacks."""
 
     @property
     def misplaced_before(self) -> int:

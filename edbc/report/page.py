@@ -87,7 +87,7 @@ def _head(e: Explanation) -> Iterator[str]:
         batches = len(o.steps)
         yield f"<p>One mini-batch: {escape(o.source)}, back end {escape(o.backend)}.</p>"
         cards = [
-            (f"{o.num_nodes:,}", "nodes, each a call in eager PyTorch"),
+            (f"{o.num_nodes:,}", "nodes, which eager PyTorch runs one by one"),
             (f"{batches:,}", "batches under this plan"),
             (f"{o.lower_bound:,}", "batches at least, in any schedule"),
             (f"{o.num_nodes / max(batches, 1):.1f}", "nodes per batch"),
@@ -213,7 +213,8 @@ def _layouts(e: Explanation) -> Iterator[str]:
     for names, layout in e.distinct_layouts:
         yield f"<h3>{escape(names)}</h3><p>{count(layout.num_operations, 'operation')} in "
         yield f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place: "
-        yield f"{layout.misplaced_before} before, {layout.misplaced_after} after</p>"
+        yield f"{layout.misplaced_before} before, {layout.misplaced_after} after; "
+        yield f"{count(layout.copies, 'copy', 'copies')} left</p>"
         if any(batch.operands for batch in layout.batches):
             yield f'<div class="soft">in the order of the code</div>{_strip(layout, layout.before, is_after=False)}'
             yield f'<div class="soft">in the plan\'s order</div>{_strip(layout, layout.after, is_after=True)}'

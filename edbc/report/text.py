@@ -64,7 +64,7 @@ def _types(e: Explanation, width: int) -> Iterator[str]:
         source = f", from {facts.source}" if facts.source else ""
         yield from _wrapped(f"{facts.name}{source}: {facts.signature}", width, "  ")
         if facts.generic:
-            yield from _wrapped(f"by torch.vmap inside: {', '.join(dict.fromkeys(facts.generic))}", width, "    ")
+            yield from _wrapped(facts.generic_text, width, "    ")
 
 
 def _apart(e: Explanation, width: int) -> Iterator[str]:
@@ -165,7 +165,7 @@ def _layout(names: str, layout: CellLayout, width: int) -> Iterator[str]:
     yield from _wrapped(
         f"{names}: {count(layout.num_operations, 'operation')} in "
         f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place {layout.misplaced_before} before, "
-        f"{layout.misplaced_after} after",
+        f"{layout.misplaced_after} after; {count(layout.copies, 'copy', 'copies')} left",
         width,
         "  ",
     )

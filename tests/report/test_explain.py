@@ -13,7 +13,7 @@ import pytest
 import edbc as edbc_package
 from edbc.plan.plan import Plan, PlanType
 from edbc.plan.reader import read_plan
-from edbc.report.explain import Explanation, explain_file, explain_plan
+from edbc.report.explain import Explanation, TypeFacts, explain_file, explain_plan
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,15 @@ def test_a_model_that_is_missing_leaves_what_the_plan_holds(workspace: Path) -> 
     assert "STATE MACHINE" in explanation.text()
     assert "Memory of each cell" in explanation.html()
     assert explanation.as_json()["observed"] is None
+
+
+@pytest.mark.parametrize(("lowering", "said"), [("native", "natively too"), ("torch", "by torch.vmap"), (None, "vmap")])
+def test_generic_operations_are_said_to_run_as_they_do(lowering: str | None, said: str) -> None:
+    """A generic operation that the back end compiles is not said to run by torch.vmap; each function is named once."""
+    facts = TypeFacts("t", "cell t() -> f32[8]", "", ("matmul", "matmul"), lowering)
+
+    assert said in facts.generic_text
+    assert facts.generic_text.count("matmul") == 1
 
 
 def test_cells_that_look_alike_are_shown_once(explanation: Explanation) -> None:
