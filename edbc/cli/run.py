@@ -50,6 +50,7 @@ def run_run(
         raise DeviceError("--device cuda: expected a CUDA device, got none; run with --device cpu")
     from edbc.modelfile import import_model_file
     from edbc.runtime.session import Net, Stats, check_requirements
+    from edbc.trace.cache import structure_cache
 
     check_requirements(loaded.requirements)
     file = import_model_file(model_file)
@@ -59,6 +60,7 @@ def run_run(
         load_weights(net_model, weights)
     rebind = config != loaded.model.config or None
     net = Net(loaded, net_model, strict=strict, policy=policy, layout=layout, backend=backend, rebind=rebind)
+    net.cache = structure_cache(file.module, verify)
     made_up = not inputs
     instances: Iterable[Any] = (
         file.sample(256 if limit is None else limit, 1, config) if made_up else file.load(inputs, config, limit)
@@ -222,6 +224,12 @@ class _Run:
         if s.unseen_states or s.unseen_types:
             click.echo(
                 f"  unseen       {s.unseen_states:,} states, types: {', '.join(sorted(s.unseen_types)) or 'none'}"
+            )
+        if self.net.cache is not None:
+            cache = self.net.cache
+            click.echo(
+                f"  structures   {100 * cache.hit_rate:.1f} % of {cache.hits + cache.misses:,} captures were repeats; "
+                f"{cache.checked:,} captured again and equal"
             )
         click.echo(f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows")
         click.echo(f"  throughput   {_rate(s.instances, seconds.total):,.0f} instances/s")
