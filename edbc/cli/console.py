@@ -158,4 +158,3 @@ class ProgressLine:
         if self.stage and self.is_live and not self.quiet:
             click.echo("", err=True)
         self.stage = ""
-
