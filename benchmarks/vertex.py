@@ -2,7 +2,7 @@
 
     python benchmarks/vertex.py [--vertices 20000] [--repeat 30] [MODEL ...]
 
-Mini-batches of made-up instances with at least `--vertices` vertices each. `join` concatenates instances, as arrays, and
+Mini-batches of made-up instances with at least `--vertices` vertices each. `join` concatenates arrays and
 writes the graph; `record` runs the model's forward instance by instance. Medians and minima of processor time (other
 processes do not count), in microseconds per vertex; then the time of recording all fragments once. One core.
 """
