@@ -4,8 +4,8 @@ Definitions.
 
 (1) A *variable* is an operand of the cell or the result of one of its operations; every variable has a class.
 (2) `affine` is the one operation with weights: y = sum_k W_k x_k + sum_j b_j over vectors x_k, where the W_k and b_j
-    are blocks of parameters. Products that are added are one affine, a product with a concatenation is an affine over its
-    parts, and biases that are added belong to it (`cells.canonical` brings operations into this form).
+    are blocks of parameters. Products that are added are one affine, a product with a concatenation is an affine over
+    its parts, and biases that are added belong to it (`cells.canonical` brings operations into this form).
 (3) Element-wise operations take variables of one shape, and numbers or parameters of that shape.
 (4) `generic` is any other torch function; it runs by torch.vmap.
 
