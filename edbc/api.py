@@ -43,7 +43,6 @@ class LoadedPlan:
             model = import_model_file(file).build(dict(self.plan.model.config), self.plan.model.seed)
         return Net(self.plan, model, **options)
 
-
     def explain(self, *, inputs: Sequence[str | Path] = (), run: bool = True) -> Explanation:
         """What batches with what and why; `str()` is text, a notebook shows pictures. See `edbc explain`."""
         from edbc.report.explain import explain_file

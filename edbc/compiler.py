@@ -222,7 +222,7 @@ def retrain(captured: Captured, recorded: PlanPolicy) -> PlanPolicy:
         int(training.get("max_trials", 1)),
         lambda *_: None,
     )
-    kept = {key: training[key] for key in ("compared", "encoding", "max_trials") if key in training}
+    kept: dict[str, Any] = {key: training[key] for key in ("compared", "encoding", "max_trials") if key in training}
     return replace(renewed, training={**renewed.training, **kept})
 
 

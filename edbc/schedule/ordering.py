@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from edbc.graph import Ints
+
+Longs = NDArray[np.int64]
 
 
 @njit(cache=True)
@@ -62,7 +65,7 @@ def ordered(operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints) -> 
 
 
 @njit(cache=True)
-def readers(operand_ptr: Ints, operands: Ints, n: int) -> tuple[Ints, Ints, Ints]:
+def readers(operand_ptr: Ints, operands: Ints, n: int) -> tuple[Longs, Longs, Longs]:
     """For every node the nodes that read it, ascending, and at which operand position, as CSR."""
     ptr = np.zeros(n + 1, np.int64)
     for j in range(len(operands)):
@@ -84,7 +87,7 @@ def readers(operand_ptr: Ints, operands: Ints, n: int) -> tuple[Ints, Ints, Ints
 
 
 @njit(cache=True)
-def sort_by_key(nodes: Ints, key: Ints, first: int, last: int) -> None:
+def sort_by_key(nodes: Ints, key: Longs, first: int, last: int) -> None:
     """Sort `nodes[first:last]` by their keys, stably; nothing to do when they are in order."""
     in_order = True
     for i in range(first + 1, last):

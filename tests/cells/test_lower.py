@@ -63,7 +63,7 @@ def test_planned_and_shuffled_layouts_compute_the_cell(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_planned_layouts_pass_the_verifier_and_copy_no_more(seed: int) -> None:
-    """What the planner keeps is adjacent and aligned, and its program has no more steps than the order of definition."""
+    """What the planner keeps is adjacent and aligned, in no more steps than the order of definition takes."""
     cell = RandomCell(seed, arity=3, length=12)
     graph, _ = traced(cell)
     batches = batch_operations(graph)
