@@ -1,0 +1,53 @@
+"""Measuring a plan: which rows there are and that their parts fit; no time is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bound import plan_for
+
+from edbc.bench import Setting, bench_plan
+from edbc.modelfile import import_model_file
+
+MODEL = Path(__file__).resolve().parents[2] / "models" / "tree_lstm.py"
+
+
+def test_rows_of_a_plan_at_other_sizes() -> None:
+    """A row per policy and front end and one for eager, each with the fields that readers of the JSON rely on."""
+    file = import_model_file(MODEL)
+    config = file.config({"hidden_size": 8, "vocab_size": 20})
+    plan = plan_for(file.build(config, 0), file.sample(4, 0, config))
+    setting = Setting(batch_size=4, against=("eager", "depth"), limit=8, rounds=1)
+    rows = bench_plan(Path("tree.yaml"), plan, [], {**config, "hidden_size": 12}, setting, str(MODEL))
+    assert {(row.policy, row.front_end) for row in rows} == {
+        ("critical", "record"), ("critical", "vertex"), ("depth", "record"), ("depth", "vertex"), ("eager", "none"),
+    }  # fmt: skip
+    for row in rows:
+        assert row.hidden_size == 12
+        assert row.instances_per_second > 0
+        assert set(row.seconds) == {"construction", "scheduling", "execution", "total"}
+        assert row.as_json()["name"] == "tree"
+        if row.policy != "eager":
+            assert row.gemm_floor_ratio is not None
+            assert row.eager_ratio is not None
+            assert row.peak_bytes >= row.cell_output_bytes > 0
+    assert rows[0].batches <= next(row.batches for row in rows if row.policy == "depth")
+
+
+def test_cells_with_matrices_of_their_own_have_no_floor() -> None:
+    """The floor counts products with packed weights only, so it is left out where there are others."""
+    file = import_model_file(MODEL.with_name("mv_rnn.py"))
+    config = file.config({"hidden_size": 6, "vocab_size": 20, "num_matrices": 5})
+    plan = plan_for(file.build(config, 0), file.sample(4, 0, config))
+    rows = bench_plan(Path("mv.yaml"), plan, [], config, Setting(2, (), 4, 1), str(MODEL.with_name("mv_rnn.py")))
+    assert {row.gemm_floor_ratio for row in rows} == {None}
+    assert {row.eager_ratio for row in rows} == {None}
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+def test_full_mini_batches_are_measured(size: int) -> None:
+    """A rest counts only when it is all there is."""
+    from edbc.bench import _batches
+
+    assert [len(batch) for batch in _batches(list(range(7)), size)] == {1: [1] * 7, 3: [3, 3], 50: [7]}[size]
