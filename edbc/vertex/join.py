@@ -106,7 +106,7 @@ def write(
     batch: Batch,
     tables: FragmentTables,
     table: TypeTable,
-    fragment_of: Ints,
+    fragment_of: NDArray[np.uint64],
     times: Longs,
     columns: Longs,
     pools: Pools,
@@ -135,11 +135,11 @@ def write(
     )
     if vertex >= 0:
         raise _beyond_table(batch, tables.columns.names[column], int(columns[column, vertex]), vertex)
-    values = np.empty(len(fragment_of), np.int32), np.empty(num_given, np.int64)
+    values = np.empty(len(fragment_of), np.uint64), np.empty(num_given, np.int64)
     kernels.write_nodes(
         batch, fragment_of, (first_external, shared_number), tables.nodes, tables.operands, tables.given, values, out
     )
-    kernels.write_results(batch, fragment_of, values, tables.pushes, row_ptr[:-1].copy(), out)
+    kernels.write_results(batch, fragment_of, values, tables.pushes, row_ptr[:-1].astype(np.uint64), out)
     graph = Graph(
         table.graph_types(), _frozen(out.node_type), _frozen(out.operand_ptr), _frozen(out.operands),
         _frozen(out.operand_output), _frozen(out.external_class[:count]), table.classes(),

@@ -81,15 +81,15 @@ class VertexProgram:
 
     def _find_fragments(
         self, batch: Batch, instances: Sequence[VertexInstance]
-    ) -> tuple[FragmentTables, NDArray[np.int32], Longs]:
+    ) -> tuple[FragmentTables, NDArray[np.uint64], Longs]:
         """The fragment of every vertex, how many vertices have each, and the tables that number them.
 
         Records the fragments that are new.
         """
         from edbc.vertex import kernels
 
-        fragment_of = np.empty(batch.num_vertices, np.int32)
-        interface_of = np.empty(batch.num_vertices, np.int32)
+        fragment_of = np.empty(batch.num_vertices, np.uint64)
+        interface_of = np.empty(batch.num_vertices, np.uint64)
         while True:
             tables = self._tables
             times = np.zeros(len(tables.sizes), np.int64)

@@ -22,12 +22,14 @@ from edbc.vertex.fragment import EXTERNAL, GATHERED, OWN, SHARED, Fragment, Inte
 from edbc.vertex.inputs import Columns
 
 Longs = NDArray[np.int64]
+Places = NDArray[np.uint64]
+"""What kernels index with."""
 
 
 class Nodes(NamedTuple):
     """Nodes of all fragments."""
 
-    ptr: Longs  # (f + 1,)
+    ptr: Places  # (f + 1,)
     node_type: Longs
     operand_end: Longs
     """Operands of the fragment up to and with those of the node."""
@@ -40,16 +42,16 @@ class References(NamedTuple):
     predecessor `item` gave. SHARED: shared external `item`.
     """
 
-    ptr: Longs  # (f + 1,)
+    ptr: Places  # (f + 1,)
     kind: Longs
-    item: Longs
+    item: Places
     code: Longs
 
 
 class Externals(NamedTuple):
     """Externals of all fragments, one per vertex: item `item` of their source, or what a column >= 0 says."""
 
-    ptr: Longs  # (f + 1,)
+    ptr: Places  # (f + 1,)
     column: Longs
     source: Longs
     item: Longs
@@ -60,8 +62,8 @@ class Externals(NamedTuple):
 class Shared(NamedTuple):
     """Externals of which a mini-batch has one each. The last three arrays go by `number`."""
 
-    ptr: Longs  # (f + 1,)
-    number: Longs
+    ptr: Places  # (f + 1,)
+    number: Places
     source: Longs
     item: Longs
     value_class: Longs
@@ -70,16 +72,16 @@ class Shared(NamedTuple):
 class Pushes(NamedTuple):
     """Outputs to which fragments push; the values are the last ones of what a fragment gives, from `first` on."""
 
-    ptr: Longs  # (f + 1,)
-    output: Longs
-    first: Longs  # (f,)
+    ptr: Places  # (f + 1,)
+    output: Places
+    first: Places  # (f,)
 
 
 class Automaton(NamedTuple):
     """See the module's docstring."""
 
-    root: Longs  # (vertex types,)
-    next_state: Longs  # (states, interfaces)
+    root: Places  # (vertex types,)
+    next_state: Places  # (states, interfaces)
     fragment_of_state: Longs  # (states,)
     interface_of_fragment: Longs  # (fragments,)
 
@@ -132,10 +134,10 @@ def tabulate(
         Externals(_offsets(f.externals for f in fragments), *_columns([e for f in fragments for e in f.externals], 5)),
         Shared(
             _offsets(f.shared for f in fragments),
-            _longs(shared[s] for f in fragments for s in f.shared),
+            _places(shared[s] for f in fragments for s in f.shared),
             *_columns(list(shared), 3),
         ),
-        Pushes(_offsets(pushed), _longs(n for row in pushed for n in row), _longs(len(f.scattered) for f in fragments)),
+        Pushes(_offsets(pushed), _places(n for r in pushed for n in r), _places(len(f.scattered) for f in fragments)),
         np.array(sizes, np.int64).reshape(-1, 4),
         _counts(pushed, len(outputs)),
         _counts(pulled, len(columns.names)),
@@ -147,7 +149,8 @@ def tabulate(
 
 def _references(fragments: Sequence[Fragment], rows: Sequence[Sequence[Reference]], shared: Numbers) -> References:
     coded = [_coded(r, f, shared) for f, row in zip(fragments, rows, strict=True) for r in row]
-    return References(_offsets(rows), *_columns(coded, 3))
+    kind, item, code = _columns(coded, 3)
+    return References(_offsets(rows), kind, item.astype(np.uint64), code)
 
 
 def _coded(reference: Reference, fragment: Fragment, shared: Numbers) -> tuple[int, int, int]:
@@ -163,8 +166,12 @@ def _coded(reference: Reference, fragment: Fragment, shared: Numbers) -> tuple[i
     return kind, shared[fragment.shared[item]], 0
 
 
-def _offsets(rows: Iterable[Sequence[object]]) -> Longs:
-    return np.cumsum([0, *map(len, rows)], dtype=np.int64)
+def _offsets(rows: Iterable[Sequence[object]]) -> Places:
+    return np.cumsum([0, *map(len, rows)], dtype=np.uint64)
+
+
+def _places(values: Iterable[int]) -> Places:
+    return np.array(list(values), np.uint64)
 
 
 def _counts(rows: Sequence[Sequence[int]], width: int) -> Longs:
@@ -214,11 +221,11 @@ class AutomatonBuilder:
 
     def build(self) -> Automaton:
         """The automaton as arrays."""
-        next_state = np.zeros((len(self._fragment_of_state), max(len(self._interfaces), 1)), np.int64)
+        next_state = np.zeros((len(self._fragment_of_state), max(len(self._interfaces), 1)), np.uint64)
         for (state, number), after in self._states.items():
             next_state[state, number] = after
         return Automaton(
-            np.arange(1, 1 + self._num_types, dtype=np.int64),
+            np.arange(1, 1 + self._num_types, dtype=np.uint64),
             next_state,
             _longs(self._fragment_of_state),
             _longs(self._interface_of_fragment),
