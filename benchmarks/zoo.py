@@ -90,7 +90,7 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
         settings["vocab_size"] = options.vocab
     config = file.config(settings)
     instances, real = load(file, path.stem, config, options)
-    net = Net(plan, file.build(config, plan.model.seed))
+    net = Net(plan, file.build(config, plan.model.seed), rebind=True)
     eager = Eager(net.model)
     graph = net.capture(instances[:BATCH]).graph
     depth, agenda = (run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda"))

@@ -37,7 +37,7 @@ def bound(plan_path: Path) -> tuple[Any, dict[str, Any], Net]:
     file = import_model_file(plan_path.parent / plan.model.path)
     small = {"hidden_size": 16, "vocab_size": 256}
     config = file.config({**plan.model.config, **{k: v for k, v in small.items() if k in plan.model.config}})
-    return file, config, Net(plan, file.build(config, plan.model.seed))
+    return file, config, Net(plan, file.build(config, plan.model.seed), rebind=True)
 
 
 def assert_parity(net: Net, instances: list[Any], batch_size: int) -> Stats:
