@@ -213,6 +213,10 @@ def _aig_delta(file: BinaryIO, path: str) -> int:
                      "the file is broken")  # fmt: skip
 
 
+CONSTANT_SHARE = 0.2
+"""Of the made-up and-inverter cones, those with the constant false among their sources."""
+
+
 def sample_circuits(count: int, seed: int) -> list[Circuit]:
     """Made-up cones with the sizes of the benchmark circuits, about as deep: the size to the power of 0.6."""
     rng = random.Random(seed)
@@ -222,15 +226,16 @@ def sample_circuits(count: int, seed: int) -> list[Circuit]:
 def _grow(size: int, rng: random.Random) -> Circuit:
     """Gates in levels, each reading the level below and any earlier one; what nothing reads, a later gate reads too."""
     if size == 1:
-        return Circuit([KINDS.index("input")], [[]])
+        return Circuit([KINDS.index(rng.choice(("input", "input", "input", "false")))], [[]])
     style = rng.choice([("and", "and", "not"), ("and", "nand", "nand", "or", "nor", "xor", "not", "not", "buf")])
+    has_constant = "nand" not in style and rng.random() < CONSTANT_SHARE
     depth = min(size - 1, max(1, round(size**0.6)))
     inner = [0 if rng.random() < INPUT_SHARE else rng.randrange(depth) for _ in range(size - 1 - depth)]
     levels = [*sorted([*range(depth), *inner]), depth]
     kinds, operands = [], []
     unread: list[int] = []
     for gate, level in enumerate(levels):
-        kind = rng.choice(style) if level else "input"
+        kind = rng.choice(style) if level else "false" if has_constant and gate == 0 else "input"
         reads = _choose_operands(gate, level, levels, kind, unread, rng)
         unread = [other for other in unread if other not in reads] + [gate]
         kinds.append(KINDS.index(kind))
