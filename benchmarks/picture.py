@@ -55,7 +55,7 @@ def picture(rows: list[dict[str, Any]]) -> str:
             parts.append(f'<rect x="{LEFT}" y="{y + k * BAR}" width="{width:.1f}" height="{BAR - 1}" fill="{colour}"/>')
         gain = row["instances_per_second"] / row["eager_instances_per_second"]
         end = x(max(row["instances_per_second"], row["eager_instances_per_second"]))
-        parts.append(f'<text x="{end + 6:.1f}" y="{y + 2 * BAR - 2}" fill="#d9480f">{gain:.0f} times</text>')
+        parts.append(f'<text x="{end + 6:.1f}" y="{y + 2 * BAR - 2}" fill="#d9480f">{gain:.1f} times</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
