@@ -23,7 +23,7 @@ from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
 from edbc.cells.text import block_text
-from edbc.errors import InputError, ModelError
+from edbc.errors import GraphError, InputError, ModelError
 from edbc.graph import Graph, NodeType
 from edbc.modelfile import Config, ModelFile, file_sha256, import_model_file
 from edbc.parity import Eager, Parity
@@ -147,11 +147,23 @@ def capture_for_compiling(
         raise ModelError(f"{Path(path).name}: expected cells or torch operations in forward, got none to compile")
     types, table_index = _types_with_nodes(table, [c.graph for c in captures])
     graphs = [_with_types(c.graph, types, table_index).lint() for c in captures]
+    _require_dag(graphs[0])
     trained_on = TrainedOn("file" if inputs else "sample", refs, len(instances), seed, graphs[0].num_nodes)
     first = replace(captures[0], graph=graphs[0])
     return Captured(
         file, config, model, view, table, instances, graphs[:1], graphs[1:], first, types, table_index, trained_on
     )
+
+
+def _require_dag(graph: Graph) -> None:
+    """Build the networkx graph of the training mini-batch; it must be acyclic and give the arrays back exactly."""
+    import networkx as nx
+
+    full = graph.to_networkx()
+    if not nx.is_directed_acyclic_graph(full) or not Graph.from_networkx(full).same_as(graph):
+        raise GraphError(
+            "training mini-batch: expected an acyclic graph that networkx gives back as it was; report this"
+        )
 
 
 def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[NodeType, ...], tuple[int, ...]]:

@@ -40,7 +40,7 @@ def run_run(
     from edbc.plan.reader import read_plan
 
     loaded = read_plan(Path(plan))
-    from edbc.check import model_path, require_same_model
+    from edbc.check import model_path
 
     model_file = model_path(Path(plan), loaded, model)
     require_model(loaded, model_file, trust_changed_model)
@@ -84,7 +84,6 @@ def run_run(
         session.print(plan, batch_size, device, dtype, made_up)
     if session.parity is not None:
         session.parity.require()
-    _ = require_same_model
 
 
 def require_model(plan: Any, model_file: Path, trust: bool) -> None:
