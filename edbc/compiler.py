@@ -161,9 +161,7 @@ def _require_dag(graph: Graph) -> None:
 
     full = graph.to_networkx()
     if not nx.is_directed_acyclic_graph(full) or not Graph.from_networkx(full).same_as(graph):
-        raise GraphError(
-            "training mini-batch: expected an acyclic graph that networkx gives back unchanged; report it"
-        )
+        raise GraphError("training mini-batch: expected an acyclic graph that networkx gives back unchanged; report it")
 
 
 def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[NodeType, ...], tuple[int, ...]]:
