@@ -21,13 +21,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip slow tests unless asked, and CUDA tests where there is no device; both with their reason."""
+    """Skip slow tests unless asked, and CUDA tests where there is no device; both with their reason.
+
+    Marks, not keywords: a test's keywords hold the names of its folders too.
+    """
     if not config.getoption("--slow"):
         skip_slow = pytest.mark.skip(reason="slow: run with --slow")
         for item in items:
-            if "slow" in item.keywords:
+            if item.get_closest_marker("slow"):
                 item.add_marker(skip_slow)
-    cuda_items = [item for item in items if "cuda" in item.keywords]
+    cuda_items = [item for item in items if item.get_closest_marker("cuda")]
     if cuda_items:
         import torch
 
