@@ -24,10 +24,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
-from edbc.trace.table import Hole, SharedRef
+from edbc.runtime.rowproduct import RowProduct, row_product
+from edbc.trace.table import SharedRef
 
 WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
 GATHER, PRODUCT, PASS = 0, 1, 2
@@ -105,51 +104,12 @@ def encode(program: Program) -> Encoded | None:
     """See the module's docstring; None when a step is not in the native operation table."""
     if program.dtype not in ("f32", "f64"):
         return None
-    steps = [_row_product(step) if isinstance(step, Call) else step for step in program.steps]
+    steps = [row_product(step) if isinstance(step, Call) else step for step in program.steps]
     known = [step for step in steps if step is not None]
     return _Encoding(program, known).encoded() if len(known) == len(steps) else None
 
 
-@dataclass(frozen=True)
-class RowProduct:
-    """`result = a @ b` for every row on its own: matrices (m, k) and (k, n), of the row or shared by all."""
-
-    a: Span | SharedRef
-    b: Span | SharedRef
-    result: Span
-    m: int
-    k: int
-    n: int
-
-
 _Step = Product | Map | Copy | RowProduct
-_MATMUL = (torch.matmul, torch.mm, torch.mv, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.mv)
-
-
-def _row_product(step: Call) -> RowProduct | None:
-    """A call of torch's matrix product on whole variables or parameters as a step of its own."""
-    (args, kwargs), op = step.op.template, step.op
-    if op.call not in _MATMUL or kwargs or len(args) != 2 or any(source.views for source in op.sources):
-        return None
-    places: list[Span | SharedRef] = []
-    shapes: list[tuple[int, ...] | None] = []
-    for arg in args:
-        if type(arg) is not Hole and type(arg) is not SharedRef:
-            return None
-        places.append(step.sources[arg.index][0] if isinstance(arg, Hole) else arg)
-        shapes.append(step.sources[arg.index][1].shape if isinstance(arg, Hole) else None)
-    sizes = _product_sizes(shapes[0], shapes[1], op.result.shape)
-    return None if sizes is None else RowProduct(places[0], places[1], step.result, *sizes)
-
-
-def _product_sizes(a: tuple[int, ...] | None, b: tuple[int, ...] | None,
-                   result: tuple[int, ...]) -> tuple[int, int, int] | None:  # fmt: skip
-    """(m, k, n) of a product of a matrix with a matrix or a vector; None stands for a parameter's shape."""
-    if a is not None and len(a) == 2 and (b is None or len(b) in (1, 2)):
-        return a[0], a[1], result[1] if len(result) == 2 else 1
-    if a is None and b is not None and len(b) in (1, 2) and len(result) == len(b):
-        return result[0], b[0], b[1] if len(b) == 2 else 1
-    return None
 
 
 @dataclass
