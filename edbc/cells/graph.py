@@ -7,7 +7,7 @@ Definitions.
     are blocks of parameters. Products that are added are one affine, a product with a concatenation is an affine over
     its parts, and biases that are added belong to it (`cells.canonical` brings operations into this form).
 (3) Element-wise operations take variables of one shape, and numbers or parameters of that shape.
-(4) `generic` is any other torch function; it runs by torch.vmap.
+(4) `generic` is any other torch function.
 
 The text form of an operation (`i = sigmoid(v1)`) is what a plan shows and what binding compares with the model.
 """

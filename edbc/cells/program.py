@@ -91,7 +91,7 @@ class Copy:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """`result = op(...)` by torch.vmap, each source a span seen in its class's shape."""
+    """`result = op(...)` for every row, each source a span seen in its class's shape."""
 
     op: CellOp
     sources: tuple[tuple[Span, ValueClass], ...]

@@ -58,7 +58,7 @@ class TypeFacts:
         """What is known of the operations that no step of a program stands for; empty when there are none."""
         if not self.generic:
             return ""
-        how = "which this back end runs natively too" if self.lowering == "native" else "run by torch.vmap"
+        how = "which this back end runs natively too" if self.lowering == "native" else "run by torch"
         return f"generic operations inside, {how}: {', '.join(dict.fromkeys(self.generic))}"
 
     @property

@@ -135,11 +135,7 @@ def _types(e: Explanation) -> Iterator[str]:
     yield _table(header, rows, text=(0, len(header) - 2, len(header) - 1))
     for facts in e.types:
         yield f"<p><b>{escape(facts.name)}</b> <code>{escape(facts.signature)}</code>"
-        yield (
-            f" runs inside by torch.vmap: {escape(', '.join(dict.fromkeys(facts.generic)))}</p>"
-            if facts.generic
-            else "</p>"
-        )
+        yield f"<br>{escape(facts.generic_text)}</p>" if facts.generic else "</p>"
 
 
 def _with_dot(name: str, names: Sequence[str]) -> str:

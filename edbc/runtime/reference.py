@@ -152,8 +152,10 @@ class ProgramKernel:
             _columns(workspace, step.result).copy_(_columns(workspace, step.source))
         elif isinstance(step, Call):
             values = [_columns(workspace, span).reshape(count, *c.shape) for span, c in step.sources]
-            result = self.functions[step](values, count)[step.op.output or 0]
-            _columns(workspace, step.result).copy_(result.reshape(count, step.result.size))
+            result = _columns(workspace, step.result)
+            if not self.functions[step].fill(values, result.view(count, *step.op.result.shape)):
+                found = self.functions[step](values, count)[step.op.output or 0]
+                result.copy_(found.reshape(count, step.result.size))
 
     def _map(self, step: Map, workspace: torch.Tensor, pack: Pack) -> None:
         result = _columns(workspace, step.result)

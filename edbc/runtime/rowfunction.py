@@ -1,4 +1,4 @@
-"""Any torch function on the rows of a batch: by torch.vmap, or row after row where vmap cannot."""
+"""Any torch function on the rows of a batch: by its batched form, by torch.vmap, or row after row where vmap cannot."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from edbc.runtime.rowrules import BatchedForm
 from edbc.trace.shapes import split_outputs
 from edbc.trace.table import SharedRef, fill
 
@@ -34,6 +35,8 @@ class RowFunction:
         self.views = views
         self.shared = shared
         self.is_slow = False
+        self._form: BatchedForm | None = None
+        self._form_is_known = False
 
     def __call__(self, values: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
         """The tensors that the call returns, `(count, ...)` each, for operands `(count, ...)`."""
@@ -48,6 +51,18 @@ class RowFunction:
                     self.is_slow = True
             rows = [self._one(*row) for row in zip(*values, strict=True)]
             return [torch.stack(results) for results in zip(*rows, strict=True)]
+
+    def fill(self, values: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
+        """Compute into `out`, `(count, ...)`, by the function's batched form; False when it has none."""
+        if not self._form_is_known:
+            shapes = [value.shape[1:] for value in values]
+            self._form = BatchedForm.find(self.call, self.template, self.views, shapes)
+            self._form_is_known = True
+        if self._form is None:
+            return False
+        with torch.no_grad():
+            self._form.fill(values, self.shared, out)
+        return True
 
     def _one(self, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
         seen = []

@@ -31,7 +31,7 @@ def test_operands_out_of_place_are_counted_before_and_after() -> None:
 
 
 def test_generic_operations_are_named() -> None:
-    """An operation that runs by torch.vmap is listed by its function."""
+    """A generic operation is listed by its function."""
     assert cell_layout("cell", CELL).generic == ("torch.special",)
 
 
