@@ -190,7 +190,9 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
     trained_on = plan.trained_on if plan.trained_on.source == "file" else captured.trained_on
     renewed = replace(plan, types=types, policy=policy, cells=cells, trained_on=trained_on)
     metrics = compiler.measure(renewed, captured)
-    compiler.check_parity(plan, captured).require()
+    parity = compiler.check_parity(plan, captured)
+    parity.require()
+    outcome.notes += [f"output {name!r}: eager itself is unstable here: {how}" for name, how in parity.unstable.items()]
     renewed = replace(renewed, guards=compiler.guards_of(metrics, plan.guards))
     return renewed, metrics
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edbc.api import existing_guards
-from edbc.cli.console import ProgressLine, print_json
+from edbc.cli.console import ProgressLine, print_json, warn_unstable
 
 
 def run_compile(
@@ -55,6 +55,7 @@ def run_compile(
     from edbc.compiler import measure
 
     metrics = measure(compiled.plan, compiled.captured)
+    warn_unstable(compiled.parity)
     if output_format == "json":
         parity = compiled.parity
         print_json(
@@ -64,6 +65,7 @@ def run_compile(
                 "states": len(compiled.plan.policy.table),
                 "max_error": parity.max_error,
                 "eager_error": parity.eager_error,
+                "unstable": sorted(parity.unstable),
             }
         )
         return

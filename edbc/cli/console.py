@@ -10,11 +10,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from edbc.errors import EdbcError
+
+if TYPE_CHECKING:
+    from edbc.parity import Parity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,6 +72,16 @@ def print_json(content: dict[str, Any]) -> None:
 def paint(text: str, colour: str) -> str:
     """Coloured text; plain when NO_COLOR is set (https://no-color.org). click drops colours off terminals."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+
+
+def warn_unstable(parity: Parity) -> None:
+    """Say on stderr where eager itself is so inexact that equality with it shows little (`edbc.parity`, 4)."""
+    for name, how in parity.unstable.items():
+        click.echo(
+            f"Warning: output {name!r}: eager itself is unstable here: {how}; that batched execution agrees with it "
+            "shows little; compare with 'edbc run --verify --dtype float64', or keep the model's values bounded",
+            err=True,
+        )
 
 
 def parse_settings(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from edbc.cli.console import ProgressLine, print_json
+from edbc.cli.console import ProgressLine, print_json, warn_unstable
 from edbc.errors import DeviceError, EdbcError, StaleError
 
 
@@ -83,6 +83,7 @@ def run_run(
     else:
         session.print(plan, batch_size, device, dtype, made_up)
     if session.parity is not None:
+        warn_unstable(session.parity)
         session.parity.require()
 
 
@@ -210,6 +211,7 @@ class _Run:
             content |= {
                 "max_error": self.parity.max_error,
                 "eager_error": self.parity.eager_error,
+                "unstable": sorted(self.parity.unstable),
                 "eager_instances_per_second": _rate(s.instances, self.eager_seconds),
             }
         return content

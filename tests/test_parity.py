@@ -1,0 +1,117 @@
+"""The parity rule itself: what passes, what fails, and when eager is no yardstick."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from edbc.cli.console import warn_unstable
+from edbc.errors import CheckFailed
+from edbc.parity import Eager, Parity
+
+INF, NAN = math.inf, math.nan
+
+
+def compared(ours, eager, exact, dtype=torch.float32) -> Parity:
+    """One output of each, as lists of numbers."""
+    parity = Parity()
+    parity.add(
+        torch.tensor(ours, dtype=dtype), torch.tensor(eager, dtype=dtype), torch.tensor(exact, dtype=torch.float64)
+    )
+    return parity
+
+
+@pytest.mark.parametrize(
+    ("ours", "eager", "exact", "dtype", "holds"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], [1.0, 2.0], torch.float64, True),
+        ([1.0, 2.0 + 1.9e-12], [1.0, 2.0], [1.0, 2.0], torch.float64, True),
+        ([1.0, 2.0 + 2.2e-12], [1.0, 2.0], [1.0, 2.0], torch.float64, False),
+        ([1.0 + 1e-6, 1.0], [1.0, 1.0], [1.0, 1.0], torch.float32, True),
+        ([1.0 + 3e-6, 1.0], [1.0, 1.0], [1.0, 1.0], torch.float32, False),
+        ([1.0 + 3e-6, 1.0], [1.0 + 1e-6, 1.0], [1.0, 1.0], torch.float32, True),
+        ([1.0 + 3e-6, 1.0], [1.0 + 1e-6, 1.0], [1.0, 1.0], torch.float64, True),
+        ([3, 4], [3, 4], [3.0, 4.0], torch.int64, True),
+        ([3, 5], [3, 4], [3.0, 4.0], torch.int64, False),
+        ([True, False], [True, True], [1.0, 1.0], torch.bool, False),
+    ],
+)
+def test_the_rule_by_dtype(ours, eager, exact, dtype, holds) -> None:
+    """Limits are those of the module's docstring, on either side of the border; integers and masks are exact."""
+    parity = compared(ours, eager, exact, dtype)
+    assert parity.holds == holds
+    assert not parity.unstable
+
+
+@pytest.mark.parametrize(
+    ("ours", "eager", "exact"),
+    [
+        ([INF], [-INF], [-INF]),
+        ([1.0], [INF], [INF]),
+        ([NAN], [INF], [INF]),
+        ([1.0], [NAN], [NAN]),
+        ([NAN, 1.0], [1.0, NAN], [1.0, NAN]),
+        ([NAN], [1.0], [1.0]),
+        ([1.0], [NAN], [1.0]),
+        ([1.0], [INF], [1e39]),
+    ],
+)
+def test_not_a_number_and_infinities_must_agree_with_eager(ours, eager, exact) -> None:
+    """Another sign, another place, or a number instead: broken, whatever the reference says."""
+    with pytest.raises(CheckFailed, match="in one of them only"):
+        compared(ours, eager, exact).require()
+
+
+@pytest.mark.parametrize("values", [[NAN, 1.0], [INF, -INF], [NAN], []])
+def test_equal_values_that_are_not_finite_hold(values) -> None:
+    """Not-a-number meets not-a-number, infinity its like; nothing meets nothing."""
+    parity = compared(values, values, values)
+    parity.require()
+    assert not parity.unstable
+
+
+@pytest.mark.parametrize(
+    ("ours", "eager", "exact", "how"),
+    [
+        ([1.47 + 5], [2.32 + 5], [5.0], "its error against float64 is 2.32 at scale 5"),
+        ([INF], [INF], [1e39], "finite where the float64 reference is not, or the reverse"),
+        ([1.0], [1.0], [NAN], "finite where the float64 reference is not, or the reverse"),
+        ([1.0], [1.0], [1.0, 2.0], r"in float64 it gives \(2,\), not \(1,\)"),
+    ],
+)
+def test_unstable_eager_is_told(ours, eager, exact, how, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where eager's own error, or a wrong reference, lets anything pass, the rule holds and says that it shows
+    little."""
+    parity = compared(ours, eager, exact)
+    parity.require()
+    assert list(parity.unstable) == ["output"]
+    warn_unstable(parity)
+    err = capsys.readouterr().err
+    assert err.startswith("Warning: output 'output': eager itself is unstable here: ")
+    assert re.search(how, err)
+
+
+class Chaotic(nn.Module):
+    """The logistic map, which doubles every error: float32 has forgotten its start after some thirty steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.tensor([3.99]))
+
+    def forward(self, steps: int) -> torch.Tensor:
+        x = self.rate / 10
+        for _ in range(steps):
+            x = self.rate * x * (1 - x)
+        return x
+
+
+def test_a_chaotic_model_is_unstable_and_a_short_run_of_it_is_not() -> None:
+    """Eager against itself: 60 steps in float32 share no digit with float64, 5 steps share six."""
+    for steps, unstable in ((60, True), (5, False)):
+        eager, parity = Eager(Chaotic()), Parity()
+        parity.add(eager.run([steps])[0], eager.run([steps])[0], eager.reference([steps])[0])
+        assert bool(parity.unstable) == unstable
