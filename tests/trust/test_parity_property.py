@@ -25,7 +25,7 @@ from edbc.runtime.session import Net
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, Policy, ready_types
 from edbc.schedule.train import cover
 
-POOL, LONGEST = 10, 14
+POOL, LONGEST = 10, 10
 """Instances of a universe, and operations of the longest."""
 LAYOUTS = ("plan", "variable-order")
 CASES = 40
@@ -70,6 +70,7 @@ class Universe:
         for result, i in zip(results, which, strict=True):
             parity.add(result, self.eager[i], self.exact[i])
         parity.require()
+        assert not parity.unstable
 
 
 def random_policy(net: Net, batch: list[bytes], seed: int) -> Policy:
@@ -171,5 +172,5 @@ def test_the_universes_hold_what_they_promise() -> None:
     assert arities >= {0, 1, 2, 3, 4}
     assert outputs >= {1, 2, 3}
     assert dtypes_met >= {"f64", "f32", "i64", "bool"}
-    assert repeated > 50
-    assert shared > 200
+    assert repeated > 25
+    assert shared > 100
