@@ -95,6 +95,8 @@ V, M = (8,), (8, 8)
 CELLS = {
     ("tree_lstm", "leaf"): (tree_lstm_leaf, V),
     ("tree_lstm", "internal"): (tree_lstm_internal, V, V, V, V),
+    ("tree_lstm_regression", "leaf"): (tree_lstm_leaf, V),
+    ("tree_lstm_regression", "internal"): (tree_lstm_internal, V, V, V, V),
     ("tree_lstm_2type", "leaf"): (tree_lstm_leaf, V),
     ("tree_lstm_2type", "internal_a"): (tree_lstm_internal, V, V, V, V),
     ("tree_lstm_2type", "internal_b"): (tree_lstm_internal, V, V, V, V),
@@ -220,11 +222,12 @@ def test_decoder_starts_from_the_encoder() -> None:
     assert not any(map(torch.allclose, scores, others))
 
 
-@pytest.mark.parametrize("name", ["tree_lstm", "tree_gru", "tree_lstm_2type", "mv_rnn"])
+@pytest.mark.parametrize("name", ["tree_lstm", "tree_gru", "tree_lstm_2type", "tree_lstm_regression", "mv_rnn"])
 def test_chain_of_two_hundred_runs(name: str) -> None:
     """A tree that leans one way all along is within Python's stack."""
     tree = Tree(2, 0, 1)
     for _ in range(200):
         tree = Tree(2, 1, 0, Tree(2, 0, 2), tree)
 
-    assert len(run(small(name), tree)["logits"]) == 401
+    per_node, *_ = run(small(name), tree).values()
+    assert len(per_node) == 401

@@ -12,6 +12,7 @@ from zoo import count_calls, model, small
 FIRST_32 = {
     "tree_lstm": (["sst_trees/train-first4000.txt"], {"leaf": 615, "internal": 583, "out": 1198}),
     "tree_gru": (["sst_trees/train-first4000.txt"], {"leaf": 615, "internal": 583, "out": 1198}),
+    "tree_lstm_regression": (["sst_trees/train-first4000.txt"], {"leaf": 615, "internal": 583, "rating": 1198}),
     "tree_lstm_2type": (
         ["sst_trees/train-first4000.txt"],
         {"leaf": 615, "internal_a": 292, "internal_b": 291, "out": 1198},

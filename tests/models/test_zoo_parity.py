@@ -28,6 +28,11 @@ INPUTS = {
     "lattice_lstm": ["zh_lattice_edbatch/dev.txt"],
     "lattice_gru": ["zh_lattice_edbatch/dev.txt"],
     "child_sum_tree_lstm": ["gum_const_trees/gum-const-train.txt"],
+    "tree_lstm_regression": ["sst_trees/dev.txt"],
+    "dag_gru": ["circuits/iscas85/c432.bench", "circuits/epfl/ctrl.aig"],
+    "transition_parser": ["ud_ewt/en_ewt-ud-dev-every2nd.conllu"],
+    "molecule_mpn": ["molecules/zinc-valid-first8000.smi"],
+    "lstm_lm": ["wikiner_tags/first1200.txt"],
 }
 
 

@@ -13,6 +13,7 @@ from _plans import WIDTHS, Operator
 from _programs import Module, Question
 from _transitions import SHIFT
 from _treebank import Node
+from _trees import Tree
 from torch import nn
 from transition_parser import Sentence
 from zoo import count_calls, model, run, small
@@ -52,6 +53,21 @@ def lstm(linear: Linear, cell: str, x: Array, h: Array, c: Array) -> tuple[Array
     i, f, o = (sigma(linear(f"{cell}.{gate}_x", x) + linear(f"{cell}.{gate}_h", h)) for gate in "ifo")
     c = f * c + i * np.tanh(linear(f"{cell}.g_x", x) + linear(f"{cell}.g_h", h))
     return o * np.tanh(c), c
+
+
+def test_ratings_and_the_loss_of_a_tree() -> None:
+    """tanh of one projection per node; the loss adds up squared distances to labels that stand for -1 to 1."""
+    network = small("tree_lstm_regression")
+    w = arrays(network)
+    states: list[Array] = []
+    network.rating.register_forward_pre_hook(lambda _, operands: states.append(operands[0].numpy()))
+    result = run(network, Tree(4, 0, 0, Tree(0, 0, 4), Tree(3, 0, 7)))
+    ratings = [np.tanh(Linear(w)("rating.out", h)) for h in states]
+
+    for actual, rating in zip(result["ratings"], ratings, strict=True):
+        assert_close(actual, rating)
+    (loss,) = result["loss"]
+    assert_close(loss, (ratings[0] + 1) ** 2 + (ratings[1] - 0.5) ** 2 + (ratings[2] - 1) ** 2)
 
 
 def test_child_sum_adds_over_children() -> None:
