@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edbc.check import model_path, require_same_model
 from edbc.errors import EdbcError
 from edbc.plan.plan import Guard, Plan
 from edbc.plan.reader import read_plan
@@ -15,7 +15,11 @@ from edbc.plan.reader import read_plan
 if TYPE_CHECKING:
     from torch import nn
 
+    from edbc.bench import Row
+    from edbc.check import Outcome
+    from edbc.plan.diff import PlanDiff
     from edbc.report.explain import Explanation
+    from edbc.running import Report
     from edbc.runtime.session import Net
 
 
@@ -26,28 +30,82 @@ class LoadedPlan:
     plan: Plan
     path: Path
 
-    def bind(self, model: nn.Module | None = None, **options: Any) -> Net:
+    def bind(
+        self,
+        model: nn.Module | None = None,
+        *,
+        strict: bool = False,
+        policy: str | None = None,
+        layout: str = "plan",
+        backend: str | None = None,
+        **building: Any,
+    ) -> Net:
         """The plan bound to a model: a callable on lists of instances.
 
-        Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built
-        with the plan's config and seed. `options` are those of `edbc.runtime.session.Net`. Raises StaleError when the
-        model file changed or lacks what the plan requires, PlanError when the plan's cells are not the model's.
+        Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
+        `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and
+        `trust_changed_model` of `edbc.running.Setting`. Raises StaleError when the model file changed or lacks what
+        the plan requires, PlanError when the plan's cells are not the model's.
         """
-        from edbc.modelfile import import_model_file
         from edbc.runtime.session import Net, check_requirements
 
-        check_requirements(self.plan.requirements)
-        if model is None:
-            file = model_path(self.path, self.plan)
-            require_same_model(self.plan, file)
-            model = import_model_file(file).build(dict(self.plan.model.config), self.plan.model.seed)
-        return Net(self.plan, model, **options)
+        options: dict[str, Any] = {"strict": strict, "policy": policy, "layout": layout, "backend": backend}
+        if model is not None:
+            check_requirements(self.plan.requirements)
+            return Net(self.plan, model, **options, **building)
+        from edbc.running import Setting, bind_plan
 
-    def explain(self, *, inputs: Sequence[str | Path] = (), run: bool = True) -> Explanation:
+        return bind_plan(self.path, self.plan, Setting(**options, **building), warnings.warn).net
+
+    def run(self, inputs: Sequence[str | Path] = (), **options: Any) -> Report:
+        """Run instances and report, as `edbc run` does; `options` are the fields of `edbc.running.Setting`.
+
+        Raises CheckFailed when `verify` is asked for and the numbers are not eager's.
+        """
+        from edbc.running import Setting, run_plan
+
+        report = run_plan(self.path, Setting(inputs, **options), warnings.warn)
+        if report.parity is not None:
+            report.parity.require()
+        return report
+
+    def explain(
+        self,
+        *,
+        inputs: Sequence[str | Path] = (),
+        config: dict[str, Any] | None = None,
+        model: str | None = None,
+        run: bool = True,
+    ) -> Explanation:
         """What batches with what and why; `str()` is text, a notebook shows pictures. See `edbc explain`."""
         from edbc.report.explain import explain_file
 
-        return explain_file(self.path, inputs=inputs, run=run)
+        return explain_file(self.path, model=model, inputs=inputs, config=config, run=run)
+
+    def check(self, *, strict: bool = False, against: str | None = None, accept_regression: bool = False) -> Outcome:
+        """What `edbc check` finds; nothing is written (`write_plan(outcome.renewed, path)` is its `--update`)."""
+        from edbc.check import check_plan
+
+        return check_plan(self.path, strict=strict, against=against, accept_regression=accept_regression)
+
+    def diff(self, new: LoadedPlan) -> PlanDiff:
+        """What changed from this plan to `new`; `text()` and `is_worse` as in `edbc diff`."""
+        from edbc.plan.diff import diff_plans
+
+        return diff_plans(self.plan, new.plan)
+
+    def bench(
+        self,
+        inputs: Sequence[str] = (),
+        *,
+        config: dict[str, Any] | None = None,
+        model: str | None = None,
+        **setting: Any,
+    ) -> list[Row]:
+        """Measure as `edbc bench` does; `setting` are the fields of `edbc.bench.Setting`."""
+        from edbc.bench import Setting, bench_plan
+
+        return bench_plan(self.path, self.plan, inputs, config or {}, Setting(**setting), model)
 
 
 def existing_guards(target: Path) -> dict[str, Guard]:
@@ -73,6 +131,7 @@ def compile(
     policy: str = "fsm",
     encoding: str | None = None,
     trials: int = 1000,
+    report: str | Path | None = None,
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
 ) -> LoadedPlan:
     """Compile a model file and write the plan, whole or not at all; executes the model file.
@@ -98,4 +157,9 @@ def compile(
         progress=progress,
     )
     write_plan(compiled.plan, target)
+    if report is not None:
+        from edbc.report.explain import explain_compiled
+        from edbc.report.page import write_page
+
+        write_page(report, explain_compiled(target.name, compiled).html())
     return LoadedPlan(compiled.plan, target)

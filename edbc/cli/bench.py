@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edbc.cli.console import print_json
+from edbc.cli.console import print_json, warn
 from edbc.errors import EdbcError
 
 
@@ -32,9 +32,9 @@ def run_bench(
 
     loaded = read_plan(Path(plan))
     from edbc.check import model_path
-    from edbc.cli.run import require_model
+    from edbc.running import require_model
 
-    require_model(loaded, model_path(Path(plan), loaded, model), trust_changed_model)
+    require_model(loaded, model_path(Path(plan), loaded, model), trust_changed_model, warn)
     import torch
 
     torch.set_num_threads(threads)

@@ -48,8 +48,8 @@ def run_compile(
     write_plan(compiled.plan, target)
     progress.finish()
     if report is not None:
-        from edbc.cli.explain import write_page
         from edbc.report.explain import explain_compiled
+        from edbc.report.page import write_page
 
         write_page(report, explain_compiled(target.name, compiled).html())
     from edbc.compiler import measure

@@ -74,6 +74,11 @@ def paint(text: str, colour: str) -> str:
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
 
 
+def warn(text: str) -> None:
+    """A warning on stderr."""
+    click.echo(f"Warning: {text}", err=True)
+
+
 def warn_unstable(parity: Parity) -> None:
     """Say on stderr where eager itself is so inexact that equality with it shows little (`edbc.parity`, 4)."""
     for name, how in parity.unstable.items():

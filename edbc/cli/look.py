@@ -7,15 +7,17 @@ from typing import Any
 import click
 
 from edbc.cli.console import one_line_errors
-from edbc.cli.main import _format, _input, main
+from edbc.cli.main import _format, _input, _set, main
 
 
 @main.command()
 @click.argument("plan", metavar="PLAN.yaml|MODEL.py")
 @_input
+@_set
 @click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
 @click.option("--static", is_flag=True, help="Only what the plan holds: the model is not imported.")
 @click.option("--html", default=None, metavar="PAGE.html", help="Write one self-contained page.")
+@click.option("--dot", default=None, metavar="FOLDER", help="Write state machine, a graph and cells for Graphviz.")
 @_format
 @one_line_errors
 def explain(**options: Any) -> None:

@@ -9,7 +9,7 @@ otherwise a note says why the second half is missing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,17 @@ SCHEMA = 1
 """Version of the JSON form."""
 
 
+STATES_SAY = {
+    "base": "a state names the ready types",
+    "max": "a state names the ready types, ^ after the one with most ready nodes",
+    "sort": "a state names the ready types, those with fewer ready nodes first",
+    "phase": "a state is the eighth of the nodes that runs now, and the ready types",
+    "critical": "a state names the ready types; after ! p: running it lowers the bound of what remains, g: it holds "
+    "the longest chain of another type, b: it blocks another type",
+    "rank": "a state names the two ready types that matter most, the first one more; after ! p: running it lowers the "
+    "bound of what remains",
+}
+"""What the texts of states mean, by encoding."""
 FIGURES = ("nodes", "batches", "least", "mean", "largest", "time", "bytes", "runs")
 """Columns of `Explanation.figures`."""
 
@@ -310,27 +321,37 @@ def _states(plan: Plan, observed: Observation | None) -> tuple[StateFacts, ...]:
 
 
 def explain_file(
-    path: str | Path, *, model: str | None = None, inputs: Sequence[str | Path] = (), run: bool = True
+    path: str | Path,
+    *,
+    model: str | None = None,
+    inputs: Sequence[str | Path] = (),
+    config: Mapping[str, Any] | None = None,
+    run: bool = True,
 ) -> Explanation:
     """Explain a plan file, or compile a model file in memory and explain that (which executes it).
 
     `run` False leaves the model alone. Raises PlanError for a broken plan; a model that is missing, changed or broken
-    only leaves a note.
+    only leaves a note, unless `config` asks for a model of other sizes.
     """
     path = Path(path)
+    settings = dict(config or {})
     if path.suffix == ".py":
-        return _explain_model(path, inputs)
+        return _explain_model(path, inputs, settings)
     plan = read_plan(path)
     if not run:
         return explain_plan(path.name, plan, notes=["the model was not run, so counts and times are missing"])
     try:
-        observed, notes = _run(plan, path, model, inputs)
+        observed, notes = _run(plan, path, model, inputs, settings)
     except EdbcError as error:
+        if settings:
+            raise
         return explain_plan(path.name, plan, notes=[f"the model was not run: {error}"])
     return explain_plan(path.name, plan, observed, notes)
 
 
-def _run(plan: Plan, path: Path, model: str | None, inputs: Sequence[str | Path]) -> tuple[Observation, list[str]]:
+def _run(
+    plan: Plan, path: Path, model: str | None, inputs: Sequence[str | Path], settings: dict[str, Any]
+) -> tuple[Observation, list[str]]:
     from edbc.check import model_path, require_same_model
     from edbc.modelfile import import_model_file
     from edbc.report.observe import observe
@@ -340,7 +361,7 @@ def _run(plan: Plan, path: Path, model: str | None, inputs: Sequence[str | Path]
     require_same_model(plan, file)
     check_requirements(plan.requirements)
     imported = import_model_file(file)
-    config = imported.config(dict(plan.model.config))
+    config = imported.config({**plan.model.config, **settings})
     count, seed = plan.trained_on.instances, plan.trained_on.seed
     notes = []
     if inputs:
@@ -352,14 +373,16 @@ def _run(plan: Plan, path: Path, model: str | None, inputs: Sequence[str | Path]
         if plan.trained_on.source == "file":
             names = ", ".join(f.name for f in plan.trained_on.files)
             notes.append(f"the plan was trained on {names}; name it with --input to see its first mini-batch")
-    net = Net(plan, imported.build(config, plan.model.seed))
+    if config != plan.model.config:
+        notes.append(f"run with {', '.join(f'{k}={v}' for k, v in config.items() if plan.model.config.get(k) != v)}")
+    net = Net(plan, imported.build(config, plan.model.seed), rebind=config != plan.model.config or None)
     return observe(net, instances, source), notes
 
 
-def _explain_model(path: Path, inputs: Sequence[str | Path]) -> Explanation:
+def _explain_model(path: Path, inputs: Sequence[str | Path], settings: dict[str, Any]) -> Explanation:
     from edbc.compiler import compile_model
 
-    compiled = compile_model(path, inputs=inputs, plan_folder=path.parent)
+    compiled = compile_model(path, inputs=inputs, settings=settings, plan_folder=path.parent)
     return explain_compiled(path.name, compiled, ["compiled in memory; no plan was written"])
 
 

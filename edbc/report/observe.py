@@ -72,6 +72,8 @@ class Observation:
     construction_seconds: float
     scheduling_seconds: float
     unseen_states: int
+    first: Graph | None = None
+    """The dataflow graph of the first instance alone."""
 
     @property
     def lower_bound(self) -> int:
@@ -127,6 +129,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         construction_seconds=stats.seconds.construction,
         scheduling_seconds=stats.seconds.scheduling,
         unseen_states=schedule.unseen_states,
+        first=net.capture(instances[:1]).graph,
     )
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from pathlib import Path
 
+from edbc.errors import EdbcError
 from edbc.report.drawings import machine, schedule_row
-from edbc.report.explain import FIGURES, Explanation
+from edbc.report.explain import FIGURES, STATES_SAY, Explanation
 from edbc.report.figures import count, share, size_text, time_text
 from edbc.report.layouts import CellLayout
 
@@ -26,7 +28,11 @@ STYLE = """
 .edbc .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.6rem;margin:1rem 0}
 .edbc .card{background:var(--panel);border-radius:.5rem;padding:.6rem .8rem}
 .edbc .card b{display:block;font-size:1.5rem;line-height:1.2}
-.edbc .scroll{overflow-x:auto}
+.edbc .scroll{overflow-x:auto;background:linear-gradient(90deg,var(--bg) 30%,transparent) 0 0/3rem 100% no-repeat local,
+ linear-gradient(-90deg,var(--bg) 30%,transparent) 100% 0/3rem 100% no-repeat local,
+ linear-gradient(90deg,var(--line),transparent) 0 0/1rem 100% no-repeat scroll,
+ linear-gradient(-90deg,var(--line),transparent) 100% 0/1rem 100% no-repeat scroll}
+.edbc .role{white-space:nowrap;margin-right:.8rem;font-size:.85rem}
 .edbc table{border-collapse:collapse;width:100%}
 .edbc th,.edbc td{text-align:right;padding:.25rem .5rem;border-bottom:1px solid var(--line);white-space:nowrap}
 .edbc th{font-size:.8rem;color:var(--soft);font-weight:600}
@@ -47,6 +53,9 @@ STYLE = """
  background:var(--bg)}
 .edbc .arrow{fill:var(--soft)}.edbc .move{stroke:var(--soft);fill:none}.edbc .number{fill:var(--bg);font-weight:600}
 """
+ROLES = {"result": 0, "inputs": 2, "operand 1": 4, "operand 2": 5, "operand 3": 3}
+"""Numbers of the colours of operands in a strip of memory; none is near the frame's red."""
+LAST_ROLE = 8
 STATES = 40
 """States in the table of the page."""
 DRAWN = 16
@@ -64,6 +73,14 @@ def explanation_page(explanation: Explanation) -> str:
         "@media (prefers-color-scheme:dark){body{background:#15181c}}</style></head><body>"
         f"{explanation_fragment(explanation)}</body></html>\n"
     )
+
+
+def write_page(path: str | Path, page: str) -> None:
+    """A page, or an error that names the file."""
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise EdbcError(f"{path}: expected to write the page there, got: {error.strerror}; name another file") from None
 
 
 def explanation_fragment(explanation: Explanation) -> str:
@@ -134,8 +151,9 @@ def _types(e: Explanation) -> Iterator[str]:
         rows.append([_with_dot(facts.name, names), *map(escape, figures), escape(facts.source)])
     yield _table(header, rows, text=(0, len(header) - 2, len(header) - 1))
     for facts in e.types:
-        yield f"<p><b>{escape(facts.name)}</b> <code>{escape(facts.signature)}</code>"
-        yield f"<br>{escape(facts.generic_text)}</p>" if facts.generic else "</p>"
+        source = f" from {escape(facts.source)}" if facts.source else ""
+        yield f"<p><b>{escape(facts.name)}</b>{source}<br><code>{escape(facts.signature)}</code>"
+        yield f"<br><span class=soft>{escape(facts.generic_text)}</span></p>" if facts.generic else "</p>"
 
 
 def _with_dot(name: str, names: Sequence[str]) -> str:
@@ -183,7 +201,8 @@ def _machine(e: Explanation) -> Iterator[str]:
         yield f"<p>None: the fixed rule <code>{escape(policy.kind)}</code> chooses every batch.</p>"
         return
     yield f"<p>{count(len(e.states), 'state')} over <code>{escape(policy.encoding or '')}</code>; in a state that it"
-    yield f" lacks <code>{escape(policy.fallback)}</code> chooses.</p>"
+    yield f" lacks <code>{escape(policy.fallback)}</code> chooses."
+    yield f" Here {STATES_SAY.get(policy.encoding or '', '')}.</p>"
     names = _names(e)
     rows = [
         [str(s.number), escape(s.state), _with_dot(s.action, names), "" if s.visits is None else f"{s.visits:,}"]
@@ -206,6 +225,10 @@ def _machine(e: Explanation) -> Iterator[str]:
 def _layouts(e: Explanation) -> Iterator[str]:
     yield "<h2>Memory of each cell</h2><p>A box is a variable, in memory order; under it what each batch reads and"
     yield " writes at once. An operand in a frame is out of place: it is copied, or the batch runs in parts.</p>"
+    yield "<p>"
+    for role in ROLES:
+        yield f'<span class="role"><i class="dot" style="background:{colour(ROLES[role])}"></i>{role}</span> '
+    yield "</p>"
     for names, layout in e.distinct_layouts:
         yield f"<h3>{escape(names)}</h3><p>{count(layout.num_operations, 'operation')} in "
         yield f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place: "
@@ -226,7 +249,7 @@ def _strip(layout: CellLayout, order: Sequence[str], *, is_after: bool) -> str:
         label = f"{batch.operation} ×{batch.width}"
         cells.append(f'<div class="what" style="grid-row:{row};grid-column:1">{escape(label)}</div>')
         for operand in batch.operands:
-            fill = colour(0 if operand.role == "result" else 1 if operand.role == "inputs" else _position(operand.role))
+            fill = colour(ROLES.get(operand.role, LAST_ROLE))
             in_place = operand.in_place_after if is_after else operand.in_place_before
             for name in operand.variables:
                 cells.append(
@@ -235,11 +258,6 @@ def _strip(layout: CellLayout, order: Sequence[str], *, is_after: bool) -> str:
                 )
         row += 1
     return f'<div class="scroll"><div class="strip">{"".join(cells)}</div></div>'
-
-
-def _position(role: str) -> int:
-    """`operand 2` has the third colour."""
-    return int(role.split()[1]) + 1
 
 
 def _times(e: Explanation) -> Iterator[str]:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from edbc.report.explain import FIGURES, Explanation
+from edbc.report.explain import FIGURES, STATES_SAY, Explanation
 from edbc.report.figures import count, share, size_text, time_text
 from edbc.report.layouts import CellBatch, CellLayout, Operand
 
@@ -42,13 +42,15 @@ def _head(e: Explanation, width: int) -> Iterator[str]:
             "  ",
         )
         if policy.kind == "fsm":
-            yield from _wrapped(
-                f"the table chose {share(observed.table_steps, batches)} of the batches, its fallback the rest",
-                width,
-                "  ",
-            )
+            yield from _wrapped(_by_table(observed.table_steps, batches), width, "  ")
     for note in e.notes:
         yield from _wrapped(f"note: {note}", width, "  ")
+
+
+def _by_table(steps: int, batches: int) -> str:
+    if steps == batches:
+        return "the table chose every batch"
+    return f"the table chose {share(steps, batches)} of the batches, its fallback the rest"
 
 
 def _types(e: Explanation, width: int) -> Iterator[str]:
@@ -136,6 +138,7 @@ def _states(e: Explanation, width: int) -> Iterator[str]:
     yield from _wrapped(
         f"STATE MACHINE: {known} over {policy.encoding}; in a state that it lacks, {policy.fallback} chooses", width
     )
+    yield from _wrapped(STATES_SAY.get(policy.encoding or "", ""), width, "  ")
     visits = e.observed is not None
     header = ["", "state", "runs", "visits"] if visits else ["", "state", "runs"]
     rows = [[str(s.number), s.state, s.action, *([f"{s.visits:,}"] if visits else [])] for s in e.states[:STATES]]

@@ -82,3 +82,24 @@ def test_from_python_as_from_the_command_line(edbc, workspace: Path) -> None:
 
     assert plan.read_text() == written
     assert loaded.plan.policy.kind == "depth"
+
+
+def test_another_size_is_explained_as_it_runs(edbc, compiled: Path) -> None:
+    """`--set` binds the plan to a larger model and says so; a key that the model does not have exits 3."""
+    plan = compiled / "plans" / "tree_lstm.yaml"
+    result = edbc("explain", plan, "--set", "hidden_size=24")
+    wrong = edbc("explain", plan, "--set", "hiden_size=24")
+
+    assert "note: run with hidden_size=24" in result.output
+    assert wrong.exit_code == 3
+    assert "did you mean 'hidden_size'" in wrong.output
+
+
+def test_graphs_are_written_where_asked(edbc, compiled: Path, tmp_path: Path) -> None:
+    """`--dot FOLDER` writes the files, names them on stderr, and prints no text."""
+    result = edbc("explain", compiled / "plans" / "tree_lstm.yaml", "--static", "--dot", tmp_path / "dots")
+
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "cell-internal.dot: written" in result.stderr
+    assert (tmp_path / "dots" / "cell-internal.dot").read_text().startswith("digraph")

@@ -159,7 +159,7 @@ def test_the_page_needs_nothing_from_outside(explanation: Explanation) -> None:
     assert not {"script", "link", "img", "iframe", "object"} & page.tags.keys()
     assert "http" not in text
     assert "@import" not in text
-    assert {tag for tag, depth in page.depth.items() if depth} <= {"meta", "rect", "circle", "path"}
+    assert {tag for tag, depth in page.depth.items() if depth} <= {"meta", "br", "rect", "circle", "path"}
 
 
 def test_the_page_draws_every_batch(explanation: Explanation) -> None:

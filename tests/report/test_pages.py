@@ -29,7 +29,7 @@ from click.testing import CliRunner
 
 from edbc.cli import main
 
-PAGES = ("tutorial.md", "ci.md", "faq.md", "migration.md")
+PAGES = ("tutorial.md", "python.md", "ci.md", "faq.md", "migration.md")
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VOLATILE = [
     (r"-?\d[\d.,]*(?:e[+-]?\d+)? (?:ms|us|s)\b(?: *<?\d+ %)?(?: \(<?\d+ %\))?", "TIME"),

@@ -1,0 +1,309 @@
+"""Running a plan over a stream of instances: what `edbc run` and `LoadedPlan.run` do, and the report of it.
+
+(1) The plan is bound to its model file, which is imported after its hash was compared with the plan's, built with the
+    plan's config and seed (or `Setting.config`, or weights of a file).
+(2) Instances come from files, or the model's `sample` makes up 256 (or `limit`) with seed 1; they run in mini-batches,
+    in order. The first mini-batch runs once before the clock starts: it loads and compiles kernels.
+(3) With `verify` every output is compared with eager PyTorch; see `edbc.parity`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from edbc.check import model_path, require_same_model
+from edbc.errors import DeviceError, EdbcError, StaleError
+from edbc.plan.plan import Plan
+from edbc.plan.reader import read_plan
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edbc.modelfile import Config, ModelFile
+    from edbc.parity import Parity
+    from edbc.report.timeline import Timeline
+    from edbc.runtime.session import Net, Stats
+
+Warn = Callable[[str], None]
+SAMPLED = 256
+"""Instances made up where neither files nor a limit are given."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a plan is bound and run: the options of `edbc run`."""
+
+    inputs: Sequence[str | Path] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the model's `build` that differ from the plan's."""
+    batch_size: int = 32
+    limit: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    weights: str | None = None
+    output: str | None = None
+    verify: bool = False
+    trace: str | None = None
+    policy: str | None = None
+    layout: str = "plan"
+    model: str | None = None
+    trust_changed_model: bool = False
+    strict: bool = False
+    backend: str | None = None
+    front_end: str = "record"
+
+
+class Bound(NamedTuple):
+    """A plan bound to its own model file, definition (1)."""
+
+    file: ModelFile
+    config: Config
+    net: Net
+
+
+def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
+    """Import and build the plan's model and bind the plan to it.
+
+    Raises StaleError for a changed model file or weights of another shape, DeviceError without the device.
+    """
+    model_file = model_path(path, plan, setting.model)
+    require_model(plan, model_file, setting.trust_changed_model, warn)
+    import torch
+
+    from edbc.modelfile import import_model_file
+    from edbc.runtime.session import Net, check_requirements
+
+    if setting.device == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("--device cuda: expected a CUDA device, got none; run with --device cpu")
+    check_requirements(plan.requirements)
+    file = import_model_file(model_file)
+    config = file.config({**plan.model.config, **setting.config})
+    model = file.build(config, plan.model.seed).to(setting.device, getattr(torch, setting.dtype))
+    if setting.weights is not None:
+        load_weights(model, setting.weights)
+    rebind = config != plan.model.config or None
+    net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
+              backend=setting.backend, rebind=rebind)  # fmt: skip
+    return Bound(file, config, net)
+
+
+def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None:
+    """Raise StaleError when the plan was compiled from another model file; warn instead when that one is trusted."""
+    try:
+        require_same_model(plan, model_file)
+    except StaleError as error:
+        if not trust or not model_file.is_file():
+            raise StaleError(f"{error}, or run with --trust-changed-model") from None
+        warn(f"{error}; trusted because of --trust-changed-model")
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Load a safetensors file into the model. Raises StaleError with both sides when names or shapes differ."""
+    import safetensors
+    from safetensors.torch import load_file
+
+    if not Path(path).is_file():
+        raise EdbcError(f"{path}: expected a safetensors file, got nothing")
+    try:
+        state = load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise EdbcError(
+            f"{path}: expected a safetensors file, got {error}; write one with safetensors.torch.save_file"
+        ) from None
+    own = model.state_dict()
+    for name in [*own, *state]:
+        ours = tuple(own[name].shape) if name in own else "nothing"
+        theirs = tuple(state[name].shape) if name in state else "nothing"
+        if ours != theirs:
+            raise StaleError(
+                f"{path}: weight {name!r}: expected {ours} from the model, got {theirs}; give weights of this "
+                "model and config"
+            )
+    model.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did; `str()` is for people."""
+
+    plan: str
+    setting: Setting
+    net: Net
+    stats: Stats
+    parity: Parity | None
+    eager_seconds: float
+
+    @property
+    def is_made_up(self) -> bool:
+        """True when the model's `sample` gave the instances."""
+        return not self.setting.inputs
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON's types."""
+        s = self.stats
+        seconds = {part: getattr(s.seconds, part) for part in ("construction", "scheduling", "execution", "total")}
+        content: dict[str, Any] = {
+            "instances": s.instances,
+            "source": "sample" if self.is_made_up else "input",
+            "batch_size": self.setting.batch_size,
+            "nodes": s.nodes,
+            "batches": s.batches,
+            "lower_bound": s.lower_bound,
+            "unseen_states": s.unseen_states,
+            "unseen_types": len(s.unseen_types),
+            "unseen_type_names": sorted(s.unseen_types),
+            "seconds": seconds,
+            "instances_per_second": _rate(s.instances, s.seconds.total),
+            "gathered_rows": s.gathered_rows,
+            "operand_rows": s.operand_rows,
+            "arena_bytes": s.arena_bytes,
+            "backend": self.net.backend.name,
+            "device": self.setting.device,
+            "dtype": self.setting.dtype,
+        }
+        if self.parity is not None:
+            content |= {
+                "max_error": self.parity.max_error,
+                "eager_error": self.parity.eager_error,
+                "unstable": sorted(self.parity.unstable),
+                "eager_instances_per_second": _rate(s.instances, self.eager_seconds),
+            }
+        return content
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        s, how = self.stats, self.setting
+        source = "made-up instances (the model's sample)" if self.is_made_up else "instances"
+        yield f"{self.plan}: {s.instances:,} {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
+        yield f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}"
+        if s.unseen_states or s.unseen_types:
+            yield f"  unseen       {s.unseen_states:,} states, types: {', '.join(sorted(s.unseen_types)) or 'none'}"
+        yield from self._cache_lines()
+        yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
+        yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
+        yield from self._eager_lines()
+        total = s.seconds.total or 1.0
+        parts = {part: getattr(s.seconds, part) for part in ("construction", "scheduling", "execution")}
+        yield "  time         " + ", ".join(f"{k} {v:.3f} s ({100 * v / total:.0f} %)" for k, v in parts.items())
+        if self.parity is not None:
+            verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
+            errors = f"max error {self.parity.max_error:.2e}, eager's own {self.parity.eager_error:.2e}"
+            yield f"  parity       {verdict}: {errors} (both against float64)"
+
+    def _cache_lines(self) -> Iterator[str]:
+        cache = self.net.cache
+        if cache is not None:
+            repeats = f"{100 * cache.hit_rate:.1f} % of {cache.hits + cache.misses:,} captures were repeats"
+            yield f"  structures   {repeats}; {cache.checked:,} captured again and equal"
+
+    def _eager_lines(self) -> Iterator[str]:
+        total = self.stats.seconds.total
+        if self.eager_seconds:
+            rate, gain = _rate(self.stats.instances, self.eager_seconds), self.eager_seconds / total if total else 0.0
+            yield f"  eager        {rate:,.0f} instances/s in the same run: edbc is {gain:.1f} times as fast"
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+def run_plan(path: Path, setting: Setting, warn: Warn) -> Report:
+    """Bind and run. Outputs and timeline are written as the setting says; whether numbers agree is in the report."""
+    from edbc.trace.cache import structure_cache
+
+    bound = bind_plan(path, read_plan(path), setting, warn)
+    bound.net.cache = structure_cache(bound.file.module, setting.verify)
+    return _Running(bound, setting).run(str(path))
+
+
+class _Running:
+    """One run over a stream of instances."""
+
+    def __init__(self, bound: Bound, setting: Setting):
+        from edbc.parity import Eager, Parity
+        from edbc.runtime.outputs import OutputFile
+        from edbc.runtime.session import Stats
+
+        self.bound = bound
+        self.setting = setting
+        self.net = bound.net
+        self.stats = Stats()
+        self.parity = Parity()
+        self.eager = Eager(self.net.model) if setting.verify else None
+        self.eager_seconds = 0.0
+        self.file = OutputFile()
+        self.timeline = _timeline() if setting.trace is not None else None
+        is_vertex = setting.front_end == "vertex"
+        self.as_vertices = bound.file.vertex_instance(bound.config) if is_vertex else None
+
+    def run(self, name: str) -> Report:
+        """Every mini-batch in order, definition (2)."""
+        for number, batch in enumerate(_batches(self._instances(), self.setting.batch_size)):
+            given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
+            if number == 0:
+                self.net(given)
+            results = self._results(given)
+            if self.setting.output is not None:
+                for result in results:
+                    self.file.add(result)
+            if self.eager is not None:
+                self._verify(self.eager, batch, results)
+        self._write()
+        parity = self.parity if self.eager is not None else None
+        return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds)
+
+    def _instances(self) -> Iterable[Any]:
+        file, config, limit = self.bound.file, self.bound.config, self.setting.limit
+        if self.setting.inputs:
+            return file.load(self.setting.inputs, config, limit)
+        return file.sample(SAMPLED if limit is None else limit, 1, config)
+
+    def _results(self, given: list[Any]) -> list[Any]:
+        if self.timeline is not None:
+            return self.timeline.run(self.net, given, self.stats)
+        return self.net.run(given, self.stats)[0]
+
+    def _verify(self, eager: Any, batch: list[Any], results: list[Any]) -> None:
+        started = time.perf_counter()
+        theirs = eager.run(batch)
+        self.eager_seconds += time.perf_counter() - started
+        for ours, other, exact in zip(results, theirs, eager.reference(batch), strict=True):
+            self.parity.add(ours, other, exact)
+
+    def _write(self) -> None:
+        if self.timeline is not None and self.setting.trace is not None:
+            self.timeline.write(self.setting.trace)
+        if self.setting.output is not None:
+            _write_tensors(self.file.tensors(), self.setting.output)
+
+
+def _timeline() -> Timeline:
+    from edbc.report.timeline import Timeline
+
+    return Timeline()
+
+
+def _write_tensors(tensors: dict[str, Any], path: str) -> None:
+    """A safetensors file, whole or not at all."""
+    from safetensors.torch import save_file
+
+    temporary = Path(path).with_name(f".{Path(path).name}.part")
+    try:
+        save_file(tensors, temporary)
+        temporary.replace(path)
+    except Exception as error:
+        temporary.unlink(missing_ok=True)
+        raise EdbcError(f"{path}: expected to write outputs there, got {error}; name another --output") from None
+
+
+def _batches(instances: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(instances)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch

@@ -1,0 +1,138 @@
+"""The Python interface gives what the command line gives."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import edbc
+from edbc.cli import main
+from edbc.errors import CheckFailed, StaleError
+
+
+def run(*arguments: object) -> str:
+    """What a command prints on stdout; it must exit 0."""
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> edbc.LoadedPlan:
+    """A small plan, compiled from Python, with its page. Tests must not change it."""
+    folder = tmp_path_factory.mktemp("api")
+    run("new", folder / "trees.py")
+    return edbc.compile(folder / "trees.py", folder / "plans" / "trees.yaml", config={"hidden_size": 8}, trials=50,
+                        encoding="sort", report=folder / "page.html")  # fmt: skip
+
+
+def test_compiling_writes_the_page_too(loaded: edbc.LoadedPlan) -> None:
+    """`report` is `--report`."""
+    assert "<h1>trees.yaml</h1>" in (loaded.path.parent.parent / "page.html").read_text()
+
+
+def test_a_run_counts_as_the_command_does(loaded: edbc.LoadedPlan, tmp_path: Path) -> None:
+    """Same instances, same counts, same files; only times differ."""
+    options = {"limit": 40, "batch_size": 16, "dtype": "float64", "policy": "depth", "config": {"hidden_size": 16}}
+    report = loaded.run(verify=True, output=str(tmp_path / "a"), trace=str(tmp_path / "t.json"), **options)
+    told = json.loads(run("run", loaded.path, "--limit", 40, "--batch-size", 16, "--dtype", "float64", "--policy",
+                          "depth", "--set", "hidden_size=16", "--verify", "--output", tmp_path / "b", "--format",
+                          "json"))  # fmt: skip
+    same = ("instances", "nodes", "batches", "lower_bound", "gathered_rows", "backend", "dtype", "max_error")
+
+    assert {key: report.as_json()[key] for key in same} == {key: told[key] for key in same}
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert f"{report.stats.batches:,} for {report.stats.nodes:,} nodes" in str(report)
+
+
+def test_a_run_that_differs_from_eager_raises(loaded: edbc.LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `verify`, wrong numbers are an exception and not a field that nobody reads."""
+    from edbc.runtime.session import Net
+
+    execute = Net.execute
+    monkeypatch.setattr(Net, "execute", lambda *args: [result + 1 for result in execute(*args)])
+    with pytest.raises(CheckFailed):
+        loaded.run(limit=3, verify=True)
+
+
+def test_binding_builds_the_models_own_weights_or_takes_a_model(loaded: edbc.LoadedPlan) -> None:
+    """Without a model the plan's file is built, in the dtype and config asked for; with one, that is used."""
+    import torch
+
+    own = loaded.bind(dtype="float64", config={"hidden_size": 16}, backend="reference")
+    given = loaded.bind(own.model, backend="reference", policy="agenda")
+
+    assert own.dtype is torch.float64
+    assert given.model is own.model
+    assert given.policy.kind == "agenda"
+
+
+def test_a_changed_model_is_refused_or_trusted_aloud(loaded: edbc.LoadedPlan, tmp_path: Path) -> None:
+    """StaleError; with `trust_changed_model` a warning that says what is trusted."""
+    other = tmp_path / "trees.py"
+    other.write_text((loaded.path.parent.parent / "trees.py").read_text() + "# changed\n")
+    with pytest.raises(StaleError, match="sha256"):
+        edbc.load(loaded.path).run(limit=1, model=str(other))
+    with pytest.warns(UserWarning, match="trusted because"):
+        edbc.load(loaded.path).run(limit=1, model=str(other), trust_changed_model=True)
+
+
+def test_checking_diffing_measuring_and_explaining(loaded: edbc.LoadedPlan) -> None:
+    """One call each, with what the commands print in it."""
+    outcome = loaded.check(strict=True)
+    row, eager = loaded.bench(limit=8, rounds=1, batch_size=8)
+    explanation = loaded.explain(config={"hidden_size": 4})
+
+    assert (outcome.status, outcome.exit_code) == ("passed", 0)
+    assert loaded.diff(loaded).is_empty
+    assert (row.policy, eager.policy) == (loaded.plan.policy.kind, "eager")
+    assert "run with hidden_size=4" in str(explanation)
+    assert "<svg" in explanation._repr_html_()
+
+
+SAME = {"plan", "plans", "output_format", "quiet", "verbose", "version", "help"}
+"""What only a command line needs: names of files that are objects here, and how to print."""
+RENAMED = {"settings": "config", "batch_sizes": "batch_size"}
+ELSEWHERE = {
+    "explain": {"static": "run", "html": "Explanation.html", "dot": "edbc.report.dots.write_dots"},
+    "check": {"update": "write_plan(outcome.renewed, path)"},
+    "bench": {"threads": "torch.set_num_threads", "trust_changed_model": "bench measures the model that is named"},
+    "diff": {"exit_code": "PlanDiff.is_worse", "old": "the plan itself"},
+}
+
+
+def parameters_of(command: str) -> set[str]:
+    """Names that the Python counterpart of a command takes."""
+    from edbc import bench, running
+
+    function = {"compile": edbc.compile}.get(command) or getattr(edbc.LoadedPlan, command)
+    names = set(inspect.signature(function).parameters)
+    settings = {"run": running.Setting, "bench": bench.Setting}.get(command)
+    return names | ({field.name for field in fields(settings)} if settings else set())
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "check", "explain", "diff", "bench"])
+def test_every_option_has_a_counterpart(command: str, repository: Path) -> None:
+    """An option of a command is a parameter of the same name in Python, or this table and docs/python.md say where."""
+    page = (repository / "docs" / "python.md").read_text()
+    options = {p.name for p in main.commands[command].params if p.name} - SAME
+    known = parameters_of(command)
+    missing = {name for name in options if RENAMED.get(name, name) not in known} - ELSEWHERE.get(command, {}).keys()
+
+    assert not missing
+    for name in ELSEWHERE.get(command, {}).keys() - {"old"}:
+        assert f"--{name.replace('_', '-')}" in page
+
+
+def test_users_get_types(repository: Path) -> None:
+    """py.typed is there and named in the package's data, so that checkers read the annotations."""
+    assert (repository / "edbc" / "py.typed").is_file()
+    data = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["edbc"]
+    assert "py.typed" in data
