@@ -68,7 +68,7 @@ def layout_batches(cell: CellGraph, batches: Sequence[Sequence[str]]) -> list[La
         batch = [ops[name] for name in names]
         name = f"{number}:{batch[0].op}"
         if batch[0].op == "affine":
-            inputs = tuple(dict.fromkeys(batch[0].inputs))
+            inputs = tuple(dict.fromkeys(batch[0].factors))
             asked.append(LayoutBatch(name, (tuple(names),), (inputs,) if len(inputs) > 1 else ()))
         elif batch[0].op in ELEMENTWISE:
             operands = [tuple(names)]

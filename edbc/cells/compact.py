@@ -38,7 +38,9 @@ def compact(program: Program) -> Program:
 
 def _spans_of(step: Step) -> tuple[list[Span], Span]:
     """The spans that a step reads, and the one that it writes."""
-    if isinstance(step, Product | Copy):
+    if isinstance(step, Product):
+        return [step.source, *([] if step.addend is None else [step.addend])], step.result
+    if isinstance(step, Copy):
         return [step.source], step.result
     if isinstance(step, Map):
         return [s for s in step.sources if isinstance(s, Span)], step.result
@@ -46,7 +48,10 @@ def _spans_of(step: Step) -> tuple[list[Span], Span]:
 
 
 def _with_spans(step: Step, moved: Callable[[Span], Span]) -> Step:
-    if isinstance(step, Product | Copy):
+    if isinstance(step, Product):
+        addend = None if step.addend is None else moved(step.addend)
+        return replace(step, source=moved(step.source), result=moved(step.result), addend=addend)
+    if isinstance(step, Copy):
         return replace(step, source=moved(step.source), result=moved(step.result))
     if isinstance(step, Map):
         sources = tuple(moved(s) if isinstance(s, Span) else s for s in step.sources)

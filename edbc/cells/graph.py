@@ -5,7 +5,8 @@ Definitions.
 (1) A *variable* is an operand of the cell or the result of one of its operations; every variable has a class.
 (2) `affine` is the one operation with weights: y = sum_k W_k x_k + sum_j b_j over vectors x_k, where the W_k and b_j
     are blocks of parameters. Products that are added are one affine, a product with a concatenation is an affine over
-    its parts, and biases that are added belong to it (`cells.canonical` brings operations into this form).
+    its parts, and biases that are added belong to it (`cells.canonical` brings operations into this form). One more
+    variable may be added to it, the *addend*: what another part of a split cell computed of y (`cells.split`).
 (3) Element-wise operations take variables of one shape, and numbers or parameters of that shape.
 (4) `generic` is any other torch function.
 
@@ -68,7 +69,8 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class CellOp:
-    """One operation. `sources` are its operands in order; an affine's are plain variables, one per weight."""
+    """One operation. `sources` are its operands in order; an affine's are plain variables, one per weight, then the
+    addend if there is one."""
 
     name: str
     op: str
@@ -87,6 +89,16 @@ class CellOp:
     def inputs(self) -> tuple[str, ...]:
         """The variables that it reads, in order, repeats kept."""
         return tuple(s.variable for s in self.sources if s.variable is not None)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Of an affine, the variables that its weights multiply."""
+        return self.inputs[: len(self.weights)]
+
+    @property
+    def addend(self) -> str | None:
+        """Of an affine, the variable that is added as it is."""
+        return self.inputs[len(self.weights)] if self.op == "affine" and len(self.inputs) > len(self.weights) else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ one. What a batch becomes:
 
 (1) A batch of affines with the same inputs is one product when the inputs are adjacent and the results are adjacent, in
     whatever orders the layout has: rows and columns of the packed weight follow them. Inputs that are not adjacent are
-    copied side by side first; results that are not adjacent are copied to their places afterwards.
+    copied side by side first, and so are addends; results that are not adjacent are copied to their places afterwards.
 (2) A batch of element-wise operations is one map when every operand is adjacent in the order of the results; otherwise
     it falls into the longest runs for which that holds.
 (3) Any other operation is a call of its own.
@@ -80,7 +80,7 @@ def check_batches(cell: CellGraph, batches: Sequence[Sequence[str]], where: str 
 def batch_key(op: CellOp) -> tuple[object, ...]:
     """Operations of one cell with equal keys may run as one batch: the cell's types, in ED-Batch's sense."""
     if op.op == "affine":
-        return ("affine", op.inputs)
+        return ("affine", op.factors, op.addend is None)
     if op.op in ELEMENTWISE:
         constants = tuple(
             s.number if s.shared is None else ("parameter", op.name) for s in op.sources if s.variable is None
@@ -132,19 +132,27 @@ class _Lowering:
         return Span(spans[0].offset, spans[-1].stop - spans[0].offset)
 
     def _products(self, ops: list[CellOp]) -> None:
-        inputs = sorted(dict.fromkeys(ops[0].inputs), key=lambda name: self.spans[name].offset)
-        source = self._joined([self.spans[name] for name in inputs])
-        if source is None:
-            source = self._allocate(sum(self.sizes[name] for name in inputs))
-            self._copy_all([self.spans[name] for name in inputs], source.offset, into=True)
+        inputs = sorted(dict.fromkeys(ops[0].factors), key=lambda name: self.spans[name].offset)
+        source = self._side_by_side(inputs)
+        addends = [op.addend for op in ops if op.addend is not None]
+        addend = self._side_by_side(addends) if addends else None
         result = self._joined([self.spans[op.name] for op in ops])
         scattered = result is None
         if result is None:
             result = self._allocate(sum(self.sizes[op.name] for op in ops))
-        self.steps.append(Product(source, result, len(self.weights)))
+        self.steps.append(Product(source, result, len(self.weights), addend))
         self.weights.append(self._pack(ops, inputs))
         if scattered:
             self._copy_all([self.spans[op.name] for op in ops], result.offset, into=False)
+
+    def _side_by_side(self, names: Sequence[str]) -> Span:
+        """The span of variables in this order, copied together where they are not adjacent."""
+        spans = [self.spans[name] for name in names]
+        span = self._joined(spans)
+        if span is None:
+            span = self._allocate(sum(s.size for s in spans))
+            self._copy_all(spans, span.offset, into=True)
+        return span
 
     def _copy_all(self, spans: Sequence[Span], offset: int, into: bool) -> None:
         """Copy spans to consecutive places from `offset` on, or back; spans that are adjacent go together."""
@@ -172,7 +180,7 @@ class _Lowering:
         biases: list[Placed] = []
         column = 0
         for op in ops:
-            for name, block in zip(op.inputs, op.weights, strict=True):
+            for name, block in zip(op.factors, op.weights, strict=True):
                 blocks.append(Placed(block, row_of[name], column))
             biases += [Placed(block, 0, column) for block in op.biases]
             column += self.sizes[op.name]

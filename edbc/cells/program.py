@@ -64,11 +64,13 @@ class Packed:
 
 @dataclass(frozen=True)
 class Product:
-    """`result = source @ packed[weight] (+ bias)`."""
+    """`result = source @ packed[weight] (+ bias) (+ addend)`."""
 
     source: Span
     result: Span
     weight: int
+    addend: Span | None = None
+    """As wide as the result."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ def _step_text(step: Step, weights: tuple[Packed, ...]) -> str:
     if isinstance(step, Product):
         packed = weights[step.weight]
         bias = " + bias" if packed.biases else ""
+        bias += f" + {_text(step.addend)}" if step.addend is not None else ""
         shape = f"{packed.rows}x{packed.columns}"
         return f"product {_text(step.result)} = {_text(step.source)} @ W{step.weight}({shape}){bias}"
     if isinstance(step, Map):

@@ -30,7 +30,7 @@ from edbc.trace.table import SharedRef
 
 WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
 GATHER, PRODUCT, PASS = 0, 1, 2
-PHASE_FIELDS = 10
+PHASE_FIELDS = 11
 INSTRUCTION_FIELDS = 10
 
 
@@ -61,12 +61,13 @@ class Gather:
 
 @dataclass(frozen=True)
 class Multiply:
-    """`target = workspace[column:] @ weight (+ bias)`; or `operand @ weight`, see Gather."""
+    """`target = workspace[column:] @ weight (+ bias) (+ addend)`; or `operand @ weight`, see Gather."""
 
     column: int
     target: Place
     weight: int
     operand: int | None
+    addend: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,7 @@ class _Encoding:
 
     def _is_output(self, product: Product) -> bool:
         """True when the result is one whole output and no product reads it, so that it is computed in its place."""
-        read = any(
-            p.source.offset < product.result.stop and product.result.offset < p.source.stop for p in self.products
-        )
+        read = any(_overlap(span, product.result) for p in self.products for span in _sources(p))
         return not read and any(store.span == product.result for store in self.program.stores)
 
     def _workspace_columns(self) -> tuple[dict[int, int], int]:
@@ -219,8 +218,7 @@ class _Encoding:
     def _find_aliases(self) -> None:
         whole = {
             atom.span.offset
-            for step in self.steps if isinstance(step, RowProduct)
-            for span in _sources(step) for atom in self._atoms(span)
+            for span in self._matrices() for atom in self._atoms(span)
         }  # fmt: skip
         for step in self.steps:
             if not isinstance(step, Copy):
@@ -260,10 +258,12 @@ class _Encoding:
                 self.scratch += atom.span.size
 
     def _matrices(self) -> Iterator[Span]:
-        """Spans that a RowProduct reads or writes."""
+        """Spans that have to stand in one piece beside the workspace's: what a RowProduct reads or writes, addends."""
         for step in self.steps:
             if isinstance(step, RowProduct):
                 yield from (*_sources(step), step.result)
+            elif isinstance(step, Product) and step.addend is not None:
+                yield step.addend
 
     def _is_whole(self, span: Span) -> bool:
         """True when the span's atoms stand one after the other."""
@@ -292,7 +292,8 @@ class _Encoding:
         readers = [p for p in self.products if _overlap(p.source, step.source)]
         in_place = alone and all(p.source == step.source for p in readers)
         target = next((self._place(atom) for atom in self._atoms(step.result)), (WORKSPACE, 0))
-        return Multiply(column, target, step.weight, alone[0] if in_place else None)
+        addend = None if step.addend is None else next((self._place(a) for a in self._atoms(step.addend)), None)
+        return Multiply(column, target, step.weight, alone[0] if in_place else None, addend)
 
     def _instructions(self, step: _Step) -> Iterator[Instruction]:
         if isinstance(step, Copy):
@@ -365,9 +366,14 @@ def _cut(program: Program, steps: Sequence[_Step]) -> list[tuple[int, int]]:
 
 
 def _sources(step: _Step) -> list[Span]:
-    parts = (
-        (step.a, step.b) if isinstance(step, RowProduct) else step.sources if isinstance(step, Map) else (step.source,)
-    )
+    """The spans that a step reads."""
+    parts: tuple[object, ...] = (step.source,) if isinstance(step, Copy) else ()
+    if isinstance(step, RowProduct):
+        parts = (step.a, step.b)
+    elif isinstance(step, Map):
+        parts = step.sources
+    elif isinstance(step, Product):
+        parts = (step.source, step.addend)
     return [part for part in parts if isinstance(part, Span)]
 
 

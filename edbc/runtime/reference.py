@@ -48,6 +48,7 @@ class ReferenceBackend:
     """Batch by batch; see `edbc.runtime.backend.Backend`."""
 
     name = "reference"
+    adds = True
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -142,10 +143,13 @@ class ProgramKernel:
             bias = pack.biases[step.weight]
             source, result = _columns(workspace, step.source), _columns(workspace, step.result)
             matrix = pack.matrices[step.weight]
-            if bias is None:
+            addend = bias if step.addend is None else _columns(workspace, step.addend)
+            if addend is None:
                 torch.mm(source, matrix, out=result)
             else:
-                torch.addmm(bias, source, matrix, out=result)
+                torch.addmm(addend, source, matrix, out=result)
+            if step.addend is not None and bias is not None:
+                result += bias
         elif isinstance(step, Map):
             self._map(step, workspace, pack)
         elif isinstance(step, Copy):

@@ -130,9 +130,10 @@ class _Writer:
 
     def _multiply(self, phase: Multiply, pack: Pack, width: int) -> list[int]:
         matrix, bias = pack.matrices[phase.weight], pack.biases[phase.weight]
-        slot, offset = phase.target
+        (slot, offset), addend = phase.target, (-1, 0) if phase.addend is None else phase.addend
         return [PRODUCT, phase.column * width, slot, offset * width, *matrix.shape, matrix.data_ptr(),
-                bias.data_ptr() if bias is not None else 0, -1 if phase.operand is None else phase.operand]  # fmt: skip
+                bias.data_ptr() if bias is not None else 0, -1 if phase.operand is None else phase.operand,
+                addend[0], addend[1] * width]  # fmt: skip
 
     def _instruction(self, instruction: Instruction, pack: Pack, dtype: torch.dtype) -> list[int]:
         row = [_CODE_OF_OPERATION[instruction.op], instruction.size]

@@ -142,7 +142,26 @@ def _gather(phase, first, last, batches, memory, bases, strides, classes):
 
 
 @_jit
-def _multiply(phase, first, last, bases, strides, frame, width, like):
+def _fill(phase, target, first, last, num_operands, batches, memory, bases, strides, classes, width, like):
+    """Write what a product is added to, its bias and its addend, to the rows from `target` on."""
+    slot, columns, bias, addend, inside = phase[2], phase[5], phase[7], phase[9], phase[10]
+    for r in range(first, last):
+        row = target + (r - first) * strides[slot]
+        if addend < 0:
+            copy_bytes(row, bias, columns * width)
+            continue
+        if addend >= FIRST_OPERAND and addend < FIRST_OPERAND + num_operands:
+            source = _operand_row(addend - FIRST_OPERAND, r, batches, memory, bases, strides, classes)
+        else:
+            source = bases[addend] + (r - (first if addend == WORKSPACE else 0)) * strides[addend]
+        if bias != 0:
+            apply(_ADD, row, source + inside, bias, bias, columns, like)
+        else:
+            copy_bytes(row, source + inside, columns * width)
+
+
+@_jit
+def _multiply(phase, first, last, num_operands, batches, memory, bases, strides, classes, frame, width, like):
     """One product for rows first to last. Row-major matrices are the column-major routine's transposes.
 
     `frame` is memory for the routine's arguments, which it takes by address: a letter, six integers, two numbers.
@@ -166,9 +185,9 @@ def _multiply(phase, first, last, bases, strides, frame, width, like):
         target += first * stride
     if columns == 0:
         return
-    if bias != 0:
-        for r in range(last - first):
-            copy_bytes(target + r * stride, bias, columns * width)
+    is_added = bias != 0 or phase[9] >= 0
+    if is_added:
+        _fill(phase, target, first, last, num_operands, batches, memory, bases, strides, classes, width, like)
     at = frame.ctypes.data
     frame[1], frame[2], frame[3] = columns, last - first, rows
     frame[4], frame[5], frame[6] = columns, max(source_stride // width, 1), max(stride // width, 1)
@@ -183,7 +202,7 @@ def _multiply(phase, first, last, bases, strides, frame, width, like):
         at + 32,
         source,
         at + 40,
-        one if bias != 0 else zero,
+        one if is_added else zero,
         target,
         at + 48,
         like,
@@ -242,7 +261,20 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, r
         if phase[0] == GATHER:
             _gather(phase, first, last, batches, memory, bases, strides, classes)
         elif phase[0] == PRODUCT:
-            _multiply(phase, first, last, bases, strides, frame, width, like)
+            _multiply(
+                phase,
+                first,
+                last,
+                tables.num_operands[t],
+                batches,
+                memory,
+                bases,
+                strides,
+                classes,
+                frame,
+                width,
+                like,
+            )
         else:
             _pass(
                 phase[1],

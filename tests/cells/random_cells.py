@@ -92,7 +92,8 @@ def interpret(program: Program, view: ModelView, operands: list[torch.Tensor]) -
     for step in program.steps:
         if isinstance(step, Product):
             matrix, bias = packed(program.weights[step.weight], view)
-            columns(step.result)[:] = columns(step.source) @ matrix + bias
+            addend = 0 if step.addend is None else columns(step.addend).clone()
+            columns(step.result)[:] = columns(step.source) @ matrix + bias + addend
         elif isinstance(step, Copy):
             columns(step.result)[:] = columns(step.source).clone()
         elif isinstance(step, Map):

@@ -1,0 +1,297 @@
+"""Splitting a cell: what waits for no other node runs before the schedule, what no other node waits for runs after it.
+
+Xu et al., "Cavs: An Efficient Runtime System for Dynamic Neural Networks" (USENIX ATC 2018, section 3.4) call such
+operations eager and lazy. There they are found in the vertex function; here they depend on the mini-batch too, because
+whether an operand is a look-up or a state is told by the graph.
+
+Definitions, for one type in one mini-batch.
+
+(1) An operand is *eager* when it is external in every node of the type. An operation is eager when all its operands
+    are eager operands or results of eager operations.
+(2) An output is *lazy* when no node reads it. An operation is lazy when it is not eager and all that read its result
+    are lazy operations and lazy outputs.
+(3) All other operations are the *core*. An affine of the core with some eager factors is cut in two: `W x + U h + b`
+    becomes the *half* `W x + b`, which is eager, and `U h` with the half as its addend.
+(4) The eager part and the lazy part run for all nodes of the type in one batch each, so that a product over x is one
+    product for all words; the core runs where the schedule has the node. Schedule and policy never see the parts.
+(5) What a part computes for later parts goes there as one row of memory per node, its *hand-over*: the variables side
+    by side, halves first, in the order of the batches and within a batch in the order of the layout. So the halves of
+    a product's results are one span, which the product adds to.
+
+A part keeps the batches and the order of the plan's layout as far as they speak of it; eager affines of the same
+factors, which the core had to compute one after the other, become one product. (Cavs runs eager operators in a second
+stream beside the others, which a single processor does not have; here they are one batch, which also makes them fast.)
+
+When it pays. A product over few rows is bound by reading its weights, so a batch costs as much as some more rows of
+the product would. Halves take K multiplications per element out of every batch but the first, and cost a write and a
+read of each element for every node. `SplitCell.pays` weighs the two with one constant, `MULTIPLICATIONS_PER_ELEMENT`,
+taken from the measurements in docs/performance.md: an LSTM of hidden size H gains below some H / 4 rows per batch. It
+reads sizes and counts only, never a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edbc.cells.graph import CellGraph, CellOp, Source
+from edbc.cells.lower import batch_key, lower
+from edbc.cells.program import Placed, Program, Span
+from edbc.graph import ValueClass
+
+EAGER, CORE, LAZY = "eager", "core", "lazy"
+PARTS = (EAGER, CORE, LAZY)
+MULTIPLICATIONS_PER_ELEMENT = 4
+"""What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Operand or output `index` of the whole cell (`part` None), or output `index` of a part of the same node."""
+
+    part: str | None
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One part of a split cell: a cell of its own to everything that runs it."""
+
+    program: Program
+    operands: tuple[Origin, ...]
+    outputs: tuple[ValueClass, ...]
+    handed_over: int
+    """Elements of the hand-over, which is the last output where there is one."""
+
+    @property
+    def multiplications(self) -> int:
+        """Of its products, for one node."""
+        return sum(_area(packed.blocks) for packed in self.program.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitCell:
+    """The parts that have something to do, and where the whole cell's outputs come from."""
+
+    parts: Mapping[str, Part]
+    homes: tuple[Origin, ...]
+
+    def pays(self, nodes: int, batches: int) -> bool:
+        """True when splitting is worth it for so many nodes in so many batches: see the module's docstring."""
+        apart = [part for name, part in self.parts.items() if name != CORE]
+        handed_over = sum(part.handed_over for part in self.parts.values())
+        saved = (batches - 1) * sum(part.multiplications for part in apart)
+        return saved > MULTIPLICATIONS_PER_ELEMENT * nodes * handed_over
+
+
+def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str]) -> dict[str, str]:
+    """The part of every operation, definitions (1) to (3). `eager` are operands, `lazy` variables that are outputs."""
+    ready = set(eager)
+    part: dict[str, str] = {}
+    for op in cell.ops:
+        if op.inputs and ready.issuperset(op.inputs):
+            part[op.name] = EAGER
+            ready.add(op.name)
+    awaited = set(cell.outputs) - set(lazy)
+    for op in reversed(cell.ops):
+        if op.name not in part:
+            part[op.name] = CORE if op.name in awaited else LAZY
+        if part[op.name] == CORE:
+            awaited.update(op.inputs)
+    return part
+
+
+def split_cell(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], eager: Collection[str],
+               lazy: Collection[str], where: str = "cell") -> SplitCell | None:  # fmt: skip
+    """The parts of a cell whose batches and order are a plan's; None when there is nothing to split off or no core.
+
+    Raises LayoutError as `lower` does.
+    """
+    part_of = assign_parts(cell, eager, lazy)
+    splitting = _Splitting(cell, batches, order, part_of, set(eager))
+    if not splitting.ops[CORE] or not (splitting.ops[EAGER] or splitting.ops[LAZY]):
+        return None
+    return splitting.result(where)
+
+
+def splittable(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], external: Sequence[bool],
+               read: Sequence[bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """Names of the operands and of the outputs from which it can pay to split products off, by what is known of the
+    mini-batches compiled on: which operands are external in every node, and which outputs are read."""
+    if not cell.is_uniform():
+        return (), ()
+    eager = [name for (name, _), is_external in zip(cell.operands, external, strict=False) if is_external]
+    awaited = {name for name, is_read in zip(cell.outputs, read, strict=False) if is_read}
+    lazy = [name for name in dict.fromkeys(cell.outputs) if name not in awaited]
+    before = split_cell(cell, batches, order, eager, ())
+    after = split_cell(cell, batches, order, (), lazy)
+    first = before.parts.get(EAGER) if before is not None else None
+    last = after.parts.get(LAZY) if after is not None else None
+    names = [name for name, _ in cell.operands]
+    return (
+        tuple(names[o.index] for o in first.operands) if first is not None and first.multiplications else (),
+        tuple(
+            name for name in lazy if after is not None and after.homes[cell.outputs.index(name)].part == LAZY
+        ) if last is not None and last.multiplications else (),
+    )  # fmt: skip
+
+
+class _Splitting:
+    def __init__(self, cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str],
+                 part_of: Mapping[str, str], eager: set[str]):  # fmt: skip
+        self.cell = cell
+        self.part_of = part_of
+        self.ready = eager | {name for name, part in part_of.items() if part == EAGER}
+        self.half_of = self._halves()
+        self.order = order
+        self.batches = {part: self._batches_of(part, batches) for part in PARTS}
+        self.ops = {part: self._ops_of(part) for part in PARTS}
+        self.batches[EAGER] = _merged(self.ops[EAGER], self.batches[EAGER])
+        self.outputs = {part: self._outputs_of(part) for part in PARTS}
+        self.handed = {EAGER: self._handed(EAGER, (CORE, LAZY)), CORE: self._handed(CORE, (LAZY,)), LAZY: ()}
+
+    def _halves(self) -> dict[str, str]:
+        """Names for the halves of the core's affines, definition (3)."""
+        taken = set(self.cell.classes())
+        names: dict[str, str] = {}
+        for op in self.cell.ops:
+            if self.part_of[op.name] == CORE and op.op == "affine" and self.ready.intersection(op.factors):
+                name = f"{op.name}_eager"
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+                names[op.name] = name
+        return names
+
+    def _batches_of(self, part: str, batches: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+        kept = []
+        for batch in batches:
+            names = [name for name in batch if self.part_of[name] == part]
+            if part == EAGER:
+                names += [self.half_of[name] for name in batch if name in self.half_of]
+            if names:
+                kept.append(tuple(names))
+        return kept
+
+    def _ops_of(self, part: str) -> tuple[CellOp, ...]:
+        found = []
+        for op in self.cell.ops:
+            if op.name in self.half_of and part in (EAGER, CORE):
+                found.append(self._half(op) if part == EAGER else self._other_half(op))
+            elif self.part_of[op.name] == part:
+                found.append(op)
+        return tuple(found)
+
+    def _half(self, op: CellOp) -> CellOp:
+        pairs = [(s, w) for s, w in zip(op.sources, op.weights, strict=True) if s.variable in self.ready]
+        return replace(op, name=self.half_of[op.name], sources=tuple(s for s, _ in pairs),
+                       weights=tuple(w for _, w in pairs))  # fmt: skip
+
+    def _other_half(self, op: CellOp) -> CellOp:
+        pairs = [(s, w) for s, w in zip(op.sources, op.weights, strict=True) if s.variable not in self.ready]
+        sources = (*(s for s, _ in pairs), Source(self.half_of[op.name]))
+        return replace(op, sources=sources, weights=tuple(w for _, w in pairs), biases=())
+
+    def _outputs_of(self, part: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n for n in self.cell.outputs if self.part_of.get(n, CORE) == part))
+
+    def _reads(self, part: str) -> set[str]:
+        return {name for op in self.ops[part] for name in op.inputs}
+
+    def _handed(self, part: str, readers: Iterable[str]) -> tuple[str, ...]:
+        """Definition (5). What is an output of the core anyway is read as that."""
+        read = {name for reader in readers for name in self._reads(reader)}
+        read &= {op.name for op in self.ops[part]}
+        halves = {half: name for name, half in self.half_of.items()}
+        number = {name: i for i, batch in enumerate(self.batches[CORE]) for name in batch}
+        place = {name: i for i, name in enumerate(self.order)}
+
+        def key(name: str) -> tuple[int, int]:
+            whole = halves.get(name)
+            return (len(number), place[name]) if whole is None else (number[whole], place[whole])
+
+        return tuple(sorted(read - (set(self.outputs[part]) if part == CORE else set()), key=key))
+
+    def result(self, where: str) -> SplitCell:
+        parts = {part: self._part(part, where) for part in PARTS if self.ops[part]}
+        homes = [
+            Origin(part, self.outputs[part].index(name))
+            for name in self.cell.outputs for part in [self.part_of.get(name, CORE)]
+        ]  # fmt: skip
+        return SplitCell(parts, tuple(homes))
+
+    def _part(self, part: str, where: str) -> Part:
+        classes = {**self.cell.classes(), **{half: self.cell.classes()[name] for name, half in self.half_of.items()}}
+        rows = self._operand_rows(part)
+        handed = self.handed[part]
+        operands = tuple((name, classes[name]) for _, names in rows for name in names)
+        outputs = (*self.outputs[part], *handed)
+        graph = CellGraph(operands, self.ops[part], outputs, self.cell.prefix)
+        first = [name for origin, names in rows if origin.part is not None for name in names]
+        first += [name for name in handed if name not in first]
+        rest = [name for name in self.order if name in graph.classes() and name not in first]
+        program = lower(graph, self.batches[part], [*first, *rest], f"{where}, {part} part", reuse=False)
+        output_classes = [classes[name] for name in self.outputs[part]]
+        size = sum(classes[name].size for name in handed)
+        if handed:
+            output_classes.append(ValueClass((size,), program.dtype))
+        row_sizes = [len(names) for _, names in rows]
+        store_sizes = [1] * len(self.outputs[part]) + [len(handed)] * bool(handed)
+        return Part(_joined(program, row_sizes, store_sizes), tuple(o for o, _ in rows), tuple(output_classes), size)
+
+    def _operand_rows(self, part: str) -> list[tuple[Origin, tuple[str, ...]]]:
+        """What the nodes of a part read, and the variables that each row holds."""
+        read = self._reads(part)
+        if part == CORE:
+            read |= set(self.outputs[CORE])
+        rows: list[tuple[Origin, tuple[str, ...]]]
+        rows = [(Origin(None, i), (name,)) for i, (name, _) in enumerate(self.cell.operands) if name in read]
+        for earlier in PARTS[: PARTS.index(part)]:
+            if part == LAZY and earlier == CORE:
+                names = self.outputs[CORE]
+                computed = {op.name for op in self.ops[CORE]}
+                rows += [(Origin(CORE, i), (n,)) for i, n in enumerate(names) if n in read & computed]
+            if read.intersection(self.handed[earlier]):
+                rows.append((Origin(earlier, len(self.outputs[earlier])), self.handed[earlier]))
+        return rows
+
+
+def _merged(ops: Sequence[CellOp], batches: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Affines of the same factors in one batch, the first of theirs."""
+    op_of = {op.name: op for op in ops}
+    merged: dict[object, tuple[str, ...]] = {}
+    for number, batch in enumerate(batches):
+        key = batch_key(op_of[batch[0]])
+        key = key if key[0] == "affine" else (number,)
+        merged[key] = (*merged.get(key, ()), *batch)
+    return list(merged.values())
+
+
+def _joined(program: Program, row_sizes: Sequence[int], store_sizes: Sequence[int]) -> Program:
+    """The program with its loads and stores, one per variable, put together to one per row of memory."""
+    loads, stores = [], []
+    at = 0
+    for number, size in enumerate(row_sizes):
+        spans = [load.span for load in program.loads[at : at + size]]
+        loads.append(replace(program.loads[at], operand=number, span=_hull(spans)))
+        at += size
+    at = 0
+    for number, size in enumerate(store_sizes):
+        spans = [store.span for store in program.stores[at : at + size]]
+        stores.append(replace(program.stores[at], output=number, span=_hull(spans)))
+        at += size
+    return replace(program, loads=tuple(loads), stores=tuple(stores))
+
+
+def _hull(spans: Sequence[Span]) -> Span:
+    """The span of adjacent spans."""
+    return Span(spans[0].offset, spans[-1].stop - spans[0].offset)
+
+
+def _area(blocks: Iterable[Placed]) -> int:
+    return sum((rows[1] - rows[0]) * (columns[1] - columns[0]) for rows, columns in map(_extent, blocks))
+
+
+def _extent(placed: Placed) -> tuple[tuple[int, int], tuple[int, int]]:
+    assert placed.block.columns is not None
+    return placed.block.rows, placed.block.columns
