@@ -131,6 +131,7 @@ def compile(
     policy: str = "fsm",
     encoding: str | None = None,
     trials: int = 1000,
+    split: bool = True,
     report: str | Path | None = None,
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
 ) -> LoadedPlan:
@@ -153,6 +154,7 @@ def compile(
         encoding=encoding,
         policy=policy,
         trials=trials,
+        split=split,
         guards=existing_guards(target),
         progress=progress,
     )

@@ -39,7 +39,9 @@ from edbc.plan.plan import Plan
 from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.session import Net, Prepared, Stats
 
-BASELINES = ("eager", "depth", "agenda", "sufficient", "critical")
+WHOLE = "no-split"
+"""The plan's policy with every cell run whole."""
+BASELINES = ("eager", "depth", "agenda", "sufficient", "critical", WHOLE)
 EAGER_SECONDS = 10.0
 FLOOR_BATCHES, FLOOR_TURNS = 2, 15
 
@@ -128,7 +130,9 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     convert = getattr(file.module, "vertex_instance", None)
     contestants = []
     for policy in policies:
-        net = Net(plan, net_model, policy=policy, backend=setting.backend, rebind=rebind)
+        whole = policy == WHOLE
+        net = Net(plan, net_model, policy=None if whole else policy, backend=setting.backend, rebind=rebind,
+                  split=not whole)  # fmt: skip
         contestants.append(_Contestant(net, "record", policy, _batches(instances, setting.batch_size)))
         if convert is not None:
             packed = [convert(instance, **config) for instance in instances]
@@ -180,7 +184,7 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) 
 def _products(
     net: Net, prepared: Prepared, together: bool
 ) -> Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    schedule = prepared.schedule
+    schedule = prepared.whole[1] if together else prepared.schedule
     counts = np.diff(schedule.batch_ptr).tolist()
     memory: dict[Any, torch.Tensor] = {}
 

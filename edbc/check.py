@@ -177,6 +177,8 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
             "is evaluated on made-up instances, not trained again"
         )
     captured = compiler.capture_for_compiling(model, inputs, settings, plan.model.seed, lambda *_: None)
+    # A plan without any parts may be one of --no-split; it is taken at its word.
+    captured = replace(captured, split=any(cell.eager or cell.lazy for cell in plan.cells.values()))
     if plan.trained_on.source == "file" or plan.policy.kind != "fsm":
         policy = plan.policy
     else:
@@ -227,7 +229,7 @@ def _compare_plans(plan: Plan, renewed: Plan) -> Iterator[Finding]:
         if old != new:
             parts = [
                 part
-                for part in ("operations", "batches", "layout", "weights", "copies")
+                for part in ("operations", "batches", "layout", "weights", "copies", "eager", "lazy")
                 if getattr(old, part, None) != getattr(new, part, None)
             ]
             yield Finding(

@@ -22,6 +22,7 @@ from edbc._version import __version__
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
+from edbc.cells.split import splittable
 from edbc.cells.text import block_text
 from edbc.errors import GraphError, InputError, ModelError
 from edbc.graph import Graph, NodeType
@@ -30,6 +31,7 @@ from edbc.parity import Eager, Parity
 from edbc.plan.plan import FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.runtime.placement import place
 from edbc.runtime.session import Net, cell_of
+from edbc.runtime.split import find_usage
 from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
@@ -66,6 +68,8 @@ class Captured:
     table_index: tuple[int, ...]
     """Index in `table` of each of them."""
     trained_on: TrainedOn
+    split: bool = True
+    """Whether eager and lazy parts are looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +91,20 @@ def compile_model(
     encoding: str | None = None,
     policy: str = "fsm",
     trials: int = 1000,
+    split: bool = True,
     guards: dict[str, Guard] | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
     """Compile a model file; executes it.
 
     Without `encoding` every state encoding is trained, with two seeds, and what generalises best is kept.
-    `plan_folder` is where the plan will stand: the model's path in it is relative to that. `guards` are limits that
+    Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand: the model's path
+    in it is relative to that. `guards` are limits that
     survive recompiling. Raises ModelError, InputError, UnsupportedError, and CheckFailed when batched outputs differ
     from eager.
     """
     report = progress or (lambda *_: None)
-    captured = capture_for_compiling(path, inputs, settings or {}, seed, report)
+    captured = replace(capture_for_compiling(path, inputs, settings or {}, seed, report), split=split)
     learned = learn(captured, seed, encoding, policy, trials, report)
     cells = {t.name: plan_cell(captured, i) for i, t in enumerate(captured.types)}
     plan = Plan(
@@ -244,7 +250,16 @@ def plan_cell(captured: Captured, kind: int) -> PlanCell:
     cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
-    return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order))
+    parts = splittable(cell, batches, order, *_usage(captured, kind)) if captured.split else ((), ())
+    return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order), *parts)
+
+
+def _usage(captured: Captured, kind: int) -> tuple[list[bool], list[bool]]:
+    """Operands of a type that are external in every node of every mini-batch, and outputs that some node reads."""
+    found = [find_usage(graph) for graph in (*captured.training, *captured.validation)]
+    external = np.logical_and.reduce([external[kind] for external, _ in found])
+    read = np.logical_or.reduce([read[kind] for _, read in found])
+    return external.tolist(), read.tolist()
 
 
 def packed_weights(

@@ -51,6 +51,7 @@ class Setting:
     trace: str | None = None
     policy: str | None = None
     layout: str = "plan"
+    split: bool = True
     model: str | None = None
     trust_changed_model: bool = False
     strict: bool = False
@@ -88,7 +89,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
         load_weights(model, setting.weights)
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
-              backend=setting.backend, rebind=rebind)  # fmt: skip
+              backend=setting.backend, rebind=rebind, split=setting.split)  # fmt: skip
     return Bound(file, config, net)
 
 

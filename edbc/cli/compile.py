@@ -20,6 +20,7 @@ def run_compile(
     policy: str,
     encoding: str | None,
     trials: int,
+    split: bool,
     output_format: str,
     quiet: bool,
     report: str | None = None,
@@ -42,6 +43,7 @@ def run_compile(
         encoding=encoding,
         policy=policy,
         trials=trials,
+        split=split,
         guards=guards,
         progress=progress,
     )

@@ -107,6 +107,7 @@ def _quiet(command: Command) -> Command:
     show_default=True,
     help="Q-learning trials per encoding and seed.",
 )
+@click.option("--split/--no-split", default=True, help="Look for eager and lazy parts of cells, or do not.")
 @_format
 @_quiet
 @one_line_errors
@@ -152,6 +153,7 @@ def compile(**options: Any) -> None:
     show_default=True,
     help="Memory order of cells: the plan's, or the order of definition.",
 )
+@click.option("--split/--no-split", default=True, help="Run eager and lazy parts of cells apart, or cells whole.")
 @click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
 @click.option("--trust-changed-model", is_flag=True, help="Run although the model file changed since compiling.")
 @click.option("--strict", is_flag=True, help="Refuse types that the plan does not know.")
@@ -220,7 +222,8 @@ def check(**options: Any) -> None:
     default="eager",
     show_default=True,
     metavar="NAME,..",
-    help="Also measure: eager (unmodified PyTorch), depth, agenda, sufficient, critical (other policies, same plan).",
+    help="Also measure: eager (unmodified PyTorch), depth, agenda, sufficient, critical (other policies, same plan), "
+    "no-split (the plan's policy, no cell run in eager and lazy parts).",
 )
 @click.option("--limit", type=click.IntRange(1), default=256, show_default=True, help="Instances to measure on.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Passes over them.")

@@ -177,7 +177,10 @@ CELL = Record(
         "layout": ListOf(VARIABLE, 10_000),
         "weights": ListOf(Text("a parameter's name", r"[A-Za-z0-9_][A-Za-z0-9_.,:/\[\] -]*", 500), 10_000),
         "copies": Integer(),
+        "eager": ListOf(VARIABLE, 10_000),
+        "lazy": ListOf(VARIABLE, 10_000),
     },
+    optional=("eager", "lazy"),
 )
 
 GUARD = Record(

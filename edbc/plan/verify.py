@@ -12,6 +12,7 @@
     operands were computed by earlier batches or are sources.
 (8) Layout: every variable exactly once, no shared value. Weights: no name twice.
 (9) Outputs, where lines name them: numbers 0 to k - 1, each once.
+(10) Split: what may be eager is an operand of the cell, what may be lazy one of its outputs, each once.
 
 The checks read nothing but the plan; none imports torch. Errors name the place: `plan.yaml:41:7: ...`.
 """
@@ -39,7 +40,7 @@ def in_memory(*path: str | int) -> str:
 
 
 def verify_plan(plan: Plan, place: Place = in_memory) -> Plan:
-    """Check (1) to (9) and return the plan. O(size of the plan). Raises PlanError that names the place."""
+    """Check (1) to (10) and return the plan. O(size of the plan). Raises PlanError that names the place."""
     _verify_model_path(plan, place)
     _verify_training(plan, place)
     _verify_unique((kind.name for kind in plan.types), "type", place, "types")
@@ -135,7 +136,7 @@ def _verify_cells(plan: Plan, place: Place) -> None:
 
 
 def verify_cell(cell: PlanCell, place: Place = in_memory) -> None:
-    """Check (6) to (9) for one cell. Raises PlanError."""
+    """Check (6) to (10) for one cell. Raises PlanError."""
     lines = _verify_operations(cell, place)
     _verify_batches(cell, lines, place)
     _verify_layout(cell, lines, place)
@@ -143,6 +144,7 @@ def verify_cell(cell: PlanCell, place: Place = in_memory) -> None:
     outputs = sorted(k for line in lines.values() for k in line.outputs)
     if outputs != list(range(len(outputs))):
         _fail(place("operations"), "outputs numbered from 0, each once", f"{outputs}"[:60])
+    _verify_split(cell, lines, place)
 
 
 def _verify_operations(cell: PlanCell, place: Place) -> dict[str, Line]:
@@ -185,6 +187,17 @@ def _verify_batches(cell: PlanCell, lines: dict[str, Line], place: Place) -> Non
     for name in lines:
         if name not in computed:
             _fail(place("batches"), f"a batch for {shorten(name)}", "none")
+
+
+def _verify_split(cell: PlanCell, lines: dict[str, Line], place: Place) -> None:
+    """Check (10)."""
+    operands = {name for name, line in lines.items() if line.operation == "input"}
+    outputs = {name for name, line in lines.items() if line.outputs}
+    for key, names, known, noun in (("eager", cell.eager, operands, "operand"), ("lazy", cell.lazy, outputs, "output")):
+        _verify_unique(names, noun, place, key)
+        for position, name in enumerate(names):
+            if name not in known:
+                _fail(place(key, position), f"{noun}s of the cell", shorten(name))
 
 
 def _verify_layout(cell: PlanCell, lines: dict[str, Line], place: Place) -> None:

@@ -147,6 +147,9 @@ def _cell_lines(plan: Plan) -> Iterator[str]:
         yield from _list_lines("    ", "layout", cell.layout)
         yield from _list_lines("    ", "weights", cell.weights)
         yield f"    copies: {scalar_text(cell.copies)}"
+        for key in ("eager", "lazy"):
+            if getattr(cell, key):
+                yield from _list_lines("    ", key, getattr(cell, key))
 
 
 def _batch_lines(cell: PlanCell) -> Iterator[str]:

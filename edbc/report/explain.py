@@ -210,6 +210,8 @@ def _layout_json(layout: CellLayout) -> dict[str, Any]:
         "before": list(layout.before),
         "after": list(layout.after),
         "copies": layout.copies,
+        "eager": list(layout.eager),
+        "lazy": list(layout.lazy),
         "misplaced": {"before": layout.misplaced_before, "after": layout.misplaced_after},
         "batches": [
             {
@@ -245,6 +247,10 @@ def _observed_json(observed: Observation) -> dict[str, Any]:
             "scheduling": observed.scheduling_seconds,
             "execution": observed.execution_seconds,
         },
+        "parts": [
+            {"type": part.type, "part": part.part, "rows": part.rows, "seconds": part.seconds}
+            for part in observed.parts
+        ],
         "schedule": [
             {
                 "type": names[step.kind],

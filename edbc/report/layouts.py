@@ -52,6 +52,20 @@ class CellLayout:
     """Copies that the plan records."""
     generic: tuple[str, ...]
     """Functions of operations that the plan's table lacks."""
+    eager: tuple[str, ...]
+    """Operands from which operations may be split off; see `edbc.cells.split`."""
+    lazy: tuple[str, ...]
+    """Outputs whose operations may be put off."""
+
+    @property
+    def split_text(self) -> str:
+        """What may run outside of the schedule, in words; empty when nothing may."""
+        told = []
+        if self.eager:
+            told.append(f"what depends on {', '.join(self.eager)} alone runs for all nodes at once before the schedule")
+        if self.lazy:
+            told.append(f"what only {', '.join(self.lazy)} needs runs for all nodes at once after it")
+        return "; ".join(told)
 
     @property
     def misplaced_before(self) -> int:
@@ -71,7 +85,8 @@ def cell_layout(name: str, cell: PlanCell) -> CellLayout:
     operations = [line for line in lines.values() if not OPERATIONS[line.operation].is_source]
     batches = tuple(_cell_batch([lines[v] for v in batch], set(before), before, cell.layout) for batch in cell.batches)
     generic = tuple(_generic_text(line) for line in operations if line.operation == "generic")
-    return CellLayout(name, len(operations), batches, before, cell.layout, cell.copies, generic)
+    return CellLayout(name, len(operations), batches, before, cell.layout, cell.copies, generic,
+                      cell.eager, cell.lazy)  # fmt: skip
 
 
 def _generic_text(line: Line) -> str:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.schedule.policy import RULES, Policy, state_to_text
@@ -54,6 +55,21 @@ class Step:
 
 
 @dataclass(frozen=True)
+class PartStep:
+    """The batch of a type's eager or lazy part (`edbc.cells.split`), which no schedule holds."""
+
+    type: str
+    part: str
+    rows: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """`eager part of char`."""
+        return f"{self.part} part of {self.type}, {self.rows:,} rows at once"
+
+
+@dataclass(frozen=True)
 class Observation:
     """One mini-batch under a plan."""
 
@@ -62,6 +78,9 @@ class Observation:
     instances: int
     types: tuple[NodeType, ...]
     steps: tuple[Step, ...]
+    parts: tuple[PartStep, ...]
+    whole: tuple[str, ...]
+    """Of types that the plan lets run split and that did not: why."""
     least: tuple[int, ...]
     """Per type the fewest batches that any schedule needs: its longest chain of dependent nodes."""
     schedules: dict[str, tuple[tuple[int, int], ...]]
@@ -88,7 +107,7 @@ class Observation:
     @property
     def execution_seconds(self) -> float:
         """All batches."""
-        return sum(step.seconds for step in self.steps)
+        return sum(step.seconds for step in self.steps) + sum(part.seconds for part in self.parts)
 
     @property
     def table_steps(self) -> int:
@@ -110,11 +129,13 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     stats = Stats()
     timed = [_timed(net, net.prepare(instances, stats if i == 0 else None)) for i in range(REPEATS)]
     prepared = timed[0][0]
-    graph, schedule = prepared.capture.graph, prepared.schedule
+    captured, schedule = prepared.whole
+    graph = captured.graph
     seconds = np.min([times for _, times in timed], axis=0) if schedule.num_batches else np.zeros(0)
     states = states_of(graph, net.policy)
+    first = 0 if prepared.split is None else prepared.split.first
     steps = tuple(
-        Step(kind, len(nodes), states[b], float(seconds[b]), *moved_bytes(prepared, b, kind, len(nodes)))
+        Step(kind, len(nodes), states[b], float(seconds[first + b]), *moved_bytes(prepared, first + b, len(nodes)))
         for b, (kind, nodes) in enumerate(schedule.batches())
     )
     return Observation(
@@ -122,6 +143,8 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         instances=len(instances),
         types=graph.types,
         steps=steps,
+        parts=tuple(_parts(prepared, seconds)),
+        whole=tuple(net.kept_whole(prepared)),
         least=least_batches(graph),
         schedules=other_schedules(graph),
         lowering={graph.types[kind].name: _lowering(net, graph, kind) for kind in sorted({s.kind for s in steps})},
@@ -138,6 +161,19 @@ def _timed(net: Net, prepared: Prepared) -> tuple[Prepared, list[float]]:
     started = time.perf_counter()
     net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))
     return prepared, np.diff([started, *ends]).tolist()
+
+
+def _parts(prepared: Prepared, seconds: NDArray[np.float64]) -> Iterator[PartStep]:
+    split = prepared.split
+    if split is None:
+        return
+    types = prepared.capture.graph.types
+    part_of = {kind: (whole, part) for whole, v in split.variants.items() for part, kind in v.type_of_part.items()}
+    last = split.first + split.whole[1].num_batches
+    for b, (kind, nodes) in enumerate(prepared.schedule.batches()):
+        if not split.first <= b < last:
+            whole, part = part_of[kind]
+            yield PartStep(types[whole].name, part, len(nodes), float(seconds[b]))
 
 
 def least_batches(graph: Graph) -> tuple[int, ...]:
@@ -175,9 +211,10 @@ def states_of(graph: Graph, policy: Policy) -> list[str]:
     return [texts.get(row, RULE) for row in rows.tolist()]
 
 
-def moved_bytes(prepared: Prepared, batch: int, kind: int, size: int) -> tuple[int, int, int]:
-    """Bytes that a batch of `size` nodes reads, gathers and writes."""
-    node_type, placement = prepared.capture.graph.types[kind], prepared.placement
+def moved_bytes(prepared: Prepared, batch: int, size: int) -> tuple[int, int, int]:
+    """Bytes that an executed batch of `size` nodes reads, gathers and writes."""
+    kind, placement = int(prepared.schedule.batch_type[batch]), prepared.placement
+    node_type = prepared.capture.graph.types[kind]
     items = int(placement.items[batch])
     operands = [(items * row_bytes(c), int(placement.run[batch, k]) < 0) for k, c in enumerate(node_type.operands)]
     written = size * sum(map(row_bytes, node_type.outputs))

@@ -234,6 +234,8 @@ def _layouts(e: Explanation) -> Iterator[str]:
         yield f"{count(len(layout.batches), 'batch', 'batches')}; operands out of place: "
         yield f"{layout.misplaced_before} before, {layout.misplaced_after} after; "
         yield f"{count(layout.copies, 'copy', 'copies')} left</p>"
+        if layout.split_text:
+            yield f"<p>Split: {escape(layout.split_text)}, where that pays.</p>"
         if any(batch.operands for batch in layout.batches):
             yield f'<div class="soft">in the order of the code</div>{_strip(layout, layout.before, is_after=False)}'
             yield f'<div class="soft">in the plan\'s order</div>{_strip(layout, layout.after, is_after=True)}'
@@ -271,7 +273,9 @@ def _times(e: Explanation) -> Iterator[str]:
             by_way[facts.lowering] = by_way.get(facts.lowering, 0) + (facts.seconds or 0)
     parts = [("building the graph", o.construction_seconds), ("scheduling", o.scheduling_seconds)]
     parts += [(f"running {way}", seconds) for way, seconds in by_way.items()]
+    parts += [(part.text, part.seconds) for part in o.parts]
     yield "<h2>Where the time goes</h2><p>This mini-batch, every batch timed alone.</p>"
     yield _table(["", "time", "share"], [[name, time_text(s), share(s, total)] for name, s in parts], text=(0,))
+    yield from (f"<p>{escape(line)}</p>" for line in o.whole)
     moved, gathered = sum(t.moved_bytes or 0 for t in e.types), sum(t.gathered_bytes or 0 for t in e.types)
     yield f"<p>{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row.</p>"

@@ -172,6 +172,8 @@ def _layout(names: str, layout: CellLayout, width: int) -> Iterator[str]:
         width,
         "  ",
     )
+    if layout.split_text:
+        yield from _wrapped(f"split: {layout.split_text}, where that pays", width, "    ")
     if not batches:
         return
     for title, order in (("before", layout.before), ("after", layout.after)):
@@ -213,9 +215,12 @@ def _times(e: Explanation, width: int) -> Iterator[str]:
             (f"running {how}", sum(t.seconds or 0 for t in e.types if t.lowering == how))
             for how, _ in groupby(sorted(t.lowering for t in e.types if t.lowering))
         ),
+        *((part.text, part.seconds) for part in o.parts),
     ]
     rows = [[name, time_text(seconds), share(seconds, total)] for name, seconds in parts]
     yield from _table(rows, width, right=[1, 2])
+    for line in o.whole:
+        yield from _wrapped(line, width, "  ")
     moved = sum(t.moved_bytes or 0 for t in e.types)
     gathered = sum(t.gathered_bytes or 0 for t in e.types)
     told = f"{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row"

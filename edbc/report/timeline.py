@@ -39,11 +39,12 @@ class Timeline:
         prepared = net.prepare(instances, stats)
         capture_seconds = stats.seconds.construction - before[0]
         scheduling_seconds = stats.seconds.scheduling - before[1]
-        graph = prepared.capture.graph
+        captured, schedule = prepared.whole
+        graph = captured.graph
         facts = {"mini_batch": self._mini_batches, "instances": len(instances), "nodes": graph.num_nodes}
         self._mini_batches += 1
         self._add("capture", HOST, started, capture_seconds, facts)
-        batches = {**facts, "batches": prepared.schedule.num_batches}
+        batches = {**facts, "batches": schedule.num_batches}
         self._add("scheduling", HOST, started + capture_seconds, scheduling_seconds, batches)
         executing = time.perf_counter()
         ends: list[float] = []
@@ -55,7 +56,7 @@ class Timeline:
     def _add_batches(self, prepared: Prepared, begin: float, ends: Sequence[float]) -> None:
         types = prepared.capture.graph.types
         for number, ((kind, nodes), end) in enumerate(zip(prepared.schedule.batches(), ends, strict=True)):
-            read, gathered, written = moved_bytes(prepared, number, kind, len(nodes))
+            read, gathered, written = moved_bytes(prepared, number, len(nodes))
             facts = {
                 "batch": number,
                 "type": types[kind].name,

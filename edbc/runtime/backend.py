@@ -62,6 +62,8 @@ class Backend(Protocol):
     or a GenericKernel."""
 
     name: str
+    adds: bool
+    """True when its products add addends, so that cells may run split."""
 
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device) -> Any:
         """What runs a lowered cell here."""

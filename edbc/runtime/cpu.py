@@ -94,6 +94,7 @@ class CpuBackend:
     """See `edbc.runtime.backend.Backend`."""
 
     name = "cpu"
+    adds = True
 
     def __init__(self) -> None:
         self._pool = Pool()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from edbc.runtime.boundary import collect, load_externals
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import GenericKernel
+from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
@@ -86,6 +87,13 @@ class Prepared:
     schedule: Schedule
     placement: Placement
     demand: Demand
+    split: SplitBatch | None = None
+    """Set where cells run in parts, which `capture`, `schedule` and `placement` then speak of."""
+
+    @property
+    def whole(self) -> tuple[Capture, Schedule]:
+        """What was captured and the policy's schedule for it, no cell split."""
+        return (self.capture, self.schedule) if self.split is None else self.split.whole
 
     @property
     def segment(self) -> Segment:
@@ -96,11 +104,13 @@ class Prepared:
 class Net:
     """A plan bound to a model. Calling it runs a mini-batch; several threads may.
 
-    `device` and `dtype` are the model's own. Raises what `bind` raises.
+    `device` and `dtype` are the model's own. Without `split` no cell runs in parts (`edbc.runtime.split`). Raises what
+    `bind` raises.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
-                 layout: str = "plan", backend: str | None = None, rebind: bool | None = None):  # fmt: skip
+                 layout: str = "plan", backend: str | None = None, rebind: bool | None = None,
+                 split: bool = True):  # fmt: skip
         self.plan = plan
         self.model = model
         self.strict = strict
@@ -116,6 +126,8 @@ class Net:
                                (lambda plan, here: erased(plan) == erased(here)) if rebind else None)  # fmt: skip
         self.policy = policy_of(plan, policy)
         self.backend = backend_of(backend, self.device)
+        self.split = split and getattr(self.backend, "adds", False)
+        self._splitter = Splitter(self.table, self._splittable)
         self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
@@ -166,18 +178,36 @@ class Net:
         captured = self.capture(instances)
         recorded = time.perf_counter()
         schedule = order_nodes(captured.graph, run(captured.graph, self.policy))
-        placement = place(captured.graph, schedule, captured.result_node)
-        demand = self.backend.demand(Segment(captured.graph, schedule, placement), self.kernel)
+        prepared = self._placed(captured, schedule)
         scheduled = time.perf_counter()
-        prepared = Prepared(captured, schedule, placement, demand)
         if stats is not None:
             stats.seconds.construction += recorded - started
             stats.seconds.scheduling += scheduled - recorded
             self._count(stats, len(instances), prepared)
         return prepared
 
+    def _placed(self, captured: Capture, schedule: Schedule) -> Prepared:
+        """Split cells where that pays, and place what then executes."""
+        split = self._splitter.split(captured, schedule) if self.split else None
+        if split is not None:
+            captured, schedule = split.capture, split.schedule
+        placement = place(captured.graph, schedule, captured.result_node)
+        demand = self.backend.demand(Segment(captured.graph, schedule, placement), self.kernel)
+        return Prepared(captured, schedule, placement, demand, split)
+
+    def kept_whole(self, prepared: Prepared) -> Iterator[str]:
+        """Why types that the plan lets run in parts did not in this mini-batch, a line each."""
+        if not self.split:
+            yield from ["cells were not split: switched off, or this back end does not add parts"] * any(
+                self._splittable(k) is not None for k in range(self.table.num_known)
+            )
+            return
+        captured, schedule = prepared.whole
+        yield from self._splitter.kept_whole(captured.graph, schedule)
+
     def _count(self, stats: Stats, num_instances: int, prepared: Prepared) -> None:
-        graph, schedule = prepared.capture.graph, prepared.schedule
+        captured, schedule = prepared.whole
+        graph = captured.graph
         stats.instances += num_instances
         stats.nodes += graph.num_nodes
         stats.batches += len(schedule.batch_type)
@@ -216,6 +246,9 @@ class Net:
     def _new_kernel(self, kind: int) -> Any:
         node_type = self.table.types[kind]
         assert node_type is not None
+        part = self._splitter.programs.get(kind)
+        if part is not None:
+            return self.backend.program_kernel(part, self.view, self.dtype, self.device)
         if kind >= self.table.num_known:
             self._refuse_unseen(node_type)
         if node_type.variadic:
@@ -239,21 +272,37 @@ class Net:
         return cell_of(entry, self.view)
 
     def program(self, kind: int) -> Program | None:
-        """The lowered program of a type, or None when it runs generically (mixed dtypes, integers)."""
+        """The lowered program of a type, not split, or None when it runs generically (mixed dtypes, integers)."""
         cell = self.cell(self.table.operation_of_type[kind])
         if not cell.is_uniform():
             return None
         if kind >= self.table.num_known:
             return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()), reuse=False)
-        plan_type = self.plan.types[kind]
-        planned = self.plan.cells[plan_type.name]
-        self._compare(plan_type.name, cell, planned)
-        where = f"plan cell {plan_type.name!r}"
-        order = list(cell.classes()) if self.layout == "variable-order" else planned.layout
+        name = self.plan.types[kind].name
+        planned = self.plan.cells[name]
+        self._compare(name, cell, planned)
         try:
-            return lower(cell, planned.batches, order, where, reuse=False)
+            return lower(cell, planned.batches, self._order(cell, planned), f"plan cell {name!r}", reuse=False)
         except LayoutError as error:
             raise PlanError(str(error)) from None
+
+    def _order(self, cell: CellGraph, planned: PlanCell) -> Sequence[str]:
+        return list(cell.classes()) if self.layout == "variable-order" else planned.layout
+
+    def _splittable(self, kind: int) -> Splittable | None:
+        """What the plan says of splitting a type."""
+        node_type = self.table.types[kind]
+        if kind >= self.table.num_known or node_type is None or node_type.variadic:
+            return None
+        name = self.plan.types[kind].name
+        planned = self.plan.cells[name]
+        if not planned.eager and not planned.lazy:
+            return None
+        if self.program(kind) is None:
+            return None
+        cell = self.cell(self.table.operation_of_type[kind])
+        return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, planned.lazy,
+                          f"plan cell {name!r}")  # fmt: skip
 
     def _compare(self, name: str, cell: CellGraph, planned: PlanCell) -> None:
         """The plan's operations must be the model's."""

@@ -20,6 +20,8 @@ LEAF = PlanCell(
     layout=("x", "v1", "v2", "i", "u", "c", "n", "h"),
     weights=("W_i.weight", "W_u.weight[1/4]"),
     copies=1,
+    eager=("x",),
+    lazy=("c",),
 )
 
 OUT = PlanCell(

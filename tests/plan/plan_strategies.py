@@ -67,9 +67,11 @@ def cells(draw: Any) -> PlanCell:
         else:
             batches.append([name])
     weights = draw(st.lists(TYPE_NAMES, max_size=3, unique=True))
+    eager = tuple(draw(st.lists(st.sampled_from(names[:num_inputs]), max_size=2, unique=True)))
     return PlanCell(
-        tuple(lines), tuple(map(tuple, batches)), tuple(draw(st.permutations(names))), tuple(weights), draw(COUNTS)
-    )
+        tuple(lines), tuple(map(tuple, batches)), tuple(draw(st.permutations(names))), tuple(weights), draw(COUNTS),
+        eager,
+    )  # fmt: skip
 
 
 @st.composite

@@ -19,9 +19,11 @@ from edbc.plan import Guard, Plan, PlanType, parse_plan, plan_text, read_plan, w
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dicts and tuples as lists: what any YAML reader should see in a plan."""
+    """Dataclasses as dicts and tuples as lists, without cells' empty lists of parts: what any YAML reader should see in
+    a plan."""
     if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        fields = {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+        return {name: item for name, item in fields.items() if item or name not in ("eager", "lazy")}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.runtime.session import Net, cell_of
+from edbc.runtime.split import find_usage
 from edbc.trace.build import capture
 from edbc.trace.mark import cell
 from edbc.trace.shadow import ModelView, recording_shadow
@@ -66,10 +67,20 @@ def random_trees(seed: int, count: int) -> list[Tree]:
     return [random_tree(rng) for _ in range(count)]
 
 
-def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical") -> Plan:
-    """A plan with the types of these instances and planned layouts."""
+Splits = Callable[..., tuple[tuple[str, ...], tuple[str, ...]]]
+"""Like `edbc.cells.split.splittable`."""
+
+
+def nothing(*_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Cells run whole."""
+    return (), ()
+
+
+def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical", split: Splits = nothing) -> Plan:
+    """A plan with the types of these instances and planned layouts; `split` says what may be split off a cell."""
     view, table = ModelView(model), TypeTable()
     graph = capture(*recording_shadow(view, table), instances).graph
+    usage = find_usage(graph)
     cells = {}
     for kind, node_type in enumerate(graph.types):
         if node_type.op == "sum":
@@ -78,7 +89,8 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
         own = cell_of(table.operation_of_type[kind], view)
         batches = batch_operations(own)
         order = plan_cell_layout(own, batches).order if own.is_uniform() else tuple(own.classes())
-        cells[node_type.name] = PlanCell(own.lines(), batches, order, (), 0)
+        parts = split(own, batches, order, *(found[kind].tolist() for found in usage))
+        cells[node_type.name] = PlanCell(own.lines(), batches, order, (), 0, *parts)
     types = tuple(PlanType(t.name, t.signature, t.source) for t in graph.types)
     return Plan(
         edbc="0",
