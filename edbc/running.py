@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edbc.check import model_path, require_same_model
 from edbc.errors import DeviceError, EdbcError, StaleError
+from edbc.files import replace_file
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 
@@ -295,12 +296,9 @@ def _write_tensors(tensors: dict[str, Any], path: str) -> None:
     """A safetensors file, whole or not at all."""
     from safetensors.torch import save_file
 
-    temporary = Path(path).with_name(f".{Path(path).name}.part")
     try:
-        save_file(tensors, temporary)
-        temporary.replace(path)
+        replace_file(path, lambda temporary: save_file(tensors, temporary))
     except Exception as error:
-        temporary.unlink(missing_ok=True)
         raise EdbcError(f"{path}: expected to write outputs there, got {error}; name another --output") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -10,11 +11,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from edbc.errors import EdbcError
+from edbc.errors import DeviceError, EdbcError
 
 if TYPE_CHECKING:
     from edbc.parity import Parity
@@ -34,12 +35,15 @@ def one_line_errors(command: F) -> F:
             _show(error, kwargs.get("output_format", "text"))
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            sys.exit(130)
+            _exit_interrupted()
         except BrokenPipeError:
             sys.stderr.close()
             sys.exit(141)
         except Exception as error:
+            if _is_interrupt(error):
+                _exit_interrupted()
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                _exit_disk_full(error)
             if getattr(error, "__notes__", None) or _wants_traceback():
                 traceback.print_exception(error)
                 click.echo(f"Error: the model raised {type(error).__name__}: {error}", err=True)
@@ -47,6 +51,25 @@ def one_line_errors(command: F) -> F:
             raise
 
     return wrapped  # type: ignore[return-value]
+
+
+def _exit_interrupted() -> NoReturn:
+    click.echo("interrupted", err=True)
+    sys.exit(130)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """True for Ctrl-C inside native code, which numba reports as a SystemError, or as the context of another error."""
+    seen = (error.__cause__, error.__context__)
+    return isinstance(error, SystemError) and any(isinstance(e, KeyboardInterrupt) for e in seen)
+
+
+def _exit_disk_full(error: OSError) -> NoReturn:
+    """No space for the report: say so, and keep the interpreter from writing the rest of it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    where = error.filename or "standard output"
+    click.echo(f"Error: {where}: expected to write there, got: {error.strerror}; free space on that disk", err=True)
+    sys.exit(DeviceError.exit_code)
 
 
 def _wants_traceback() -> bool:

@@ -13,12 +13,11 @@ A plan that the reader would refuse is never written: `write_plan` reads its own
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from edbc.errors import PlanError
+from edbc.files import replace_file
 from edbc.plan.plan import FORMAT_VERSION, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.plan.reader import one_line, parse_plan
 from edbc.plan.scalars import scalar_text
@@ -54,36 +53,11 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     if parse_plan(text, f"{where} (not written)") != plan:
         raise PlanError(f"{where}: expected a plan that reads back as itself, got one that does not")
     try:
-        _replace(Path(path), text.encode("ascii"))
+        replace_file(path, lambda temporary: temporary.write_bytes(text.encode("ascii")))
     except OSError as error:
         raise PlanError(f"{where}: expected to write the plan, got: {error.strerror}; check the folder") from None
     except ValueError:
         raise PlanError(f"{where}: expected a path, got one with a null character; check the path") from None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write to a temporary file in the same folder, then rename: a reader sees the old file or the new one."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(handle)
-        Path(temporary).chmod(_mode_of(path))
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _mode_of(path: Path) -> int:
-    """Permissions of the file that is replaced, or those of a new file; a temporary file is private."""
-    try:
-        return path.stat().st_mode & 0o777
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
 
 
 def _plan_lines(plan: Plan) -> Iterator[str]:

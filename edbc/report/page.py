@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 
 from edbc.errors import EdbcError
+from edbc.files import replace_file
 from edbc.report.drawings import machine, schedule_row
 from edbc.report.explain import FIGURES, STATES_SAY, Explanation
 from edbc.report.figures import count, share, size_text, time_text
@@ -78,7 +79,7 @@ def explanation_page(explanation: Explanation) -> str:
 def write_page(path: str | Path, page: str) -> None:
     """A page, or an error that names the file."""
     try:
-        Path(path).write_text(page, encoding="utf-8")
+        replace_file(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     except OSError as error:
         raise EdbcError(f"{path}: expected to write the page there, got: {error.strerror}; name another file") from None
 

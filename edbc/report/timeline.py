@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edbc.errors import EdbcError
+from edbc.files import replace_file
 from edbc.report.observe import moved_bytes
 
 if TYPE_CHECKING:
@@ -85,14 +86,10 @@ class Timeline:
 
     def write(self, path: str | Path) -> None:
         """The file, whole or not at all."""
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.part")
         content = {"traceEvents": self.events, "displayTimeUnit": "ms"}
         try:
-            temporary.write_text(json.dumps(content), encoding="utf-8")
-            temporary.replace(target)
+            replace_file(path, lambda temporary: temporary.write_text(json.dumps(content), encoding="utf-8"))
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise EdbcError(
                 f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
             ) from None

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from edbc.errors import DeviceError
+from edbc.runtime.memory import memory_errors, require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.trace.values import torch_dtype
 
@@ -35,16 +35,12 @@ class TensorArenas:
         self.placement = placement
         self.device = device
         self.tensors: list[torch.Tensor] = []
-        try:
+        if device.type == "cpu":
+            require_memory(arena_bytes(placement), "the values of this mini-batch")
+        with memory_errors("the values of this mini-batch"):
             for value_class, rows in zip(placement.classes, placement.class_rows.tolist(), strict=True):
                 self.tensors.append(torch.empty(rows, value_class.size, dtype=torch_dtype(value_class.dtype),
                                                 device=device))  # fmt: skip
-        except (MemoryError, RuntimeError) as error:
-            needed = arena_bytes(placement)
-            raise DeviceError(
-                f"out of memory on {device}: the values of this mini-batch need {needed:,} bytes; use a smaller "
-                "--batch-size"
-            ) from error
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: copies the rows."""

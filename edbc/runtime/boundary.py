@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from edbc.runtime.arenas import Arenas
+from edbc.runtime.memory import require_memory
 from edbc.runtime.placement import Placement
 from edbc.trace.build import Capture, Result
 from edbc.trace.shadow import ModelView
+from edbc.trace.values import torch_dtype
 from edbc.vertex.join import VertexCapture
 
 
@@ -50,6 +52,8 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]
     rows = placement.value_rows(capture.result_node, capture.result_output)
     for c in sorted(set(class_of_slot.values())):
         which = np.flatnonzero(classes == c)
+        dtype = torch_dtype(placement.classes[c].dtype)
+        require_memory(len(which) * placement.classes[c].size * dtype.itemsize, "the results of this mini-batch")
         picked = arenas.rows(c, rows[which]).view(len(which), *placement.classes[c].shape).unbind(0)
         if len(which) == len(tensors):
             tensors = list(picked)

@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from edbc.errors import DeviceError
+from edbc.runtime.memory import memory_errors, require_memory
 
 ALIGNMENT = 64
 """Bytes of a cache line; also the width of the widest vector registers."""
@@ -46,9 +46,6 @@ class Pool:
                 self._idle.append(buffer)
 
     def _allocate(self, size: int) -> torch.Tensor:
-        try:
+        require_memory(size, "the values of this mini-batch")
+        with memory_errors("the values of this mini-batch"):
             return torch.empty(aligned(size) + ALIGNMENT, dtype=torch.uint8)
-        except (MemoryError, RuntimeError) as error:
-            raise DeviceError(
-                f"out of memory: this mini-batch needs {size:,} bytes for values; use a smaller --batch-size"
-            ) from error

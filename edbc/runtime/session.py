@@ -28,6 +28,7 @@ from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime.backend import Demand, Segment, backend_of
 from edbc.runtime.boundary import collect, load_externals
+from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import GenericKernel
@@ -142,9 +143,11 @@ class Net:
     def run(self, instances: Sequence[Any], stats: Stats | None = None,
             on_batch: Callable[[Prepared, int], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
         """Like a call; adds what happened to `stats` and also returns the prepared mini-batch."""
-        prepared = self.prepare(instances, stats)
+        with memory_errors(f"the graph of {len(instances):,} instances"):
+            prepared = self.prepare(instances, stats)
         started = time.perf_counter()
-        results = self.execute(prepared, on_batch)
+        with memory_errors(f"running {prepared.capture.graph.num_nodes:,} nodes"):
+            results = self.execute(prepared, on_batch)
         if stats is not None:
             stats.seconds.execution += time.perf_counter() - started
         return results, prepared

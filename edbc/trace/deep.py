@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from edbc.errors import UnsupportedError
+from edbc.errors import DeviceError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -42,21 +42,59 @@ def run_on_large_stack(function: Callable[[], T]) -> T:
         except BaseException as error:
             outcome["error"] = error
 
-    previous_size, previous_limit = threading.stack_size(STACK_BYTES), sys.getrecursionlimit()
-    sys.setrecursionlimit(MAX_DEPTH)
-    try:
-        thread = threading.Thread(target=work, name="edbc-deep")
-        thread.start()
+    with _DEEP:
+        thread = _start(work)
         thread.join()
-    finally:
-        sys.setrecursionlimit(previous_limit)
-        threading.stack_size(previous_size)
     error = outcome.get("error")
     if isinstance(error, RecursionError):
         raise too_deep() from None
     if error is not None:
         raise error
     return outcome["value"]
+
+
+class _DeepLimit:
+    """Raises the process's recursion limit while any thread needs it: the limit is one for all threads, so the last to
+    leave restores it."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.previous = 0
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.inside == 0:
+                self.previous = sys.getrecursionlimit()
+                sys.setrecursionlimit(max(MAX_DEPTH, self.previous))
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if self.inside == 0:
+                sys.setrecursionlimit(self.previous)
+
+
+_DEEP = _DeepLimit()
+_STARTING = threading.Lock()
+
+
+def _start(work: Callable[[], None]) -> threading.Thread:
+    """A running thread with a large stack; a daemon, so that Ctrl-C does not wait for it."""
+    with _STARTING:  # the size of stacks, too, is one for all threads
+        previous = threading.stack_size(STACK_BYTES)
+        try:
+            thread = threading.Thread(target=work, name="edbc-deep", daemon=True)
+            thread.start()
+        except RuntimeError:
+            raise DeviceError(
+                f"out of memory: recursion this deep takes a stack of {STACK_BYTES:,} bytes, which this process may "
+                "not reserve; raise its limit of address space (ulimit -v), or write the recursion as a loop"
+            ) from None
+        finally:
+            threading.stack_size(previous)
+    return thread
 
 
 def too_deep() -> UnsupportedError:

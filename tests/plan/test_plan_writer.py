@@ -115,7 +115,7 @@ def test_permissions_are_kept(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.parametrize("broken", ["fsync", "replace", "fdopen"])
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
 def test_failed_write_leaves_the_old_plan_and_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

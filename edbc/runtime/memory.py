@@ -1,0 +1,91 @@
+"""What memory is left, known before a mini-batch takes it, and one error for when there is not enough.
+
+Linux hands out more memory than it has and kills the process that uses it, so asking the allocator is not enough: a
+large buffer is first held against what is available, which is the least of what the kernel calls available, what the
+control group leaves, and what the process's own limit on address space leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from edbc.errors import DeviceError
+
+try:
+    import resource
+except ImportError:  # there are no limits of this kind outside of Unix
+    resource = None  # type: ignore[assignment]
+
+WORTH_ASKING = 1 << 28
+"""Bytes of a buffer below which looking is not worth its 50 microseconds."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """Bytes that this process may still take; None where nothing tells."""
+    known = [left for left in (_of_machine(), _of_control_group(), _of_address_space()) if left is not None]
+    return max(0, min(known)) if known else None
+
+
+def require_memory(size: int, what: str) -> None:
+    """Raise DeviceError when `what` needs more bytes than are available."""
+    if size < WORTH_ASKING:
+        return
+    left = available_bytes()
+    if left is not None and size > left:
+        raise _out_of_memory(what, f"{size:,} bytes")
+
+
+@contextmanager
+def memory_errors(what: str) -> Iterator[None]:
+    """Python's and torch's own errors of a failed allocation become the one of this module."""
+    try:
+        yield
+    except MemoryError:
+        raise _out_of_memory(what, "more memory") from None
+    except RuntimeError as error:
+        if not is_failed_allocation(error):
+            raise
+        asked = re.search(r"allocate (\d+) bytes", str(error))
+        raise _out_of_memory(what, f"{int(asked.group(1)):,} more bytes" if asked else "more memory") from None
+
+
+def _out_of_memory(what: str, needed: str) -> DeviceError:
+    left = available_bytes()
+    available = "less than that" if left is None else f"{left:,} available"
+    remedy = "use a smaller --batch-size, or smaller instances"
+    return DeviceError(f"out of memory for {what}: expected {needed}, got {available}; {remedy}")
+
+
+def is_failed_allocation(error: RuntimeError) -> bool:
+    """True for torch's RuntimeError when memory is short, on the host or on a device."""
+    return "can't allocate memory" in str(error) or type(error).__name__ == "OutOfMemoryError"
+
+
+def _of_machine() -> int | None:
+    fields = _fields(Path("/proc/meminfo"))
+    return 1024 * fields["MemAvailable"] if "MemAvailable" in fields else None
+
+
+def _of_control_group() -> int | None:
+    with suppress(OSError, ValueError):
+        return int((_CGROUP / "memory.max").read_text()) - int((_CGROUP / "memory.current").read_text())
+    return None
+
+
+def _of_address_space() -> int | None:
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    used = _fields(Path("/proc/self/status")).get("VmSize")
+    return None if limit == resource.RLIM_INFINITY or used is None else limit - 1024 * used
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """`Name:   123 kB` lines as numbers."""
+    with suppress(OSError):
+        return {name: int(number) for name, number in re.findall(r"^(\w+):\s+(\d+) kB$", path.read_text(), re.M)}
+    return {}

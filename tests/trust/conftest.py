@@ -1,0 +1,51 @@
+"""A compiled chain model, and commands run in this process or in one of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chains import write_model
+from click.testing import CliRunner, Result
+
+import edbc as package
+from edbc.cli import main
+
+
+@pytest.fixture(scope="session")
+def edbc() -> Callable[..., Result]:
+    """Run a command in this process: `edbc("run", path, "--limit", 3)`."""
+    return lambda *arguments: CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="session")
+def start_edbc(repository: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start a command in a process of its own, its stderr readable while it runs."""
+    environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
+
+    def start(*arguments: object, prelude: str = "") -> subprocess.Popen[str]:
+        code = f"{prelude}\nimport sys\nfrom edbc.cli import main\nmain(sys.argv[1:])"
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def chain_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `chain.py` and its plan `chain.yaml`. Tests must not change it."""
+    folder = tmp_path_factory.mktemp("chain")
+    package.compile(write_model(folder), folder / "chain.yaml", policy="critical")
+    return folder
+
+
+@pytest.fixture
+def chain(chain_folder: Path, tmp_path: Path) -> Path:
+    """The plan in a folder of its own that a test may change."""
+    for path in chain_folder.glob("chain.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path / "chain.yaml"

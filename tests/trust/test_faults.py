@@ -1,0 +1,326 @@
+"""Faults from outside: memory, disk, signals, broken input. Each ends in one line with a remedy."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from chains import write_lengths
+from helpers import bound
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from edbc.errors import DeviceError
+from edbc.files import replace_file
+from edbc.plan.reader import read_plan
+from edbc.runtime import memory
+from edbc.trace.deep import run_on_large_stack
+from edbc.trace.mark import cell
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name != "__pycache__"}
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_short_memory_is_known_before_execution(
+    backend: str, edbc, chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BUGS 14: what a mini-batch needs is held against what is left, before anything executes: exit 4, both sizes."""
+    monkeypatch.setattr(memory, "WORTH_ASKING", 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 12_345)
+    monkeypatch.setattr("edbc.runtime.reference.ReferenceBackend.execute", None)
+    monkeypatch.setattr("edbc.runtime.cpu.CpuBackend.execute", None)
+    lengths = write_lengths(chain.parent, *[1000] * 8)
+    result = edbc("run", chain, "--input", lengths, "--backend", backend)
+
+    assert result.exit_code == 4
+    assert "out of memory for the values of this mini-batch: expected " in result.stderr
+    assert "bytes, got 12,345 available; use a smaller --batch-size" in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [4_000_000_000, 1_100_000_000, 900_000_000])
+def test_a_million_nodes_under_a_memory_limit(limit: int, start_edbc, chain: Path) -> None:
+    """BUGS 14: 10^6 nodes that need 4 GB under a limit of address space: one line, exit 4, wherever memory ends."""
+    prelude = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))"
+    lengths = write_lengths(chain.parent, 1_000_000)
+    process = start_edbc("run", chain, "--set", "hidden_size=1024", "--input", lengths, prelude=prelude)
+    _, err = process.communicate()
+
+    assert process.returncode == 4, err
+    assert err.startswith("Error: out of memory for ")
+    assert err.count("\n") == 1
+
+
+def test_available_memory_counts_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The least of the machine's, the control group's and the process's own limit; a small buffer asks nobody."""
+    (tmp_path / "memory.max").write_text("3000000")
+    (tmp_path / "memory.current").write_text("1000000")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+
+    assert memory.available_bytes() == 2_000_000
+    memory.require_memory(memory.WORTH_ASKING - 1, "a small buffer")
+    with pytest.raises(DeviceError, match=r"for a large buffer: expected 268,435,456 bytes, got 2,000,000 available"):
+        memory.require_memory(memory.WORTH_ASKING, "a large buffer")
+    (tmp_path / "memory.max").write_text("max")
+    assert memory.available_bytes() > 2_000_000
+
+
+def test_failed_allocations_of_python_and_torch_are_told_alike() -> None:
+    """MemoryError and torch's RuntimeError become one DeviceError; other errors pass."""
+    with (
+        pytest.raises(DeviceError, match="out of memory for lists: expected more memory"),
+        memory.memory_errors("lists"),
+    ):
+        raise MemoryError
+    with pytest.raises(DeviceError, match="expected 9,223,372,036,854,775,680 more bytes"), memory.memory_errors("x"):
+        torch.empty(2**63 - 128, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="mine"), memory.memory_errors("x"):
+        raise RuntimeError("mine")
+
+
+# --- disk ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Writing more than `size` bytes into a file fails as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compile", "chain.py", "--policy", "critical", "--quiet", "-o"),
+        ("run", "chain.yaml", "--output"),
+        ("run", "chain.yaml", "--trace"),
+        ("explain", "chain.yaml", "--html"),
+    ],
+    ids=lambda command: command[0] + command[-1],
+)
+def test_a_full_disk_leaves_what_was_there(command: tuple[str, ...], edbc, chain: Path) -> None:
+    """Plan, outputs, timeline and page: one line that names the file, exit 3, the old content, no temporary file."""
+    target = chain.parent / "target"
+    target.write_text("before")
+    before = files_in(chain.parent)
+    arguments = [chain.parent / a if a.startswith("chain.") else a for a in command]
+    edbc(*arguments, chain.parent / "warm")
+    (chain.parent / "warm").unlink()
+    with files_of_at_most(1000):
+        result = edbc(*arguments, target)
+
+    assert result.exit_code == 3, result.output
+    assert f"{target}: expected to write" in result.stderr
+    assert target.read_text() == "before"
+    assert files_in(chain.parent) == before
+
+
+def test_a_full_standard_output_is_one_line(chain: Path, start_edbc) -> None:
+    """The report does not fit: exit 4 and the reason, no traceback, also when the interpreter ends."""
+    prelude = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+    process = start_edbc("run", chain, "--limit", 3, prelude=prelude)
+    _, err = process.communicate()
+
+    assert process.returncode == 4
+    assert err.startswith("Error: standard output: expected to write there, got: No space left on device; ")
+    assert err.count("\n") == 1
+
+
+def test_devices_and_folders_are_not_replaced(edbc, chain: Path) -> None:
+    """Renaming over `/dev/null` would take it from everybody: what is no regular file is refused."""
+    pipe = chain.parent / "pipe"
+    os.mkfifo(pipe)
+    for target in (pipe, chain.parent):
+        result = edbc("run", chain, "--limit", 2, "--output", target)
+        assert result.exit_code == 3
+        assert pipe.is_fifo()
+
+
+def test_a_link_is_followed_and_keeps_its_target_s_permissions(tmp_path: Path) -> None:
+    """The link stays a link; the file behind it has the new content and its old mode."""
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    replace_file(link, lambda temporary: temporary.write_text("new"))
+
+    assert link.is_symlink()
+    assert (real.read_text(), real.stat().st_mode & 0o777) == ("new", 0o640)
+
+
+# --- signals and processes -----------------------------------------------------------------------------------------
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, repository: Path) -> None:
+    """SIGKILL in the middle of writing: the plan that stood there stands there, and no other `*.yaml`."""
+    target = tmp_path / "plan.yaml"
+    target.write_text("old")
+    code = (
+        "import os, signal, sys\nfrom edbc.files import replace_file\n"
+        "def write(path):\n    path.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "replace_file(sys.argv[1], write)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(target)], cwd=repository)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.glob("*.yaml")] == ["plan.yaml"]
+
+
+def test_control_c_while_training_exits_130(start_edbc, repository: Path, tmp_path: Path) -> None:
+    """Interrupted in native code: one word, exit 130, no plan, no temporary file."""
+    model = repository / "models" / "lattice_lstm.py"
+    process = start_edbc("compile", model, "--set", "hidden_size=8", "-o", tmp_path / "plan.yaml", "--trials", 100_000)
+    for line in process.stderr:
+        if line.startswith("train"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert err.endswith("interrupted\n")
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_that_native_code_reports_is_one(edbc, chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba turns Ctrl-C into a SystemError with the interrupt as its cause; any other SystemError stays one."""
+    for cause, code in ((KeyboardInterrupt(), 130), (ValueError(), 1)):
+
+        def interrupted(*_: object, cause: BaseException = cause) -> None:
+            raise SystemError("returned a result with an exception set") from cause
+
+        monkeypatch.setattr("edbc.runtime.session.run", interrupted)
+        result = edbc("run", chain)
+        assert result.exit_code == code
+        assert (result.stderr == "interrupted\n") == (code == 130)
+
+
+def test_two_processes_compile_to_one_file(chain: Path, start_edbc) -> None:
+    """Both exit 0, and the file is the plan of one of them, whole."""
+    target = chain.parent / "shared.yaml"
+    arguments = ("compile", chain.with_suffix(".py"), "-o", target, "--policy", "critical", "--quiet")
+    processes = [start_edbc(*arguments) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    for process in processes:
+        process.communicate()
+
+    assert read_plan(target) == read_plan(chain)
+    assert {"shared.yaml"} == files_in(chain.parent) - {"chain.py", "chain.yaml"}
+
+
+def test_deep_recursion_on_many_threads_keeps_its_limit() -> None:
+    """The recursion limit is one for all threads: one that ends first does not take it from the others."""
+    before = sys.getrecursionlimit()
+    first_is_done = threading.Event()
+
+    def depth(n: int) -> int:
+        return 0 if n == 0 else 1 + depth(n - 1)
+
+    def second() -> int:
+        first_is_done.wait(10)
+        return depth(20_000)
+
+    results: list[int] = []
+    thread = threading.Thread(target=lambda: results.append(run_on_large_stack(second)))
+    thread.start()
+    assert run_on_large_stack(lambda: depth(20_000)) == 20_000
+    first_is_done.set()
+    thread.join()
+    assert results == [20_000]
+    assert sys.getrecursionlimit() == before
+
+
+# --- input ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_in_the_model_names_the_instance(edbc, chain: Path) -> None:
+    """The user's traceback with their line, our instance number, exit 3."""
+    result = edbc("run", chain, "--input", write_lengths(chain.parent, 5, 3, -1))
+
+    assert result.exit_code == 3
+    assert 'raise ValueError(f"no chain has {length} links")' in result.stderr
+    assert "while recording instance 2" in result.stderr
+    assert "Error: the model raised ValueError: no chain has -1 links" in result.stderr
+
+
+def test_an_empty_input_and_instances_without_outputs(edbc, chain: Path, tmp_path: Path) -> None:
+    """BUGS 6: nothing to run is no error when running, and one with a remedy when compiling; instances without outputs
+    keep their place between others."""
+    empty = write_lengths(tmp_path)
+    for front_end in (["--verify"], ["--output", tmp_path / "none.safetensors"]):
+        assert edbc("run", chain, "--input", empty, *front_end).exit_code == 0
+    refused = edbc("compile", chain.with_suffix(".py"), "-o", tmp_path / "x.yaml", "--input", empty)
+    assert refused.exit_code == 3
+    assert "expected instances to compile on, got none" in refused.stderr
+    mixed = write_lengths(tmp_path, 0, 2, 0, 0, 1)
+    outputs = tmp_path / "mixed.safetensors"
+    result = edbc("run", chain, "--input", mixed, "--verify", "--output", outputs, "--batch-size", 3)
+    assert result.exit_code == 0, result.output
+    assert load_file(outputs)["h.offsets"].tolist() == [0, 0, 1, 1, 1, 2]
+
+
+def test_weights_that_are_not_a_number_stay_so(edbc, chain: Path, tmp_path: Path) -> None:
+    """NaN and infinities in weights: batched outputs are not-a-number exactly where eager's are, and no sooner."""
+    from edbc.modelfile import import_model_file
+
+    state = import_model_file(chain.with_suffix(".py")).build({}, 0).state_dict()
+    state["table.weight"][3] = math.nan
+    state["step.weight.weight"][0, 0] = math.inf
+    save_file(state, tmp_path / "nan.safetensors")
+    outputs = tmp_path / "out.safetensors"
+    result = edbc("run", chain, "--weights", tmp_path / "nan.safetensors", "--verify", "--output", outputs)
+
+    assert result.exit_code == 0, result.output
+    assert load_file(outputs)["h"].isnan().any()
+
+
+@cell
+class Count(nn.Module):
+    """Adds one."""
+
+    def forward(self, total: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+        return total + one
+
+
+class Counter(nn.Module):
+    """Counts to its instance, one node a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self.count = Count()
+
+    def forward(self, steps: int) -> torch.Tensor:
+        total = self.one
+        for _ in range(steps):
+            total = self.count(total, self.one)
+        return total
+
+
+def test_one_node_and_200_000_nodes_in_one_mini_batch() -> None:
+    """BUGS 6: instances of 200,000 nodes, of one and of none, executed together, count exactly; twice, so that memory
+    of the first mini-batch is used again."""
+    net = bound(Counter(), [1])
+    for lengths in ([1, 200_000, 0, 3], [200_000, 1]):
+        assert [float(total) for total in net(lengths)] == [1.0 + n for n in lengths]
