@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
 from edbc.api import existing_guards
-from edbc.cli.console import ProgressLine, print_json, warn_unstable
+from edbc.cli.console import ProgressLine, fold, print_json, warn_unstable
+from edbc.report.layouts import CellLayout, cell_layout
 
 
 def run_compile(
@@ -71,27 +73,28 @@ def run_compile(
             }
         )
         return
-    _print_summary(output, compiled, metrics)
+    for line in _summary(output, compiled, metrics):
+        click.echo(fold(line))
 
 
-def _print_summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> None:
+def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Iterator[str]:
+    """What compiling gave: batches, what others need, operands that the layouts put in place, parity."""
     plan, parity = compiled.plan, compiled.parity
     nodes, batches, bound = metrics["nodes"], metrics["batches"], metrics["lower_bound"]
-    click.echo(
-        f"{output}: {len(plan.types)} types, policy {plan.policy.kind}"
-        + (f" ({plan.policy.encoding}, {len(plan.policy.table)} states)" if plan.policy.encoding else "")
-    )
-    click.echo(
-        f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
-    )
+    states = f" ({plan.policy.encoding}, {len(plan.policy.table)} states)" if plan.policy.encoding else ""
+    yield f"{output}: {len(plan.types)} types, policy {plan.policy.kind}{states}"
+    yield f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
+    yield f"  gained: {nodes / max(batches, 1):.1f} nodes per batch, where eager PyTorch runs one after the other"
     baselines = plan.policy.training.get("baselines", {})
     if baselines:
-        click.echo("  other policies on the same graph: " + ", ".join(f"{k} {v}" for k, v in baselines.items()))
+        yield "  other policies on the same graph: " + ", ".join(f"{k} {v}" for k, v in baselines.items())
     for name, cell in plan.cells.items():
-        operations = sum(not _is_source(line) for line in cell.operations)
-        click.echo(f"  {name}: {operations} operations in {len(cell.batches)} batches, {cell.copies} copies left")
-    click.echo(f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e})")
+        layout = cell_layout(name, cell)
+        yield f"  {name}: {layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
+    yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e})"
 
 
-def _is_source(line: str) -> bool:
-    return " = input(" in line or " = parameter(" in line
+def _in_place(layout: CellLayout) -> str:
+    before, after = layout.misplaced_before, layout.misplaced_after
+    moved = f", operands out of place {before} -> {after}" if before else ""
+    return f"{moved}, {layout.copies} copies left"

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Callable
@@ -95,6 +96,16 @@ def print_json(content: dict[str, Any]) -> None:
 def paint(text: str, colour: str) -> str:
     """Coloured text; plain when NO_COLOR is set (https://no-color.org). click drops colours off terminals."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
+
+
+def fold(line: str) -> str:
+    """A line broken to the terminal's width, continued two columns further in; as it is where nobody looks."""
+    if not sys.stdout.isatty():
+        return line
+    indent = " " * (len(line) - len(line.lstrip()))
+    width = max(20, shutil.get_terminal_size().columns)
+    return textwrap.fill(line.strip(), width, initial_indent=indent, subsequent_indent=indent + "  ",
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
 
 def warn(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edbc.cli.console import print_json, warn, warn_unstable
+from edbc.cli.console import fold, print_json, warn, warn_unstable
 
 
 def run_run(plan: str, output_format: str, quiet: bool, inputs: tuple[str, ...], settings: dict[str, str],
@@ -19,7 +19,8 @@ def run_run(plan: str, output_format: str, quiet: bool, inputs: tuple[str, ...],
     if output_format == "json":
         print_json(report.as_json())
     else:
-        click.echo(str(report))
+        for line in str(report).splitlines():
+            click.echo(fold(line))
     if report.parity is not None:
         warn_unstable(report.parity)
         report.parity.require()

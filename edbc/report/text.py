@@ -181,7 +181,13 @@ def _layout(names: str, layout: CellLayout, width: int) -> Iterator[str]:
         for batch in batches:
             strip, misplaced = _strip(batch, order, title)
             label = f"{batch.operation} x{batch.width}"
-            yield f"      {label:14} {strip}" + (f"  {misplaced}" if misplaced else "")
+            yield from _beside(f"      {label:14} {strip}", misplaced, width)
+
+
+def _beside(strip: str, remark: str, width: int) -> Iterator[str]:
+    """A remark after a strip, or under it where the terminal is too narrow for both."""
+    whole = f"{strip}  {remark}".rstrip()
+    yield from [whole] if len(whole) <= width else [strip, f"        {remark}"]
 
 
 def _strip(batch: CellBatch, order: Sequence[str], title: str) -> tuple[str, str]:
@@ -248,6 +254,8 @@ def _table(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ())
     for row in rows:
         cells = [_cell(text, w, c in right) for c, (text, w) in enumerate(zip(row, widths, strict=False))]
         yield ("  " + "  ".join(cells)).rstrip()
+    if len(widths) < len(rows[0]):
+        yield f"  ({count(len(rows[0]) - len(widths), 'column')} more on a wider terminal)"
 
 
 def _cell(text: str, width: int, is_right: bool) -> str:

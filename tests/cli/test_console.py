@@ -112,3 +112,21 @@ def test_verbose_errors_have_tracebacks(edbc, repository: Path, tmp_path: Path) 
     assert (plain.exit_code, verbose.exit_code) == (3, 3)
     assert "Traceback" not in plain.stderr
     assert "Traceback" in verbose.stderr
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_lines_fold_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """On a terminal a line is at most as wide as it, further lines stand two columns in; in a pipe it is left alone."""
+    from edbc.cli.console import fold
+
+    line = "  other policies on the same graph: agenda 694, chains 371, critical 368, depth 916, sufficient 427"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert fold(line) == line
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    first, *further = fold(line).splitlines()
+
+    assert max(map(len, [first, *further])) <= columns
+    assert first.startswith("  other")
+    assert further
+    assert all(part.startswith("    ") for part in further)
+    assert " ".join(part.strip() for part in [first, *further]) == line.strip()
