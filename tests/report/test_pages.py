@@ -7,7 +7,9 @@ A page is Markdown. Definitions:
 (2) A block of language `python` runs as a file in the same folder; its output is not shown.
 (3) In an output a line `...` stands for any lines. Times, rates, shares of time and errors are figures of a machine:
     VOLATILE says which, and they match any figure of their kind.
-(4) All blocks of a page run in order in one folder that is empty at the start.
+(4) All blocks of a page run in order in one folder that is empty at the start; `$EDBC` is this checkout.
+(5) Outside of such blocks a page shows no command in a block of its own but `make TARGET` and
+    `python benchmarks/NAME.py`, which need the checkout or data.
 
 With EDBC_UPDATE_DOCS set, outputs in the page are written anew, cut where the page had a line `...`.
 """
@@ -29,7 +31,8 @@ from click.testing import CliRunner
 
 from edbc.cli import main
 
-PAGES = ("tutorial.md", "python.md", "ci.md", "faq.md", "migration.md")
+ROOT = Path(__file__).parents[2]
+PAGES = [page.relative_to(ROOT).as_posix() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VOLATILE = [
     (r"-?\d[\d.,]*(?:e[+-]?\d+)? (?:ms|us|s)\b(?: *<?\d+ %)?(?: \(<?\d+ %\))?", "TIME"),
@@ -142,13 +145,29 @@ def test_a_page_runs_from_an_empty_folder(
         pytest.skip("no git or no bash on PATH")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("EDBC", str(repository))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path.parent / "no-such-file"))
     for role in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{role}_NAME", "you")
         monkeypatch.setenv(f"GIT_{role}_EMAIL", "you@example.org")
-    faults = run_page(repository / "docs" / name, tmp_path)
+    faults = run_page(repository / name, tmp_path)
 
     assert not faults, "\n\n".join(faults)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_command_of_a_page_escapes(repository: Path, name: str) -> None:
+    """Definition (5): indented commands are targets of the Makefile, or benchmarks with options that they have."""
+    page = (repository / name).read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", (repository / "Makefile").read_text(), re.MULTILINE))
+    for line in re.findall(r"^    ((?:edbc|python|make|pip|git) .*)", BLOCK.sub("", page), re.MULTILINE):
+        tool, what, *options = line.partition("#")[0].split()
+        if tool == "make":
+            assert what in targets, line
+            continue
+        assert tool == "python", line
+        script = (repository / what).read_text()
+        assert all(option in script for option in options if option.startswith("--")), line
 
 
 @pytest.mark.parametrize(
