@@ -54,7 +54,7 @@ def bound(model: nn.Module, instances: Sequence[Any], **options: Any) -> Net:
     graph = capture(*recording_shadow(view, table), instances).graph.lint()
     present = tuple(i for i, count in enumerate(graph.counts().tolist()) if count)
     types = tuple(graph.types[i] for i in present)
-    parts: Any = SimpleNamespace(types=types, table=table, view=view, table_index=present)
+    parts: Any = SimpleNamespace(types=types, table=table, view=view, table_index=present, split=False)
     plan = Plan(
         edbc="0",
         model=ModelRef("memory.py", "0" * 64, {}, 0),

@@ -29,6 +29,7 @@ FORBIDDEN = {
     "edbc/layout": ("edbc.trace", "edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", "edbc.cli", "torch"),
     "edbc/plan": ("edbc.trace", "edbc.cells", "edbc.runtime", "torch", "numba", *COMPILE_TIME),
     "edbc/runtime": COMPILE_TIME,
+    "edbc/training": COMPILE_TIME,
 }
 
 

@@ -393,9 +393,12 @@ _RECURRENT = {"lstm_cell": _lstm_cell, "gru_cell": _gru_cell, "rnn_tanh_cell": _
 
 
 def _run(value_class: ValueClass, slot: Slot) -> tuple[int, int] | None:
-    """The elements of a variable that a slot's views take, when they are one ascending run."""
+    """The elements of a variable that a slot's views take, when they are one ascending run that gradients flow
+    through."""
     if not slot.views:
         return 0, value_class.size
+    if any(view.detaches for view in slot.views):
+        return None
     elements = torch.arange(value_class.size).reshape(value_class.shape)
     for view in slot.views:
         elements = view.apply(elements)

@@ -10,7 +10,7 @@ import torch
 
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.memory import require_memory
-from edbc.runtime.placement import Placement
+from edbc.runtime.placement import Longs, Placement
 from edbc.trace.build import Capture, Result
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
@@ -46,11 +46,9 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]
     if isinstance(capture, VertexCapture):
         return _collect_outputs(capture, placement, arenas)
     tensors: list[Any] = [None] * len(capture.result_node)
-    slots = {id(slot): slot for slot in capture.result_slots}
-    class_of_slot = {key: placement.class_index[slot.base] for key, slot in slots.items()}
-    classes = np.array([class_of_slot[id(slot)] for slot in capture.result_slots], np.int64)
+    classes = result_classes(capture, placement)
     rows = placement.value_rows(capture.result_node, capture.result_output)
-    for c in sorted(set(class_of_slot.values())):
+    for c in np.unique(classes).tolist():
         which = np.flatnonzero(classes == c)
         dtype = torch_dtype(placement.classes[c].dtype)
         require_memory(len(which) * placement.classes[c].size * dtype.itemsize, "the results of this mini-batch")
@@ -60,7 +58,24 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]
         else:
             for i, tensor in zip(which.tolist(), picked, strict=True):
                 tensors[i] = tensor
+    return arrange(capture, tensors)
+
+
+def result_classes(capture: Capture, placement: Placement) -> Longs:
+    """The class number of every result."""
+    if isinstance(capture, VertexCapture):
+        of_output = [placement.class_index[output.slot.base] for output in capture.outputs]
+        return np.repeat(of_output, [output.stop - output.start for output in capture.outputs]).astype(np.int64)
+    slots = {id(slot): slot for slot in capture.result_slots}
+    class_of_slot = {key: placement.class_index[slot.base] for key, slot in slots.items()}
+    return np.array([class_of_slot[id(slot)] for slot in capture.result_slots], np.int64)
+
+
+def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
+    """What each instance's forward returned, given its tensors before views are taken of them."""
+    slots = {id(slot): slot for slot in capture.result_slots}
     if any(slot.views for slot in slots.values()):
+        tensors = list(tensors)
         for i, slot in enumerate(capture.result_slots):
             for step in slot.views:
                 tensors[i] = step.apply(tensors[i])

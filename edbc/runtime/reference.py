@@ -26,7 +26,7 @@ from edbc.trace.table import Operation, SharedRef
 Operand = tuple[torch.Tensor, torch.Tensor | int]
 """An arena (rows, size) and either row indices (n,) or the first row of a contiguous run."""
 
-_MAPS: dict[str, Callable[..., torch.Tensor]] = {
+MAPS: dict[str, Callable[..., torch.Tensor]] = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "neg": torch.neg, "exp": torch.exp,
     "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "abs": torch.abs, "square": torch.square,
     "reciprocal": torch.reciprocal, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf,
@@ -35,6 +35,7 @@ _MAPS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide,
     "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow,
 }  # fmt: skip
+"""Element-wise operations but sums."""
 _WITHOUT_OUT = frozenset(("relu", "gelu", "silu", "softplus", "elu", "leaky_relu"))
 
 
@@ -173,11 +174,11 @@ class ProgramKernel:
             for source in sources[2:]:
                 result += source
         elif step.op in _WITHOUT_OUT:
-            result.copy_(_MAPS[step.op](*sources))
+            result.copy_(MAPS[step.op](*sources))
         elif not any(isinstance(s, torch.Tensor) for s in sources[:1]):
-            result.copy_(_MAPS[step.op](torch.as_tensor(sources[0], dtype=self.dtype), *sources[1:]))
+            result.copy_(MAPS[step.op](torch.as_tensor(sources[0], dtype=self.dtype), *sources[1:]))
         else:
-            _MAPS[step.op](*sources, out=result)
+            MAPS[step.op](*sources, out=result)
 
 
 class GenericKernel:

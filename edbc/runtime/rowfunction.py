@@ -40,17 +40,16 @@ class RowFunction:
 
     def __call__(self, values: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
         """The tensors that the call returns, `(count, ...)` each, for operands `(count, ...)`."""
-        with torch.no_grad():
-            if not values:
-                return [result.expand(count, *result.shape) for result in self._one()]
-            if not self.is_slow:
-                try:
-                    with _no_hidden_loops():
-                        return list(torch.vmap(self._one)(*values))
-                except (RuntimeError, NotImplementedError, ValueError):
-                    self.is_slow = True
-            rows = [self._one(*row) for row in zip(*values, strict=True)]
-            return [torch.stack(results) for results in zip(*rows, strict=True)]
+        if not values:
+            return [result.expand(count, *result.shape) for result in self._one()]
+        if not self.is_slow:
+            try:
+                with _no_hidden_loops():
+                    return list(torch.vmap(self._one)(*values))
+            except (RuntimeError, NotImplementedError, ValueError):
+                self.is_slow = True
+        rows = [self._one(*row) for row in zip(*values, strict=True)]
+        return [torch.stack(results) for results in zip(*rows, strict=True)]
 
     def fill(self, values: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
         """Compute into `out`, `(count, ...)`, by the function's batched form; False when it has none."""

@@ -9,6 +9,7 @@ executes; memory orders and batches come from the plan, operations and parameter
 
 from __future__ import annotations
 
+import copy
 import re
 import threading
 import time
@@ -23,10 +24,10 @@ from edbc.cells.canonical import cell_graph
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
 from edbc.cells.program import Program
-from edbc.errors import DeviceError, LayoutError, PlanError, StaleError, UnsupportedError
+from edbc.errors import DeviceError, LayoutError, PlanError, StaleError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
-from edbc.runtime.backend import Demand, Segment, backend_of
+from edbc.runtime.backend import Backend, Demand, Segment, backend_of
 from edbc.runtime.boundary import collect, load_externals
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
@@ -43,6 +44,7 @@ from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import Entry, TypeTable
 from edbc.trace.values import class_of
+from edbc.training.function import Trainer
 from edbc.vertex.instance import VertexInstance
 from edbc.vertex.program import VertexProgram
 
@@ -110,7 +112,7 @@ class Net:
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
-                 layout: str = "plan", backend: str | None = None, rebind: bool | None = None,
+                 layout: str = "plan", backend: str | Backend | None = None, rebind: bool | None = None,
                  split: bool = True):  # fmt: skip
         self.plan = plan
         self.model = model
@@ -126,7 +128,7 @@ class Net:
         self.table = TypeTable([(t.name, t.signature) for t in plan.types],
                                (lambda plan, here: erased(plan) == erased(here)) if rebind else None)  # fmt: skip
         self.policy = policy_of(plan, policy)
-        self.backend = backend_of(backend, self.device)
+        self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         self.split = split and getattr(self.backend, "adds", False)
         self._splitter = Splitter(self.table, self._splittable)
         self._kernels: dict[int, Any] = {}
@@ -135,10 +137,32 @@ class Net:
         self.cache: StructureCache | None = None
         """Set it (`edbc.trace.cache.structure_cache`) to capture repeated structures once."""
         self._lock = threading.RLock()
+        self.trainer = Trainer(self)
+        self._options: dict[str, Any] = {"strict": strict, "policy": policy, "layout": layout, "rebind": rebind,
+                                         "split": split}
+        self._of_mode = {tuple(module.training for module in model.modules()): self}
 
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
-        """What `model(instance)` returns for each instance, in order, as tensors that own their memory."""
-        return self.run(instances)[0]
+        """What `model(instance)` returns for each instance, in order, as tensors that own their memory.
+
+        As in eager PyTorch they are connected to autograd when gradients are enabled and anything requires one.
+        """
+        net = self.in_mode()
+        return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Net:
+        """The plan bound to a copy of the model."""
+        return Net(self.plan, copy.deepcopy(self.model, memo), backend=self.backend, **self._options)
+
+    def in_mode(self) -> Net:
+        """This net, or its twin for the modules' present training flags: which code runs may depend on them."""
+        flags = tuple(module.training for module in self.model.modules())
+        net = self._of_mode.get(flags)
+        if net is None:
+            with self._lock:
+                net = Net(self.plan, self.model, backend=self.backend, **self._options)
+                self._of_mode[flags] = net
+        return net
 
     def run(self, instances: Sequence[Any], stats: Stats | None = None,
             on_batch: Callable[[Prepared, int], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
@@ -154,8 +178,6 @@ class Net:
 
     def capture(self, instances: Sequence[Any]) -> Capture:
         """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances."""
-        if self.model.training:
-            raise UnsupportedError("the model is in training mode, which edbc cannot run yet; call model.eval()")
         if len(instances) and isinstance(instances[0], VertexInstance):
             return self.vertex_program().join(instances)
         with self._lock:
@@ -175,13 +197,13 @@ class Net:
                 self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table))
             return self._vertex_program
 
-    def prepare(self, instances: Sequence[Any], stats: Stats | None = None) -> Prepared:
-        """Capture, schedule and place one mini-batch."""
+    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True) -> Prepared:
+        """Capture, schedule and place one mini-batch; without `split` no cell runs in parts."""
         started = time.perf_counter()
         captured = self.capture(instances)
         recorded = time.perf_counter()
         schedule = order_nodes(captured.graph, run(captured.graph, self.policy))
-        prepared = self._placed(captured, schedule)
+        prepared = self._placed(captured, schedule, split and self.split)
         scheduled = time.perf_counter()
         if stats is not None:
             stats.seconds.construction += recorded - started
@@ -189,9 +211,9 @@ class Net:
             self._count(stats, len(instances), prepared)
         return prepared
 
-    def _placed(self, captured: Capture, schedule: Schedule) -> Prepared:
+    def _placed(self, captured: Capture, schedule: Schedule, may_split: bool) -> Prepared:
         """Split cells where that pays, and place what then executes."""
-        split = self._splitter.split(captured, schedule) if self.split else None
+        split = self._splitter.split(captured, schedule) if may_split else None
         if split is not None:
             captured, schedule = split.capture, split.schedule
         placement = place(captured.graph, schedule, captured.result_node)

@@ -3,6 +3,7 @@
 What was packed is replaced, never written to: who holds a `Pack` may go on using it while another thread refreshes. A
 parameter counts as changed when its storage's address, its version counter or its object differs from when it was
 packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assignment of a new parameter are all seen.
+Fused steps of optimisers, which do not count versions, begin a new generation (`runtime.changes`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import torch
 from torch import nn
 
 from edbc.cells.program import Map, Packed, Placed, Program
+from edbc.runtime.changes import generation
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
 
-Key = tuple[tuple[int, int, int], ...]
+Key = tuple[int, tuple[tuple[int, int, int], ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class PackedWeights:
     @property
     def pack(self) -> Pack:
         """The weights as the parameters are now. One comparison per parameter when none has changed."""
-        key = tuple([_state(home[name]) for home, name in self._homes])
+        key = (generation(), tuple([_state(home[name]) for home, name in self._homes]))
         if self._pack is None or key != self._key:
             packed = [self._packed(p) for p in self.program.weights]
             vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}

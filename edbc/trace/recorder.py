@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from edbc.graph import NodeType, ValueClass
+from edbc.trace import functions as _functions  # noqa: F401, wraps torch.autograd.Function.apply
 from edbc.trace import rules
 from edbc.trace.lazy import REDUCTIONS
 from edbc.trace.numbers import lift_floats, lift_number
@@ -143,7 +144,8 @@ class Recorder:
     def constant(self, tensor: torch.Tensor) -> Value:
         """The external for a tensor that the instance or the user's code brought; one per tensor and mini-batch.
 
-        The tensor is copied: the user's code may fill it anew for the next node.
+        The tensor is copied: the user's code may fill it anew for the next node. A copy of one that requires a gradient
+        stays connected to it.
         """
         version = 0 if tensor.is_inference() else tensor._version
         known = self._constant_of_id.get(id(tensor))
@@ -154,7 +156,7 @@ class Recorder:
                 "a parameter was used that is not one of the model's (a module in a plain list or dict, perhaps)",
                 "keep modules in nn.ModuleList or nn.ModuleDict, so that the model knows their parameters",
             )
-        value = self._new_constant(tensor.detach().clone())
+        value = self._new_constant(tensor.clone() if tensor.requires_grad else tensor.detach().clone())
         self._constant_of_id[id(tensor)] = (tensor, version, value)
         return value
 
@@ -424,7 +426,7 @@ class Recorder:
 
     def shared_meta(self, ref: SharedRef) -> torch.Tensor:
         """A parameter without its data."""
-        return self.tracer.shared(ref).to("meta")
+        return self.tracer.shared(ref).detach().to("meta")
 
 
 class CellTracer:

@@ -17,8 +17,9 @@ VIEWS = frozenset(
 )
 """One tensor and constants in; what comes out holds elements of that tensor and nothing else."""
 
-IDENTITIES = frozenset("contiguous detach clone alias positive".split())
-"""Views that return the same elements in the same shape (in-place changes being refused, a copy is one too)."""
+IDENTITIES = frozenset("contiguous clone alias positive".split())
+"""Views that return the same elements in the same shape (in-place changes being refused, a copy is one too), and let
+gradients through as they are: not `detach`."""
 
 CASTS = frozenset("to float double half bfloat16 type_as type cpu cuda".split())
 """Identities when the dtype stays."""

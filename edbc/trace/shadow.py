@@ -28,6 +28,8 @@ from torch import nn
 from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
 from edbc.trace.forward import NoRandomNumbers
+from edbc.trace.hooks import num_hooks, refuse_hooks
+from edbc.trace.lookup import looked_up
 from edbc.trace.mark import is_cell
 from edbc.trace.recorder import CellTracer, Recorder, Recording
 from edbc.trace.shapes import split_outputs
@@ -203,7 +205,7 @@ _PLAIN = (int, float, str, bool, type(None))
 
 def _state(module: nn.Module) -> dict[str, Any]:
     """What must stay as it is for a shadow to stand for a module."""
-    state: dict[str, Any] = {"__class__": type(module)}
+    state: dict[str, Any] = {"__class__": type(module), "(number of hooks)": num_hooks(module)}
     for name, value in module.__dict__.items():
         if isinstance(value, torch.Tensor):
             state[name] = (value.shape, value.dtype)
@@ -236,6 +238,7 @@ def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, st
 
 def recording_shadow(view: ModelView, table: TypeTable) -> tuple[nn.Module, Recorder]:
     """A shadow of the whole model on which running `forward` records, and its recorder."""
+    refuse_hooks(view.model, lambda module: is_cell(module) or is_leaf(module))
     recorder = Recorder(table)
     recorder._tracer = view
     shadow = view.shadow(view.model, recorder)
@@ -300,13 +303,20 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
         raise UnsupportedError(
             "nn.Embedding(max_norm=...) changes its weights when it is used; normalise the table once"
         )
+    if module.scale_grad_by_freq and module.training:
+        raise UnsupportedError(
+            "nn.Embedding(scale_grad_by_freq=True): gradients that count the indices of one call are not supported; "
+            "leave the option out"
+        )
 
     def call(self: Any, indices: Any) -> Any:
+        table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
         if type(indices) is torch.Tensor and indices.ndim <= 1:
-            return self.weight[indices]
+            return table[indices]
         if isinstance(indices, Lazy):
             indices = indices.materialise()
-        return torch.nn.functional.embedding(indices, self.weight)
+        options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}
+        return torch.nn.functional.embedding(indices, table, **options)
 
     return call
 

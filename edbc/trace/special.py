@@ -8,6 +8,7 @@ import torch
 
 from edbc.trace import rules
 from edbc.trace.lazy import Stack
+from edbc.trace.lookup import looked_up
 from edbc.trace.numbers import LONG
 from edbc.trace.shapes import flat, pick, replace_first, take_views
 from edbc.trace.table import Hole, SharedRef, fill
@@ -57,7 +58,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         and args[0].ndim <= 1
         and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
     ):
-        return args[1]._rows(args[0])
+        return looked_up(args[1], kwargs.get("padding_idx"), bool(kwargs.get("sparse")))._rows(args[0])
     if name == "getitem" and isinstance(args[0], Symbol):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if any(isinstance(i, Symbol) for i in index) and all(map(_is_index, index)):

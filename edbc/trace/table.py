@@ -78,6 +78,11 @@ class View(NamedTuple):
             other.text,
         )
 
+    @property
+    def detaches(self) -> bool:
+        """True when it lets no gradient through."""
+        return getattr(self.function, "__name__", "") == "detach"
+
     def apply(self, value: Any, shared: Callable[[SharedRef], Any] | None = None) -> Any:
         """The view of `value`; `shared` gives the other parameters that the template names."""
         args, kwargs = fill(self.template, [value], shared)

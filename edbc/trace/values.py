@@ -356,8 +356,12 @@ class Rows(Lazy):
 
     def make(self) -> Value:
         """The embedding node that any use but taking a row needs; `(k, *row)`."""
+        from edbc.trace.lookup import look_up_of
+
         indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
-        return self.rec.function(torch.nn.functional.embedding, (indices, self.table), {})
+        look_up = look_up_of(self.table.ref)
+        options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
+        return self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
 
 
 def find_recorder(tree: Any) -> Recorder:

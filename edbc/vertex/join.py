@@ -74,6 +74,12 @@ class Output:
     stop: int
     rows_of_instance: list[int]
 
+    def seen(self, rows: torch.Tensor) -> torch.Tensor:
+        """Values `(rows, ...)` with the output's views taken of each."""
+        for step in self.slot.views:
+            rows = torch.vmap(step.apply)(rows)
+        return rows
+
 
 @dataclass(frozen=True, eq=False)
 class VertexCapture(Capture):
@@ -86,9 +92,7 @@ class VertexCapture(Capture):
         """One dict per instance, from one tensor `(rows, ...)` per output; an output without rows there is left out."""
         results: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_instances)]
         for output, tensor in zip(self.outputs, rows, strict=True):
-            for step in output.slot.views:
-                tensor = torch.vmap(step.apply)(tensor)
-            for result, part in zip(results, tensor.split(output.rows_of_instance), strict=True):
+            for result, part in zip(results, output.seen(tensor).split(output.rows_of_instance), strict=True):
                 if len(part):
                     result[output.name] = part
         return results

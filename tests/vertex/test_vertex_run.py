@@ -12,7 +12,6 @@ from torch import nn
 from vertex_strategies import random_instance
 
 from edbc.cli import main
-from edbc.errors import UnsupportedError
 from edbc.runtime.session import Net
 from edbc.vertex import Vertex, VertexFunction, VertexInstance, run_eagerly
 
@@ -78,16 +77,6 @@ def test_outputs_own_their_memory(net: Net) -> None:
     net([random_instance(6, 40)] * 4)
 
     assert all(torch.equal(first[name], rows) for name, rows in before.items())
-
-
-def test_models_in_training_are_refused(net: Net) -> None:
-    """As with recorded instances, a model in training mode is refused."""
-    net.model.train()
-    try:
-        with pytest.raises(UnsupportedError, match="training mode"):
-            net([random_instance(1, 3)])
-    finally:
-        net.model.eval()
 
 
 class Parts(nn.Module):

@@ -1,0 +1,37 @@
+"""Hooks of modules that could not fire: those of cells, of what is inside them, and of leaf modules.
+
+Such a module is a node, or a part of one, and runs once for a whole batch in code that no module is called from. Eager
+would call its hooks once per node; so they are refused. Hooks of parameters and of the modules around cells are no
+matter: the former belong to autograd, the latter run while recording (backward hooks of modules do not, and are refused
+everywhere).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from edbc.errors import UnsupportedError
+
+_FORWARD = ("_forward_hooks", "_forward_pre_hooks")
+_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
+
+
+def num_hooks(module: nn.Module) -> int:
+    """Hooks that are registered on a module itself."""
+    return sum(len(getattr(module, name)) for name in (*_FORWARD, *_BACKWARD))
+
+
+def refuse_hooks(model: nn.Module, is_node: Callable[[nn.Module], bool]) -> None:
+    """Raise UnsupportedError for the first hook that could not fire; `is_node` tells cells and leaf modules."""
+    nodes = [path for path, module in model.named_modules() if is_node(module)]
+    for path, module in model.named_modules():
+        inside = not path or any(path == node or path.startswith(f"{node}.") for node in nodes)
+        for name in (*(_FORWARD if inside else ()), *_BACKWARD):
+            if getattr(module, name):
+                raise UnsupportedError(
+                    f"module {path or type(module).__name__!r} has a hook ({name.strip('_')}) that would not be "
+                    "called: it runs for whole batches at once; remove the hook, put it on a parameter, or use "
+                    "torch.nn.utils.parametrizations in place of the older weight_norm and spectral_norm"
+                )

@@ -1,0 +1,86 @@
+"""What of a mini-batch can have a gradient: parameters of the types that run, tables that are looked up, data.
+
+Definitions.
+
+(1) The *inputs* of a mini-batch are the parameters (with the views taken of them) that its nodes and externals read,
+    and the constants of its instances that require a gradient. Parameters that it does not read are none of them, so
+    autograd leaves their `.grad` alone, as eager does.
+(2) An input is a tensor of the user's own autograd graph: a leaf, or what a parametrization or a view of one computes.
+    Autograd carries its gradient on from there, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from edbc.trace.build import Capture
+from edbc.trace.shadow import ModelView
+from edbc.trace.table import SharedRef
+from edbc.training.dependence import Dependence
+from edbc.training.reach import Bools, Longs
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Definition (1), in a fixed order: parameters, then constants."""
+
+    refs: tuple[SharedRef, ...]
+    parameters: dict[SharedRef, torch.Tensor]
+    constants: dict[tuple[int, int], torch.Tensor]
+    """By source and index."""
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All of them."""
+        return (*(self.parameters[ref] for ref in self.refs), *self.constants.values())
+
+    def only(self, refs: Collection[SharedRef], constants: Collection[tuple[int, int]]) -> Inputs:
+        """These of the inputs, all parameters still at hand."""
+        kept = {key: tensor for key, tensor in self.constants.items() if key in constants}
+        return Inputs(tuple(ref for ref in self.refs if ref in refs), self.parameters, kept)
+
+    def require(self, ref: SharedRef) -> bool:
+        """True when a parameter requires a gradient."""
+        return self.parameters[ref].requires_grad
+
+    def externals(self, capture: Capture) -> Bools:
+        """For every external, whether it requires a gradient."""
+        of_source = np.zeros(len(capture.sources), np.bool_)
+        for number, source in enumerate(capture.sources):
+            of_source[number] = source.ref in self.parameters and self.require(source.ref)
+        required = of_source[capture.external_source]
+        for external in self.constant_externals(capture).values():
+            required[external] = True
+        return required
+
+    def constant_externals(self, capture: Capture) -> dict[tuple[int, int], Longs]:
+        """The externals that are each of the constants."""
+        return {
+            key: np.flatnonzero((capture.external_source == key[0]) & (capture.external_index == key[1]))
+            for key in self.constants
+        }
+
+
+def inputs_of(capture: Capture, dependences: Sequence[Dependence | None], view: ModelView) -> Inputs:
+    """The inputs of a mini-batch; `dependences[t]` is None for types without nodes."""
+    refs = [ref for dependence in dependences if dependence is not None for ref in dependence.refs]
+    for number in np.unique(capture.external_source).tolist():
+        ref = capture.sources[number].ref
+        if ref is not None:
+            refs.append(ref)
+    known = tuple(dict.fromkeys(refs))
+    return Inputs(known, {ref: view.shared(ref) for ref in known}, _constants(capture))
+
+
+def _constants(capture: Capture) -> dict[tuple[int, int], torch.Tensor]:
+    return {
+        (source, index): tensor
+        for source, pool in capture.constants.items()
+        if not isinstance(pool, torch.Tensor)
+        for index, tensor in enumerate(pool)
+        if tensor.requires_grad
+    }

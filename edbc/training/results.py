@@ -1,0 +1,103 @@
+"""The results of a mini-batch as autograd sees them: groups of rows, and how results are made of them.
+
+Definitions.
+
+(1) A *group* is one tensor that the mini-batch's function returns, `(rows, size)`. Whether the loss uses a result is
+    known group by group, so groups decide how exactly `.grad` stays None.
+(2) Of vertices, the rows that one instance pushed under one name are a group.
+(3) Otherwise each result is a group of its own where there are at most `SINGLES`; of more, those that the same output
+    of the same type made are one group, because autograd takes microseconds per tensor. In such a group a result whose
+    gradient is zero throughout counts as one that the loss does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.runtime.boundary import arrange, result_classes
+from edbc.runtime.placement import Longs, Placement
+from edbc.trace.build import Capture
+from edbc.training.reach import Bools
+from edbc.vertex.join import VertexCapture
+
+SINGLES = 64
+"""See definition (3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Definition (1)."""
+
+    which: Longs
+    """The results that it holds, by their numbers in the capture."""
+    class_index: int
+    rows: Longs
+    """Where they stand in the arena of their class."""
+    requires_grad: bool
+    is_exact: bool
+    """False for a group of several results, see definition (3)."""
+
+    def used(self, gradient: torch.Tensor) -> Bools:
+        """Which of its results a loss uses that gave this gradient, `(rows, size)`."""
+        if self.is_exact:
+            return np.ones(len(self.which), np.bool_)
+        return gradient.any(1).cpu().numpy()
+
+
+def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[Group]:
+    """Definitions (2) and (3); `requires` says of every result whether it requires a gradient."""
+    rows = placement.value_rows(capture.result_node, capture.result_output)
+    classes = result_classes(capture, placement)
+    of_vertices = isinstance(capture, VertexCapture)
+    return [
+        Group(which, int(classes[which[0]]), rows[which], bool(requires[which].any()), of_vertices or len(which) == 1)
+        for which in _parts(capture, classes, requires)
+    ]
+
+
+def _parts(capture: Capture, classes: Longs, requires: Bools) -> Iterator[Longs]:
+    if isinstance(capture, VertexCapture):
+        for pushed in capture.outputs:
+            ends = pushed.start + np.cumsum([0, *pushed.rows_of_instance])
+            yield from (np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True) if b > a)
+        return
+    node, output = capture.result_node, capture.result_output
+    keys = np.arange(len(node))
+    if len(node) > SINGLES:
+        kind = np.where(node >= 0, capture.graph.node_type[np.maximum(node, 0)], -1)
+        table: Longs = np.stack([kind, output, classes, requires.astype(np.int64)], 1)
+        keys = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(keys, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else ()
+
+
+def restore(capture: Capture, placement: Placement, groups: Sequence[Group],
+            tensors: Sequence[torch.Tensor]) -> list[Any]:  # fmt: skip
+    """What each instance's forward returned, from a tensor per group."""
+    shaped = [
+        tensor.view(len(g.which), *placement.classes[g.class_index].shape)
+        for g, tensor in zip(groups, tensors, strict=True)
+    ]
+    if isinstance(capture, VertexCapture):
+        return _by_instance(capture, shaped)
+    results: list[Any] = [None] * len(capture.result_node)
+    for group, tensor in zip(groups, shaped, strict=True):
+        parts = tensor.unbind(0) if len(group.which) > 1 else (tensor[0],)
+        for i, part in zip(group.which.tolist(), parts, strict=True):
+            results[i] = part
+    return arrange(capture, results)
+
+
+def _by_instance(capture: VertexCapture, tensors: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    results: list[dict[str, torch.Tensor]] = [{} for _ in range(capture.num_instances)]
+    remaining = iter(tensors)
+    for output in capture.outputs:
+        for instance, rows in enumerate(output.rows_of_instance):
+            if rows:
+                results[instance][output.name] = output.seen(next(remaining))
+    return results
