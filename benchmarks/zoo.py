@@ -96,7 +96,7 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     depth, agenda = (run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda"))
     parity = Parity()
     some = instances[:BATCH]
-    for ours, theirs, exact in zip(net(some), eager.run(some), eager.reference(some), strict=True):
+    for ours, theirs, exact in zip(net.run(some)[0], eager.run(some), eager.reference(some), strict=True):
         parity.add(ours, theirs, exact)
     ours, theirs = [], []
     for _ in range(options.rounds):

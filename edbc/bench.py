@@ -153,7 +153,7 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
     """Definition (1)."""
     for contestant in contestants:
         for batch in contestant.batches:
-            contestant.net(batch)
+            contestant.net.run(batch)
     gc.collect()
     used = 0.0
     for turn in range(rounds):

@@ -318,7 +318,7 @@ def check_parity(plan: Plan, captured: Captured) -> Parity:
     eager = Eager(captured.model)
     parity = Parity()
     for batch in (captured.instances, captured.instances[:1]):
-        for ours, theirs, exact in zip(net(batch), eager.run(batch), eager.reference(batch), strict=True):
+        for ours, theirs, exact in zip(net.run(batch)[0], eager.run(batch), eager.reference(batch), strict=True):
             parity.add(ours, theirs, exact)
     return parity
 

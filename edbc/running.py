@@ -250,7 +250,7 @@ class _Running:
         for number, batch in enumerate(_batches(self._instances(), self.setting.batch_size)):
             given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
             if number == 0:
-                self.net(given)
+                self.net.run(given)
             results = self._results(given)
             if self.setting.output is not None:
                 for result in results:

@@ -125,7 +125,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     """Run a mini-batch and say what happened. Raises what `Net.run` raises."""
     from edbc.runtime.session import Stats
 
-    net(instances)
+    net.run(instances)
     stats = Stats()
     timed = [_timed(net, net.prepare(instances, stats if i == 0 else None)) for i in range(REPEATS)]
     prepared = timed[0][0]
