@@ -138,8 +138,13 @@ class Net:
         """Set it (`edbc.trace.cache.structure_cache`) to capture repeated structures once."""
         self._lock = threading.RLock()
         self.trainer = Trainer(self)
-        self._options: dict[str, Any] = {"strict": strict, "policy": policy, "layout": layout, "rebind": rebind,
-                                         "split": split}
+        self._options: dict[str, Any] = {
+            "strict": strict,
+            "policy": policy,
+            "layout": layout,
+            "rebind": rebind,
+            "split": split,
+        }
         self._of_mode = {tuple(module.training for module in model.modules()): self}
 
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
