@@ -34,6 +34,16 @@ def flat(*trees: Any) -> list[Any]:
     return found
 
 
+_OF_ANY_VALUES = frozenset(
+    """linear mm matmul mv bmm addmm addmv baddbmm outer dot
+    add sub rsub mul div true_divide neg abs square sqrt rsqrt exp log log1p expm1 sin cos pow reciprocal
+    sigmoid tanh relu leaky_relu gelu silu elu softplus hardtanh logsigmoid
+    softmax log_softmax layer_norm sum mean cat concat stack maximum minimum where lerp addcmul clamp""".split()
+)
+"""Functions that never look at values. They run on numbers, because torch finds the shapes of many of them in Python
+and imports its own compiler to do so, which takes three seconds."""
+
+
 def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
                 shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
     """What `func` returns for tensors without data; where it has no such form, for tensors of ones.
@@ -41,6 +51,9 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
     Raises UnsupportedError when the shape of the result depends on values.
     """
     slots = list(slots)
+    if rules.name_of(func) in _OF_ANY_VALUES:
+        args, kwargs = fill(template, map(_repeated, map(Slot.meta, slots)), lambda ref: _repeated(shared(ref)))
+        return _without_data(func(*args, **kwargs))
     args, kwargs = fill(template, [slot.meta() for slot in slots], shared)
     try:
         return func(*args, **kwargs)
@@ -54,6 +67,15 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
             refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
                    "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
         return results[0]
+
+
+def _without_data(result: torch.Tensor) -> torch.Tensor:
+    return torch.empty(result.shape, dtype=result.dtype, device="meta")
+
+
+def _repeated(meta: torch.Tensor) -> torch.Tensor:
+    """A tensor with data, one number everywhere."""
+    return torch.zeros((), dtype=meta.dtype).expand(meta.shape)
 
 
 def _filled_like(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> torch.Tensor:
