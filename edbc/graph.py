@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +68,16 @@ class NodeType:
     """Canonical text of everything else in the signature: constants, keywords, shared parameters, views."""
     variadic: bool = False
     """True when a node has any number of operand groups (a segment sum over children)."""
-    source: str = field(default="", compare=False)
-    """`file:line` of the user's code that first made a node of this type."""
+    sites: tuple[str, ...] = field(default=(), compare=False)
+    """Call sites: `file:line` of the user's code wherever it makes nodes of this type, in the order of their first
+    use. Those beyond a bound are counted in `more_sites` only."""
+    more_sites: int = field(default=0, compare=False)
+
+    @property
+    def source(self) -> str:
+        """The call sites as text: `model.py:41, model.py:52 and 3 more`."""
+        more = f" and {self.more_sites} more" if self.more_sites else ""
+        return ", ".join(self.sites) + more
 
     @property
     def signature(self) -> str:
@@ -177,44 +185,59 @@ class Graph:
             raise GraphError("graph: operand_ptr decreases; the operands of two nodes overlap")
         if len(self.operand_output) != m:
             raise GraphError(f"graph: expected {m} operand outputs, got {len(self.operand_output)}")
-        for node in range(n):
-            self._lint_node(node)
+        wrong = np.flatnonzero((self.node_type < 0) | (self.node_type >= self.num_types))
+        if len(wrong):
+            kind = int(self.node_type[wrong[0]])
+            raise GraphError(f"node {wrong[0]}: expected a type in 0..{self.num_types - 1}, got {kind}")
+        wrong = np.flatnonzero(self._is_wrong())
+        if len(wrong):
+            self._refuse(int(wrong[0]))
         if self.num_externals and not 0 <= self.external_class.min() <= self.external_class.max() < len(self.classes):
             raise GraphError(f"graph: an external names a class outside 0..{len(self.classes) - 1}")
         return self
 
-    def _lint_node(self, node: int) -> None:
-        kind = int(self.node_type[node])
-        if not 0 <= kind < self.num_types:
-            raise GraphError(f"node {node}: expected a type in 0..{self.num_types - 1}, got {kind}")
-        type_ = self.types[kind]
+    def _is_wrong(self) -> NDArray[np.bool_]:
+        """The nodes that `_refuse` has something to say about, (n,)."""
+        arity = np.array([len(t.operands) for t in self.types], np.int64)[self.node_type]
+        variadic = np.array([t.variadic for t in self.types], np.bool_)[self.node_type]
+        num_outputs = np.array([len(t.outputs) for t in self.types], np.int64)[self.node_type]
+        counts = np.diff(self.operand_ptr)
+        wrong = np.where(variadic, (arity > 0) & (counts % np.maximum(arity, 1) > 0), counts != arity)
+        user = np.repeat(np.arange(self.num_nodes), counts)
+        late = (self.operands >= user) | (self.operands < -self.num_externals)
+        internal = ~late & (self.operands >= 0)
+        late[internal] |= (self.operand_output[internal] < 0) | (
+            self.operand_output[internal] >= num_outputs[self.operands[internal]]
+        )
+        wrong[user[late]] = True
+        return wrong
+
+    def _refuse(self, node: int) -> NoReturn:
+        """Raise for the first fault of a node that `_is_wrong`."""
+        type_ = self.types[int(self.node_type[node])]
+        where = f"node {node} ({', '.join(filter(None, (type_.name, type_.source)))})"
         operands = self.operands_of(node)
-        if not type_.variadic and len(operands) != len(type_.operands):
-            raise GraphError(
-                f"node {node} ({type_.name}): expected {len(type_.operands)} operands, got {len(operands)}"
+        arity = len(type_.operands)
+        if type_.variadic and arity and len(operands) % arity:
+            raise GraphError(f"{where}: expected groups of {arity} operands, got {len(operands)}")
+        if not type_.variadic and len(operands) != arity:
+            raise GraphError(f"{where}: expected {arity} operands, got {len(operands)}")
+        raise GraphError(f"{where}: {next(filter(None, (self._fault(node, i) for i in range(len(operands)))))}")
+
+    def _fault(self, node: int, position: int) -> str:
+        """What is wrong with one operand of a node, or nothing."""
+        operand, output = self.operands_of(node)[position]
+        if operand >= node:
+            return (
+                f"operand {position} is node {operand}, used before it has been defined; nodes must be numbered in "
+                "topological order"
             )
-        if type_.variadic and type_.operands and len(operands) % len(type_.operands):
-            raise GraphError(
-                f"node {node} ({type_.name}): expected groups of {len(type_.operands)} operands, got {len(operands)}"
-            )
-        for position, (operand, output) in enumerate(operands):
-            if operand >= node:
-                raise GraphError(
-                    f"node {node} ({type_.name}): operand {position} is node {operand}, used before it has been "
-                    "defined; nodes must be numbered in topological order"
-                )
-            if operand < -self.num_externals:
-                raise GraphError(
-                    f"node {node} ({type_.name}): operand {position} is external {-1 - operand}, of "
-                    f"{self.num_externals}"
-                )
-            if operand >= 0:
-                available = len(self.types[int(self.node_type[operand])].outputs)
-                if not 0 <= output < available:
-                    raise GraphError(
-                        f"node {node} ({type_.name}): operand {position} is output {output} of node {operand}, which "
-                        f"has {available}"
-                    )
+        if operand < -self.num_externals:
+            return f"operand {position} is external {-1 - operand}, of {self.num_externals}"
+        available = len(self.types[int(self.node_type[operand])].outputs)
+        if operand >= 0 and not 0 <= output < available:
+            return f"operand {position} is output {output} of node {operand}, which has {available}"
+        return ""
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """The same graph for analysis and drawing; `from_networkx` gives it back exactly.

@@ -15,7 +15,7 @@ from edbc.graph import Graph, NodeType, ValueClass
 VECTOR, SCALAR = ValueClass((4,)), ValueClass((), "i64")
 TYPES = (
     NodeType("leaf", "cell leaf", (VECTOR,), (VECTOR, VECTOR)),
-    NodeType("pair", "cell pair", (VECTOR, VECTOR), (VECTOR,), source="a.py:3"),
+    NodeType("pair", "cell pair", (VECTOR, VECTOR), (VECTOR,), sites=("a.py:3",)),
     NodeType("sum", "sum", (VECTOR,), (VECTOR,), variadic=True),
     NodeType("const", "torch.ones", (), (VECTOR,), "4"),
     NodeType("unused", "unused"),
@@ -83,8 +83,8 @@ def changed(name: str, position: int, value: int) -> Graph:
 
 BROKEN = {
     "unknown type": (changed("node_type", 1, 9), r"node 1: expected a type in 0\.\.4, got 9"),
-    "arity": (changed("node_type", 0, 1), r"node 0 \(pair\): expected 2 operands, got 1"),
-    "order": (changed("operands", 1, 2), r"node 1 \(pair\): operand 0 is node 2, used before"),
+    "arity": (changed("node_type", 0, 1), r"node 0 \(pair, a\.py:3\): expected 2 operands, got 1"),
+    "order": (changed("operands", 1, 2), r"node 1 \(pair, a\.py:3\): operand 0 is node 2, used before"),
     "itself": (changed("operands", 3, 2), "operand 0 is node 2, used before"),
     "external": (changed("operands", 0, -2), r"node 0 \(leaf\): operand 0 is external 1, of 1"),
     "output": (changed("operand_output", 2, 5), r"operand 1 is output 5 of node 0, which has 2"),
@@ -108,6 +108,38 @@ def test_lint_names_the_fault(fault: str) -> None:
 
     with pytest.raises(GraphError, match=message):
         graph.lint()
+
+
+def is_right(graph: Graph, node: int) -> bool:
+    """Reference for lint: what the class promises of one node."""
+    type_, operands = graph.types[int(graph.node_type[node])], graph.operands_of(node)
+    arity = len(type_.operands)
+    groups_fit = not arity or len(operands) % arity == 0
+    if not (groups_fit if type_.variadic else len(operands) == arity):
+        return False
+    return all(
+        -graph.num_externals <= v < node and (v < 0 or 0 <= output < len(graph.types[int(graph.node_type[v])].outputs))
+        for v, output in operands
+    )
+
+
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(graphs(), st.data())
+def test_lint_finds_the_first_wrong_node(graph: Graph, data: st.DataObject) -> None:
+    """A random graph with one number changed passes, or fails at the node that a node-by-node check finds first."""
+    name = data.draw(st.sampled_from(["node_type", "operands", "operand_output"]))
+    array = getattr(graph, name).copy()
+    if len(array):
+        bounds = (0, len(TYPES) - 1) if name == "node_type" else (-6, 13)
+        array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.integers(*bounds))
+    graph = replace(graph, **{name: array})
+    wrong = next((v for v in range(graph.num_nodes) if not is_right(graph, v)), None)
+
+    if wrong is None:
+        assert graph.lint() is graph
+    else:
+        with pytest.raises(GraphError, match=rf"^node {wrong} "):
+            graph.lint()
 
 
 def test_from_networkx_refuses_holes() -> None:

@@ -11,7 +11,7 @@ import torch
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.memory import require_memory
 from edbc.runtime.placement import Longs, Placement
-from edbc.trace.build import Capture, Result
+from edbc.trace.build import Capture, Result, Run
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
 from edbc.vertex.join import VertexCapture
@@ -97,8 +97,10 @@ def _fill_results(item: Any, tensors: list[torch.Tensor]) -> Any:
     kind = type(item)
     if kind is Result:
         return tensors[item.index]
+    if kind is Run:
+        return tensors[item.start : item.stop]
     if kind is list:
-        return [tensors[x.index] if type(x) is Result else _fill_results(x, tensors) for x in item]
+        return [_fill_results(x, tensors) for x in item]
     if kind is tuple:
         return tuple([_fill_results(x, tensors) for x in item])
     if kind is dict:

@@ -34,7 +34,8 @@ Ints = NDArray[np.int64]
 class Capture:
     """One mini-batch: its graph, the data of its externals, and what to return.
 
-    `results[i]` is what instance i's forward returned, with a `Result` wherever a tensor goes.
+    `results[i]` is what instance i's forward returned, with a `Result` wherever a tensor goes and a `Run` for a list of
+    nothing but tensors.
     """
 
     graph: Graph
@@ -60,6 +61,14 @@ class Result:
         return type(other) is Result and self.index == other.index
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Place of a list of output tensors, `start` to `stop`: what most models return, one object for all of them."""
+
+    start: int
+    stop: int
 
 
 def capture(shadow: nn.Module, recorder: Recorder, instances: Iterable[Any]) -> Capture:
@@ -250,12 +259,13 @@ def _retype_merged(
     fields = np.full((len(leader), int(num_fields.max())), -1, np.int64)
     fields[leader[members], field[members]] = table.arrays().output_class[entries[members]]
     kinds, kind_of = np.unique(fields[kept[merged]], axis=0, return_inverse=True)
-    source = table.graph_types()[table.entries[int(entries[kept[merged[0]]])].type_index].source
+    summed = np.unique(table.arrays().type_index[entries[members]]).tolist()
+    sites = [site for index in summed for site in table.graph_types()[index].sites]
     all_classes = table.classes()
     types = []
     for kind in kinds:
         classes = tuple(all_classes[c] for c in kind.tolist() if c >= 0)
-        types.append(table.add_type(NodeType("sum", "sum", classes, classes, variadic=True), source=source))
+        types.append(table.add_type(NodeType("sum", "sum", classes, classes, variadic=True), sites))
     new_type[merged] = np.asarray(types)[kind_of.reshape(-1)]
 
 
@@ -272,6 +282,11 @@ def collect_results(nests: Sequence[Any]) -> Collected:
     refs: list[int] = []
     slots: list[Slot] = []
 
+    def run(values: list[Value]) -> Run:
+        refs.extend([value.ref for value in values])
+        slots.extend([value.slot for value in values])
+        return Run(len(refs) - len(values), len(refs))
+
     def walk(item: Any) -> Any:
         kind = type(item)
         if kind is Value:
@@ -279,7 +294,7 @@ def collect_results(nests: Sequence[Any]) -> Collected:
             slots.append(item.slot)
             return Result(len(refs) - 1)
         if kind is list:
-            return [walk(x) for x in item]
+            return run(item) if item and set(map(type, item)) == {Value} else [walk(x) for x in item]
         if kind is tuple:
             return tuple([walk(x) for x in item])
         if kind is dict:
@@ -301,6 +316,8 @@ def shifted_results(nest: Any, offset: int) -> Any:
         kind = type(item)
         if kind is Result:
             return Result(item.index + offset)
+        if kind is Run:
+            return Run(item.start + offset, item.stop + offset)
         if kind is list or kind is tuple:
             return kind([walk(x) for x in item])
         if kind is dict:

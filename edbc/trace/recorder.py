@@ -6,16 +6,19 @@ builds is a graph. Two things differ from DyNet: a module marked as a cell is on
 al., 2018), and look-ups, constants and views are operands instead of nodes.
 
 A recorder is used by one thread at a time. Its hot paths, a call of a cell and a torch function of recorded tensors,
-are a dictionary look-up by slots, two list appends per node and one small object per output.
+are a dictionary look-up by slots, two list appends per node and one small object per output; calls of modules are
+unrolled (`trace.calls`). Every node is asked for the line that makes it, and the type keeps the lines.
 """
 
 from __future__ import annotations
 
 import enum
 import itertools
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -29,10 +32,10 @@ from edbc.trace.lazy import REDUCTIONS
 from edbc.trace.numbers import lift_floats, lift_number
 from edbc.trace.shapes import flat, pick, run_on_meta, split_outputs
 from edbc.trace.signature import call_type, function_type
-from edbc.trace.source import assigned_name, user_location
+from edbc.trace.source import assigned_name, location_of, user_frame, user_location
 from edbc.trace.special import STACKS, derived, is_view, lazy_stack, refuse_what_cannot_be_batched, special, view
 from edbc.trace.table import Entry, Hole, Operation, SharedRef, TypeTable, fill
-from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse
+from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
 
 REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
@@ -87,6 +90,10 @@ class Recorder:
         self._variants: dict[Any, int] = {}
         self.numbers: dict[Any, set[Any] | bool] = {}
         self._reductions: dict[Any, Entry] = {}
+        self.plain: dict[Any, Entry] = {}
+        """Entries of functions of one output by function and slots of the operands, which are all arguments."""
+        self.sites: defaultdict[int, dict[int, CodeType]] = defaultdict(dict)
+        """By entry: code by the offset of its call, for call sites that have been noted."""
         self._tracer: CellTracer | None = None
         self.begin()
 
@@ -139,7 +146,7 @@ class Recorder:
         self.external_source.append(source)
         self.external_index.append(index)
         self.next_external += 1
-        return Value(self, -self.next_external, slot)
+        return value_of(self, -self.next_external, slot)
 
     def constant(self, tensor: torch.Tensor) -> Value:
         """The external for a tensor that the instance or the user's code brought; one per tensor and mini-batch.
@@ -195,22 +202,45 @@ class Recorder:
             name = assigned_name(self.tracer.boundary)
             if name is not None:
                 self.names[len(self.entries)] = name
+        else:
+            self.note_site(entry.index, sys._getframe(1), self.sites[entry.index])
         self.entries.append(entry.index)
         self.refs.extend(operands)
         first = self.next_value
         slots = entry.output_slots
         self.next_value = first + len(slots)
         if entry.outputs.__class__ is Hole:
-            return Value(self, first, slots[0])
-        values = [Value(self, first + i, slot) for i, slot in enumerate(slots)]
+            return value_of(self, first, slots[0])
+        values = [value_of(self, first + i, slot) for i, slot in enumerate(slots)]
         return tuple(values) if entry.flat else fill(entry.outputs, values)
+
+    def again(self, entry: Entry, operands: Sequence[int], frame: FrameType) -> Value:
+        """`emit` for an entry of `plain` (the hot path), called from `frame`."""
+        index = entry.index
+        seen = self.sites[index]
+        if seen.get(frame.f_lasti) is not frame.f_code:
+            self.note_site(index, frame, seen)
+        self.entries.append(index)
+        self.refs.extend(operands)
+        value = Value()
+        value.rec = self
+        value.ref = self.next_value
+        value.slot = entry.output_slots[0]
+        self.next_value += 1
+        return value
+
+    def note_site(self, entry: int, frame: FrameType, seen: dict[int, CodeType]) -> None:
+        """Keep the line of the user's code from which, by way of `frame`, a node of an entry is being made."""
+        user = user_frame(start=frame)
+        if user is None or entry < 0:  # pseudo-entries of the vertex front end belong to no table
+            return
+        key = user.f_lasti if user is frame else -1 - user.f_lasti  # a frame of a library is asked for its caller anew
+        if seen.get(key) is not user.f_code:
+            seen[key] = user.f_code
+            self.table.add_site(self.table.entries[entry].type_index, location_of(user))
 
     def add(self, left: Any, right: Any) -> Any:
         """`left + right`; adding nothing (`sum(list)` starts with 0) is no node."""
-        if type(left) is Value and type(right) is Value and left.slot is right.slot:
-            entry = self._reductions.get(("sum", left.slot, 2))
-            if entry is not None:
-                return self.emit(entry, (left.ref, right.ref))
         for zero, other in ((left, right), (right, left)):
             if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.dtype.is_floating_point:
                 return other
@@ -286,8 +316,8 @@ class Recorder:
     def seen(self, value: Value, outputs: Any, slots: Sequence[Slot]) -> Any:
         """A view of a value."""
         if outputs.__class__ is Hole:
-            return Value(self, value.ref, slots[0])
-        return fill(outputs, [Value(self, value.ref, slot) for slot in slots])
+            return value_of(self, value.ref, slots[0])
+        return fill(outputs, [value_of(self, value.ref, slot) for slot in slots])
 
     def _function(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
@@ -330,6 +360,8 @@ class Recorder:
             self.described[func, described] = entry
         if key is not None:
             self.functions[key] = entry
+            if is_plain(entry, args, kwargs) and not self.in_cell:
+                self.plain[func, *slots] = entry
         return self.emit(entry, operands)
 
     # --- describing arguments --------------------------------------------------------------------------------------
@@ -390,7 +422,7 @@ class Recorder:
         self._bound_variants(path, slots)
         operation = Operation(kind, path, None, template, slots)
         outputs, classes = self.tracer.output_classes(operation)
-        index = self.table.add_type(call_type(path, kind, template, slots, classes), source=user_location())
+        index = self.table.add_type(call_type(path, kind, template, slots, classes), [user_location()])
         return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)
 
     def _new_function(
@@ -409,15 +441,15 @@ class Recorder:
             and len(slots) == 2
             and slots[0] is slots[1]
             and not slots[0].views
-            and _is_plain(template)
+            and template == ((Hole(0), Hole(1)), {})
         ):
             return self._new_reduction("sum", slots[0], 2)
-        index = self.table.add_type(function_type(name, template, slots, metas), source=user_location())
+        index = self.table.add_type(function_type(name, template, slots, metas), [user_location()])
         operation = Operation("function", name, func, template, slots)
         return self.table.add_entry(index, operation, tuple(self.table.slot(class_of(meta)) for meta in metas), outputs)
 
     def _new_reduction(self, op: str, slot: Slot, count: int) -> Entry:
-        index = self.table.add_type(NodeType(op, op, (slot.base,), (slot.base,), variadic=True), source=user_location())
+        index = self.table.add_type(NodeType(op, op, (slot.base,), (slot.base,), variadic=True), [user_location()])
         template: Any = (tuple(Hole(i) for i in range(count)), {})
         operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count)
         entry = self.table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
@@ -501,5 +533,6 @@ def _qualified(item: Any) -> str:
     return item.__qualname__ if isinstance(item, FunctionType) else ""
 
 
-def _is_plain(template: Any) -> bool:
-    return template == ((Hole(0), Hole(1)), {})
+def is_plain(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True for a call of one or two recorded values and nothing else, with one output."""
+    return len(args) <= 2 and not kwargs and type(entry.outputs) is Hole and all(type(arg) is Value for arg in args)

@@ -27,14 +27,15 @@ from torch import nn
 
 from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
+from edbc.trace.calls import recorded_call
 from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.hooks import num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
 from edbc.trace.mark import is_cell
 from edbc.trace.recorder import CellTracer, Recorder, Recording
 from edbc.trace.shapes import split_outputs
-from edbc.trace.table import Hole, Operation, SharedRef, TypeTable, fill
-from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse
+from edbc.trace.table import Operation, SharedRef, TypeTable, fill
+from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _PASS_IN_EVAL = (
@@ -180,7 +181,7 @@ class ModelView(CellTracer):
         operand = recorder.external(table.given_source("operand", slot.base), index, table.slot(slot.base))
         if not slot.views:
             return operand
-        return Value(recorder, operand.ref, table.slot(slot.base, slot.views, slot.meta()))
+        return value_of(recorder, operand.ref, table.slot(slot.base, slot.views, slot.meta()))
 
     def _stand_in(self, recorder: Recorder, ref: SharedRef) -> Shared:
         return Shared(recorder, ref, self.shared(ref).detach())
@@ -259,43 +260,17 @@ def recording_shadow(view: ModelView, table: TypeTable) -> tuple[nn.Module, Reco
 
 
 def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
+    def become(call: Callable[..., Any]) -> None:
+        type(module).__call__ = call  # type: ignore[method-assign]
+
     if isinstance(module, nn.Embedding) and not is_cell(module):
         call = _embedding_call(recorder, module)
     elif isinstance(module, _PASS_IN_EVAL) and not is_cell(module):
         call = _identity_call(path)
     else:
-        call = _node_call(recorder, path, "cell" if is_cell(module) else "module")
+        call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
     kind = type(module)
     module.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
-
-
-def _node_call(recorder: Recorder, path: str, kind: str) -> Callable[..., Any]:
-    entry_of_slots: dict[Any, Any] = {}
-
-    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            try:
-                key = tuple([a.slot for a in args])
-            except AttributeError:
-                key = None
-            if key is not None:
-                entry = entry_of_slots.get(key)
-                if entry is not None:
-                    recorder.entries.append(entry.index)
-                    recorder.refs.extend([a.ref for a in args])
-                    first = recorder.next_value
-                    slots = entry.output_slots
-                    recorder.next_value = first + len(slots)
-                    if entry.outputs.__class__ is Hole:
-                        return Value(recorder, first, slots[0])
-                    values = [Value(recorder, first + i, slot) for i, slot in enumerate(slots)]
-                    return tuple(values) if entry.flat else fill(entry.outputs, values)
-                result = recorder.call(path, kind, self, args, kwargs)
-                entry_of_slots[key] = recorder.table.entries[recorder.entries[-1]]
-                return result
-        return recorder.call(path, kind, self, args, kwargs)
-
-    return call
 
 
 def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., Any]:

@@ -15,28 +15,36 @@ _FOLDERS = (Path(__file__).parents[1], Path(torch.__file__).parent)
 _LIBRARIES = tuple(str(path) + os.sep for folder in _FOLDERS for path in (folder, folder.resolve()))
 
 
-@lru_cache(maxsize=4096)
-def _is_library(filename: str) -> bool:
-    """True for frames of edbc itself and of torch, which are never what an author wants to read in a message."""
-    return filename.startswith((*_LIBRARIES, "<"))
+class _IsLibrary(dict[str, bool]):
+    """True for files of edbc itself and of torch, which are never what an author wants to read in a message."""
+
+    def __missing__(self, filename: str) -> bool:
+        known = self[filename] = filename.startswith((*_LIBRARIES, "<"))
+        return known
 
 
-def user_frame(until: CodeType | None = None) -> FrameType | None:
-    """The innermost frame that belongs to the user's code and was called, directly or not, by a function `until`."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code.co_filename):
-        if frame.f_code is until:
+_IS_LIBRARY = _IsLibrary()
+
+
+def user_frame(until: CodeType | None = None, start: FrameType | None = None) -> FrameType | None:
+    """The innermost frame, from `start` outwards, that belongs to the user's code and was called, directly or not, by a
+    function `until`."""
+    frame = start or sys._getframe(1)
+    while _IS_LIBRARY[frame.f_code.co_filename]:
+        if frame.f_code is until or frame.f_back is None:
             return None
         frame = frame.f_back
     return frame
 
 
+def location_of(frame: FrameType | None) -> str:
+    """`model.py:41`, or `<unknown>` for no frame."""
+    return "<unknown>" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
 def user_location() -> str:
     """`model.py:41` for the innermost line of the user's code, or `<unknown>`."""
-    frame = user_frame()
-    if frame is None:
-        return "<unknown>"
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return location_of(user_frame())
 
 
 @lru_cache(maxsize=256)

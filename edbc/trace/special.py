@@ -86,7 +86,7 @@ def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: A
     """A lazy stack, for values of one class over the first dimension."""
     if not isinstance(tensors, list | tuple) or not tensors or kwargs:
         return NotImplemented
-    first = next((x for x in tensors if type(x) is Value), None)
+    first = tensors[0] if type(tensors[0]) is Value else next((x for x in tensors if type(x) is Value), None)
     if first is None or first.slot.views:
         return NotImplemented
     is_cat = name != "stack"

@@ -10,12 +10,16 @@ Definitions.
     parameter goes. What a type does is a callable and a template, so that it can run on other values: symbols, meta
     tensors, batches.
 
+(4) A *call site* of a type is a line of the user's code that makes nodes of it. The table keeps the first MAX_SITES of
+    each type in the order in which they were met, and counts the others up to MAX_COUNTED_SITES.
+
 Types are told apart by the text of their signature, so a plan's types and the types met at run time compare equal
 when they would compute the same. Adding is guarded by a lock; reading is not, because entries never change.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -30,6 +34,9 @@ from edbc.graph import NodeType, ValueClass
 from edbc.trace.values import Slot, torch_dtype
 
 Ints = NDArray[np.int64]
+MAX_SITES = 16
+MAX_COUNTED_SITES = 1000
+"""Definition (4). Only code that writes code has more."""
 
 
 class Hole(NamedTuple):
@@ -200,6 +207,7 @@ class TypeTable:
         self._slots: dict[Any, Slot] = {}
         self._source_of_key: dict[Any, int] = {}
         self._class_number: dict[ValueClass, int] = {}
+        self._sites: dict[int, dict[str, None]] = {}
         self._arrays: EntryArrays | None = None
         self._graph_types: tuple[NodeType, ...] | None = None
         self._lock = threading.RLock()
@@ -239,26 +247,39 @@ class TypeTable:
                 self.sources.append(source)
             return number
 
-    def add_type(self, draft: NodeType, source: str = "") -> int:
-        """Index of the type with this signature, new or known. Names are made unique by a number."""
+    def add_type(self, draft: NodeType, sites: Iterable[str] = ()) -> int:
+        """Index of the type with this signature, new or known, whose nodes (also) come from `sites`. Names are made
+        unique by a number."""
         with self._lock:
             index = self._type_of_signature.get(draft.signature)
             if index is None and self._matches is not None:
                 index = self._rebound(draft.signature)
-            if index is not None and self.types[index] is not None:
-                return index
+            if index is None:
+                index = self._type_of_signature[draft.signature] = len(self.types)
+                self.types.append(replace(draft, name=self._unused_name(draft.name)))
+                self._graph_types = None
+            elif self.types[index] is None:
+                self.types[index] = replace(draft, name=self._known_names[index])
+                self._graph_types = None
+            for site in sites:
+                self.add_site(index, site)
+            return index
+
+    def _unused_name(self, wanted: str) -> str:
+        taken = {*self._known_names, *(t.name for t in self.types if t is not None)}
+        numbered = (f"{wanted}.{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+
+    def add_site(self, index: int, site: str) -> None:
+        """One more call site of a type, definition (4); nothing happens when it is known."""
+        with self._lock:
+            sites, known = self._sites.setdefault(index, {}), self.types[index]
+            if known is None or site in sites or len(sites) == MAX_COUNTED_SITES:
+                return
+            sites[site] = None
+            first = tuple(itertools.islice(sites, MAX_SITES))
+            self.types[index] = replace(known, sites=first, more_sites=len(sites) - len(first))
             self._graph_types = None
-            if index is not None:
-                self.types[index] = replace(draft, name=self._known_names[index], source=source)
-                return index
-            taken = {*self._known_names, *(t.name for t in self.types if t is not None)}
-            name, number = draft.name, 1
-            while name in taken:
-                number += 1
-                name = f"{draft.name}.{number}"
-            self._type_of_signature[draft.signature] = len(self.types)
-            self.types.append(replace(draft, name=name, source=source))
-            return len(self.types) - 1
 
     def _rebound(self, signature: str) -> int | None:
         """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no

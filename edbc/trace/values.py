@@ -17,6 +17,7 @@ values that do not exist yet. In-place changes raise it too, because two names m
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -93,6 +94,10 @@ class Symbol:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if not kwargs and type(args[0]) is Value and len(args) <= 2:
+            known = args[0].rec.plain.get((func, args[0].slot) if len(args) == 1 else _binary_key(func, *args))
+            if known is not None:
+                return args[0].rec.again(known, [arg.ref for arg in args], sys._getframe(1))
         return find_recorder((args, kwargs)).function(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
@@ -168,14 +173,28 @@ class Symbol:
         return self
 
     def __add__(self, other: Any) -> Any:
+        if type(self) is Value and type(other) is Value:
+            known = self.rec.plain.get((torch.add, self.slot, other.slot))
+            if known is not None:
+                return self.rec.again(known, (self.ref, other.ref), sys._getframe(1))
         return self.rec.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
+        if type(other) is int and other == 0 and type(self) is Value and self.slot.dtype.is_floating_point:
+            return self  # sum(list) starts with 0
         return self.rec.add(other, self)
+
+
+def _binary_key(function: Any, left: Value, right: Any) -> Any:
+    return (function, left.slot, right.slot) if type(right) is Value else None
 
 
 def _operator(function: Any, swapped: bool = False) -> Callable[[Any, Any], Any]:
     def record(self: Any, other: Any) -> Any:
+        if type(self) is Value and type(other) is Value:
+            known = self.rec.plain.get((function, self.slot, other.slot))
+            if known is not None:
+                return self.rec.again(known, (self.ref, other.ref), sys._getframe(1))
         return self.rec.function(function, (other, self) if swapped else (self, other), {})
 
     return record
@@ -217,14 +236,12 @@ Symbol.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
 
 
 class Value(Symbol):
-    """Definition (2)."""
+    """Definition (2). Made by `value_of`, or in place where it is made per node: without `__init__` that costs half."""
 
     __slots__ = ("rec", "ref", "slot")
-
-    def __init__(self, rec: Recorder, ref: int, slot: Slot):
-        self.rec = rec
-        self.ref = ref
-        self.slot = slot
+    rec: Recorder
+    ref: int
+    slot: Slot
 
     def _meta(self) -> torch.Tensor:
         return self.slot.meta()
@@ -246,14 +263,24 @@ class Value(Symbol):
         return self.slot.dtype.is_floating_point
 
 
+def value_of(rec: Recorder, ref: int, slot: Slot) -> Value:
+    """A Value."""
+    value = Value()
+    value.rec = rec
+    value.ref = ref
+    value.slot = slot
+    return value
+
+
 class Shared(Symbol):
     """Definition (3). `ref` names it, with the views and functions taken of it; `tensor` has them applied.
 
     The tensor of a parameter itself shares memory with the model's; that of a derived one holds no data.
     """
 
-    __slots__ = ("_derived", "key", "rec", "ref", "row_slot", "source", "tensor")
+    __slots__ = ("_derived", "key", "rec", "ref", "row_slot", "rows", "source", "tensor")
     _serial = itertools.count()
+    row_slot: Slot
 
     def __init__(self, rec: Recorder, ref: SharedRef, tensor: torch.Tensor):
         self.rec = rec
@@ -262,7 +289,8 @@ class Shared(Symbol):
         self.key = ("shared", next(Shared._serial))
         self._derived: dict[Any, Any] = {}
         self.source = -1
-        self.row_slot: Slot | None = None
+        self.rows = 0
+        """Rows that `lookup` may take; 0 until it has looked."""
 
     def derived(self, key: Any, derive: Callable[[], tuple[Any, list[Shared]]]) -> tuple[Any, list[Shared]]:
         """Template and stand-ins of a function of parameters whose first one is this, remembered under `key`."""
@@ -278,11 +306,25 @@ class Shared(Symbol):
     dtype = property(lambda self: self.tensor.dtype)
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and 0 <= index < self.rows:
+            return self.row(index)
         if not self.rec.in_cell:
             found = self._rows(index)
             if found is not None:
                 return found
         return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+
+    def row(self, index: int) -> Value:
+        """Row `index`, from 0 to `rows` - 1, as an external. Per look-up, so it does without calls."""
+        rec = self.rec
+        rec.external_source.append(self.source)
+        rec.external_index.append(index)
+        rec.next_external += 1
+        value = Value()
+        value.rec = rec
+        value.ref = -rec.next_external
+        value.slot = self.row_slot
+        return value
 
     def _rows(self, index: Any) -> Any:
         """Look-ups by an integer, or by one dimension of integers; None for any other way of indexing."""
@@ -300,11 +342,12 @@ class Shared(Symbol):
         rows = len(self.tensor)
         if not -rows <= index < rows:
             raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")
-        if self.row_slot is None:
+        if not self.rows:
             tensor = self.tensor
             self.source = self.rec.table.source(self.ref, tensor)
             self.row_slot = self.rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
-        return self.rec.external(self.source, index if index >= 0 else index + rows, self.row_slot)
+            self.rows = rows
+        return self.row(index if index >= 0 else index + rows)
 
 
 class Lazy(Symbol):

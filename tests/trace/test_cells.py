@@ -317,10 +317,3 @@ def test_containers_run_through_and_identities_are_no_nodes() -> None:
 
     assert counts(graph_of(model, [[1, 2]])) == {"0": 2, "1": 2, "4": 2}
     require_parity(model, IDS, sizes=(7,))
-
-
-def test_types_name_the_line_that_makes_them() -> None:
-    """A type knows file and line of the first call."""
-    graph = graph_of(seeded(lambda: Around(Small(), each)), IDS[:1])
-
-    assert graph.types[0].source == f"test_cells.py:{each.__code__.co_firstlineno + 1}"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.trace.build import Capture, Result, capture
+from edbc.trace.build import Capture, Result, Run, capture
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 from edbc.trace.values import Shared
@@ -107,12 +107,14 @@ def results(captured: Capture, rank: np.ndarray) -> list[dict[str, list[Any]]]:
     values = [value(captured, rank, node, output) for node, output in pairs]
     if isinstance(captured, VertexCapture):
         return rows_of(captured, values)
-    return [{name: [values[r.index] for r in listed(item)] for name, item in r.items()} for r in captured.results]
+    return [{name: [values[i] for i in listed(item)] for name, item in r.items()} for r in captured.results]
 
 
-def listed(item: Any) -> list[Result]:
-    """The results of one name."""
-    return [item] if isinstance(item, Result) else list(item)
+def listed(item: Result | Run | list[Result]) -> list[int]:
+    """Numbers of the results of one name."""
+    if isinstance(item, Run):
+        return list(range(item.start, item.stop))
+    return [r.index for r in ([item] if isinstance(item, Result) else item)]
 
 
 def rows_of(captured: VertexCapture, values: list[Any]) -> list[dict[str, list[Any]]]:

@@ -1,0 +1,153 @@
+"""Recorded calls of cells and leaf modules, unrolled: a function written for the arguments that a module gets.
+
+A module is nearly always called with arguments of one form, so what is done per call need not be found out per call.
+
+Definitions.
+
+(1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`.
+(2) The *unrolled* call of a form is Python code without a loop: it compares the operands' slots with those of the last
+    call (then with those of all known ones), appends one node, and makes one Value per output.
+(3) The *general* call, `Recorder.call`, serves everything: other forms, keywords, constants, parameters as operands.
+    Its first answer of a form that can be unrolled makes the unrolled call.
+
+Both leave the same recording (a test compares them). Measured on two operands and one output: 1.0 microsecond general
+before there was this file, 0.4 unrolled, 0.1 of it for the call site.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from torch import nn
+
+from edbc.trace.recorder import Recorder
+from edbc.trace.table import Entry, Hole
+from edbc.trace.values import Shared, Slot, Value
+
+MAX_OPERANDS = 16
+"""Calls of more operands are not unrolled: what a loop costs is little beside them."""
+_Call = Callable[..., Any]
+
+
+def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_Call], None]) -> _Call:
+    """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place."""
+    known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
+    unrolled: list[tuple[Any, Any]] = []
+
+    def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if unrolled and Shared in map(type, args):  # a learned initial state, or one of zeros
+            return self(*[recorder.whole(arg) if type(arg) is Shared else arg for arg in args], **kwargs)
+        result = recorder.call(path, kind, self, args, kwargs)
+        entry = recorder.table.entries[recorder.entries[-1]]
+        shape = entry.operation.template, entry.outputs
+        if not unrolled and is_unrollable(entry):
+            unrolled.append(shape)
+            become(_unroll(*_texts(entry))(recorder, known, general, Value, sys._getframe))
+        if unrolled == [shape]:
+            known[entry.operation.slots] = (entry.index, recorder.sites[entry.index], *entry.output_slots)
+        return result
+
+    def first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return general(self, args, kwargs)
+
+    return first
+
+
+def is_unrollable(entry: Entry) -> bool:
+    """True when arguments are operands in nests of tuples and lists, and outputs in nests of tuples."""
+    (args, kwargs), outputs = entry.operation.template, entry.outputs
+    holes = list(_leaves(args, (tuple, list)))
+    count = len(entry.operation.slots)
+    in_order = holes == [Hole(i) for i in range(count)]
+    returned = list(_leaves(outputs, (tuple,)))
+    return bool(
+        not kwargs and in_order and 0 < count <= MAX_OPERANDS and returned and all(type(x) is Hole for x in returned)
+    )
+
+
+def _leaves(nest: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+    if type(nest) not in kinds:
+        yield nest
+        return
+    for item in nest:
+        yield from _leaves(item, kinds)
+
+
+def _texts(entry: Entry) -> tuple[str, int, str, int]:
+    """What the code of the unrolled call depends on."""
+    form = "".join(_unpacking(entry.operation.template[0], "args", iter(range(MAX_OPERANDS)), "a"))
+    return form, len(entry.operation.slots), _result(entry.outputs), len(entry.output_slots)
+
+
+def _unpacking(nest: Any, name: str, numbers: Iterator[int], prefix: str) -> Iterator[str]:
+    """Lines that take a nest apart into operands x0, x1, ...: outermost first."""
+    names = [f"x{next(numbers)}" if type(item) is Hole else f"{prefix}{i}" for i, item in enumerate(nest)]
+    yield f"            {', '.join(names)}{',' if names else '()'} = {name}\n"
+    for inner, item in zip(names, nest, strict=True):
+        if type(item) is not Hole:
+            yield f"            if type({inner}) is not {type(item).__name__}: raise TypeError\n"
+            yield from _unpacking(item, inner, numbers, f"{inner}_")
+
+
+def _result(outputs: Any) -> str:
+    if type(outputs) is Hole:
+        return f"v{outputs.index}"
+    return f"({''.join(f'{_result(item)}, ' for item in outputs)})"
+
+
+_CODE = """\
+def make(recorder, known, general, Value, getframe):
+    index = sites = {slots} = {outs} = None
+
+    def call(self, *args, **kwargs):
+        nonlocal index, sites, {slots_}, {outs_}
+        try:
+{unpacking}\
+            if kwargs:
+                raise TypeError
+            if {differs}:
+                index, sites, {outs_} = known[{operand_slots},]
+                {slots_} = {operand_slots}
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return general(self, args, kwargs)
+        site = getframe(1)
+        if sites.get(site.f_lasti) is not site.f_code:
+            recorder.note_site(index, site, sites)
+        recorder.entries.append(index)
+        recorder.refs.extend(({refs},))
+        first = recorder.next_value
+        recorder.next_value = first + {num_outputs}
+{values}
+        return {result}
+
+    return call
+"""
+_VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = first + {i}; v{i}.slot = o{i}"
+
+
+@lru_cache(maxsize=256)
+def _unroll(unpacking: str, num_operands: int, result: str, num_outputs: int) -> Callable[..., _Call]:
+    """The maker of unrolled calls of one form, definition (2)."""
+
+    def each(text: str, count: int, between: str = ", ") -> str:
+        return between.join(text.format(i=i) for i in range(count))
+
+    code = _CODE.format(
+        unpacking=unpacking,
+        result=result,
+        num_outputs=num_outputs,
+        slots=each("s{i}", num_operands, " = "),
+        outs=each("o{i}", num_outputs, " = "),
+        slots_=each("s{i}", num_operands),
+        outs_=each("o{i}", num_outputs),
+        differs=each("x{i}.slot is not s{i}", num_operands, " or "),
+        operand_slots=each("x{i}.slot", num_operands),
+        refs=each("x{i}.ref", num_operands),
+        values=each(_VALUE, num_outputs, "\n"),
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(code, "<unrolled call>", "exec"), scope)
+    return scope["make"]

@@ -1,0 +1,105 @@
+"""Unrolled calls of modules leave the recording that general calls leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import graph_of, model_file, seeded
+from test_cache import described
+from test_cells import IDS, Around
+from test_structures import SIZE
+from torch import nn
+
+from edbc.trace import calls
+from edbc.trace.build import Capture, capture
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
+
+
+class Nested(nn.Module):
+    """Two operands, one in a nest; outputs in a nest."""
+
+    def forward(self, a: torch.Tensor, pair: Any, b: Any = None) -> Any:
+        c, (d,) = pair
+        total = a + c + d
+        return total if b is None else (total, (total * b, total))
+
+
+class Scaled(nn.Module):
+    """One or two operands of any shape."""
+
+    def forward(self, a: torch.Tensor, b: Any = 2.0) -> torch.Tensor:
+        return a * b
+
+
+def nested(net: Any, ids: list[int]) -> Any:
+    h = net.inner(net.row(ids[0]), (net.start, [net.row(1)]))
+    for i in ids:
+        h = net.inner(h, (net.row(i), [h]))
+        h, (g, _) = net.inner(h, (h, [net.row(i)]), h)
+        h = net.inner(a=h, pair=(g, [h]))
+    return h
+
+
+def of_many_forms(net: Any, ids: list[int]) -> Any:
+    found = []
+    for i in ids:
+        a = net.row(i)
+        found += [net.inner(a), net.inner(a[:2]), net.inner(a, a), net.inner(a[:2], a[2:4]), net.inner(a, 3.0)]
+        found += [net.inner(a, net.start), net.inner(net.start), net.inner(a, b=a), net.inner(torch.ones(SIZE), a)]
+        found += [net.inner(a, net.table(torch.tensor([i]))), net.inner(found[-1], a)]
+    return found
+
+
+def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Capture]:
+    """The second of two equal mini-batches, recorded with and without unrolled calls."""
+    captures = []
+    for unrollable in (calls.is_unrollable, lambda entry: False):
+        monkeypatch.setattr(calls, "is_unrollable", unrollable)
+        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+        capture(shadow, recorder, instances)
+        captures.append(capture(shadow, recorder, instances))
+    return captures[0], captures[1]
+
+
+@pytest.mark.parametrize(("cell", "use"), [(Nested, nested), (Scaled, of_many_forms)])
+def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
+    unrolled, general = both(seeded(lambda: Around(cell(), use)), IDS, monkeypatch)
+
+    assert described(unrolled) == described(general)
+    assert [t.sites for t in unrolled.graph.types] == [t.sites for t in general.graph.types]
+
+
+@pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm", "bilstm_tagger_char", "dag_gru", "transition_parser"])
+def test_models_of_the_zoo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on made-up instances of the zoo."""
+    file = model_file(name)
+    torch.manual_seed(0)
+    unrolled, general = both(file.build(hidden_size=8).eval(), list(file.sample(4, 0)), monkeypatch)
+
+    assert described(unrolled) == described(general)
+
+
+def test_a_call_is_unrolled_once_its_form_is_known() -> None:
+    """The code of an unrolled call serves the second call of a module; a form with a constant stays general."""
+    for use, unrolled in ((lambda net, ids: net.inner(net.row(0), net.row(1)), True),
+                          (lambda net, ids: net.inner(net.row(0), "x"), False)):  # fmt: skip
+        model = seeded(lambda use=use: Around(Constant(), use))
+        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+        capture(shadow, recorder, IDS[:2])
+        assert (type(shadow.inner).__call__.__code__.co_filename == "<unrolled call>") is unrolled
+
+
+class Constant(nn.Module):
+    """Takes anything beside its operand."""
+
+    def forward(self, a: torch.Tensor, b: Any) -> torch.Tensor:
+        return a.tanh()
+
+
+def test_graphs_of_unrolled_calls_are_lint_free() -> None:
+    """Numbers of values stay in step when calls of all forms follow each other."""
+    graph_of(seeded(lambda: Around(Scaled(), of_many_forms)), IDS)
