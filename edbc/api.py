@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,14 +46,18 @@ class LoadedPlan:
         Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
         `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and
         `trust_changed_model` of `edbc.running.Setting`. Raises StaleError when the model file changed or lacks what
-        the plan requires, PlanError when the plan's cells are not the model's.
+        the plan requires, PlanError when the plan's cells are not the model's. Repeated structures are captured once
+        when the file of the model's class has a `structure_key`.
         """
         from edbc.runtime.session import Net, check_requirements
+        from edbc.trace.cache import structure_cache
 
         options: dict[str, Any] = {"strict": strict, "policy": policy, "layout": layout, "backend": backend}
         if model is not None:
             check_requirements(self.plan.requirements)
-            return Net(self.plan, model, **options, **building)
+            net = Net(self.plan, model, **options, **building)
+            net.cache = structure_cache(sys.modules.get(type(model).__module__))
+            return net
         from edbc.running import Setting, bind_plan
 
         return bind_plan(self.path, self.plan, Setting(**options, **building), warnings.warn).net

@@ -3,7 +3,8 @@
 (1) The plan is bound to its model file, which is imported after its hash was compared with the plan's, built with the
     plan's config and seed (or `Setting.config`, or weights of a file).
 (2) Instances come from files, or the model's `sample` makes up 256 (or `limit`) with seed 1; they run in mini-batches,
-    in order. The first mini-batch runs once before the clock starts: it loads and compiles kernels.
+    in order. The first mini-batch runs once before the clock starts: it loads and compiles kernels. What it takes in
+    memory is told before it executes, and its captures do not count as repeats.
 (3) With `verify` every output is compared with eager PyTorch; see `edbc.parity`.
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from edbc.runtime.session import Net, Stats
 
 Warn = Callable[[str], None]
+Tell = Callable[[str], None]
 SAMPLED = 256
 """Instances made up where neither files nor a limit are given."""
 
@@ -79,6 +81,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
 
     from edbc.modelfile import import_model_file
     from edbc.runtime.session import Net, check_requirements
+    from edbc.trace.cache import structure_cache
 
     if setting.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("--device cuda: expected a CUDA device, got none; run with --device cpu")
@@ -91,6 +94,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
               backend=setting.backend, rebind=rebind, split=setting.split)  # fmt: skip
+    net.cache = structure_cache(file.module, setting.verify)
     return Bound(file, config, net)
 
 
@@ -168,6 +172,8 @@ class Report:
             "device": self.setting.device,
             "dtype": self.setting.dtype,
         }
+        if self.net.cache is not None:
+            content["structures"] = self.net.cache.as_json()
         if self.parity is not None:
             content |= {
                 "max_error": self.parity.max_error,
@@ -216,13 +222,9 @@ def _rate(count: int, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
-def run_plan(path: Path, setting: Setting, warn: Warn) -> Report:
+def run_plan(path: Path, setting: Setting, warn: Warn, tell: Tell = lambda text: None) -> Report:
     """Bind and run. Outputs and timeline are written as the setting says; whether numbers agree is in the report."""
-    from edbc.trace.cache import structure_cache
-
-    bound = bind_plan(path, read_plan(path), setting, warn)
-    bound.net.cache = structure_cache(bound.file.module, setting.verify)
-    return _Running(bound, setting).run(str(path))
+    return _Running(bind_plan(path, read_plan(path), setting, warn), setting).run(str(path), tell)
 
 
 class _Running:
@@ -245,12 +247,12 @@ class _Running:
         is_vertex = setting.front_end == "vertex"
         self.as_vertices = bound.file.vertex_instance(bound.config) if is_vertex else None
 
-    def run(self, name: str) -> Report:
+    def run(self, name: str, tell: Tell) -> Report:
         """Every mini-batch in order, definition (2)."""
         for number, batch in enumerate(_batches(self._instances(), self.setting.batch_size)):
             given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
             if number == 0:
-                self.net.run(given)
+                self._warm_up(given, tell)
             results = self._results(given)
             if self.setting.output is not None:
                 for result in results:
@@ -260,6 +262,13 @@ class _Running:
         self._write()
         parity = self.parity if self.eager is not None else None
         return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds)
+
+    def _warm_up(self, given: list[Any], tell: Tell) -> None:
+        prepared = self.net.prepare(given)
+        tell(f"memory: {prepared.demand.total / 1e6:,.1f} MB for a mini-batch of {len(given)}")
+        self.net.execute(prepared)
+        if self.net.cache is not None:
+            self.net.cache.forget()
 
     def _instances(self) -> Iterable[Any]:
         file, config, limit = self.bound.file, self.bound.config, self.setting.limit

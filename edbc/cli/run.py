@@ -12,10 +12,14 @@ from edbc.cli.console import fold, print_json, warn, warn_unstable
 
 def run_run(plan: str, output_format: str, quiet: bool, inputs: tuple[str, ...], settings: dict[str, str],
             **options: Any) -> None:  # fmt: skip
-    """Load, bind, execute, report. Running shows no progress, so `quiet` has nothing to silence."""
+    """Load, bind, execute, report; unless `quiet`, what a mini-batch takes in memory is told first."""
     from edbc.running import Setting, run_plan
 
-    report = run_plan(Path(plan), Setting(inputs, settings, **options), warn)
+    def tell(text: str) -> None:
+        if not quiet:
+            click.echo(text, err=True)
+
+    report = run_plan(Path(plan), Setting(inputs, settings, **options), warn, tell)
     if output_format == "json":
         print_json(report.as_json())
     else:

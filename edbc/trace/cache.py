@@ -90,6 +90,15 @@ class StructureCache:
         """Hits among all instances so far."""
         return self.hits / max(self.hits + self.misses, 1)
 
+    def forget(self) -> None:
+        """Start again with no parts and no counts (after a warm-up)."""
+        self.hits = self.misses = self.checked = self._nodes = 0
+        self._parts.clear()
+
+    def as_json(self) -> dict[str, int | float]:
+        """The counts and the rate as a JSON object."""
+        return {"hits": self.hits, "misses": self.misses, "checked": self.checked, "hit_rate": self.hit_rate}
+
     def capture(self, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Capture:
         """Like `trace.build.capture`, forward running only where it must. Raises ModelError for a broken promise."""
         with no_garbage_collection():
@@ -144,7 +153,7 @@ class StructureCache:
         return replace(part, external_index=index, constants=pools)
 
 
-def structure_cache(module: ModuleType, verify: bool = False) -> StructureCache | None:
+def structure_cache(module: ModuleType | None, verify: bool = False) -> StructureCache | None:
     """The cache that a model file asks for, if any."""
     key = getattr(module, "structure_key", None)
     return None if key is None else StructureCache(key, getattr(module, "externals", None), verify)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from edbc.api import load
 from edbc.modelfile import import_model_file
 
 
@@ -24,6 +25,39 @@ def test_json_report_is_one_object_with_the_documented_keys(edbc, compiled: Path
     assert (report["instances"], report["nodes"]) == (3, 2 * (3 + 1 + 5))
     assert report["batches"] == report["lower_bound"] == 1 + 2 + 1
     assert report["max_error"] < 1e-5
+
+
+KEY = """
+
+def structure_key(tree):
+    return repr(tree)
+"""
+
+
+def test_repeated_structures_are_counted_without_the_warm_up(edbc, workspace: Path, trees: Path) -> None:
+    """Four trees, two of them equal, are three structures and one repeat, in JSON, in text and after binding."""
+    with (workspace / "models" / "tree_lstm.py").open("a") as file:
+        file.write(KEY)
+    plan = workspace / "plans" / "tree_lstm.yaml"
+    again = workspace / "again.txt"
+    again.write_text(trees.read_text() + "(1 bad)\n")
+    options = ("run", plan, "--input", again, "--trust-changed-model")
+    report = json.loads(edbc(*options, "--format", "json").stdout)
+    net = load(plan).bind(import_model_file(workspace / "models" / "tree_lstm.py").build({"hidden_size": 16}, 0))
+
+    assert report["structures"] == {"hits": 1, "misses": 3, "checked": 0, "hit_rate": 0.25}
+    assert "25.0 % of 4 captures were repeats" in edbc(*options).stdout
+    assert net.cache is not None
+
+
+def test_memory_is_said_before_execution(edbc, compiled: Path, trees: Path) -> None:
+    """What a mini-batch will take stands on stderr first, as the report says afterwards; `--quiet` hides it."""
+    options = ("run", compiled / "plans" / "tree_lstm.yaml", "--input", trees, "--format", "json")
+    result = edbc(*options)
+    taken = json.loads(result.stdout)["arena_bytes"]
+
+    assert f"memory: {taken / 1e6:,.1f} MB for a mini-batch of 3" in result.stderr
+    assert "memory" not in edbc(*options, "--quiet").stderr
 
 
 def test_batches_and_bounds_are_summed_over_mini_batches(edbc, compiled: Path, trees: Path) -> None:

@@ -63,7 +63,7 @@ def described(capture: Capture) -> Any:
         operands,
         g.operand_output.tolist(),
         capture.result_node.tolist(),
-        str(capture.result_slots),
+        [slot.text for slot in capture.result_slots],
     )
 
 
@@ -107,6 +107,16 @@ def test_one_hit_in_a_hundred_is_checked() -> None:
         cache.capture(shadow, recorder, instances(40))
 
     assert cache.checked == cache.hits // CHECK_EVERY >= 2
+
+
+def test_forgetting_starts_the_count_again() -> None:
+    """After a warm-up has been forgotten, an instance that it held is a miss once more."""
+    cache, leased = StructureCache(whole_key), recording()
+    cache.capture(*leased, instances(8))
+    cache.forget()
+    cache.capture(*leased, instances(8) + instances(8))
+
+    assert cache.as_json() == {"hits": 8, "misses": 8, "checked": 0, "hit_rate": 0.5}
 
 
 def test_memory_between_instances_is_refused() -> None:
