@@ -1,8 +1,8 @@
 """Back ends: what turns a segment's batches into numbers. One plan serves all of them.
 
-A mini-batch is a sequence of segments over arenas (today one segment). Every value of a segment stays readable until
-its arenas are released, so the values that a later segment, or a backward pass, wants to keep need no naming in
-advance: `execute` again on a new segment whose externals are bound to rows of an earlier one's arenas.
+A mini-batch is a sequence of segments over arenas (today one segment, unless somebody stops to look: see
+`edbc.runtime.execution`). Every value of a segment stays readable until its arenas are released: `execute` again on
+further batches, or on a new graph whose externals are bound to rows of an earlier one's arenas.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import copy
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from edbc.errors import DeviceError, LayoutError, PlanError, StaleError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime.backend import Backend, Demand, Segment, backend_of
-from edbc.runtime.boundary import collect, load_externals
+from edbc.runtime.execution import Execution, Value
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
@@ -253,15 +253,15 @@ class Net:
 
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
         """Run a prepared mini-batch and return its results."""
-        segment = prepared.segment
-        with torch.no_grad():
-            arenas = self.backend.arenas(segment, prepared.demand)
-            load_externals(prepared.capture, segment.placement, arenas, self.view)
-            self.backend.execute(segment, arenas, self.kernel,
-                                 None if on_batch is None else lambda batch: on_batch(prepared, batch))  # fmt: skip
-            results = collect(prepared.capture, segment.placement, arenas)
-            arenas.release()
-            return results
+        with self.executing(prepared) as execution:
+            execution.run(on_batch=None if on_batch is None else lambda batch: on_batch(prepared, batch))
+            return execution.results()
+
+    def executing(self, prepared: Prepared, keep: Iterable[Value] = ()) -> Execution:
+        """A prepared mini-batch to run in steps; values to `keep` outlive it. See `edbc.runtime.execution`."""
+        return Execution(
+            self.backend, prepared.capture, prepared.segment, prepared.demand, self.kernel, self.view, keep
+        )
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from bound import RandomTreeModel, net_for, random_trees
+from bound import RandomTreeModel, net_for, poison, random_trees
 
+from edbc.errors import GraphError
 from edbc.graph import Graph
 from edbc.runtime.backend import Segment
 from edbc.runtime.boundary import load_externals
@@ -34,25 +35,70 @@ def execute(net, segment: Segment, capture=None):
     return arenas
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+BACKENDS = pytest.mark.parametrize("backend", ["cpu", "reference"])
+
+
+@BACKENDS
 @pytest.mark.parametrize("mixed", [False, True])
-def test_batches_run_in_two_calls(backend: str, mixed: bool) -> None:
-    """Executing batches up to any point, looking at values, then executing the rest, equals executing all."""
+def test_stopping_to_look_changes_nothing(backend: str, mixed: bool) -> None:
+    """Executing batches up to any point, looking at values, then executing the rest, gives the results, and at every
+    stop the values, of executing all."""
     instances = random_trees(11, 5)
     net = net_for(RandomTreeModel(11, 6, mixed), instances, backend)
     prepared = net.prepare(instances)
-    nodes = list(range(prepared.capture.graph.num_nodes))
-    with torch.no_grad():
-        whole = execute(net, prepared.segment, prepared.capture)
-        expected = values(net, prepared.segment, whole, nodes)
-        for cut in (0, 1, prepared.schedule.num_batches // 2, prepared.schedule.num_batches):
-            arenas = net.backend.arenas(prepared.segment, prepared.demand)
-            load_externals(prepared.capture, prepared.placement, arenas, net.view)
-            net.backend.execute(replace(prepared.segment, end=cut), arenas, net.kernel)
-            net.backend.execute(replace(prepared.segment, begin=cut), arenas, net.kernel)
-            for ours, theirs in zip(values(net, prepared.segment, arenas, nodes), expected, strict=True):
-                assert torch.equal(ours, theirs)
-            arenas.release()
+    batch_of, last = prepared.placement.batch_of, prepared.schedule.num_batches
+    everything = [(node, 0) for node in range(prepared.capture.graph.num_nodes)]
+    with net.executing(prepared) as whole:
+        whole.run()
+        expected = dict(zip(everything, whole.values(everything), strict=True))
+    for cut in (0, 1, last // 2, last):
+        with net.executing(prepared) as execution:
+            execution.run(until=cut)
+            known = [value for value in everything if batch_of[value[0]] < cut]
+            assert all(map(torch.equal, execution.values(known), [expected[value] for value in known]))
+            execution.run()
+            assert all(map(torch.equal, execution.values(everything), expected.values()))
+            for ours, theirs in zip(execution.results(), net.execute(prepared), strict=True):
+                assert all(map(torch.equal, ours["logits"], theirs["logits"]))
+
+
+@BACKENDS
+def test_kept_values_outlive_their_mini_batch(backend: str) -> None:
+    """Values of the keep-set are what they were after later mini-batches have used the memory; others are not held."""
+    instances = random_trees(11, 5)
+    net = net_for(RandomTreeModel(11, 6), instances, backend)
+    prepared = net.prepare(instances)
+    keep = [(node, 0) for node in range(0, prepared.capture.graph.num_nodes, 3)]
+    with net.executing(prepared, keep=[*keep, keep[0]]) as execution:
+        execution.run()
+        before = execution.values(keep)
+    for seed in range(3):
+        net(random_trees(seed, 7))
+    if backend == "cpu":
+        poison(net)
+
+    assert list(execution.kept) == keep
+    assert all(map(torch.equal, execution.kept.values(), before))
+
+
+def test_values_that_do_not_exist_are_told() -> None:
+    """Looking too early, at no node, at no output, backwards, and results before the end: each says what was wrong."""
+    instances = random_trees(11, 5)
+    net = net_for(RandomTreeModel(11, 6), instances)
+    prepared = net.prepare(instances)
+    last = int(np.argmax(prepared.placement.batch_of))
+    with net.executing(prepared) as execution:
+        execution.run(until=1)
+        with pytest.raises(GraphError, match=rf"value \({last}, 0\): expected one of the first 1 batches"):
+            execution.values([(last, 0)])
+        with pytest.raises(GraphError, match="expected an output of one of"):
+            execution.values([(10**6, 0)])
+        with pytest.raises(GraphError, match="got 0"):
+            execution.run(until=0)
+        with pytest.raises(GraphError, match="expected all"):
+            execution.results()
+    with pytest.raises(GraphError, match="expected an output"):
+        net.executing(prepared, keep=[(0, 9)])
 
 
 def cut_graph(graph: Graph, at: int) -> tuple[Graph, Graph, list[tuple[int, int]]]:
