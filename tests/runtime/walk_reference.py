@@ -99,11 +99,13 @@ class _Batch:
 
     def multiply(self, phase: list[int], first: int, last: int) -> None:
         """One product, row after row."""
-        _, column, slot, offset, rows, columns, weight, bias, _ = phase[:9]
+        _, column, slot, offset, rows, columns, weight, bias, _, addend, inside = phase[:11]
         matrix = elements(weight, rows * columns, self.like).reshape(rows, columns)
         for r in range(first, last):
             source = elements(self.slot(WORKSPACE, r, first) + column, rows, self.like)
             added = elements(bias, columns, self.like) if bias else 0
+            if addend >= 0:
+                added = added + elements(self.slot(addend, r, first) + inside, columns, self.like)
             elements(self.slot(slot, r, first) + offset, columns, self.like)[:] = source @ matrix + added
 
     def instruction(self, code: list[int], r: int, first: int) -> None:
