@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edbc.modelfile import Config, ModelFile
     from edbc.parity import Parity
     from edbc.report.timeline import Timeline
-    from edbc.runtime.session import Net, Stats
+    from edbc.runtime.session import Net, Prepared, Stats
 
 Warn = Callable[[str], None]
 Tell = Callable[[str], None]
@@ -264,9 +264,10 @@ class _Running:
         return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds)
 
     def _warm_up(self, given: list[Any], tell: Tell) -> None:
-        prepared = self.net.prepare(given)
-        tell(f"memory: {prepared.demand.total / 1e6:,.1f} MB for a mini-batch of {len(given)}")
-        self.net.execute(prepared)
+        def tell_demand(prepared: Prepared) -> None:
+            tell(f"memory: {prepared.demand.total / 1e6:,.1f} MB for a mini-batch of {len(given)}")
+
+        self.net.run(given, on_prepared=tell_demand)
         if self.net.cache is not None:
             self.net.cache.forget()
 

@@ -170,10 +170,16 @@ class Net:
         return net
 
     def run(self, instances: Sequence[Any], stats: Stats | None = None,
-            on_batch: Callable[[Prepared, int], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
-        """Like a call; adds what happened to `stats` and also returns the prepared mini-batch."""
+            on_batch: Callable[[Prepared, int], None] | None = None,
+            on_prepared: Callable[[Prepared], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
+        """Like a call; adds what happened to `stats` and also returns the prepared mini-batch.
+
+        `on_prepared` is called before anything executes, `on_batch` after each batch.
+        """
         with memory_errors(f"the graph of {len(instances):,} instances"):
             prepared = self.prepare(instances, stats)
+        if on_prepared is not None:
+            on_prepared(prepared)
         started = time.perf_counter()
         with memory_errors(f"running {prepared.capture.graph.num_nodes:,} nodes"):
             results = self.execute(prepared, on_batch)
