@@ -20,15 +20,19 @@ from edbc.report.observe import moved_bytes
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared, Stats
 
-HOST, BATCHES = 1, 2
-"""Tracks."""
+PROCESS, HOST, BATCHES = 1, 1, 2
+"""The process, and its tracks."""
 
 
 class Timeline:
     """Collects events while mini-batches run."""
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = [_named(HOST, "host"), _named(BATCHES, "batches")]
+        self.events: list[dict[str, Any]] = [
+            _named("process_name", "edbc"),
+            _named("thread_name", "host", HOST),
+            _named("thread_name", "batches", BATCHES),
+        ]
         self._origin = 0.0
         self._mini_batches = 0
 
@@ -71,18 +75,15 @@ class Timeline:
             begin = end
 
     def _add(self, name: str, track: int, begin: float, seconds: float, facts: dict[str, Any]) -> None:
-        start = round(1e6 * (begin - self._origin), 3)
+        start, end = self._nanoseconds(begin), self._nanoseconds(begin + seconds)
+        span = {"ts": start / 1000, "dur": (end - start) / 1000}
         self.events.append(
-            {
-                "name": name,
-                "ph": "X",
-                "pid": 1,
-                "tid": track,
-                "ts": start,
-                "dur": round(1e6 * seconds, 3),
-                "args": facts,
-            }
+            {"name": name, "cat": "edbc", "ph": "X", "pid": PROCESS, "tid": track, **span, "args": facts}
         )
+
+    def _nanoseconds(self, moment: float) -> int:
+        """Whole ones, so that the end of a batch is the start of the next: readers nest what overlaps by any part."""
+        return round(1e9 * (moment - self._origin))
 
     def write(self, path: str | Path) -> None:
         """The file, whole or not at all."""
@@ -95,5 +96,5 @@ class Timeline:
             ) from None
 
 
-def _named(track: int, name: str) -> dict[str, Any]:
-    return {"name": "thread_name", "ph": "M", "pid": 1, "tid": track, "args": {"name": name}}
+def _named(what: str, name: str, track: int = 0) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": PROCESS, "tid": track, "args": {"name": name}}
