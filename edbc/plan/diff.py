@@ -7,7 +7,7 @@ fields that changed. The difference is empty exactly when `plan_text` gives the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edbc.plan.plan import Guard, Plan, PlanCell, PlanPolicy, PlanType
@@ -61,7 +61,10 @@ class MetricChange:
 
     @property
     def text(self) -> str:
-        """`~ batches: 19 -> 21 regressed`."""
+        """`~ batches: 19 -> 21 regressed (lower is better)`; whole limits where more than the value differs."""
+        if self.old and self.new and replace(self.old, value=self.new.value) == self.new:
+            values = f"{self.old.value} -> {self.new.value}"
+            return f"~ {self.name}: {values} {self.verdict} ({self.new.direction} is better)"
         change = Change(self.name, self.old and _limit(self.old), self.new and _limit(self.new))
         return f"{change.text} {self.verdict}"
 

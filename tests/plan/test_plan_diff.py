@@ -115,7 +115,7 @@ def test_text_for_a_review() -> None:
     )
     assert diff_plans(old, new).text().splitlines() == [
         "metrics: 1 regressed, 1 removed, 1 added",
-        "  ~ batches: 19 (lower is better) -> 21 (lower is better) regressed",
+        "  ~ batches: 19 -> 21 regressed (lower is better)",
         "  - unseen_states: 0 (lower is better) removed",
         "  + copies: 3 (lower is better) added",
         "states: 1 changed, 1 removed",
