@@ -7,10 +7,13 @@ kB that they move per execution of a batch. Everything that moves a row counts: 
 contiguous run of rows would save), broadcasts, copies into a product's input, scatters. Weights are packed once when a
 plan is bound and count in neither column.
 
-`steps` counts the Program as the reference back end runs it (a load per operand, a store per output, every copy);
-`native` counts what the native back end runs after fusing: operands that only element-wise passes read are read where
-they are, outputs are written where they belong. The static compile time (batching, layout, lowering) is the median of
-five, in milliseconds.
+*Before fusion* is the Program as the reference back end runs it: a load per operand, a store per output, every copy.
+*After fusion* is what the native back end runs: operands that only element-wise passes read are read where they are,
+outputs are written where they belong, a copy whose result no product reads is another name for its source, rows that
+stand side by side in a product's input are gathered by one loop, and a product over stacked matrices is a sum of
+products. *Left* names what it still moves; `where scattered` is moved only when the operand's rows are no contiguous
+run, and counted as if they never were. The static compile time (batching, layout, lowering) is the median of five, in
+milliseconds. `tests/layout/test_table.py` holds the table against the paper's.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
 from edbc.cells.program import Copy, Program
 from edbc.graph import ValueClass
-from edbc.runtime.encode import Gather, Instruction, encodable, encode
+from edbc.runtime.encode import Gather, Instruction, encode
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import Hole, Operation, TypeTable
 
@@ -153,17 +156,25 @@ def steps_moved(program: Program, batch: int) -> tuple[int, float]:
     return len(sizes), sum(sizes) * 4 * batch / 1024
 
 
-def native_moved(program: Program, batch: int) -> tuple[int, float] | None:
-    """Kernels and kB of what the native back end gathers and copies; None when it hands the cell to torch."""
-    if not encodable(program):
-        return None
-    sizes = []
-    for phase in encode(program).phases:
-        if isinstance(phase, Gather):
-            sizes.append(phase.size)
-        elif isinstance(phase, tuple):
-            sizes += [i.size for i in phase if isinstance(i, Instruction) and i.op == "copy"]
+def native_moved(program: Program, batch: int) -> tuple[int, float]:
+    """Kernels and kB of what the native back end gathers and copies."""
+    sizes = [size for _, size in moves(program)]
     return len(sizes), sum(sizes) * 4 * batch / 1024
+
+
+def moves(program: Program, names: Sequence[str] = ()) -> list[tuple[str, int]]:
+    """What the native back end moves per row: words for it, and elements."""
+    encoded = encode(program)
+    assert encoded is not None, "every cell of this table runs natively"
+    found = []
+    for phase in encoded.phases:
+        if isinstance(phase, Gather):
+            operands = " and ".join(str(names[p.operand] if names else p.operand) for p in phase.pieces)
+            what = f"{operands} to a product's input" + (" where scattered" if phase.optional else "")
+            found.append((what, sum(piece.size for piece in phase.pieces)))
+        elif isinstance(phase, tuple):
+            found += [("copy inside the cell", i.size) for i in phase if isinstance(i, Instruction) and i.op == "copy"]
+    return found
 
 
 def compile_ms(cell: CellGraph) -> float:
@@ -177,9 +188,17 @@ def compile_ms(cell: CellGraph) -> float:
     return statistics.median(times)
 
 
-def text(moved: Sequence[float] | None) -> str:
-    """`3, 6.0 kB`."""
-    return "torch" if moved is None else f"{moved[0]}, {moved[1]:.0f} kB"
+def text(moved: Sequence[float]) -> str:
+    """`3, 6 kB`."""
+    return f"{moved[0]}, {moved[1]:.0f} kB"
+
+
+def programs(cell: CellGraph) -> tuple[Program, Program]:
+    """The cell in variable order and in the order of the PQ tree."""
+    batches = batch_operations(cell)
+    orders = (list(cell.classes()), plan_cell_layout(cell, batches).order)
+    first, second = (lower(cell, batches, order, reuse=False) for order in orders)
+    return first, second
 
 
 def main() -> None:
@@ -188,18 +207,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--size", type=int, default=64)
     options = parser.parse_args()
-    print("| cell | steps, variable order | steps, PQ layout | native, variable order | native, PQ layout "
-          "| paper, PQ layout | compile ms |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    print("| cell | before fusion, variable order | PQ layout | after fusion, variable order | PQ layout "
+          "| paper, DyNet's order | paper, PQ layout | compile ms | left |\n" + 9 * "|---" + "|")  # fmt: skip
     for name in CELLS:
         cell = traced(name, options.size)
-        batches = batch_operations(cell)
-        columns = []
-        for order in (list(cell.classes()), plan_cell_layout(cell, batches).order):
-            columns.append(lower(cell, batches, order, reuse=False))
+        columns = programs(cell)
         row = [text(steps_moved(p, options.batch)) for p in columns]
         row += [text(native_moved(p, options.batch)) for p in columns]
-        paper = f"{PAPER[name][2]}, {PAPER[name][3]} kB"
-        print(f"| {name} | {' | '.join(row)} | {paper} | {compile_ms(cell):.1f} |", flush=True)
+        row += [text(PAPER[name][:2]), text(PAPER[name][2:]), f"{compile_ms(cell):.1f}"]
+        row.append("; ".join(what for what, _ in moves(columns[1], [o for o, _ in cell.operands])) or "nothing")
+        print(f"| {name} | {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

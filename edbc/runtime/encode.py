@@ -8,8 +8,8 @@ Definitions.
 (2) The *workspace* has a row per node of a batch, with the spans that products read and write and what lives from one
     pass to a later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in
     cache.
-(3) A *phase* runs for a whole batch: a gather of an operand's rows, a product, or a *pass*, which runs a list of
-    element-wise instructions row by row.
+(3) A *phase* runs for a whole batch: a gather of operands' rows that stand side by side in the workspace, a product, or
+    a *pass*, which runs a list of element-wise instructions row by row.
 (4) An *atom* is a smallest span of columns that no load, step or store of the program cuts. Copies make no instruction
     where their result need not stand in the workspace: the result's atoms are the source's.
 
@@ -31,7 +31,7 @@ from edbc.trace.table import SharedRef
 WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
 GATHER, PRODUCT, PASS = 0, 1, 2
 PHASE_FIELDS = 11
-INSTRUCTION_FIELDS = 10
+INSTRUCTION_FIELDS = 11
 
 
 Place = tuple[int, int]
@@ -48,14 +48,21 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Gather:
-    """Copy a part of every row of an operand to workspace column `column`. An `optional` one is only for products that
-    read the operand alone; they read a contiguous run of rows where it is."""
+class Piece:
+    """`size` elements from `offset` on of every row of an operand, and the workspace column that they go to."""
 
     operand: int
     offset: int
     column: int
     size: int
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Copy pieces that stand side by side in the workspace, one row after the other. An `optional` one is only for
+    products that read one operand alone; they read a contiguous run of rows where it is."""
+
+    pieces: tuple[Piece, ...]
     optional: bool
 
 
@@ -72,13 +79,15 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Instruction:
-    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`. The third source of a
-    `matmul` is not a place but (rows, inner size), and `size` its columns."""
+    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`. Of a `matmul`, which
+    writes, and a `matmul_add`, which adds to its target, `size` is the number of columns and `shape` (rows, inner size,
+    columns of the matrix that the left one is cut from)."""
 
     op: str
     size: int
     target: Place
     sources: tuple[Place | Constant, ...]
+    shape: tuple[int, int, int] = (0, 0, 0)
 
 
 Phase = Gather | Multiply | tuple[Instruction, ...]
@@ -261,9 +270,18 @@ class _Encoding:
         """Spans that have to stand in one piece beside the workspace's: what a RowProduct reads or writes, addends."""
         for step in self.steps:
             if isinstance(step, RowProduct):
-                yield from (*_sources(step), step.result)
+                kept = [span for span in _sources(step) if span is not step.b or not self._is_cut_by_rows(step)]
+                yield from (*kept, step.result)
             elif isinstance(step, Product) and step.addend is not None:
                 yield step.addend
+
+    def _is_cut_by_rows(self, step: RowProduct) -> bool:
+        """True when borders inside the right matrix are borders of its rows: then its parts may stand anywhere, for the
+        product is the sum of the products of the left one's columns with them. (A concatenation costs no copy so.)"""
+        span = step.b
+        if not isinstance(span, Span) or not step.n:
+            return False
+        return all((atom.span.offset - span.offset) % step.n == 0 for atom in self._atoms(span))
 
     def _is_whole(self, span: Span) -> bool:
         """True when the span's atoms stand one after the other."""
@@ -278,13 +296,25 @@ class _Encoding:
     # --- phases ----------------------------------------------------------------------------------------------------
 
     def _gathers(self) -> Iterator[Gather]:
+        """Optional ones alone; of the others, those that fill one stretch of the workspace together."""
+        found = sorted(self._pieces_of_operands(), key=lambda found: (found[1], found[0].column))
+        gathers: list[Gather] = []
+        for piece, optional in found:
+            last = gathers[-1] if gathers else None
+            if last is not None and not optional and not last.optional and _touches(last.pieces[-1], piece):
+                gathers[-1] = Gather((*last.pieces, piece), False)
+            else:
+                gathers.append(Gather((piece,), optional))
+        yield from gathers
+
+    def _pieces_of_operands(self) -> Iterator[tuple[Piece, bool]]:
         for load in self.program.loads:
             inside = [atom for atom in self._atoms(load.span) if atom.span.offset in self.column_of]
             optional = all(p.source == load.span for p in self.products if _overlap(p.source, load.span))
             pieces = [(atom.span.offset - load.span.offset, self.column_of[atom.span.offset], atom.span.size)
                       for atom in inside]  # fmt: skip
             for offset, column, size in _join(pieces):
-                yield Gather(load.operand, offset, column, size, optional)
+                yield Piece(load.operand, offset, column, size), optional
 
     def _multiply(self, step: Product) -> Multiply:
         column = self.column_of.get(step.source.offset, 0)
@@ -304,20 +334,39 @@ class _Encoding:
             yield from _copies([(self._place(source), self._place(atom), atom.span.size) for atom, source in moved])
         elif isinstance(step, RowProduct):
             if step.m * step.n:
-                yield self._matrix_instruction(step)
+                yield from self._matrix_instructions(step)
         elif isinstance(step, Map):
             for piece in _merged(self._pieces(step)):
                 yield from _expanded(step.op, piece)
 
-    def _matrix_instruction(self, step: RowProduct) -> Instruction:
-        sizes = {"a": step.m * step.k, "b": step.k * step.n}
-        a, b = (
-            (self._at(part, 0) if part.size else (SCRATCH, 0))
-            if isinstance(part, Span)
-            else Constant(part, 0, sizes[name])
-            for name, part in (("a", step.a), ("b", step.b))
-        )
-        return Instruction("matmul", step.n, self._at(step.result, 0), (a, b, (step.m, step.k)))
+    def _matrix_instructions(self, step: RowProduct) -> Iterator[Instruction]:
+        """One product for each stretch of the right matrix that stands in one piece."""
+        target, op = self._at(step.result, 0), "matmul"
+        for b, at, size in self._stretches(step):
+            column, inner = at // step.n, size // step.n
+            if isinstance(step.a, Span):
+                slot, first = self._at(step.a, 0) if step.a.size else (SCRATCH, 0)
+                a: Place | Constant = (slot, first + column)
+            else:
+                a = Constant(step.a, column, step.m * step.k - column)
+            yield Instruction(op, step.n, target, (a, b), (step.m, inner, step.k))
+            op = "matmul_add"
+
+    def _stretches(self, step: RowProduct) -> Iterator[tuple[Place | Constant, int, int]]:
+        """Where stretches of the right matrix stand, their first elements and sizes."""
+        span, size = step.b, step.k * step.n
+        if not isinstance(span, Span):
+            yield Constant(span, 0, size), 0, size
+            return
+        atoms = list(self._atoms(span))
+        runs: list[tuple[Place, int, int]] = [] if atoms else [((SCRATCH, 0), 0, 0)]
+        for atom in atoms:
+            place, at = self._place(atom), atom.span.offset - span.offset
+            if runs and (runs[-1][0][0], runs[-1][0][1] + runs[-1][2]) == place:
+                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + atom.span.size)
+            else:
+                runs.append((place, at, atom.span.size))
+        yield from runs
 
     def _pieces(self, step: Map) -> Iterator[Instruction]:
         """The map cut at every border of an atom in the result or in a source."""
@@ -375,6 +424,10 @@ def _sources(step: _Step) -> list[Span]:
     elif isinstance(step, Product):
         parts = (step.source, step.addend)
     return [part for part in parts if isinstance(part, Span)]
+
+
+def _touches(left: Piece, right: Piece) -> bool:
+    return left.column + left.size == right.column
 
 
 def _overlap(a: Span, b: Span) -> bool:

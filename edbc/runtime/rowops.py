@@ -26,9 +26,9 @@ from edbc.runtime.pointers import float_of_bits, load, store
 
 OPERATIONS = (
     "copy", "sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "abs", "square", "reciprocal", "gelu", "silu",
-    "softplus", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "add3", "matmul",
+    "softplus", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "add3", "matmul", "matmul_add",
 )  # fmt: skip
-"""Names of operation codes; `add3` adds three operands from the left. `matmul` is run by `walk`, not by `apply`."""
+"""Names of operation codes; `add3` adds three operands from the left. `walk`, not `apply`, runs the last two."""
 _COPY, _SIGMOID, _TANH, _RELU, _NEG, _EXP, _LOG, _SQRT, _ABS, _SQUARE, _RECIPROCAL, _GELU, _SILU, _SOFTPLUS = range(14)
 _ADD, _SUB, _MUL, _DIV, _MAXIMUM, _MINIMUM, _POW, _ADD3 = range(14, 22)
 

@@ -113,13 +113,10 @@ class _Writer:
         width = kernel.dtype.itemsize
         for phase in kernel.encoded.phases:
             if isinstance(phase, Gather):
-                row = [
-                    GATHER,
-                    phase.operand,
-                    phase.offset * width,
-                    phase.column * width,
-                    phase.size * width,
-                    phase.optional,
+                row = [GATHER, len(self.instructions), len(self.instructions) + len(phase.pieces), phase.optional]
+                self.instructions += [
+                    [piece.operand, piece.offset * width, piece.column * width, piece.size * width]
+                    for piece in phase.pieces
                 ]
             elif isinstance(phase, Multiply):
                 row = self._multiply(phase, pack, width)
@@ -140,11 +137,7 @@ class _Writer:
         for place in (instruction.target, *instruction.sources):
             slot, offset = self._constant(place, pack, dtype) if isinstance(place, Constant) else _bytes(place, dtype)
             row += [slot, offset]
-        if instruction.op == "matmul":
-            sizes = instruction.sources[2]
-            assert isinstance(sizes, tuple)
-            row[-2:] = sizes
-        return row
+        return [*row, *instruction.shape] if instruction.op in ("matmul", "matmul_add") else row
 
     def _constant(self, constant: Constant, pack: Pack, dtype: torch.dtype) -> Place:
         if isinstance(constant.value, int | float):

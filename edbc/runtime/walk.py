@@ -30,7 +30,7 @@ from edbc.runtime.rowops import OPERATIONS, apply, divide
 
 _ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
-_MATMUL = OPERATIONS.index("matmul")
+_MATMUL, _MATMUL_ADD = OPERATIONS.index("matmul"), OPERATIONS.index("matmul_add")
 _ONE = np.float32(1)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**_flags)
@@ -132,13 +132,16 @@ def _operand_row(k, r, batches, memory, bases, strides, classes):
 
 
 @_jit
-def _gather(phase, first, last, batches, memory, bases, strides, classes):
-    k, offset, column, size, optional = phase[1], phase[2], phase[3], phase[4], phase[5]
-    if optional and strides[FIRST_OPERAND + k] >= 0:
+def _gather(phase, pieces, first, last, batches, memory, bases, strides, classes):
+    """Rows of `pieces` are (operand, offset, column, size)."""
+    begin, end, optional = phase[1], phase[2], phase[3]
+    if optional and strides[FIRST_OPERAND + pieces[begin, 0]] >= 0:
         return
     for r in range(first, last):
-        source = _operand_row(k, r, batches, memory, bases, strides, classes) + offset
-        copy_bytes(bases[WORKSPACE] + (r - first) * strides[WORKSPACE] + column, source, size)
+        row = bases[WORKSPACE] + (r - first) * strides[WORKSPACE]
+        for i in range(begin, end):
+            source = _operand_row(pieces[i, 0], r, batches, memory, bases, strides, classes)
+            copy_bytes(row + pieces[i, 2], source + pieces[i, 1], pieces[i, 3])
 
 
 @_jit
@@ -210,12 +213,14 @@ def _multiply(phase, first, last, num_operands, batches, memory, bases, strides,
 
 
 @_jit
-def _matrix_product(target, a, b, m, k, n, frame, like):
-    """`target = a @ b` for one row's row-major matrices (m, k) and (k, n); see `_multiply` for `frame`."""
+def _matrix_product(target, a, b, m, k, n, stride, is_added, frame, like):
+    """`target = a @ b`, or added to it, for one row's row-major matrices (m, k) and (k, n); the first has rows of `stride`
+    elements. See `_multiply` for `frame`."""
     at = frame.ctypes.data
     frame[1], frame[2], frame[3] = n, m, k
-    frame[4], frame[5], frame[6] = n, max(k, 1), n
-    gemm(at, at + 8, at + 16, at + 24, at + 56, b, at + 32, a, at + 40, at + 64, target, at + 48, like)
+    frame[4], frame[5], frame[6] = n, max(stride, 1), n
+    beta = at + 56 if is_added else at + 64
+    gemm(at, at + 8, at + 16, at + 24, at + 56, b, at + 32, a, at + 40, beta, target, at + 48, like)
 
 
 @_jit
@@ -247,8 +252,9 @@ def _pass(
             row[s] = bases[s] + r * strides[s]
         for i in range(begin, end):
             target, a, b = row[code[i, 2]] + code[i, 3], row[code[i, 4]] + code[i, 5], row[code[i, 6]] + code[i, 7]
-            if code[i, 0] == _MATMUL:
-                _matrix_product(target, a, b, code[i, 8], code[i, 9], code[i, 1], frame, like)
+            if code[i, 0] >= _MATMUL:
+                m, k, n, stride = code[i, 8], code[i, 9], code[i, 1], code[i, 10]
+                _matrix_product(target, a, b, m, k, n, stride, code[i, 0] == _MATMUL_ADD, frame, like)
             else:
                 apply(code[i, 0], target, a, b, row[code[i, 8]] + code[i, 9], code[i, 1], like)
 
@@ -259,7 +265,7 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, r
     for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
         phase = tables.phases[p]
         if phase[0] == GATHER:
-            _gather(phase, first, last, batches, memory, bases, strides, classes)
+            _gather(phase, tables.instructions, first, last, batches, memory, bases, strides, classes)
         elif phase[0] == PRODUCT:
             _multiply(
                 phase,

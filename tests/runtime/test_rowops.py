@@ -18,7 +18,7 @@ FUNCTIONS = {
     "add3": lambda a, b, c: a + b + c,
     "div": lambda a, b, c: a / b,
 }
-ELEMENTWISE = [name for name in OPERATIONS if name != "matmul"]
+ELEMENTWISE = [name for name in OPERATIONS if not name.startswith("matmul")]
 TWO = ("add", "sub", "mul", "maximum", "minimum", "pow")
 LIMITS = {torch.float32: 6.0, torch.float64: 4.0}
 """Allowed error in units of the last place of the exact result, or of the smallest normal number."""

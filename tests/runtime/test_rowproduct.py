@@ -1,0 +1,84 @@
+"""Products of rows' own matrices in native code, over concatenations that nobody makes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from bound import net_for
+from torch import nn
+
+from edbc.parity import Eager, Parity
+from edbc.runtime.encode import Instruction
+from edbc.runtime.tables import NativeKernel
+from edbc.trace.mark import cell
+
+
+class Stack(nn.Module):
+    """Products over concatenations: with one part twice, and with results of the cell itself."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.wide = nn.Parameter(torch.randn(size, 3 * size))
+        self.pair = nn.Parameter(torch.randn(size, 2 * size))
+
+    def forward(self, m1, m2, v):
+        own = torch.tanh(m1 @ m2)
+        stacked = self.wide @ torch.cat([m1, own, m1])
+        turned = self.wide[:, : len(v)] @ v
+        return stacked, self.pair @ torch.cat([m2, own]), own @ turned
+
+
+class Wide(nn.Module):
+    """A concatenation side by side, whose rows are cut: it has to be copied."""
+
+    def forward(self, m1, m2, v):
+        return torch.cat([m1, m2], dim=1) @ torch.cat([v, v]), v
+
+
+class Model(nn.Module):
+    """The cell over rows of tables."""
+
+    def __init__(self, inner: nn.Module, size: int):
+        super().__init__()
+        torch.manual_seed(0)
+        self.matrices = nn.Parameter(torch.randn(5, size, size) / size)
+        self.vectors = nn.Parameter(torch.randn(5, size))
+        self.inner = cell(inner)
+
+    def forward(self, words: tuple[int, int]):
+        i, j = words
+        return list(self.inner(self.matrices[i], self.matrices[j], self.vectors[i]))
+
+
+INSTANCES = [(0, 1), (1, 1), (4, 2), (3, 0)]
+
+
+def instructions(net) -> list[Instruction]:
+    """All instructions of the net's native types."""
+    kernels = [net.kernel(kind) for kind in range(len(net.plan.types))]
+    phases = [p for k in kernels if isinstance(k, NativeKernel) for p in k.encoded.phases if isinstance(p, tuple)]
+    return [instruction for phase in phases for instruction in phase]
+
+
+def assert_equal_to_eager(net) -> None:
+    """The project's parity rule."""
+    eager, parity = Eager(net.model), Parity()
+    for ours, theirs, exact in zip(net(INSTANCES), eager.run(INSTANCES), eager.reference(INSTANCES), strict=True):
+        parity.add(ours, theirs, exact)
+    parity.require()
+
+
+@pytest.mark.parametrize("size", [2, 3, 16])
+def test_stacked_matrices_are_multiplied_where_they_are(size: int) -> None:
+    """A product over matrices below each other is a sum of products: nothing is copied, and the numbers are eager's."""
+    net = net_for(Model(Stack(size), size), INSTANCES)
+    assert_equal_to_eager(net)
+    counts = {op: sum(i.op == op for i in instructions(net)) for op in ("matmul", "matmul_add", "copy")}
+
+    assert counts["copy"] == 0
+    assert counts["matmul_add"] >= 3
+
+
+def test_matrices_side_by_side_still_equal_eager() -> None:
+    """A concatenation that no rule covers costs a copy, never a number."""
+    assert_equal_to_eager(net_for(Model(Wide(), 4), INSTANCES))
