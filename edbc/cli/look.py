@@ -7,17 +7,21 @@ from typing import Any
 import click
 
 from edbc.cli.console import one_line_errors
-from edbc.cli.main import _format, _input, _set, main
+from edbc.cli.main import FILE, _format, _input, _set, main
 
 
 @main.command()
-@click.argument("plan", metavar="PLAN.yaml|MODEL.py")
+@click.argument("plan", metavar="PLAN.yaml|MODEL.py", type=FILE)
 @_input
 @_set
-@click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
+@click.option(
+    "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."
+)
 @click.option("--static", is_flag=True, help="Only what the plan holds: the model is not imported.")
-@click.option("--html", default=None, metavar="PAGE.html", help="Write one self-contained page.")
-@click.option("--dot", default=None, metavar="FOLDER", help="Write state machine, a graph and cells for Graphviz.")
+@click.option("--html", default=None, metavar="PAGE.html", type=FILE, help="Write one self-contained page.")
+@click.option(
+    "--dot", default=None, metavar="FOLDER", type=FILE, help="Write state machine, a graph and cells for Graphviz."
+)
 @_format
 @one_line_errors
 def explain(**options: Any) -> None:
@@ -32,8 +36,8 @@ def explain(**options: Any) -> None:
 
 
 @main.command()
-@click.argument("old", metavar="OLD")
-@click.argument("new", metavar="NEW")
+@click.argument("old", metavar="OLD", type=FILE)
+@click.argument("new", metavar="NEW", type=FILE)
 @click.option("--exit-code", is_flag=True, help="Exit 1 when a guarded metric is worse in NEW.")
 @click.option(
     "--format",
@@ -65,7 +69,7 @@ def new(name: str) -> None:
 
 
 @main.command()
-@click.argument("folder", metavar="[FOLDER]", required=False)
+@click.argument("folder", metavar="[FOLDER]", required=False, type=FILE)
 @_format
 @one_line_errors
 def models(**options: Any) -> None:

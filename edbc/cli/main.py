@@ -12,6 +12,8 @@ from edbc.cli.console import one_line_errors, parse_settings, remember_verbose
 
 FORMATS = ("text", "json")
 Command = Callable[..., Any]
+FILE = click.Path()
+"""A name of a file: shells complete it. What is there is judged where it is read, in one line and with an exit code."""
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -52,7 +54,7 @@ _set = click.option(
     help="A keyword argument of the model's build; repeatable.",
 )
 _input = click.option(
-    "--input", "inputs", multiple=True, metavar="FILE", help="A data file for the model's load; repeatable."
+    "--input", "inputs", multiple=True, metavar="FILE", type=FILE, help="A data file for the model's load; repeatable."
 )
 _format = click.option(
     "--format",
@@ -78,9 +80,9 @@ def _quiet(command: Command) -> Command:
 
 
 @main.command()
-@click.argument("model", metavar="MODEL.py")
-@click.option("-o", "--output", required=True, metavar="PLAN.yaml", help="Where the plan is written.")
-@click.option("--report", default=None, metavar="PAGE.html", help="Also write the page of 'edbc explain'.")
+@click.argument("model", metavar="MODEL.py", type=FILE)
+@click.option("-o", "--output", required=True, metavar="PLAN.yaml", type=FILE, help="Where the plan is written.")
+@click.option("--report", default=None, metavar="PAGE.html", type=FILE, help="Also write the page of 'edbc explain'.")
 @_input
 @_set
 @click.option(
@@ -123,7 +125,7 @@ def compile(**options: Any) -> None:
 
 
 @main.command()
-@click.argument("plan", metavar="PLAN.yaml")
+@click.argument("plan", metavar="PLAN.yaml", type=FILE)
 @_input
 @_set
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Instances per mini-batch.")
@@ -136,10 +138,14 @@ def compile(**options: Any) -> None:
     show_default=True,
     help="Type of the weights.",
 )
-@click.option("--weights", default=None, metavar="F.safetensors", help="Weights to load instead of seeded ones.")
-@click.option("--output", default=None, metavar="OUT.safetensors", help="Write all outputs, in input order.")
+@click.option(
+    "--weights", default=None, metavar="F.safetensors", type=FILE, help="Weights to load instead of seeded ones."
+)
+@click.option("--output", default=None, metavar="OUT.safetensors", type=FILE, help="Write all outputs, in input order.")
 @click.option("--verify", is_flag=True, help="Compare with eager PyTorch; exit 1 when the numbers differ.")
-@click.option("--trace", default=None, metavar="OUT.json", help="Write a timeline that ui.perfetto.dev opens.")
+@click.option(
+    "--trace", default=None, metavar="OUT.json", type=FILE, help="Write a timeline that ui.perfetto.dev opens."
+)
 @click.option(
     "--policy",
     type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]),
@@ -154,7 +160,9 @@ def compile(**options: Any) -> None:
     help="Memory order of cells: the plan's, or the order of definition.",
 )
 @click.option("--split/--no-split", default=True, help="Run eager and lazy parts of cells apart, or cells whole.")
-@click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
+@click.option(
+    "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."
+)
 @click.option("--trust-changed-model", is_flag=True, help="Run although the model file changed since compiling.")
 @click.option("--strict", is_flag=True, help="Refuse types that the plan does not know.")
 @click.option(
@@ -185,7 +193,7 @@ def run(**options: Any) -> None:
 
 
 @main.command()
-@click.argument("plans", nargs=-1, required=True, metavar="PLAN|FOLDER...")
+@click.argument("plans", nargs=-1, required=True, metavar="PLAN|FOLDER...", type=FILE)
 @click.option("--strict", is_flag=True, help="Fail on improvements too.")
 @click.option("--update", is_flag=True, help="Write what compiling again gives; refuses to worsen a guard.")
 @click.option("--accept-regression", is_flag=True, help="With --update: worsen guards. With --against: tell, not fail.")
@@ -211,7 +219,7 @@ def check(**options: Any) -> None:
 
 
 @main.command()
-@click.argument("plan", metavar="PLAN.yaml")
+@click.argument("plan", metavar="PLAN.yaml", type=FILE)
 @_input
 @_set
 @click.option(
@@ -232,7 +240,9 @@ def check(**options: Any) -> None:
     "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True, help="Weights."
 )
 @click.option("--backend", type=click.Choice(["reference", "cpu"]), default=None, help="See 'edbc run'.")
-@click.option("--model", default=None, metavar="MODEL.py", help="The model file, when it is not where the plan says.")
+@click.option(
+    "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."
+)
 @click.option("--trust-changed-model", is_flag=True, help="Measure although the model file changed since compiling.")
 @_format
 @one_line_errors

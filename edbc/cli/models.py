@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edbc.cli.console import print_json
+from edbc.cli.console import fold, print_json
 from edbc.errors import ModelError
 
 FUNCTIONS = {"build", "load", "sample"}
@@ -34,9 +34,9 @@ def run_models(folder: str | None, output_format: str) -> None:
         return
     for model in models:
         click.echo(model.path)
-        click.echo(f"  {model.summary}")
+        click.echo(fold(f"  {model.summary}"))
         if model.config:
-            click.echo("  --set " + " ".join(f"{key}={value}" for key, value in model.config.items()))
+            click.echo(fold("  --set " + " ".join(f"{key}={value}" for key, value in model.config.items())))
     if not models:
         raise ModelError(f"{where}: expected model files, got none; start one with 'edbc new NAME'")
 
