@@ -46,6 +46,7 @@ codes = st.integers(0, LONGEST).flatmap(lambda n: st.binary(min_size=CODE * n, m
 pools = st.lists(codes, min_size=POOL, max_size=POOL)
 mini_batches = st.lists(st.integers(0, POOL - 1), max_size=6)
 cases = st.lists(st.tuples(mini_batches, st.integers(0, 10**6)), min_size=CASES, max_size=CASES)
+variants = st.tuples(st.sampled_from(BACKENDS), st.sampled_from(LAYOUTS), st.booleans())
 dtypes = st.sampled_from([torch.float64, torch.float32])
 
 
@@ -87,9 +88,9 @@ def random_policy(net: Net, batch: list[bytes], seed: int) -> Policy:
     return Policy("fsm", encoding, fallback, table)
 
 
-def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: str, layout: str) -> None:
+def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: str, layout: str, split: bool) -> None:
     """Every mini-batch under its policy: certified by the parity rule."""
-    net = bound(universe.model, universe.pool, backend=backend, layout=layout)
+    net = bound(universe.model, universe.pool, backend=backend, layout=layout, split=split)
     for which, seed in cases:
         batch = [universe.pool[i] for i in which]
         net.policy = random_policy(net, batch, seed)
@@ -97,13 +98,13 @@ def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: s
 
 
 @examples(50)
-@given(st.integers(0, 10**6), dtypes, pools, cases, st.sampled_from(BACKENDS), st.sampled_from(LAYOUTS))
+@given(st.integers(0, 10**6), dtypes, pools, cases, variants)
 def test_batched_equals_eager(
-    seed: int, dtype: torch.dtype, pool: list[bytes], cases: list[tuple[list[int], int]], backend: str, layout: str
+    seed: int, dtype: torch.dtype, pool: list[bytes], cases: list[tuple[list[int], int]], variant: tuple[str, str, bool]
 ) -> None:
     """BUGS 1, 7, 8, 16, 19, 20: 2,000 mini-batches of random DAGs of random cells give eager's outputs, whatever their
-    grouping and order, under random policies and tables, on every back end and with both memory orders."""
-    run_cases(Universe(seed, dtype, pool), cases, backend, layout)
+    grouping and order, under random policies and tables, on every back end, both memory orders, cells split or whole."""
+    run_cases(Universe(seed, dtype, pool), cases, *variant)
 
 
 @pytest.mark.slow
@@ -115,7 +116,7 @@ def test_batched_equals_eager_at_length(part: int) -> None:
         pool = [rng.randbytes(CODE * rng.randrange(LONGEST + 1)) for _ in range(POOL)]
         cases = [(rng.choices(range(POOL), k=rng.randrange(7)), rng.randrange(10**6)) for _ in range(50)]
         universe = Universe(rng.randrange(10**9), rng.choice([torch.float64, torch.float32]), pool)
-        run_cases(universe, cases, rng.choice(BACKENDS), rng.choice(LAYOUTS))
+        run_cases(universe, cases, rng.choice(BACKENDS), rng.choice(LAYOUTS), rng.random() < 0.5)
 
 
 @examples(15)
