@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.compiler import plan_cell
+from edbc.compiler import _with_types, plan_cell
 from edbc.graph import Graph
 from edbc.parity import Eager, Parity
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
@@ -54,7 +54,10 @@ def bound(model: nn.Module, instances: Sequence[Any], **options: Any) -> Net:
     graph = capture(*recording_shadow(view, table), instances).graph.lint()
     present = tuple(i for i, count in enumerate(graph.counts().tolist()) if count)
     types = tuple(graph.types[i] for i in present)
-    parts: Any = SimpleNamespace(types=types, table=table, view=view, table_index=present, split=False)
+    graphs = [_with_types(graph, types, present)] if present else []
+    parts: Any = SimpleNamespace(
+        types=types, table=table, view=view, table_index=present, split=True, training=graphs, validation=[]
+    )
     plan = Plan(
         edbc="0",
         model=ModelRef("memory.py", "0" * 64, {}, 0),
