@@ -21,6 +21,9 @@ class Arenas(Protocol):
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """External `externals[i]` is row `index[i]` of `table`, `(rows, ...)`. All are of one class."""
 
+    def expect(self, class_index: int, rows: Longs) -> None:
+        """A promise that `rows` will be called with this very array: a device's arenas take its indices up early."""
+
     def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
         """A copy of rows of a class, `(len(rows), size)`."""
 
@@ -49,6 +52,9 @@ class TensorArenas:
         picked = table.index_select(0, torch.from_numpy(index).to(table.device)).reshape(len(index), -1)
         where = torch.from_numpy(np.ascontiguousarray(rows)).to(arena.device)
         arena.index_copy_(0, where, picked.to(device=arena.device, dtype=arena.dtype))
+
+    def expect(self, class_index: int, rows: Longs) -> None:
+        """See Arenas: nothing to prepare."""
 
     def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
         """See Arenas."""

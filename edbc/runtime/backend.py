@@ -21,7 +21,7 @@ from edbc.runtime.placement import Placement
 from edbc.schedule.schedule import Schedule
 from edbc.trace.shadow import ModelView
 
-NAMES = ("reference", "cpu")
+NAMES = ("reference", "cpu", "cuda")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +57,15 @@ class Demand:
         return self.values + self.workspace + self.scratch
 
 
+@dataclass(frozen=True)
+class Path:
+    """What runs a type: `native`, `triton` or `torch`, and how many device kernels a batch takes where that is
+    known."""
+
+    name: str
+    launches: int | None = None
+
+
 class Backend(Protocol):
     """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, a ReductionKernel
     or a GenericKernel."""
@@ -71,6 +80,9 @@ class Backend(Protocol):
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """True when a type runs without torch."""
 
+    def path(self, node_type: NodeType, kernel: Any) -> Path:
+        """What runs a type here."""
+
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """What a segment will take, known before it executes."""
 
@@ -84,22 +96,34 @@ class Backend(Protocol):
 
 def backend_of(name: str | None, device: torch.device) -> Backend:
     """The back end `name`; by default the fastest on the device. Raises DeviceError when it cannot run there."""
-    from edbc.runtime.reference import ReferenceBackend
+    if name is None:
+        name = "cpu" if device.type == "cpu" and _has_blas() else "cuda" if device.type == "cuda" else "reference"
+    if name == "reference":
+        from edbc.runtime.reference import ReferenceBackend
 
-    if name == "reference" or (name is None and device.type != "cpu"):
         return ReferenceBackend(device)
-    from edbc.runtime import blas
+    if name == "cpu" and device.type == "cpu":
+        return _cpu_backend()
+    if name == "cuda" and device.type == "cuda":
+        from edbc.runtime.cuda.backend import CudaBackend
 
-    if name in (None, "cpu") and device.type == "cpu":
-        if blas.vendor() is not None:
-            from edbc.runtime.cpu import CpuBackend
-
-            return CpuBackend()
-        if name is None:
-            return ReferenceBackend(device)
-        raise DeviceError(
-            "--backend cpu: expected a BLAS with sgemm_ in torch or numpy, got none; use --backend reference"
-        )
+        return CudaBackend(device)
     raise DeviceError(
         f"--backend {name}: expected a back end for {device}, got one of {', '.join(NAMES)}; leave it out"
     )
+
+
+def _has_blas() -> bool:
+    from edbc.runtime import blas
+
+    return blas.vendor() is not None
+
+
+def _cpu_backend() -> Backend:
+    from edbc.runtime.cpu import CpuBackend
+
+    if not _has_blas():
+        raise DeviceError(
+            "--backend cpu: expected a BLAS with sgemm_ in torch or numpy, got none; use --backend reference"
+        )
+    return CpuBackend()

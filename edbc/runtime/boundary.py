@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,24 +43,48 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
             arenas.bind(which, tensor[None] if whole else tensor, np.zeros_like(index) if whole else index)
 
 
-def collect(capture: Capture, placement: Placement, arenas: Arenas) -> list[Any]:
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Rows of one class that leave the arenas together: of results `which`, or of one output of vertex functions."""
+
+    class_index: int
+    which: Longs | None
+    rows: Longs
+
+
+def wanted(capture: Capture, placement: Placement) -> list[Wanted]:
+    """What `collect` will read, known before anything executes."""
+    rows = placement.value_rows(capture.result_node, capture.result_output)
+    if isinstance(capture, VertexCapture):
+        classes_of = [placement.class_index[output.slot.base] for output in capture.outputs]
+        parts = [slice(output.start, output.stop) for output in capture.outputs]
+        return [Wanted(c, None, rows[part]) for c, part in zip(classes_of, parts, strict=True)]
+    classes = result_classes(capture, placement)
+    groups = [(c, np.flatnonzero(classes == c)) for c in np.unique(classes).tolist()]
+    return [Wanted(c, which, rows[which]) for c, which in groups]
+
+
+def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Sequence[Wanted]) -> list[Any]:
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
     if isinstance(capture, VertexCapture):
-        return _collect_outputs(capture, placement, arenas)
+        return capture.split([_picked(want, placement, arenas) for want in wants])
     tensors: list[Any] = [None] * len(capture.result_node)
-    classes = result_classes(capture, placement)
-    rows = placement.value_rows(capture.result_node, capture.result_output)
-    for c in np.unique(classes).tolist():
-        which = np.flatnonzero(classes == c)
-        dtype = torch_dtype(placement.classes[c].dtype)
-        require_memory(len(which) * placement.classes[c].size * dtype.itemsize, "the results of this mini-batch")
-        picked = arenas.rows(c, rows[which]).view(len(which), *placement.classes[c].shape).unbind(0)
-        if len(which) == len(tensors):
+    for want in wants:
+        picked = _picked(want, placement, arenas).unbind(0)
+        assert want.which is not None
+        if len(picked) == len(tensors):
             tensors = list(picked)
         else:
-            for i, tensor in zip(which.tolist(), picked, strict=True):
+            for i, tensor in zip(want.which.tolist(), picked, strict=True):
                 tensors[i] = tensor
     return arrange(capture, tensors)
+
+
+def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
+    value_class, count = placement.classes[want.class_index], len(want.rows)
+    size = count * value_class.size * torch_dtype(value_class.dtype).itemsize
+    require_memory(size, "the results of this mini-batch")
+    return arenas.rows(want.class_index, want.rows).view(count, *value_class.shape)
 
 
 def result_classes(capture: Capture, placement: Placement) -> Longs:
@@ -80,17 +106,6 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
             for step in slot.views:
                 tensors[i] = step.apply(tensors[i])
     return [_fill_results(result, tensors) for result in capture.results]
-
-
-def _collect_outputs(capture: VertexCapture, placement: Placement, arenas: Arenas) -> list[dict[str, torch.Tensor]]:
-    """What the vertices of each instance pushed: the rows of each output, `(rows, ...)`."""
-    tensors = []
-    for output in capture.outputs:
-        part = slice(output.start, output.stop)
-        rows = placement.value_rows(capture.result_node[part], capture.result_output[part])
-        picked = arenas.rows(placement.class_index[output.slot.base], rows)
-        tensors.append(picked.view(len(rows), *output.slot.base.shape))
-    return capture.split(tensors)
 
 
 def _fill_results(item: Any, tensors: list[torch.Tensor]) -> Any:

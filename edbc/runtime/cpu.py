@@ -19,7 +19,7 @@ import torch
 from edbc.cells.program import Program
 from edbc.graph import NodeType
 from edbc.runtime.arenas import arena_bytes
-from edbc.runtime.backend import Demand, KernelOfType, Segment
+from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.encode import encode
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
@@ -70,6 +70,9 @@ class CpuArenas:
         slots = self.memory.external_start[c] + self.placement.external_row[externals]
         self.memory.external_address[slots] = table.data_ptr() + index * self.memory.stride[c]
 
+    def expect(self, class_index: int, rows: Longs) -> None:
+        """See Arenas: nothing to prepare."""
+
     def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
         """See Arenas."""
         result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
@@ -115,6 +118,10 @@ class CpuBackend:
         if isinstance(kernel, ReductionKernel):
             return len({c.dtype for c in node_type.outputs}) == 1 and torch_dtype(node_type.outputs[0].dtype) in _LIKE
         return isinstance(kernel, NativeKernel)
+
+    def path(self, node_type: NodeType, kernel: Any) -> Path:
+        """See Backend."""
+        return Path("native" if self.runs_natively(node_type, kernel) else "torch")
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend."""

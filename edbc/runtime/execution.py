@@ -23,7 +23,7 @@ import torch
 
 from edbc.errors import GraphError
 from edbc.runtime.backend import Backend, Demand, KernelOfType, Segment
-from edbc.runtime.boundary import collect, load_externals
+from edbc.runtime.boundary import collect, load_externals, wanted
 from edbc.trace.build import Capture
 from edbc.trace.shadow import ModelView
 
@@ -48,6 +48,9 @@ class Execution:
         with torch.no_grad():
             self._arenas = backend.arenas(segment, demand)
             load_externals(capture, segment.placement, self._arenas, view)
+        self._wants = wanted(capture, segment.placement)
+        for want in self._wants:
+            self._arenas.expect(want.class_index, want.rows)
 
     def run(self, until: int | None = None, on_batch: Callable[[int], None] | None = None) -> None:
         """The next segment, definition (2): batches up to `until`, all that are left without it. `on_batch` is called
@@ -61,14 +64,14 @@ class Execution:
             )
         self.done = stop
 
-    def values(self, wanted: Sequence[Value]) -> list[torch.Tensor]:
+    def values(self, of: Sequence[Value]) -> list[torch.Tensor]:
         """Copies of values. Raises GraphError for one that is not computed yet."""
-        self._check(wanted, self.done)
+        self._check(of, self.done)
         graph, placement = self._segment.graph, self._segment.placement
-        nodes, outputs = np.array(wanted, np.int64).reshape(-1, 2).T
+        nodes, outputs = np.array(of, np.int64).reshape(-1, 2).T
         rows = placement.value_rows(nodes, outputs)
         classes = placement.output_class[graph.node_type[nodes], outputs]
-        found: list[Any] = [None] * len(wanted)
+        found: list[Any] = [None] * len(of)
         for c in np.unique(classes).tolist():
             which = np.flatnonzero(classes == c)
             picked = self._arenas.rows(c, rows[which]).view(len(which), *placement.classes[c].shape)
@@ -76,9 +79,9 @@ class Execution:
                 found[i] = tensor
         return found
 
-    def _check(self, wanted: Sequence[Value], done: int) -> None:
+    def _check(self, of: Sequence[Value], done: int) -> None:
         graph = self._segment.graph
-        for node, output in wanted:
+        for node, output in of:
             if not 0 <= node < graph.num_nodes or not 0 <= output < len(graph.types[graph.node_type[node]].outputs):
                 raise GraphError(f"value ({node}, {output}): expected an output of one of {graph.num_nodes} nodes")
             batch = int(self._segment.placement.batch_of[node])
@@ -93,7 +96,7 @@ class Execution:
         if self.done < self._segment.stop:
             raise GraphError(f"results: expected all {self._segment.stop} batches to have run, got {self.done}")
         with torch.no_grad():
-            return collect(self._capture, self._segment.placement, self._arenas)
+            return collect(self._capture, self._segment.placement, self._arenas, self._wants)
 
     def __enter__(self) -> Execution:
         return self

@@ -16,7 +16,7 @@ from edbc.cells.compact import compact
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
 from edbc.graph import NodeType, ValueClass
 from edbc.runtime.arenas import TensorArenas, arena_bytes
-from edbc.runtime.backend import Demand, KernelOfType, Segment
+from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.rowfunction import RowFunction
 from edbc.runtime.weights import Pack, PackedWeights
@@ -63,6 +63,10 @@ class ReferenceBackend:
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """See Backend."""
         return False
+
+    def path(self, node_type: NodeType, kernel: Any) -> Path:
+        """See Backend."""
+        return Path("torch")
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend. What torch allocates inside a call is not counted."""

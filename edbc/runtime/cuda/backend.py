@@ -1,0 +1,241 @@
+"""Executing segments on the device: generated kernels batch by batch on one stream, torch for what they do not know.
+
+What happens in a mini-batch: one copy carries indices, borders of sums, data of externals and wanted rows; one gather
+per table fills the rows of externals; then every batch is one to three launches (`edbc.runtime.cuda.launches`), each
+of which gathers its operands, multiplies and writes outputs into the arenas' slices. The host computes every argument
+from the schedule, so it never waits for the device, and runs ahead of it.
+
+A type runs in torch when its cell has a step outside the operation table, when dtypes are mixed, or when Triton is
+missing; `path` says so per type, and `edbc run` reports it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.cells.program import Program
+from edbc.graph import NodeType
+from edbc.runtime.arenas import arena_bytes
+from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
+from edbc.runtime.cuda import compiled
+from edbc.runtime.cuda.arenas import CudaArenas, Indices
+from edbc.runtime.cuda.launches import Launches, launches_of
+from edbc.runtime.cuda.source import Kernel, kernels_of, reduction_kernel, row_tile
+from edbc.runtime.reduction import ReductionKernel
+from edbc.runtime.reference import Operand, ProgramKernel, run_kernel
+from edbc.runtime.weights import Pack, PackedWeights
+from edbc.trace.shadow import ModelView
+
+ELEMENTS = ("f32", "f64", "bf16", "f16")
+
+
+@dataclass(frozen=True, eq=False)
+class TritonKernel:
+    """A type's launches, and the weights that they read."""
+
+    kernels: tuple[Kernel, ...]
+    dtype: str
+    program: Program | None = None
+    launches: Launches | None = None
+    weights: PackedWeights | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Workspace of one node."""
+        return 0 if self.launches is None else self.launches.workspace * (8 if self.dtype == "f64" else 4)
+
+    def shared(self, pack: Pack | None) -> dict[str, torch.Tensor]:
+        """Arguments that are the same for every batch: weights, biases, parameters."""
+        if pack is None or self.launches is None:
+            return {}
+        found = {f"w{i}": matrix for i, matrix in enumerate(pack.matrices)}
+        found |= {f"b{i}": bias for i, bias in enumerate(pack.biases) if bias is not None}
+        return found | {f"p{i}": pack.vectors[ref] for i, ref in enumerate(self.launches.parameters)}
+
+
+@dataclass(eq=False)
+class _Run:
+    """One call of `execute`: what its batches share."""
+
+    segment: Segment
+    arenas: CudaArenas
+    ix: torch.Tensor
+    kernels: dict[int, Any]
+    shared: dict[int, dict[str, torch.Tensor]]
+    work: dict[str, torch.Tensor]
+    constants: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        schedule, placement = self.segment.schedule, self.segment.placement
+        self.kinds = schedule.batch_type.tolist()
+        self.counts = np.diff(schedule.batch_ptr).tolist()
+        self.start, self.items = placement.start.tolist(), placement.items.tolist()
+        self.output_row = placement.output_row.tolist()
+        classes = placement.class_index
+        self.operands = [[classes[c] for c in t.operands] for t in self.segment.graph.types]
+        self.outputs = [[classes[c] for c in t.outputs] for t in self.segment.graph.types]
+
+
+class CudaBackend:
+    """See the module's docstring and `edbc.runtime.backend.Backend`. `use_triton=False` leaves everything to torch.
+
+    The device may be a CPU where Triton's interpreter is on (TRITON_INTERPRET=1), or without Triton: for tests.
+    """
+
+    name = "cuda"
+    adds = True
+
+    def __init__(self, device: torch.device, use_triton: bool = True):
+        self.device = device
+        self.why_not = compiled.missing(device.type) if use_triton else "Triton is switched off"
+        """Why no type runs in Triton, or None."""
+        self._reductions: dict[tuple[str, NodeType], TritonKernel | None] = {}
+        self._lock = threading.Lock()
+
+    # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
+                       device: torch.device) -> TritonKernel | ProgramKernel:  # fmt: skip
+        """See Backend."""
+        launches = launches_of(program) if self.why_not is None else None
+        if launches is None:
+            return ProgramKernel(program, view, dtype, device)
+        weights = PackedWeights(program, view, dtype, device, launches.parameters)
+        return TritonKernel(kernels_of(launches), program.dtype, program, launches, weights)
+
+    def _triton(self, node_type: NodeType, kernel: Any) -> TritonKernel | None:
+        """What runs a type without torch, or None."""
+        if not isinstance(kernel, ReductionKernel):
+            return kernel if isinstance(kernel, TritonKernel) else None
+        key = (kernel.op, node_type)
+        with self._lock:
+            if key not in self._reductions:
+                self._reductions[key] = self._reduction(kernel.op, node_type)
+            return self._reductions[key]
+
+    def _reduction(self, op: str, node_type: NodeType) -> TritonKernel | None:
+        dtypes = {c.dtype for c in node_type.outputs}
+        if self.why_not is not None or len(dtypes) > 1 or not dtypes <= set(ELEMENTS):
+            return None
+        dtype = next(iter(dtypes))
+        return TritonKernel((reduction_kernel(op, [c.size for c in node_type.outputs], dtype),), dtype)
+
+    def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
+        """See Backend."""
+        return self._triton(node_type, kernel) is not None
+
+    def path(self, node_type: NodeType, kernel: Any) -> Path:
+        """See Backend."""
+        triton = self._triton(node_type, kernel)
+        return Path("torch") if triton is None else Path("triton", len(triton.kernels))
+
+    # --- mini-batches ----------------------------------------------------------------------------------------------
+
+    def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
+        """See Backend. What torch allocates inside a call is not counted."""
+        row_bytes = np.zeros(len(segment.graph.types), np.int64)
+        for kind in np.unique(segment.schedule.batch_type).tolist():
+            kernel = kernel_of_type(kind)
+            if isinstance(kernel, TritonKernel):
+                row_bytes[kind] = kernel.row_bytes
+            elif isinstance(kernel, ProgramKernel):
+                row_bytes[kind] = kernel.program.width * kernel.dtype.itemsize
+        widest = (row_bytes[segment.schedule.batch_type] * np.diff(segment.schedule.batch_ptr)).max(initial=0)
+        return Demand(arena_bytes(segment.placement), -(-int(widest) // 8) * 8)
+
+    def arenas(self, segment: Segment, demand: Demand) -> CudaArenas:
+        """See Backend."""
+        return CudaArenas(segment.placement, self.device, demand)
+
+    def execute(self, segment: Segment, arenas: CudaArenas, kernel_of_type: KernelOfType,
+                on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
+        """See Backend."""
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            run = self._begin(segment, arenas, kernel_of_type)
+            for batch in range(segment.begin, segment.stop):
+                if isinstance(run.kernels[run.kinds[batch]], TritonKernel):
+                    self._launch(run, batch)
+                else:
+                    self._run_in_torch(run, batch)
+                if on_batch is not None:
+                    on_batch(batch)
+
+    def _begin(self, segment: Segment, arenas: CudaArenas, kernel_of_type: KernelOfType) -> _Run:
+        kernels: dict[int, Any] = {}
+        for kind in np.unique(segment.schedule.batch_type[segment.begin : segment.stop]).tolist():
+            kernel = kernel_of_type(kind)
+            kernels[kind] = self._triton(segment.graph.types[kind], kernel) or kernel
+        if arenas.indices is None:
+            arenas.indices = _indices(segment, arenas, self.why_not is None)
+        arenas.send()
+        triton = {kind: k for kind, k in kernels.items() if isinstance(k, TritonKernel)}
+        shared = {kind: k.shared(k.weights.pack if k.weights is not None else None) for kind, k in triton.items()}
+        work = {"f64": arenas.workspace.view(torch.float64), "": arenas.workspace.view(torch.float32)}
+        return _Run(segment, arenas, arenas.indices.ix.tensor, kernels, shared, work)
+
+    def _launch(self, run: _Run, batch: int) -> None:
+        """One batch by generated kernels."""
+        kind, count = run.kinds[batch], run.counts[batch]
+        kernel, assert_indices = run.kernels[kind], run.arenas.indices
+        assert assert_indices is not None
+        values: dict[str, Any] = {"ix": run.ix, "count": count, "work": run.work.get(kernel.dtype, run.work[""])}
+        values |= run.shared[kind]
+        for k, c in enumerate(run.operands[kind]):
+            values[f"a{k}"] = run.arenas.tensors[c]
+            values[f"at{k}"] = run.start[batch] + k * run.items[batch]
+        for j, c in enumerate(run.outputs[kind]):
+            values[f"o{j}"] = run.arenas.tensors[c]
+            values[f"row{j}"] = run.output_row[batch][j]
+        values["seg"] = assert_indices.borders.get(batch, 0)
+        rows = row_tile(count, kernel.dtype)
+        for launch in kernel.kernels:
+            self._start(launch, kernel.dtype, launch.programs(count, rows), rows, [values[n] for n in launch.names])
+
+    def _start(self, launch: Kernel, dtype: str, programs: int, rows: int, values: list[Any]) -> None:
+        """One launch; an empty one is none."""
+        if programs:
+            compiled.FUNCTIONS.of(launch.text)[(programs,)](
+                *values, BM=rows, D=compiled.multiply_type(dtype), PRECISION=compiled.precision()
+            )
+
+    def _run_in_torch(self, run: _Run, batch: int) -> None:
+        """One batch by torch calls on the device, with indices that are there already."""
+        segment, kind, count = run.segment, run.kinds[batch], run.counts[batch]
+        at, num = run.start[batch], run.items[batch]
+        operands: list[Operand] = []
+        for k, c in enumerate(run.operands[kind]):
+            first = int(segment.placement.run[batch, k])
+            where = first if first >= 0 else run.ix[at + k * num : at + (k + 1) * num]
+            operands.append((run.arenas.tensors[c], where))
+        outputs = [
+            run.arenas.tensors[c].narrow(0, run.output_row[batch][j], count) for j, c in enumerate(run.outputs[kind])
+        ]
+        indices = run.arenas.indices
+        assert indices is not None
+        segments = indices.segment.tensor[at : at + num] if indices.segment is not None else run.ix[:0]
+        run_kernel(run.kernels[kind], operands, count, segments, outputs)
+
+
+def _indices(segment: Segment, arenas: CudaArenas, in_triton: bool) -> Indices:
+    """Operand rows and borders of items as one array of the upload; `segment` where reductions may run in torch."""
+    placement, schedule = segment.placement, segment.schedule
+    variadic = np.array([t.variadic for t in segment.graph.types], np.bool_)
+    sums = np.flatnonzero(variadic[schedule.batch_type]).tolist() if len(variadic) else []
+    parts, borders, size = [placement.rows], {}, len(placement.rows)
+    for batch in sums:
+        at, num = int(placement.start[batch]), int(placement.items[batch])
+        count = int(schedule.batch_ptr[batch + 1] - schedule.batch_ptr[batch])
+        borders[batch] = size
+        parts.append(np.searchsorted(placement.segment[at : at + num], np.arange(count + 1)))
+        size += count + 1
+    part = arenas.upload.indices(np.concatenate(parts))
+    mixed = not in_triton or any(len({c.dtype for c in t.outputs}) > 1 for t in segment.graph.types if t.variadic)
+    longs = arenas.upload.data(torch.from_numpy(placement.segment)) if sums and mixed else None
+    return Indices(part, borders, longs)

@@ -1,0 +1,72 @@
+"""The torch path of the CUDA back end, without Triton: the same arenas and the same upload, batched torch calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from bound import RandomTreeModel, plan_for, random_trees
+from devices import DEVICE, NINE, on_device, paths, require_parity, zoo_net
+
+from edbc.errors import DeviceError
+from edbc.runtime.backend import backend_of
+from edbc.runtime.boundary import collect, load_externals, wanted
+from edbc.runtime.cuda.backend import CudaBackend
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NINE)
+def test_nine_workloads_equal_eager(name: str, dtype: torch.dtype) -> None:
+    """Every type in torch, memory poisoned before the run."""
+    net, instances = zoo_net(name, dtype, use_triton=False, count=4)
+    require_parity(net, instances)
+
+    assert set(paths(net, instances).values()) == {"torch"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_trees_equal_eager(seed: int) -> None:
+    """Sums of any arity, functions without a program, results that are externals."""
+    instances = random_trees(seed, 6)
+    model = RandomTreeModel(seed, 6, mixed=seed % 2 == 1)
+    net = on_device(plan_for(model, instances), model, use_triton=False)
+    require_parity(net, instances)
+    require_parity(net, [3])
+
+    assert net([]) == []
+
+
+def test_batches_run_in_two_calls() -> None:
+    """Up to any point, then the rest: the schedule goes up once, with the first."""
+    instances = random_trees(11, 5)
+    model = RandomTreeModel(11, 6)
+    net = on_device(plan_for(model, instances), model, use_triton=False)
+    expected = net(instances)
+    prepared = net.prepare(instances)
+    wants = wanted(prepared.capture, prepared.placement)
+    for cut in (0, 1, prepared.schedule.num_batches):
+        arenas = net.backend.arenas(prepared.segment, prepared.demand)
+        load_externals(prepared.capture, prepared.placement, arenas, net.view)
+        for want in wants:
+            arenas.expect(want.class_index, want.rows)
+        with torch.no_grad():
+            net.backend.execute(replace(prepared.segment, end=cut), arenas, net.kernel)
+            net.backend.execute(replace(prepared.segment, begin=cut), arenas, net.kernel)
+        results = collect(prepared.capture, prepared.placement, arenas, wants)
+
+        assert arenas.copies == 1  # type: ignore[attr-defined]
+        for ours, theirs in zip(results, expected, strict=True):
+            assert torch.equal(ours["root"], theirs["root"])
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a GPU is here")
+def test_the_cuda_back_end_needs_a_cuda_model() -> None:
+    """Asked for by name with a model on the CPU: both sides and the choices in one line."""
+    with pytest.raises(DeviceError, match="expected a back end for cpu, got one of reference, cpu, cuda"):
+        backend_of("cuda", torch.device("cpu"))
+
+
+def test_the_reason_without_triton_is_told() -> None:
+    """A back end whose Triton is off says so."""
+    assert CudaBackend(DEVICE, use_triton=False).why_not == "Triton is switched off"
