@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.schedule.policy import RULES, Policy, state_to_text
-from edbc.schedule.run import analysed, cheap_types, encoding_code, run
+from edbc.schedule.run import analysed, cheap_types, costs_of, encoding_code, run
+from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared
@@ -132,7 +133,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     captured, schedule = prepared.whole
     graph = captured.graph
     seconds = np.min([times for _, times in timed], axis=0) if schedule.num_batches else np.zeros(0)
-    states = states_of(graph, net.policy)
+    states = states_of(graph, schedule, net.policy)
     first = 0 if prepared.split is None else prepared.split.first
     steps = tuple(
         Step(kind, len(nodes), states[b], float(seconds[first + b]), *moved_bytes(prepared, first + b, len(nodes)))
@@ -193,15 +194,16 @@ def other_schedules(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
     return {name: tuple((kind, len(nodes)) for kind, nodes in schedule.batches()) for name, schedule in found.items()}
 
 
-def states_of(graph: Graph, policy: Policy) -> list[str]:
+def states_of(graph: Graph, schedule: Schedule, policy: Policy) -> list[str]:
     """Per batch of the policy's schedule the state that chose it, or RULE."""
     encoding = encoding_code(policy)
-    if encoding < 0:
-        return [RULE] * run(graph, policy).num_batches
+    if encoding < 0 or schedule.by_rule:
+        return [RULE] * schedule.num_batches
     from edbc.schedule.walk import walk
 
     table, actions = policy.compiled
-    rows = walk(analysed(graph, policy), encoding, table, actions, RULES.index(policy.rule), cheap_types(graph))[3]
+    rule, cost = RULES.index(policy.rule), costs_of(policy.cost, graph.num_types)
+    rows = walk(analysed(graph, policy), encoding, table, actions, rule, cheap_types(graph), cost)[3]
     names = [kind.name for kind in graph.types]
     texts = {
         row: state_to_text(policy.encoding or "", tuple(table.words[row, : table.num_words[row]].tolist()), names)

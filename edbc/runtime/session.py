@@ -35,7 +35,7 @@ from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import GenericKernel
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.schedule.order import order_nodes
-from edbc.schedule.policy import Policy
+from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
 from edbc.trace.build import Capture, capture
@@ -74,6 +74,9 @@ class Stats:
     steps: int = 0
     table_steps: int = 0
     unseen_states: int = 0
+    mini_batches: int = 0
+    by_rule: int = 0
+    """Mini-batches that the rule beside the policy's table scheduled, its schedule being the cheaper."""
     unseen_types: set[str] = field(default_factory=set)
     operand_rows: int = 0
     gathered_rows: int = 0
@@ -251,6 +254,8 @@ class Net:
         stats.steps += len(schedule.batch_type)
         stats.table_steps += schedule.table_steps
         stats.unseen_states += schedule.unseen_states
+        stats.mini_batches += 1
+        stats.by_rule += schedule.by_rule
         counts = graph.counts()
         stats.unseen_types |= {t.name for i, t in enumerate(graph.types) if i >= self.table.num_known and counts[i]}
         stats.operand_rows += len(prepared.placement.rows)
@@ -371,11 +376,18 @@ def policy_of(plan: Plan, kind: str | None = None) -> Policy:
     if kind is not None and kind != plan.policy.kind:
         if kind == "fsm":
             raise PlanError(f"the plan's policy is {plan.policy.kind!r} and has no table; compile with --policy fsm")
-        return Policy(kind)
-    if plan.policy.kind != "fsm":
-        return Policy(plan.policy.kind)
+        return Policy(kind, cost=plan_costs(plan))
+    policy = plan.policy
+    if policy.kind != "fsm":
+        return Policy(policy.kind, cost=plan_costs(plan))
     names = [t.name for t in plan.types]
-    return Policy.from_text(plan.policy.encoding or "", plan.policy.fallback, plan.policy.table, names)
+    encoding = policy.encoding or ""
+    return Policy.from_text(encoding, policy.fallback, policy.table, names, policy.beside, plan_costs(plan))
+
+
+def plan_costs(plan: Plan) -> tuple[float, ...]:
+    """The policy's costs in the order of the types; empty when every batch counts the same."""
+    return relative_costs([plan.costs[t.name].fixed_us for t in plan.types] if plan.costs else [])
 
 
 _NUMBER = re.compile(r"(?<![\w.])\d+")

@@ -116,7 +116,7 @@ def propose(
 def beam_sequence(dag: Dag, width: int) -> Ints:
     """The batching sequence that a beam of `width` walks finds."""
     n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
-    scratch, shared = new_scratch(num_types), new_frontier(dag)
+    scratch, shared = new_scratch(np.ones(num_types)), new_frontier(dag)
     walks, spare = new_walks(n, num_types, width), new_walks(n, num_types, width)
     most = width * num_types
     candidates = Candidates(

@@ -6,8 +6,11 @@ Definitions, on top of (1) to (4) of engine.py, a and b types:
     A productive type (3) holds its own term.
 (7) a *blocks* b when b is ready and reaches top[b], and a is the only other type that does: once a has run, b is
     productive, unless it is joined by a third.
-(8) critical score of a: 4 x terms held + 2 x types blocked + |Frontier_a(G)| / |Frontier(G^a)|, the last term being
-    Eq. 1's. The `chains` rule leaves the last term out, and with it the same-type graph.
+(8) critical score of a: 4 x (cost of the terms held - cost of a) + 2 x cost of the types blocked +
+    |Frontier_a(G)| / |Frontier(G^a)|, the last term being Eq. 1's. The *cost* of a type is that of one of its batches
+    beside its rows, relative to the others' (1 each where nothing was measured), and the cost of a term that of its
+    type. With equal costs the subtraction changes no order; with others a batch that costs next to nothing need not be
+    worth anything. The `chains` rule leaves the last term out, and with it the same-type graph.
 
 Rules take the ready type of largest score, the lowest index on a tie:
 
@@ -39,6 +42,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
@@ -52,6 +56,7 @@ PRODUCTIVE, HOLDS, BLOCKS = 1, 2, 4
 BITS = 8
 """A word of an encoding with bits is `type * BITS + bits`."""
 PHASES = 8
+Floats = NDArray[np.float64]
 
 
 class Scratch(NamedTuple):
@@ -60,19 +65,22 @@ class Scratch(NamedTuple):
     top: Ints  # (T,) terms of the lower bound
     reaching: Ints  # (T,) types that reach each
     bits: Ints  # (T,) of every ready type
-    score: Ints  # (T,) of every ready type, (8) without its last term
+    score: Floats  # (T,) of every ready type, (8) without its last term
     words: Ints  # (T + 1,)
+    cost: Floats  # (T,) of a batch of each type
 
 
 @native
-def new_scratch(num_types: int) -> Scratch:
-    """Room for graphs of that many types."""
+def new_scratch(cost: Floats) -> Scratch:
+    """Room for graphs of as many types as there are costs."""
+    num_types = len(cost)
     return Scratch(
         np.zeros(num_types, np.int32),
         np.zeros(num_types, np.int32),
         np.zeros(num_types, np.int32),
-        np.zeros(num_types, np.int32),
+        np.zeros(num_types, np.float64),
         np.zeros(num_types + 1, np.int32),
+        cost,
     )
 
 
@@ -95,15 +103,15 @@ def describe(frontier: Frontier, scratch: Scratch) -> None:
     for a in range(num_types):
         if head[a] == tail[a]:
             continue
-        bits, score = 0, 0
+        bits, score = 0, -4.0 * scratch.cost[a]
         for b in range(num_types):
             if top[b] == 0 or reach[a, b] < top[b]:
                 continue
             if reaching[b] == 1:
-                score += 4
+                score += 4.0 * scratch.cost[b]
                 bits |= PRODUCTIVE if a == b else HOLDS
             elif reaching[b] == 2 and a != b and head[b] < tail[b] and reach[b, b] == top[b]:
-                score += 2
+                score += 2.0 * scratch.cost[b]
                 bits |= BLOCKS
         scratch.bits[a] = bits
         scratch.score[a] = score
@@ -132,7 +140,7 @@ def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Int
         elif rule == RANDOM:
             score = float(mix((a * len(dag.node_type) + frontier.head[a]) * len(dag.node_type) + count))
         elif rule == CHAINS:
-            score = float(scratch.score[a])
+            score = scratch.score[a]
         elif rule == CRITICAL_PATH:
             score = critical_score(frontier, scratch, a)
         else:

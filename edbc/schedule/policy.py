@@ -4,6 +4,9 @@
     *words* of choice.py. An *action* is the type of the next batch; it must be ready in its state.
 (2) A *table* maps states to actions: the learned finite state machine. A state that it lacks is *unseen*, and so is
     every state with a type that the plan does not know; there the *fallback*, a fixed rule, chooses.
+(3) A table may run *beside* a fixed rule: both are simulated on the mini-batch, and the cheaper schedule runs.
+(4) The *cost* of a type is what one of its batches takes beside its rows, relative to the dearest type's; the cost of
+    rows is the same in every schedule. Where none is given every batch costs 1, and cheapest means shortest.
 
 Text of a state, with type names for `a`, `b`, `c` (an action is a bare type name):
 
@@ -45,6 +48,8 @@ ENCODINGS = ("base", "max", "sort", "phase", "critical", "rank")
 LETTERS = {"critical": "pgb", "rank": "p"}
 """Letters of the bits of a word, lowest bit first."""
 SEPARATOR = {"sort": "<", "rank": ">"}
+LEAST_COST = 0.01
+"""No batch counts as free, however little it takes."""
 BITS = 8
 """A word of an encoding with letters is `type * BITS + bits`."""
 PHASES = 8
@@ -60,6 +65,10 @@ class Policy:
     encoding: str | None = None
     fallback: str = "critical"
     table: Mapping[State, int] = field(default_factory=lambda: MappingProxyType({}))
+    beside: str | None = None
+    """The rule of (3), if any."""
+    cost: tuple[float, ...] = ()
+    """(4), in the order of the types."""
 
     def __post_init__(self) -> None:
         """Refuse names that are not in the fixed lists."""
@@ -67,6 +76,9 @@ class Policy:
             raise PlanError(f"policy: expected a kind of {', '.join(KINDS)}, got '{self.kind}'")
         if self.fallback not in RULES:
             raise PlanError(f"policy: expected a fallback of {', '.join(RULES)}, got '{self.fallback}'")
+        if self.beside is not None and (self.kind != "fsm" or self.beside not in KINDS[1:]):
+            expected = f"a rule of {', '.join(KINDS[1:])}" if self.kind == "fsm" else f"no rule beside '{self.kind}'"
+            raise PlanError(f"policy: expected {expected}, got '{self.beside}'")
         if self.kind == "fsm" and self.encoding not in ENCODINGS:
             raise PlanError(f"policy: expected an encoding of {', '.join(ENCODINGS)}, got '{self.encoding}'")
 
@@ -84,13 +96,21 @@ class Policy:
         }
 
     @classmethod
-    def from_text(cls, encoding: str, fallback: str, mapping: Mapping[str, str], type_names: Sequence[str]) -> Policy:
-        """The inverse of `states_to_text`, for kind `fsm`.
+    def from_text(
+        cls,
+        encoding: str,
+        fallback: str,
+        mapping: Mapping[str, str],
+        type_names: Sequence[str],
+        beside: str | None = None,
+        cost: tuple[float, ...] = (),
+    ) -> Policy:
+        """The inverse of `states_to_text`, for kind `fsm`; `beside` and `cost` are the policy's.
 
         Raises PlanError that names the state when it is malformed, repeated, names an unknown type, or takes an
         action that is not ready in it.
         """
-        cls("fsm", encoding, fallback)
+        cls("fsm", encoding, fallback, beside=beside)
         index_of_name = {quote(name): index for index, name in enumerate(type_names)}
         table: dict[State, int] = {}
         for text, name in mapping.items():
@@ -99,7 +119,12 @@ class Policy:
             if action not in ready_types(encoding, state):
                 raise PlanError(f"state '{text}': expected an action that is ready in it, got '{name}'")
             table[state] = action
-        return cls("fsm", encoding, fallback, table)
+        return cls("fsm", encoding, fallback, table, beside, cost)
+
+    @cached_property
+    def rival(self) -> Policy | None:
+        """The rule of (3) as a policy; made once."""
+        return None if self.beside is None else Policy(self.beside, cost=self.cost)
 
     @cached_property
     def compiled(self) -> tuple[Table, Ints]:
@@ -107,6 +132,12 @@ class Policy:
         from edbc.schedule.tables import compile_table
 
         return compile_table(self.table)
+
+
+def relative_costs(fixed: Sequence[float]) -> tuple[float, ...]:
+    """(4), rounded, from what a batch of each type takes in any unit; empty gives empty."""
+    dearest = max(fixed, default=0.0)
+    return tuple(max(LEAST_COST, round(cost / dearest, 4)) for cost in fixed)
 
 
 def quote(name: str) -> str:

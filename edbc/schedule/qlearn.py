@@ -3,7 +3,7 @@
 One *trial* batches the graph once. At step t, in state S_t with ready types R_t, the agent takes a_t: with probability
 `exploration` any ready type, else the best by Q. Its reward is Eq. 1's (Chen et al., ICML 2023, section 2.3)
 
-(1) r_t = -cost(a_t) + alpha |Frontier_a(G_t)| / |Frontier(G_t^a)|, cost 1 unless batches are weighed by what they cost.
+(1) r_t = -cost(a_t) + alpha |Frontier_a(G_t)| / |Frontier(G_t^a)|, cost 1 unless costs of batches are given,
 
 Updates are those of n-step Q-learning (Watkins and Dayan 1992; Sutton and Barto 2018, chapter 7):
 
@@ -34,12 +34,11 @@ from numpy.typing import NDArray
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
-from edbc.schedule.choice import BITS, RANK, Scratch, choose, critical_score, describe, encode, new_scratch
+from edbc.schedule.choice import BITS, RANK, Floats, Scratch, choose, critical_score, describe, encode, new_scratch
 from edbc.schedule.engine import Frontier, execute, new_frontier, restart
 from edbc.schedule.native import native
 from edbc.schedule.tables import Table, find, insert, new_table
 
-Floats = NDArray[np.float64]
 Generator = NDArray[np.int64]
 
 
@@ -127,11 +126,11 @@ def pick(values: Floats, exploration: float, generator: Generator) -> int:
 
 
 @native
-def weighted_bound(scratch: Scratch, cost: Floats) -> float:
+def weighted_bound(scratch: Scratch) -> float:
     """The lower bound of the described state, each type's batches weighed by their cost."""
     bound = 0.0
-    for a in range(len(cost)):
-        bound += cost[a] * scratch.top[a]
+    for a in range(len(scratch.cost)):
+        bound += scratch.cost[a] * scratch.top[a]
     return bound
 
 
@@ -147,7 +146,7 @@ def learn(
 ) -> int:
     """Up to `trials` trials; stops before one for which `memory` may lack room, and returns how many were run."""
     nodes = len(dag.node_type)
-    scratch = new_scratch(len(cost))
+    scratch = new_scratch(cost)
     rows, actions, total = np.empty(nodes, np.int32), np.empty(nodes, np.int32), np.zeros(nodes + 1, np.float64)
     for trial in range(trials):
         if memory.table.used[0] + nodes > len(memory.q):
@@ -156,7 +155,7 @@ def learn(
         done, t, bound = 0, 0, 0.0
         while done < nodes:
             describe(frontier, scratch)
-            before, bound = bound, settings.potential * weighted_bound(scratch, cost)
+            before, bound = bound, settings.potential * weighted_bound(scratch)
             if t > 0:
                 total[t] += before - bound
             size = encode(dag, frontier, scratch, settings.encoding, done)
@@ -186,13 +185,13 @@ def update(
 
 
 @native
-def adopt(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints) -> None:
+def adopt(dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints, cost: Floats) -> None:
     """Walk the graph and give every state that the table lacks a row, with the rule's action.
 
     A state of encoding `rank` names two types only; where the rule takes a third, the action is the better of the two,
     so that it is ready whenever the state is met. The table must have room for as many states as the graph has nodes.
     """
-    frontier, scratch = new_frontier(dag), new_scratch(len(dag.type_ptr) - 1)
+    frontier, scratch = new_frontier(dag), new_scratch(cost)
     restart(dag, frontier)
     done = 0
     while done < len(dag.node_type):

@@ -6,6 +6,8 @@ nothing is shared with the native code but the lists of names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from edbc.graph import Graph
@@ -17,8 +19,9 @@ from edbc.schedule.schedule import Schedule
 class ReferenceFrontier:
     """A graph and the nodes of it that have run."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, cost: Sequence[float] = ()) -> None:
         self.graph = graph
+        self.cost = [*cost, *[1.0] * (graph.num_types - len(cost))]
         self.executed: set[int] = set()
         self.types = graph.node_type.tolist()
         self.operands = [{u for u, _ in graph.operands_of(v) if u >= 0} for v in range(graph.num_nodes)]
@@ -91,7 +94,8 @@ class ReferenceFrontier:
         ratio = len(ready) / len(self.pending(a))
         if rule == "sufficient":
             return ratio
-        chains = 4 * len(self.held(a)) + 2 * len(self.blocked(a))
+        own = self.cost[a]
+        chains = 4 * (sum(self.cost[b] for b in self.held(a)) - own) + 2 * sum(self.cost[b] for b in self.blocked(a))
         return chains if rule == "chains" else chains + ratio
 
     def _executed_of(self, a: int) -> int:
@@ -136,8 +140,8 @@ def _mix(value: int) -> float:
 
 
 def run_reference(graph: Graph, policy: Policy) -> Schedule:
-    """`run` by definition; nodes inside a batch in ascending order."""
-    frontier = ReferenceFrontier(graph)
+    """`run` by definition, without a rule beside the table; nodes inside a batch in ascending order."""
+    frontier = ReferenceFrontier(graph, policy.cost)
     batches: list[tuple[int, list[int]]] = []
     unseen = 0
     if policy.kind == "depth":

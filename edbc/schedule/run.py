@@ -6,16 +6,20 @@ Imports nothing that trains or searches, and no compiled code before the first c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edbc.graph import Graph, Ints
-from edbc.schedule.policy import ENCODINGS, LETTERS, RULES, Policy
+from edbc.schedule.policy import ENCODINGS, RULES, Policy
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from edbc.schedule.analysis import Dag
+
+Floats = NDArray[np.float64]
 
 CHEAP_OPS = frozenset(
     {"sum", "add", "sub", "mul", "div", "neg", "tanh", "sigmoid", "relu", "exp", "log", "cat", "stack"}
@@ -25,37 +29,51 @@ CHEAP_OPS = frozenset(
 NO_TYPES = np.zeros(0, np.int32)
 
 
-def run(graph: Graph, policy: Policy, *, compare: bool = True, cost: Sequence[float] | None = None) -> Schedule:
+def run(graph: Graph, policy: Policy, *, compare: bool = True) -> Schedule:
     """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types.
 
-    A table over one of edbc's own encodings never loses to the rule that it departs from: where its schedule is above
-    the lower bound, the fallback rule is simulated too and the shorter of the two is taken, unless `compare` is false.
-    With `cost`, what a batch of each type costs (1 past its end), the cheaper: pass what the table was trained with.
+    A table that runs beside a rule never loses to it: where its schedule is above the lower bound, the rule is
+    simulated too and the cheaper of the two is taken, unless `compare` is false.
     """
-    from edbc.schedule.walk import depth_walk, walk
+    from edbc.schedule.walk import depth_walk
 
     if policy.kind == "depth":
         return Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))
-    dag, rule = analysed(graph, policy), RULES.index(policy.rule)
+    dag = analysed(graph, policy)
+    schedule, bound = _walked(graph, dag, policy)
+    if not compare or policy.rival is None or schedule.num_batches <= bound:
+        return schedule
+    knows = policy.beside == policy.fallback
+    by_rule = _walked(graph, dag, policy.rival)[0] if knows else run(graph, policy.rival)
+    is_cheaper = total_cost(by_rule.batch_type, policy.cost) < total_cost(schedule.batch_type, policy.cost)
+    return replace(by_rule, by_rule=True) if is_cheaper else schedule
+
+
+def _walked(graph: Graph, dag: Dag, policy: Policy) -> tuple[Schedule, int]:
+    """The policy's own schedule, and the lower bound or 0."""
+    from edbc.schedule.walk import walk
+
     cheap = cheap_types(graph) if policy.rule == "agenda" else NO_TYPES
-    encoding, (table, actions) = encoding_code(policy), policy.compiled
-    batch_type, batch_ptr, nodes, rows, bound = walk(dag, encoding, table, actions, rule, cheap)
-    if compare and policy.encoding in LETTERS and len(rows) > bound:
-        by_rule, rule_ptr, rule_nodes, _, _ = walk(dag, -1, table, actions, rule, cheap)
-        if total_cost(by_rule, cost) < total_cost(batch_type, cost):
-            return Schedule(graph, by_rule, rule_ptr, rule_nodes, by_rule=True)
+    encoding, rule = encoding_code(policy), RULES.index(policy.rule)
+    batch_type, batch_ptr, nodes, rows, bound = walk(
+        dag, encoding, *policy.compiled, rule, cheap, costs_of(policy.cost, graph.num_types)
+    )
     table_steps = int(np.count_nonzero(rows >= 0))
     unseen = len(rows) - table_steps if encoding >= 0 else 0
-    return Schedule(graph, batch_type, batch_ptr, nodes, table_steps, unseen)
+    return Schedule(graph, batch_type, batch_ptr, nodes, table_steps, unseen), int(bound)
 
 
-def total_cost(batch_type: Ints, cost: Sequence[float] | None) -> float:
-    """What a schedule's batches cost beside their rows; their number where costs are not given."""
-    if cost is None:
-        return float(len(batch_type))
-    weights = np.ones(max(len(cost), int(batch_type.max(initial=-1)) + 1))
-    weights[: len(cost)] = cost
-    return float(weights[batch_type].sum())
+def costs_of(cost: Sequence[float], num_types: int) -> Floats:
+    """What a batch of each of `num_types` types costs, `(num_types,)`; 1 for types past the end of `cost`."""
+    costs = np.ones(num_types)
+    known = cost[:num_types]
+    costs[: len(known)] = known
+    return costs
+
+
+def total_cost(batch_type: Ints, cost: Sequence[float]) -> float:
+    """What a schedule's batches cost beside their rows; their number where no costs are given."""
+    return float(costs_of(cost, max(len(cost), int(batch_type.max(initial=-1)) + 1))[batch_type].sum())
 
 
 def encoding_code(policy: Policy) -> int:

@@ -25,7 +25,7 @@ class Schedule:
     unseen_states: int = 0
     """Batches that its fallback chose, the table having no such state."""
     by_rule: bool = False
-    """True when the policy has a table and its fallback rule alone gave this schedule, which is shorter."""
+    """True when the policy's table runs beside a rule, and the rule's schedule, this one, is the cheaper."""
 
     @property
     def num_batches(self) -> int:

@@ -7,21 +7,24 @@
     visits the state, and keeps what is no worse. `refinements` bounds the number of tries.
 (3) The policy's table holds the states that it reaches on the training and validation graphs; a state that no
     trial has met enters with the fallback's action, so that it is no longer unseen.
+(4) A table over one of edbc's own encodings runs beside its fallback rule (policy.py, 3). Any other runs alone, unless
+    it costs more than a baseline on the training graphs: then that baseline runs beside it. So no policy costs more
+    than the best baseline there.
 
-`select` compares encodings and seeds, and the fixed rules beside them, by what they need on the validation graphs.
+`select` compares encodings and seeds, and the fixed rules beside them, by what they cost on the validation graphs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edbc.graph import Graph
 from edbc.schedule.policy import ENCODINGS, FALLBACK, RULES, Policy, State
-from edbc.schedule.run import analysed, arrays_of, cheap_types, encoding_code, lower_bound, run, total_cost
+from edbc.schedule.run import analysed, arrays_of, cheap_types, costs_of, encoding_code, lower_bound, run, total_cost
 
 if TYPE_CHECKING:
     from edbc.schedule.analysis import Dag
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from edbc.schedule.tables import Table
 
 UNSEEN_LIMIT = 0.01
-"""Share of steps on validation graphs, rounded to four digits; (3) then about halves it on data of the same kind."""
+"""Share of steps on unseen graphs that a table may leave to its fallback, as `unseen_share` estimates it."""
 CHECK = 50
 """Trials between two evaluations."""
 BASELINES = ("depth", "agenda", "sufficient", "chains", "critical")
@@ -63,7 +66,7 @@ class _Trainer:
     """Training graphs and what is known about them; one `train` call."""
 
     def __init__(
-        self, graphs: Sequence[Graph], encoding: str, fallback: str, cost: Sequence[float] | None, hyper: Hyper
+        self, graphs: Sequence[Graph], encoding: str, fallback: str, cost: Sequence[float], hyper: Hyper
     ) -> None:
         from edbc.schedule.analysis import analyse
         from edbc.schedule.engine import new_frontier
@@ -74,7 +77,7 @@ class _Trainer:
         self.frontiers = [new_frontier(dag) for dag in self.dags]
         self.encoding, self.hyper = ENCODINGS.index(encoding), hyper
         self.rule = RULES.index(fallback)
-        self.cost = np.ones(self.num_types) if cost is None else np.array(cost, np.float64)
+        self.cost = costs_of(cost, self.num_types)
         self.cheap = cheap_types(max(graphs, key=lambda graph: graph.num_types))
         self.bound = sum(float((dag.below.max(axis=0, initial=0) * self.cost).sum()) for dag in self.dags)
         self.memory: Memory = new_memory(self.num_types, 2 * max(g.num_nodes for g in graphs) + 1024)
@@ -109,7 +112,9 @@ class _Trainer:
         """Cost of the schedule, the rows that chose its batches (-1 where the fallback did), and their types."""
         from edbc.schedule.walk import walk
 
-        batch_type, _, _, rows, _ = walk(dag, self.encoding, self.memory.table, actions, self.rule, self.cheap)
+        batch_type, _, _, rows, _ = walk(
+            dag, self.encoding, self.memory.table, actions, self.rule, self.cheap, self.cost
+        )
         return float(self.cost[batch_type].sum()), rows, batch_type
 
     def total(self, actions: np.ndarray) -> float:
@@ -159,13 +164,12 @@ def train(
     validation: Sequence[Graph] = (),
     progress: Progress | None = None,
     fallback: str | None = None,
-    cost: Sequence[float] | None = None,
+    cost: Sequence[float] = (),
     hyper: Hyper | None = None,
 ) -> TrainingResult:
     """Learn a table over `encoding` from `graphs`, which share their leading types. Equal arguments, equal results.
 
-    `cost[a]` is what a batch of type a costs beside its rows; the cost of rows is the same in every schedule. Without
-    it every batch counts 1.
+    `cost` is the policy's (policy.py, 4).
     """
     hyper = hyper or Hyper()
     fallback = fallback or FALLBACK.get(encoding, "chains")
@@ -186,17 +190,17 @@ def train(
             break
     actions = trainer.greedy()
     actions[:best_rows] = best[:best_rows]
-    policy = Policy("fsm", encoding, fallback, trainer.table_of(trainer.refine(actions, generator)))
-    policy = cover(policy, graphs)
+    table = trainer.table_of(trainer.refine(actions, generator))
+    policy = cover(Policy("fsm", encoding, fallback, table, FALLBACK.get(encoding), tuple(cost)), graphs)
     unseen = unseen_share(policy, validation)
-    policy = prune(cover(policy, validation), [*graphs, *validation])
+    policy = no_worse_than_baselines(prune(cover(policy, validation), [*graphs, *validation]), graphs)
     record = {
         "encoding": encoding,
         "seed": seed,
         "trials": done,
         "unseen": round(unseen, 4),
         **{name: getattr(hyper, name) for name in hyper.__dataclass_fields__},
-        **measure(policy, graphs, cost),
+        **measure(policy, graphs),
     }
     return TrainingResult(policy, record)
 
@@ -216,9 +220,10 @@ def cover(policy: Policy, graphs: Sequence[Graph]) -> Policy:
         actions[insert(table, find(table, words, len(words))[1], words, len(words))] = action
     for graph in graphs:
         dag = analysed(graph, policy)
-        adopt(dag, encoding_code(policy), table, actions, RULES.index(policy.rule), cheap_types(graph))
+        cost = costs_of(policy.cost, graph.num_types)
+        adopt(dag, encoding_code(policy), table, actions, RULES.index(policy.rule), cheap_types(graph), cost)
     states = _states(table, actions, range(int(table.used[0])))
-    return Policy(policy.kind, policy.encoding, policy.fallback, states)
+    return replace(policy, table=states)
 
 
 def prune(policy: Policy, graphs: Sequence[Graph]) -> Policy:
@@ -232,28 +237,47 @@ def prune(policy: Policy, graphs: Sequence[Graph]) -> Policy:
     reached: set[int] = set()
     for graph in graphs:
         dag, rule = analysed(graph, policy), RULES.index(policy.rule)
-        reached |= set(walk(dag, encoding_code(policy), *policy.compiled, rule, cheap_types(graph))[3].tolist())
-    table = {states[row]: policy.table[states[row]] for row in sorted(reached) if row >= 0}
-    return Policy(policy.kind, policy.encoding, policy.fallback, table)
+        cost = costs_of(policy.cost, graph.num_types)
+        reached |= set(walk(dag, encoding_code(policy), *policy.compiled, rule, cheap_types(graph), cost)[3].tolist())
+    return replace(policy, table={states[row]: policy.table[states[row]] for row in sorted(reached) if row >= 0})
+
+
+def no_worse_than_baselines(policy: Policy, graphs: Sequence[Graph]) -> Policy:
+    """The policy, beside the best baseline where that costs less on `graphs`: (4)."""
+    costs = {kind: total(Policy(kind, cost=policy.cost), graphs) for kind in BASELINES}
+    best = min(BASELINES, key=costs.__getitem__)
+    return replace(policy, beside=best) if costs[best] < total(policy, graphs) else policy
 
 
 def unseen_share(policy: Policy, graphs: Sequence[Graph]) -> float:
-    """The share of steps that the table leaves to its fallback; 0 without graphs."""
-    schedules = [run(graph, policy, compare=False) for graph in graphs]
+    """The share of steps that the table leaves to its fallback on each of the graphs, once it holds the states that it
+    meets on the others (3): what to expect of data like theirs. 0 without graphs."""
+    schedules = [
+        run(graph, cover(policy, [*graphs[:i], *graphs[i + 1 :]]), compare=False) for i, graph in enumerate(graphs)
+    ]
     return sum(s.unseen_states for s in schedules) / max(1, sum(s.num_batches for s in schedules))
 
 
-def measure(policy: Policy, graphs: Sequence[Graph], cost: Sequence[float] | None = None) -> dict[str, Any]:
+def measure(policy: Policy, graphs: Sequence[Graph]) -> dict[str, Any]:
     """What the policy and every baseline need on `graphs` in sum, and the lower bound."""
-    schedules = [run(graph, policy, cost=cost) for graph in graphs]
     figures: dict[str, Any] = {
-        "batches": sum(schedule.num_batches for schedule in schedules),
+        "batches": batches(policy, graphs),
         "lower_bound": sum(lower_bound(graph) for graph in graphs),
-        "baselines": {kind: sum(run(graph, Policy(kind)).num_batches for graph in graphs) for kind in BASELINES},
+        "baselines": {kind: batches(Policy(kind, cost=policy.cost), graphs) for kind in BASELINES},
     }
-    if cost is not None:
-        figures["cost"] = round(sum(total_cost(schedule.batch_type, cost) for schedule in schedules), 6)
+    if policy.cost:
+        figures["cost"] = round(total(policy, graphs), 6)
     return figures
+
+
+def batches(policy: Policy, graphs: Sequence[Graph]) -> int:
+    """Batches that the policy needs on `graphs` in sum."""
+    return sum(run(graph, policy).num_batches for graph in graphs)
+
+
+def total(policy: Policy, graphs: Sequence[Graph]) -> float:
+    """What the policy's batches cost on `graphs` in sum, beside their rows."""
+    return sum(total_cost(run(graph, policy).batch_type, policy.cost) for graph in graphs)
 
 
 def select(
@@ -266,38 +290,48 @@ def select(
 ) -> TrainingResult:
     """Train every encoding with every seed; keep what costs least on `validation`, then on `graphs`, then comes first.
 
-    The fixed rules `critical` and `chains` compete too, as tables would that never depart from them. Out is a candidate
-    that costs more on `graphs` than the best baseline, or whose table, before (3), left more than UNSEEN_LIMIT of its
-    steps on `validation` to the fallback. The record lists all candidates under `compared`.
+    The fixed rules `critical` and `chains` compete too, as tables would that never depart from them. Out is what costs
+    more on `graphs` than the best baseline, and, where anything else is left, a table that only its rival keeps from
+    that (4) or whose `unseen_share` of `validation` is above UNSEEN_LIMIT. The record lists all candidates under
+    `compared`, with their batches on each validation graph.
     """
-    cost = settings.get("cost")
+    cost = tuple(settings.get("cost", ()))
     results = [
         train(graphs, encoding=encoding, seed=seed, validation=validation, progress=progress, **settings)
         for encoding in encodings
         for seed in seeds
     ]
-    for rule in ("critical", "chains"):
-        record = {"encoding": rule, "seed": 0, "unseen": 0.0, **measure(Policy(rule), graphs, cost)}
-        results.append(TrainingResult(Policy(rule), record))
-    limit = min(_total(Policy(kind), graphs, cost) for kind in BASELINES)
-    figures = [(_total(r.policy, validation, cost), _total(r.policy, graphs, cost)) for r in results]
-    allowed = [
-        i for i, r in enumerate(results) if figures[i][1] <= limit and r.record["unseen"] <= UNSEEN_LIMIT
-    ] or list(range(len(results)))
-    best = results[min(allowed, key=lambda i: figures[i])]
+    for kind in ("critical", "chains"):
+        rule = Policy(kind, cost=cost)
+        results.append(TrainingResult(rule, {"encoding": kind, "seed": 0, "unseen": 0.0, **measure(rule, graphs)}))
+    figures = [(total(r.policy, validation), total(r.policy, graphs)) for r in results]
+    limit = min(total(Policy(kind, cost=cost), graphs) for kind in BASELINES)
+    within = [i for i in range(len(results)) if figures[i][1] <= limit]
+    alone = [i for i in within if _stands_alone(results[i])]
+    best = results[min(alone or within, key=lambda i: figures[i])]
     compared = [
-        {
-            "kind": r.policy.kind,
-            "encoding": r.record["encoding"],
-            "seed": r.record["seed"],
-            "validation": round(held_out, 6),
-            "training": round(trained, 6),
-            "unseen": r.record["unseen"],
-        }
-        for r, (held_out, trained) in zip(results, figures, strict=True)
+        _comparison(result, held_out, trained, validation)
+        for result, (held_out, trained) in zip(results, figures, strict=True)
     ]
     return TrainingResult(best.policy, {**best.record, "compared": compared})
 
 
-def _total(policy: Policy, graphs: Sequence[Graph], cost: Sequence[float] | None) -> float:
-    return sum(total_cost(run(graph, policy, cost=cost).batch_type, cost) for graph in graphs)
+def _stands_alone(result: TrainingResult) -> bool:
+    policy = result.policy
+    born_beside = FALLBACK.get(policy.encoding) if policy.encoding else None
+    return policy.beside == born_beside and result.record["unseen"] <= UNSEEN_LIMIT
+
+
+def _comparison(result: TrainingResult, held_out: float, trained: float, validation: Sequence[Graph]) -> dict[str, Any]:
+    """A candidate as the plan records it; costs only where batches have them."""
+    policy = result.policy
+    costs = {"training_cost": round(trained, 6), "validation_cost": round(held_out, 6)} if policy.cost else {}
+    return {
+        "kind": policy.kind,
+        "encoding": result.record["encoding"],
+        "seed": result.record["seed"],
+        "training": result.record["batches"],
+        "unseen": result.record["unseen"],
+        "validation": [run(graph, policy).num_batches for graph in validation],
+        **costs,
+    }

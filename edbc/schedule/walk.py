@@ -6,7 +6,7 @@ import numpy as np
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag, depths
-from edbc.schedule.choice import CHAINS, CRITICAL, choose, describe, encode, new_scratch
+from edbc.schedule.choice import CHAINS, CRITICAL, Floats, choose, describe, encode, new_scratch
 from edbc.schedule.engine import execute, new_frontier, restart
 from edbc.schedule.native import native
 from edbc.schedule.tables import Table, find
@@ -14,17 +14,17 @@ from edbc.schedule.tables import Table, find
 
 @native
 def walk(
-    dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints
+    dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints, cost: Floats
 ) -> tuple[Ints, Ints, Ints, Ints, int]:
     """Batch types, batch bounds, nodes, per batch the table's row or -1, and the lower bound, of a policy's schedule.
 
-    The bound is 0 where the encoding does not need it.
+    The bound counts batches, whatever they cost, and is 0 where the encoding does not need it.
 
     `encoding` < 0: the rule chooses every batch. Else the table does, and the rule where it has no such state (or one
     whose action is not ready, which no table that policy.py has checked contains).
     """
-    n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
-    frontier, scratch = new_frontier(dag), new_scratch(num_types)
+    n = len(dag.node_type)
+    frontier, scratch = new_frontier(dag), new_scratch(cost)
     restart(dag, frontier)
     batch_type, batch_ptr, nodes = np.empty(n, np.int32), np.zeros(n + 1, np.int32), np.empty(n, np.int32)
     rows = np.full(n, -1, np.int32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from edbc.schedule.choice import describe, new_scratch
 from edbc.schedule.engine import execute, new_frontier, restart
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, RULES, Policy
 from edbc.schedule.reference import ReferenceFrontier, run_reference
-from edbc.schedule.run import lower_bound, run
+from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.train import cover
 
@@ -56,12 +58,34 @@ def test_tables_equal_the_reference(encoding: str, graph: Graph, seed: int) -> N
     assert (schedule.table_steps, schedule.unseen_states) == (expected.table_steps, expected.unseen_states)
 
 
+@pytest.mark.parametrize("kind", ["chains", "critical"])
+@QUICK
+@given(graph=graphs(), seed=st.integers(0, 1000))
+def test_rules_with_costs_equal_the_reference(kind: str, graph: Graph, seed: int) -> None:
+    """Whatever batches of each type cost, down to all but nothing, both rules give the reference's batches."""
+    cost = tuple(np.random.default_rng(seed).choice([0.01, 0.25, 0.5, 1.0], graph.num_types).tolist())
+    policy = Policy(kind, cost=cost)
+
+    assert batches_of(run(graph, policy)) == batches_of(run_reference(graph, policy))
+
+
+@QUICK
+@given(graph=graphs(), seed=st.integers(0, 1000))
+def test_equal_costs_change_nothing(graph: Graph, seed: int) -> None:
+    """With every batch costing the same the rule `critical` and a table over `rank` choose as without costs."""
+    table = cover(Policy("fsm", "rank", "critical"), [random_graph(seed, 20, graph.num_types)]).table
+    for policy in (Policy("critical"), Policy("fsm", "rank", "critical", table)):
+        same = replace(policy, cost=(1.0,) * graph.num_types)
+
+        assert batches_of(run(graph, same)) == batches_of(run(graph, policy))
+
+
 @QUICK
 @given(graph=graphs(), seed=st.integers(0, 1000))
 def test_bookkeeping_equals_its_definitions_on_random_walks(graph: Graph, seed: int) -> None:
     """After every batch of a random walk, frontiers, pending nodes, bound and scores are those of the definitions."""
     dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, True, True, True)
-    frontier, scratch, slow = new_frontier(dag), new_scratch(graph.num_types), ReferenceFrontier(graph)
+    frontier, scratch, slow = new_frontier(dag), new_scratch(np.ones(graph.num_types)), ReferenceFrontier(graph)
     restart(dag, frontier)
     rng = np.random.default_rng(seed)
     while len(slow.executed) < graph.num_nodes:
@@ -104,13 +128,30 @@ def test_sufficient_types_are_productive(graph: Graph) -> None:
 def test_a_table_never_loses_to_its_rule(encoding: str, graph: Graph, seed: int) -> None:
     """A table of arbitrary actions runs when it is as short as its fallback rule, else the rule does, and says so."""
     covered = cover(Policy("fsm", encoding, "random"), [graph])
-    policy = Policy("fsm", encoding, "critical", covered.table)
+    policy = Policy("fsm", encoding, "critical", covered.table, beside="critical")
     schedule, alone = run(graph, policy), run(graph, policy, compare=False)
     rule = run(graph, Policy("critical"))
 
     check_schedule(graph, schedule)
     assert schedule.num_batches == min(alone.num_batches, rule.num_batches)
     assert schedule.by_rule == (rule.num_batches < alone.num_batches)
+    assert batches_of(schedule) == batches_of(rule if schedule.by_rule else alone)
+
+
+@pytest.mark.parametrize("beside", ["depth", "agenda", "chains"])
+@QUICK
+@given(graph=graphs())
+def test_any_rule_can_run_beside_a_table(beside: str, graph: Graph) -> None:
+    """A rule that is not the table's fallback is simulated as it runs alone, and the cheaper schedule is taken."""
+    cost = tuple(0.1 + 0.3 * a for a in range(graph.num_types))
+    covered = cover(Policy("fsm", "base", "random"), [graph])
+    policy = replace(covered, beside=beside, cost=cost)
+    schedule, rule = run(graph, policy), run(graph, Policy(beside, cost=cost))
+    alone = run(graph, policy, compare=False)
+    costs = [total_cost(s.batch_type, cost) for s in (alone, rule)]
+
+    check_schedule(graph, schedule)
+    assert schedule.by_rule == (costs[1] < costs[0])
     assert batches_of(schedule) == batches_of(rule if schedule.by_rule else alone)
 
 
