@@ -92,7 +92,9 @@ class PlanDiff:
     states: tuple[Change, ...]
     """Of the policy's table: actions, other actions first, then added, then removed states."""
     policy: tuple[Change, ...]
-    """Kind, encoding and fallback."""
+    """Kind, encoding, fallback and the rule beside a table."""
+    costs: tuple[Change, ...]
+    """Of batches, by type."""
     training: tuple[Change, ...]
     """Of the training record, nested names with dots."""
     types: tuple[Change, ...]
@@ -121,7 +123,18 @@ class PlanDiff:
         return "\n".join(self._lines(most)) + "\n"
 
     def _lines(self, most: int) -> Iterator[str]:
-        for title in ("metrics", "states", "policy", "training", "types", "order", "cells", "config", "origin"):
+        for title in (
+            "metrics",
+            "states",
+            "policy",
+            "costs",
+            "training",
+            "types",
+            "order",
+            "cells",
+            "config",
+            "origin",
+        ):
             changes = getattr(self, title)
             if changes:
                 yield f"{title}: {_summary(changes)}"
@@ -139,6 +152,7 @@ def diff_plans(old: Plan, new: Plan) -> PlanDiff:
         metrics=tuple(sorted(metrics, key=lambda change: not change.is_worse)),
         states=tuple(sorted(states, key=lambda change: (change.old is None) + 2 * (change.new is None))),
         policy=_changes(_choices(old.policy), _choices(new.policy)),
+        costs=_changes(_costs(old), _costs(new)),
         training=_changes(_flat(old.policy.training), _flat(new.policy.training)),
         types=tuple(_type_changes(old, new)),
         order=_order_change(old, new),
@@ -156,7 +170,16 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ..
 
 
 def _choices(policy: PlanPolicy) -> dict[str, Any]:
-    return {"kind": policy.kind, "encoding": policy.encoding or "none", "fallback": policy.fallback}
+    return {
+        "kind": policy.kind,
+        "encoding": policy.encoding or "none",
+        "fallback": policy.fallback,
+        "beside": policy.beside or "none",
+    }
+
+
+def _costs(plan: Plan) -> dict[str, str]:
+    return {name: f"{cost.fixed_us} us a batch, {cost.row_us} us a row" for name, cost in plan.costs.items()}
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,7 +7,7 @@ writer. Orders are stored rather than offsets, so that one plan serves every hid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 FORMAT_VERSION = 1
@@ -71,6 +71,8 @@ class PlanPolicy:
     """State encoding of an `fsm`; None for every other kind."""
     fallback: str
     """What chooses in a state that the table lacks."""
+    beside: str | None = field(default=None, kw_only=True)
+    """The fixed rule that is simulated beside the table on every mini-batch, the cheaper schedule being run."""
     table: dict[str, str]
     """State text to action, which is a type's name. Empty unless `kind` is `fsm`."""
     training: dict[str, Any]
@@ -85,6 +87,16 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _frozen(value[key]) for key in sorted(value)}
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """What a batch of one type takes, measured by `edbc compile --profile` (`edbc.costs`)."""
+
+    fixed_us: int | float
+    """Microseconds however many rows it has."""
+    row_us: int | float
+    """Microseconds more per row."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,8 @@ class Plan:
     """What the environment must offer: `torch>=2.8`."""
     types: tuple[PlanType, ...]
     policy: PlanPolicy
+    costs: dict[str, BatchCost] = field(default_factory=dict)
+    """One entry per type, by name, when the policy was chosen by cost; else empty."""
     cells: dict[str, PlanCell]
     """One entry per type, by name."""
     guards: dict[str, Guard]

@@ -18,6 +18,7 @@ from typing import Any
 
 from edbc.plan.operations import LARGEST_INTEGER
 from edbc.plan.plan import (
+    BatchCost,
     FileRef,
     Guard,
     ModelRef,
@@ -164,10 +165,14 @@ POLICY = Record(
         "kind": POLICY_WORD,
         "encoding": Nullable(POLICY_WORD),
         "fallback": POLICY_WORD,
+        "beside": POLICY_WORD,
         "table": MapOf(STATE, TYPE_NAME, 100_000),
         "training": MapOf(CONFIG_NAME, AnyValue(), 1_000),
     },
+    optional=("beside",),
 )
+
+COST = Record(BatchCost, {"fixed_us": Number(low=0, high=1e9), "row_us": Number(low=0, high=1e9)})
 
 CELL = Record(
     PlanCell,
@@ -203,9 +208,11 @@ PLAN = Record(
         "requirements": ListOf(REQUIREMENT, 100),
         "types": ListOf(TYPE, 10_000, least=1),
         "policy": POLICY,
+        "costs": MapOf(TYPE_NAME, COST, 10_000, least=1),
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
+    optional=("costs",),
 )
 """The kind of a whole plan."""
 

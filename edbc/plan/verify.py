@@ -13,6 +13,7 @@
 (8) Layout: every variable exactly once, no shared value. Weights: no name twice.
 (9) Outputs, where lines name them: numbers 0 to k - 1, each once.
 (10) Split: what may be eager is an operand of the cell, what may be lazy one of its outputs, each once.
+(11) Costs, where there are any: one entry per type and no other, some batch not free.
 
 The checks read nothing but the plan; none imports torch. Errors name the place: `plan.yaml:41:7: ...`.
 """
@@ -40,12 +41,13 @@ def in_memory(*path: str | int) -> str:
 
 
 def verify_plan(plan: Plan, place: Place = in_memory) -> Plan:
-    """Check (1) to (10) and return the plan. O(size of the plan). Raises PlanError that names the place."""
+    """Check (1) to (11) and return the plan. O(size of the plan). Raises PlanError that names the place."""
     _verify_model_path(plan, place)
     _verify_training(plan, place)
     _verify_unique((kind.name for kind in plan.types), "type", place, "types")
     _verify_unique(plan.requirements, "requirement", place, "requirements")
     _verify_policy(plan, place)
+    _verify_costs(plan, place)
     _verify_cells(plan, place)
     return plan
 
@@ -112,12 +114,26 @@ def _verify_by_policy(plan: Plan, place: Place, table: dict[str, str]) -> None:
 
     policy = plan.policy
     try:
-        Policy(policy.kind, policy.encoding, policy.fallback)
+        Policy(policy.kind, policy.encoding, policy.fallback, beside=policy.beside)
         if table:
             Policy.from_text(policy.encoding or "", policy.fallback, table, [kind.name for kind in plan.types])
     except PlanError as error:
         reason = str(error).removeprefix("policy: ")
         raise PlanError(f"{place('policy')}: {reason[:500]}; {REMEDY}") from None
+
+
+def _verify_costs(plan: Plan, place: Place) -> None:
+    """Check (11)."""
+    if not plan.costs:
+        return
+    types = {kind.name for kind in plan.types}
+    for name in plan.costs:
+        if name not in types:
+            _fail(place("costs", name), "an entry for a type of the plan", shorten(name))
+    for name in sorted(types.difference(plan.costs)):
+        _fail(place("costs"), f"an entry for the type {shorten(name)}", "none")
+    if not any(cost.fixed_us > 0 for cost in plan.costs.values()):
+        _fail(place("costs"), "a fixed cost above 0 for some type", "none")
 
 
 def _verify_cells(plan: Plan, place: Place) -> None:

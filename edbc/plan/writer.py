@@ -1,7 +1,7 @@
 """Writes plans: the same bytes for equal plans, fit for people and for `git diff`.
 
-(1) Keys of records are in the dataclasses' order, free keys (config, states, training, guards) sorted, cells in the
-    order of their types, operations one per line, states one per line.
+(1) Keys of records are in the dataclasses' order, free keys (config, states, training, guards) sorted, cells and costs
+    in the order of their types, operations one per line, states one per line.
 (2) A list of scalars is on one line when it fits into WIDTH columns, else has one line per item; nothing is wrapped.
     YAML limits what stands before a colon to 1,024 characters, so a longer state takes two lines, `? state` and
     `: action`.
@@ -68,6 +68,7 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     yield from _list_lines("", "requirements", plan.requirements)
     yield from _type_lines(plan.types)
     yield from _policy_lines(plan.policy)
+    yield from _cost_lines(plan)
     yield from _cell_lines(plan)
     yield from _guard_lines(plan.guards)
 
@@ -105,14 +106,30 @@ def _policy_lines(policy: PlanPolicy) -> Iterator[str]:
     yield f"  kind: {scalar_text(policy.kind)}"
     yield f"  encoding: {scalar_text(policy.encoding)}"
     yield f"  fallback: {scalar_text(policy.fallback)}"
+    if policy.beside is not None:
+        yield f"  beside: {scalar_text(policy.beside)}"
     yield from _value_lines("  ", "table", policy.table)
     yield from _value_lines("  ", "training", policy.training)
 
 
+def _in_order(plan: Plan, names: Iterable[str]) -> list[str]:
+    """Names of types in the order of the types."""
+    index_of_type = {kind.name: index for index, kind in enumerate(plan.types)}
+    return sorted(names, key=lambda name: (index_of_type.get(name, len(index_of_type)), name))
+
+
+def _cost_lines(plan: Plan) -> Iterator[str]:
+    if plan.costs:
+        yield "costs:"
+    for name in _in_order(plan, plan.costs):
+        cost = plan.costs[name]
+        figures = f"fixed_us: {scalar_text(cost.fixed_us)}, row_us: {scalar_text(cost.row_us)}"
+        yield f"  {scalar_text(name)}: {{{figures}}}"
+
+
 def _cell_lines(plan: Plan) -> Iterator[str]:
     yield "cells:"
-    index_of_type = {kind.name: index for index, kind in enumerate(plan.types)}
-    for name in sorted(plan.cells, key=lambda name: (index_of_type.get(name, len(index_of_type)), name)):
+    for name in _in_order(plan, plan.cells):
         cell = plan.cells[name]
         yield f"  {scalar_text(name)}:"
         yield "    operations:"

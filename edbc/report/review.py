@@ -10,10 +10,11 @@ from edbc.report.figures import count
 
 MOST = 20
 """Lines of one section of a comment."""
-SECTIONS = ("states", "policy", "training", "types", "order", "cells", "config", "origin")
+SECTIONS = ("states", "policy", "costs", "training", "types", "order", "cells", "config", "origin")
 TITLES = {
     "states": "state machine",
     "policy": "policy",
+    "costs": "costs of batches",
     "training": "training record",
     "types": "types",
     "order": "order of types",
@@ -27,7 +28,7 @@ def verdict(diff: PlanDiff) -> str:
     """One line: what a reviewer must know.
 
     >>> from edbc.plan.diff import PlanDiff
-    >>> verdict(PlanDiff((), (), (), (), (), (), (), (), ()))
+    >>> verdict(PlanDiff(*[()] * 10))
     'no difference'
     """
     if diff.is_empty:

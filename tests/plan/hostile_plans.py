@@ -164,7 +164,12 @@ SMALL: dict[str, tuple[bytes, str]] = {
     "unknown action": (edited("    out: out\n", "    out: exit\n"), "a type of the plan for state 'out', got 'exit'"),
     "unknown policy": (edited("kind: fsm", "kind: fms"), "got 'fms'"),
     "fsm without encoding": (edited("encoding: sort", "encoding: null"), "expected an encoding of"),
-    "agenda with encoding": (edited("kind: fsm", "kind: agenda"), "null for a policy of kind 'agenda'"),
+    "agenda beside a rule": (edited("kind: fsm", "kind: agenda"), "no rule beside 'agenda', got 'critical'"),
+    "beside nothing known": (edited("beside: critical", "beside: luck"), "got 'luck'"),
+    "costs of some types": (edited("  out: {fixed_us: 3, row_us: 0}\n", ""), "an entry for the type 'out', got none"),
+    "costs of no type": (edited("  out: {fixed_us: 3, row_us: 0}", "  oot: {fixed_us: 3, row_us: 0}"), "got 'oot'"),
+    "negative cost": (edited("fixed_us: 3,", "fixed_us: -3,"), "a number from 0 to"),
+    "everything free": (edited("fixed_us: 3,", "fixed_us: 0,").replace(b"16.2", b"0.0"), "above 0 for some type"),
     "training too deep": (edited("seeds: [1, 2]", "seeds: [[[[1]]]]"), "a scalar this deep"),
     "control character in a state": (edited("    out: out\n", '    "o\\x01": out\n'), "a state"),
     # cells

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edbc.plan import FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 
 LEAF = PlanCell(
     operations=(
@@ -56,7 +56,9 @@ def small_plan() -> Plan:
                 "seeds": [1, 2],
                 "baselines": {"agenda": 28, "depth": 36},
             },
+            beside="critical",
         ),
+        costs={"leaf": BatchCost(16.2, 0.31), "out": BatchCost(3, 0)},
         cells={"leaf": LEAF, "out": OUT},
         guards={"batches": Guard(19), "lower_bound_ratio": Guard(1.05, 0.01, "lower"), "unseen_states": Guard(0)},
     )

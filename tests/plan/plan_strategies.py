@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from edbc.plan import FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.plan.operations import LARGEST_INTEGER
 
 WORDS = st.sampled_from(["y", "n", "no", "Yes", "true", "null", "on", "leaf", "out", "x", "_", "e1", "nan", "inf"])
@@ -82,7 +82,16 @@ def policies(draw: Any, types: list[str]) -> PlanPolicy:
         return PlanPolicy(draw(st.sampled_from(("agenda", "critical"))), None, fallback, {}, draw(RECORDS))
     subsets = draw(st.lists(st.lists(st.sampled_from(types), min_size=1, unique=True), min_size=1, max_size=5))
     table = {" ".join(sorted(ready, key=types.index)): ready[0] for ready in subsets}
-    return PlanPolicy("fsm", "base", fallback, table, draw(RECORDS))
+    beside = draw(st.sampled_from((None, "chains", "depth")))
+    return PlanPolicy("fsm", "base", fallback, table, draw(RECORDS), beside=beside)
+
+
+@st.composite
+def costs(draw: Any, types: list[str]) -> dict[str, BatchCost]:
+    """None, or a cost per type, one above 0."""
+    figures = st.floats(0, 1e6, allow_subnormal=False) | st.integers(0, 1000)
+    measured = {name: BatchCost(draw(figures), draw(figures)) for name in types}
+    return measured if draw(st.booleans()) and any(cost.fixed_us > 0 for cost in measured.values()) else {}
 
 
 @st.composite
@@ -96,6 +105,7 @@ def plans(draw: Any) -> Plan:
         requirements=tuple(draw(st.lists(st.sampled_from(("torch>=2.8", "numpy==1.26.*")), unique=True))),
         types=tuple(PlanType(name, draw(TEXTS), draw(PRINTABLE)) for name in names),
         policy=draw(policies(names)),
+        costs=draw(costs(names)),
         cells={name: draw(cells()) for name in draw(st.permutations(names))},
         guards=draw(st.dictionaries(NAMES, GUARDS, min_size=1, max_size=3)),
     )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from plan_examples import LEAF, small_plan
 from plan_strategies import plans
 
-from edbc.plan import Guard, Plan, PlanPolicy, PlanType, plan_text
+from edbc.plan import BatchCost, Guard, Plan, PlanPolicy, PlanType, plan_text
 from edbc.plan.diff import Change, MetricChange, diff_plans
 
 
@@ -29,14 +29,21 @@ def single_changes() -> dict[str, Plan]:
     changed: dict[str, Plan] = {}
     values: dict[str, Any] = {
         "edbc": "9.9", "requirements": (), "types": (*plan.types, PlanType("new", "s", "x")),
-        "guards": {"batches": Guard(1)}, "cells": {"leaf": LEAF, "out": LEAF}, "format_version": 2,
+        "costs": {}, "guards": {"batches": Guard(1)}, "cells": {"leaf": LEAF, "out": LEAF}, "format_version": 2,
     }  # fmt: skip
     for name, value in values.items():
         changed[name] = replace(plan, **{name: value})
     for part, other in {
         "model": {"path": "x.py", "sha256": "0" * 64, "config": {"hidden_size": True}, "seed": 1},
         "trained_on": {"source": "sample", "files": (), "instances": 1, "seed": 1, "nodes": 1},
-        "policy": {"kind": "agenda", "encoding": None, "fallback": "agenda", "table": {}, "training": {}},
+        "policy": {
+            "kind": "agenda",
+            "encoding": None,
+            "fallback": "agenda",
+            "beside": None,
+            "table": {},
+            "training": {},
+        },
     }.items():
         assert set(other) == {field.name for field in fields(getattr(plan, part))}
         for name, value in other.items():
@@ -110,6 +117,7 @@ def test_text_for_a_review() -> None:
         old,
         model=replace(old.model, config={**old.model.config, "hidden_size": 128}),
         policy=PlanPolicy("fsm", "sort", "critical", {"out<leaf": "out", "out": "out"}, old.policy.training),
+        costs={**old.costs, "out": BatchCost(3, 0.5)},
         cells={**old.cells, "leaf": cell},
         guards={"batches": Guard(21), "lower_bound_ratio": Guard(1.05, 0.01), "copies": Guard(3)},
     )
@@ -121,6 +129,10 @@ def test_text_for_a_review() -> None:
         "states: 1 changed, 1 removed",
         "  ~ out<leaf: leaf -> out",
         "  - leaf: leaf",
+        "policy: 1 changed",
+        "  ~ beside: critical -> none",
+        "costs: 1 changed",
+        "  ~ out: 3 us a batch, 0 us a row -> 3 us a batch, 0.5 us a row",
         "cells: 1 changed",
         "  ~ leaf: copies 1 -> 0, layout",
         "config: 1 changed",

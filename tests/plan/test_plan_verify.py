@@ -11,7 +11,7 @@ from plan_examples import LEAF, small_plan
 from plan_strategies import cells, plans
 
 from edbc.errors import PlanError
-from edbc.plan import Plan, PlanCell, PlanPolicy, verify_cell, verify_plan
+from edbc.plan import BatchCost, Plan, PlanCell, PlanPolicy, verify_cell, verify_plan
 from edbc.plan.operations import OPERATIONS, parse_line
 from edbc.plan.verify import MAX_OPERATION_TEXT
 
@@ -87,13 +87,31 @@ def test_place_is_named_in_memory() -> None:
         (PlanPolicy("fsm", "sort", "critical", {"leaf": "out"}, {}), "ready"),
         (PlanPolicy("fsm", "sort", "critical", {"leaf<leaf": "leaf"}, {}), "each ready type once"),
         (PlanPolicy("fsm", "sort", "critical", {"leaf<oot": "leaf"}, {}), "unknown type 'oot'"),
+        (PlanPolicy("fsm", "sort", "critical", {"leaf": "leaf"}, {}, beside="luck"), "got 'luck'"),
+        (PlanPolicy("agenda", None, "critical", {}, {}, beside="critical"), "no rule beside 'agenda'"),
     ],
-    ids=["empty", "no encoding", "encoding", "table", "fallback", "unknown encoding", "not ready", "twice", "unknown"],
-)
+    ids=["empty", "no encoding", "encoding", "table", "fallback", "unknown encoding", "not ready", "twice", "unknown",
+         "rival", "two rules"],
+)  # fmt: skip
 def test_policies_that_mean_nothing_are_refused(policy: PlanPolicy, words: str) -> None:
     """Kind, encoding, fallback and table must fit each other, and every state must mean something."""
     with pytest.raises(PlanError, match=words):
         verify_plan(replace(small_plan(), policy=policy))
+
+
+@pytest.mark.parametrize(
+    ("costs", "words"),
+    [
+        ({"leaf": BatchCost(1, 0)}, "costs: expected an entry for the type 'out', got none"),
+        ({"leaf": BatchCost(1, 0), "out": BatchCost(1, 0), "in": BatchCost(1, 0)}, "for a type of the plan, got 'in'"),
+        ({"leaf": BatchCost(0, 1), "out": BatchCost(0, 1)}, "a fixed cost above 0 for some type"),
+    ],
+    ids=["missing", "unknown", "free"],
+)
+def test_cost_tables_are_whole(costs: dict[str, BatchCost], words: str) -> None:
+    """A cost table has every type of the plan and no other, and says that something costs anything."""
+    with pytest.raises(PlanError, match=words):
+        verify_plan(replace(small_plan(), costs=costs))
 
 
 @pytest.mark.parametrize("path", ["tree.py", "../../a/b_c/tree.py", "models/été.py", "a b/tree.py", "...py", "~/x.py"])

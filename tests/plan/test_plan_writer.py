@@ -22,8 +22,9 @@ def plain(value: Any) -> Any:
     """Dataclasses as dicts and tuples as lists, without cells' empty lists of parts: what any YAML reader should see in
     a plan."""
     if hasattr(value, "__dataclass_fields__"):
+        optional = ("eager", "lazy", "beside", "costs")
         fields = {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-        return {name: item for name, item in fields.items() if item or name not in ("eager", "lazy")}
+        return {name: item for name, item in fields.items() if item or name not in optional}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
@@ -91,7 +92,7 @@ def test_states_longer_than_a_yaml_key_are_read_back(count: int) -> None:
     names = [f"{'t' * 95}.{i:03}" for i in range(count)]
     policy = replace(plan.policy, table={"<".join(names): names[0], names[1]: names[1]})
     types = tuple(PlanType(name, "s", "x") for name in names)
-    plan = replace(plan, types=types, cells=dict.fromkeys(names, plan.cells["out"]), policy=policy)
+    plan = replace(plan, types=types, cells=dict.fromkeys(names, plan.cells["out"]), policy=policy, costs={})
     assert parse_plan(plan_text(plan), "x.yaml") == plan
 
 
