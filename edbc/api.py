@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edbc.errors import EdbcError
-from edbc.plan.plan import Guard, Plan
+from edbc.errors import EdbcError, PlanError
+from edbc.plan.plan import BatchCost, Guard, Plan
 from edbc.plan.reader import read_plan
 
 if TYPE_CHECKING:
@@ -121,6 +121,24 @@ def existing_guards(target: Path) -> dict[str, Guard]:
         return {}
 
 
+def costs_for(target: Path, source: str | Path | None) -> dict[str, BatchCost]:
+    """The cost table to compile with: of the plan `source`, none for `none`, else of the plan that stands at `target`.
+
+    Raises PlanError when `source` is no plan or has no cost table.
+    """
+    if source == "none":
+        return {}
+    if source is not None:
+        costs = read_plan(Path(source)).costs
+        if not costs:
+            raise PlanError(f"{source}: expected a plan with a cost table, got one without; measure one with --profile")
+        return dict(costs)
+    try:
+        return dict(read_plan(target).costs) if target.exists() else {}
+    except EdbcError:
+        return {}
+
+
 def load(path: str | Path) -> LoadedPlan:
     """Read and verify a plan; nothing of the model runs. Raises PlanError with file and line."""
     return LoadedPlan(read_plan(Path(path)), Path(path))
@@ -138,12 +156,16 @@ def compile(
     trials: int = 1000,
     split: bool = True,
     report: str | Path | None = None,
+    mini_batches: int = 1,
+    costs: str | Path | None = None,
+    profile: bool = False,
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
 ) -> LoadedPlan:
     """Compile a model file and write the plan, whole or not at all; executes the model file.
 
     The same as `edbc compile MODEL -o OUTPUT` with options of these names (`config` is `--set`): guards of a plan that
-    stands at `output` are kept. Raises what `edbc.compiler.compile_model` raises.
+    stands at `output` are kept, and its cost table too unless `costs` or `profile` say otherwise. Raises what
+    `edbc.compiler.compile_model` raises, and PlanError when `costs` names no plan with a cost table.
     """
     from edbc.compiler import compile_model
     from edbc.plan.writer import write_plan
@@ -160,6 +182,9 @@ def compile(
         policy=policy,
         trials=trials,
         split=split,
+        mini_batches=mini_batches,
+        costs={} if profile else costs_for(target, costs),
+        profile=profile,
         guards=existing_guards(target),
         progress=progress,
     )

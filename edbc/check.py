@@ -1,9 +1,10 @@
 """Checking committed plans: compile again what is recorded, compare, and hold the result against the guards.
 
 Per plan: load and verify, compare the model file's hash, capture again from `sample()` at the recorded seed, plan
-layouts again, train the recorded encoding again with the recorded seed (no search over encodings, no beam), recompute
-the guarded metrics, and compare batched with eager outputs. A plan trained on a data file that is not here keeps its
-policy, which is evaluated instead of trained again; the outcome says so.
+layouts again, train the recorded encoding again with the recorded seed, costs of batches and number of mini-batches
+(nothing is measured, no search over encodings, no beam), recompute the guarded metrics, and compare batched with eager
+outputs. A plan trained on a data file that is not here keeps its policy, which is evaluated instead of trained again;
+the outcome says so.
 
 `against` holds the same metrics against the plan at another git commit too, by the limits that stood *there*: a limit
 that was loosened, turned or dropped since is itself a regression, so that no change can excuse itself.
@@ -165,9 +166,19 @@ def require_same_model(plan: Plan, model: Path) -> None:
         )
 
 
+def _mini_batches(plan: Plan) -> int:
+    """How many mini-batches the plan was trained on; one where it was on data, which is not here."""
+    from edbc import compiler
+
+    if plan.trained_on.source == "file":
+        return 1
+    return min(max(1, plan.trained_on.instances // compiler.BATCH), compiler.MOST_MINI_BATCHES)
+
+
 def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, int | float]]:
     """What compiling again with the recorded encoding and seed gives, and its metrics. Checks parity."""
     from edbc import compiler
+    from edbc.runtime.session import plan_costs
 
     settings: dict[str, Any] = dict(plan.model.config)
     inputs: list[str] = []
@@ -176,13 +187,15 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
             f"trained on {', '.join(f.name for f in plan.trained_on.files)}, which a check does not read: the policy "
             "is evaluated on made-up instances, not trained again"
         )
-    captured = compiler.capture_for_compiling(model, inputs, settings, plan.model.seed, lambda *_: None)
+    captured = compiler.capture_for_compiling(
+        model, inputs, settings, plan.model.seed, lambda *_: None, _mini_batches(plan)
+    )
     # A plan without any parts may be one of --no-split; it is taken at its word.
     captured = replace(captured, split=any(cell.eager or cell.lazy for cell in plan.cells.values()))
     if plan.trained_on.source == "file" or plan.policy.kind != "fsm":
         policy = plan.policy
     else:
-        policy = compiler.retrain(captured, plan.policy)
+        policy = compiler.retrain(captured, plan.policy, plan_costs(plan))
     cells = {t.name: compiler.plan_cell(captured, i) for i, t in enumerate(captured.types)}
     from edbc.plan.plan import PlanType
 

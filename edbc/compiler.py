@@ -1,16 +1,17 @@
 """The compiler: model file and instances in, plan out.
 
-    capture -> graphs -> policy (Q-learning) -> per type: batches, layout (PQ tree) -> plan -> parity with eager
+    capture -> graphs -> per type: batches, layout (PQ tree) -> costs -> policy (Q-learning) -> plan -> parity
 
-Everything is a function of edbc's version, the model file, config, seed and instances; nothing depends on time, hash
-seeds or the number of threads, so compiling twice gives the same bytes.
+Everything is a function of edbc's version, the model file, config, seed, instances and the table of what batches cost;
+nothing depends on time, hash seeds or the number of threads, so compiling twice gives the same bytes. The one thing
+that a clock decides is a cost table that is measured anew (`profile`), and it stands in the plan.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,21 +29,27 @@ from edbc.errors import GraphError, InputError, ModelError
 from edbc.graph import Graph, NodeType
 from edbc.modelfile import Config, ModelFile, file_sha256, import_model_file
 from edbc.parity import Eager, Parity
-from edbc.plan.plan import FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.runtime.placement import place
-from edbc.runtime.session import Net, cell_of
+from edbc.runtime.session import Net, cell_of, plan_costs, policy_of
 from edbc.runtime.split import find_usage
 from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy
-from edbc.schedule.run import lower_bound, run
+from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.trace.build import Capture, capture
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 
 BATCH = 32
-"""Instances of the training mini-batch, as in the paper."""
-VALIDATION = ((1, 1), (2, 8), (3, 64))
-"""Seed offset and size of the fresh mini-batches on which tables are compared (made-up instances)."""
+"""Instances of a training mini-batch, as in the paper."""
+TRAINING_SEEDS = 100
+"""From one made-up training mini-batch to the next: more than the offsets of VALIDATION."""
+VALIDATION = ((1, 1), (2, 8), (3, 64), (4, 256))
+"""Seed offset and size of the fresh mini-batches on which policies are compared (made-up instances)."""
+MOST_MINI_BATCHES = 64
+"""Training mini-batches at most."""
+MOST_SEARCHED = 20_000
+"""Nodes of the largest training mini-batch that a beam searches: about a second."""
 REQUIREMENTS = ("torch>=2.8",)
 
 Progress = Callable[[str, int, int, dict[str, Any]], None]
@@ -92,31 +99,39 @@ def compile_model(
     policy: str = "fsm",
     trials: int = 1000,
     split: bool = True,
+    mini_batches: int = 1,
+    costs: Mapping[str, BatchCost] | None = None,
+    profile: bool = False,
     guards: dict[str, Guard] | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
     """Compile a model file; executes it.
 
-    Without `encoding` every state encoding is trained, with two seeds, and what generalises best is kept.
-    Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand: the model's path
-    in it is relative to that. `guards` are limits that
-    survive recompiling. Raises ModelError, InputError, UnsupportedError, and CheckFailed when batched outputs differ
-    from eager.
+    Without `encoding` every state encoding is trained, with two seeds, on `mini_batches` mini-batches, and what
+    generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
+    means cheapest. Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand:
+    the model's path in it is relative to that. `guards` are limits that survive recompiling. Raises ModelError,
+    InputError, UnsupportedError, and CheckFailed when batched outputs differ from eager.
     """
     report = progress or (lambda *_: None)
-    captured = replace(capture_for_compiling(path, inputs, settings or {}, seed, report), split=split)
-    learned = learn(captured, seed, encoding, policy, trials, report)
-    cells = {t.name: plan_cell(captured, i) for i, t in enumerate(captured.types)}
+    captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches)
+    captured = replace(captured, split=split)
     plan = Plan(
         edbc=__version__,
         model=ModelRef(_relative(Path(path), Path(plan_folder)), captured.file.sha256, captured.config, seed),
         trained_on=captured.trained_on,
         requirements=REQUIREMENTS,
         types=tuple(PlanType(t.name, t.signature, t.source) for t in captured.types),
-        policy=learned,
-        cells=cells,
+        policy=PlanPolicy("critical", None, "critical", {}, {}),
+        costs=_costs(captured, costs or {}),
+        cells={t.name: plan_cell(captured, i) for i, t in enumerate(captured.types)},
         guards={},
     )
+    if profile:
+        plan = replace(plan, costs=_profiled(plan, captured, report))
+    learned = learn(captured, seed, encoding, policy, trials, report, plan_costs(plan))
+    learned = replace(learned, training={**learned.training, **yardsticks(captured.training)})
+    plan = replace(plan, policy=learned)
     plan = replace(plan, guards=guards_of(measure(plan, captured), guards or {}))
     report("parity", 0, 1, {})
     parity = check_parity(plan, captured)
@@ -125,40 +140,80 @@ def compile_model(
     return Compiled(plan, parity, captured)
 
 
+def _costs(captured: Captured, costs: Mapping[str, BatchCost]) -> dict[str, BatchCost]:
+    from edbc.costs import require_costs
+
+    return require_costs(costs, [t.name for t in captured.types], f"costs for {captured.file.path.name}")
+
+
+def _profiled(plan: Plan, captured: Captured, report: Progress) -> dict[str, BatchCost]:
+    from edbc.costs import measure_costs
+
+    report("profile", 0, 1, {})
+    costs = measure_costs(Net(plan, captured.model), captured.instances)
+    report("profile", 1, 1, {})
+    return costs
+
+
 def capture_for_compiling(
-    path: str | Path, inputs: Sequence[str | Path], settings: dict[str, Any], seed: int, report: Progress
+    path: str | Path,
+    inputs: Sequence[str | Path],
+    settings: dict[str, Any],
+    seed: int,
+    report: Progress,
+    mini_batches: int = 1,
 ) -> Captured:
     """Import and build the model, and capture the training and validation mini-batches."""
     file = import_model_file(path)
     config = file.config(settings)
     model = file.build(config, seed)
-    if inputs:
-        everything = list(file.load(list(inputs), config, limit=4 * BATCH))
-        if not everything:
-            raise InputError(f"{inputs[0]}: expected instances to compile on, got none; give a file with at least one")
-        instances, fresh = everything[:BATCH], [everything[BATCH:]]
-        refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
-    else:
-        instances, refs = file.sample(BATCH, seed, config), ()
-        fresh = [file.sample(size, seed + offset, config) for offset, size in VALIDATION]
+    choose = _loaded if inputs else _made_up
+    training, fresh = choose(file, inputs, config, seed, mini_batches)
+    refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     view, table = ModelView(model), TypeTable()
     shadow, recorder = recording_shadow(view, table)
-    fresh = [batch for batch in fresh if batch]
     captures = []
-    for number, batch in enumerate([instances, *fresh]):
-        report("capture", number, 1 + len(fresh), {})
+    for number, batch in enumerate([*training, *fresh]):
+        report("capture", number, len(training) + len(fresh), {})
         captures.append(capture(shadow, recorder, batch))
-    report("capture", 1 + len(fresh), 1 + len(fresh), {})
+    report("capture", len(captures), len(captures), {})
     if not captures[0].graph.num_nodes:
         raise ModelError(f"{Path(path).name}: expected cells or torch operations in forward, got none to compile")
     types, table_index = _types_with_nodes(table, [c.graph for c in captures])
     graphs = [_with_types(c.graph, types, table_index).lint() for c in captures]
     _require_dag(graphs[0])
-    trained_on = TrainedOn("file" if inputs else "sample", refs, len(instances), seed, graphs[0].num_nodes)
+    learned_on, held_out = graphs[: len(training)], graphs[len(training) :]
+    trained_on = TrainedOn(
+        "file" if inputs else "sample", refs, sum(map(len, training)), seed, sum(g.num_nodes for g in learned_on)
+    )
     first = replace(captures[0], graph=graphs[0])
     return Captured(
-        file, config, model, view, table, instances, graphs[:1], graphs[1:], first, types, table_index, trained_on
+        file, config, model, view, table, training[0], learned_on, held_out, first, types, table_index, trained_on
     )
+
+
+MiniBatches = list[list[Any]]
+
+
+def _made_up(
+    file: ModelFile, _inputs: Sequence[str | Path], config: Config, seed: int, mini_batches: int
+) -> tuple[MiniBatches, MiniBatches]:
+    """Training and validation mini-batches from the model's `sample`."""
+    training = [file.sample(BATCH, seed + TRAINING_SEEDS * i, config) for i in range(mini_batches)]
+    fresh = [file.sample(size, seed + offset, config) for offset, size in VALIDATION]
+    return training, [batch for batch in fresh if batch]
+
+
+def _loaded(
+    file: ModelFile, inputs: Sequence[str | Path], config: Config, _seed: int, mini_batches: int
+) -> tuple[MiniBatches, MiniBatches]:
+    """Training mini-batches from the start of the data, then those of VALIDATION's sizes, as far as the data goes."""
+    sizes = [BATCH] * mini_batches + [size for _, size in VALIDATION]
+    stream: Iterator[Any] = iter(file.load(list(inputs), config, limit=sum(sizes)))
+    batches = [list(itertools.islice(stream, size)) for size in sizes]
+    if not batches[0]:
+        raise InputError(f"{inputs[0]}: expected instances to compile on, got none; give a file with at least one")
+    return [b for b in batches[:mini_batches] if b], [b for b in batches[mini_batches:] if b]
 
 
 def _require_dag(graph: Graph) -> None:
@@ -196,39 +251,58 @@ def _with_types(graph: Graph, types: tuple[NodeType, ...], table_index: tuple[in
     return replace(graph, types=types, node_type=node_type)
 
 
-def learn(captured: Captured, seed: int, encoding: str | None, kind: str, trials: int, report: Progress) -> PlanPolicy:
+def learn(
+    captured: Captured,
+    seed: int,
+    encoding: str | None,
+    kind: str,
+    trials: int,
+    report: Progress,
+    cost: tuple[float, ...] = (),
+) -> PlanPolicy:
     """The policy: of all encodings what generalises best, or a table over one encoding, or a fixed rule."""
-    from edbc.schedule.train import CHECK, ENCODINGS, select, train
     from edbc.schedule.train import measure as measure_policy
 
-    if kind != "fsm":
-        record = {"seed": seed, **measure_policy(Policy(kind), captured.training)}
-        return PlanPolicy(kind, None, Policy(kind).fallback, {}, record)
+    if kind == "fsm":
+        policy, record = _learn_table(captured, seed, encoding, trials, report, cost)
+    else:
+        policy = Policy(kind, cost=cost)
+        record = {"seed": seed, **measure_policy(policy, captured.training)}
+    table = policy.states_to_text([t.name for t in captured.types])
+    return PlanPolicy(policy.kind, policy.encoding, policy.fallback, table, record, beside=policy.beside)
+
+
+def _learn_table(
+    captured: Captured, seed: int, encoding: str | None, trials: int, report: Progress, cost: tuple[float, ...]
+) -> tuple[Policy, dict[str, Any]]:
+    from edbc.schedule.train import CHECK, ENCODINGS, select, train
+
     candidates = (1 if encoding is not None else 2 * len(ENCODINGS)) * trials
     seen = itertools.count(1)
 
     def on_check(done: int, batches: int, bound: int) -> None:
         report("train", min(next(seen) * CHECK, candidates), candidates, {"batches": batches, "lower_bound": bound})
 
+    settings: dict[str, Any] = {"trials": trials, "validation": captured.validation, "cost": cost}
     if encoding is None:
-        result = select(captured.training, captured.validation, (seed, seed + 1), progress=on_check, trials=trials)
+        result = select(captured.training, seeds=(seed, seed + 1), progress=on_check, **settings)
     else:
-        result = train(
-            captured.training,
-            encoding=encoding,
-            seed=seed,
-            trials=trials,
-            validation=captured.validation,
-            progress=on_check,
-        )
+        result = train(captured.training, encoding=encoding, seed=seed, progress=on_check, **settings)
     report("train", candidates, candidates, {k: result.record[k] for k in ("batches", "lower_bound")})
-    table = result.policy.states_to_text([t.name for t in captured.types])
-    policy = result.policy
-    return PlanPolicy(policy.kind, policy.encoding, policy.fallback, table, {**result.record, "max_trials": trials})
+    return result.policy, {**result.record, "max_trials": trials}
 
 
-def retrain(captured: Captured, recorded: PlanPolicy) -> PlanPolicy:
-    """What training with the recorded encoding, seed and number of trials gives now; the comparison stays as it was."""
+def yardsticks(graphs: Sequence[Graph]) -> dict[str, Any]:
+    """What a beam needs on the training mini-batches in sum; nothing where one is too large to search."""
+    from edbc.schedule.search import beam
+
+    if max(graph.num_nodes for graph in graphs) > MOST_SEARCHED:
+        return {}
+    return {"beam": sum(beam(graph).num_batches for graph in graphs)}
+
+
+def retrain(captured: Captured, recorded: PlanPolicy, cost: tuple[float, ...]) -> PlanPolicy:
+    """What training with the recorded encoding, seed and number of trials gives now; comparison and beam stay."""
     training = recorded.training
     renewed = learn(
         captured,
@@ -237,8 +311,10 @@ def retrain(captured: Captured, recorded: PlanPolicy) -> PlanPolicy:
         recorded.kind,
         int(training.get("max_trials", 1)),
         lambda *_: None,
+        cost,
     )
-    kept: dict[str, Any] = {key: training[key] for key in ("compared", "encoding", "max_trials") if key in training}
+    names = ("compared", "beam", "encoding", "max_trials")
+    kept: dict[str, Any] = {key: training[key] for key in names if key in training}
     return replace(renewed, training={**renewed.training, **kept})
 
 
@@ -284,13 +360,13 @@ def _segment_cell(node_type: NodeType) -> PlanCell:
 
 def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
     """The metrics that `check` guards, on the mini-batches that the plan was compiled on. Deterministic."""
-    from edbc.runtime.session import policy_of
-
     policy = policy_of(plan)
     schedule = order_nodes(captured.training[0], run(captured.training[0], policy))
     placement = place(captured.training[0], schedule, captured.capture.result_node)
     fresh = [run(graph, policy) for graph in captured.validation]
+    cost = {"fresh_cost": round(sum(total_cost(s.batch_type, policy.cost) for s in fresh), 4)} if policy.cost else {}
     return {
+        **cost,
         "nodes": captured.training[0].num_nodes,
         "batches": schedule.num_batches,
         "lower_bound": lower_bound(captured.training[0]),
@@ -302,13 +378,15 @@ def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
     }
 
 
-_GUARDED = ("batches", "fresh_batches", "fresh_unseen_states", "gathered_rows", "copies", "kernels")
+_GUARDED = ("batches", "fresh_batches", "fresh_cost", "fresh_unseen_states", "gathered_rows", "copies", "kernels")
 
 
 def guards_of(metrics: dict[str, int | float], kept: dict[str, Guard]) -> dict[str, Guard]:
     """A guard per metric; tolerance and direction of guards that exist already are kept."""
     return {
-        name: replace(kept[name], value=metrics[name]) if name in kept else Guard(metrics[name]) for name in _GUARDED
+        name: replace(kept[name], value=metrics[name]) if name in kept else Guard(metrics[name])
+        for name in _GUARDED
+        if name in metrics
     }
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edbc.parity import Parity
     from edbc.report.timeline import Timeline
     from edbc.runtime.session import Net, Prepared, Stats
+    from edbc.schedule.policy import Policy
 
 Warn = Callable[[str], None]
 Tell = Callable[[str], None]
@@ -160,6 +161,13 @@ class Report:
             "nodes": s.nodes,
             "batches": s.batches,
             "lower_bound": s.lower_bound,
+            "steps": {
+                "table": s.table_steps,
+                "fallback": s.unseen_states,
+                "rule": s.steps - s.table_steps - s.unseen_states,
+            },
+            "mini_batches": s.mini_batches,
+            "mini_batches_by_rule": s.by_rule,
             "unseen_states": s.unseen_states,
             "unseen_types": len(s.unseen_types),
             "unseen_type_names": sorted(s.unseen_types),
@@ -191,8 +199,10 @@ class Report:
         source = "made-up instances (the model's sample)" if self.is_made_up else "instances"
         yield f"{self.plan}: {s.instances:,} {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
         yield f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}"
+        yield f"  policy       {policy_text(self.net.policy, s)}"
         if s.unseen_states or s.unseen_types:
-            yield f"  unseen       {s.unseen_states:,} states, types: {', '.join(sorted(s.unseen_types)) or 'none'}"
+            states = f"{s.unseen_states:,} states ({_share(s.unseen_states, s.steps)} of the batches)"
+            yield f"  unseen       {states}, types: {', '.join(sorted(s.unseen_types)) or 'none'}"
         yield from self._cache_lines()
         yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
         yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
@@ -216,6 +226,20 @@ class Report:
         if self.eager_seconds:
             rate, gain = _rate(self.stats.instances, self.eager_seconds), self.eager_seconds / total if total else 0.0
             yield f"  eager        {rate:,.0f} instances/s in the same run: edbc is {gain:.1f} times as fast"
+
+
+def policy_text(policy: Policy, stats: Stats) -> str:
+    """What chose the batches, and how many of them."""
+    if policy.kind != "fsm":
+        return f"the fixed rule {policy.kind} chose every batch"
+    text = f"a table over {policy.encoding} chose {_share(stats.table_steps, stats.steps)} of the batches"
+    if policy.beside is None:
+        return text
+    return f"{text}; {policy.beside}, beside it, scheduled {stats.by_rule:,} of {stats.mini_batches:,} mini-batches"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole if whole else 0:.1f} %"
 
 
 def _rate(count: int, seconds: float) -> float:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from edbc.api import existing_guards
+from edbc.api import costs_for, existing_guards
 from edbc.cli.console import ProgressLine, fold, print_json, warn_unstable
+from edbc.plan.plan import Plan
 from edbc.report.layouts import CellLayout, cell_layout
 
 
@@ -23,13 +24,19 @@ def run_compile(
     encoding: str | None,
     trials: int,
     split: bool,
+    mini_batches: int,
+    costs: str | None,
+    profile: bool,
     output_format: str,
     quiet: bool,
     report: str | None = None,
 ) -> None:
     """Compile, write, summarise."""
+    if profile and costs is not None:
+        raise click.UsageError("--profile measures costs, --costs takes them from somewhere else: give one of the two")
     target = Path(output)
     guards = existing_guards(target)
+    table = {} if profile else costs_for(target, costs)
     progress = ProgressLine(quiet)
     progress("import", 0, 1, {})
     from edbc.compiler import compile_model
@@ -46,6 +53,9 @@ def run_compile(
         policy=policy,
         trials=trials,
         split=split,
+        mini_batches=mini_batches,
+        costs=table,
+        profile=profile,
         guards=guards,
         progress=progress,
     )
@@ -73,7 +83,8 @@ def run_compile(
             }
         )
         return
-    for line in _summary(output, compiled, metrics):
+    source = "measured now" if profile else f"from {costs or f'the plan that stood at {output}'}"
+    for line in (*_summary(output, compiled, metrics), *_costs(compiled.plan, source)):
         click.echo(fold(line))
 
 
@@ -85,13 +96,24 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     yield f"{output}: {len(plan.types)} types, policy {plan.policy.kind}{states}"
     yield f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
     yield f"  gained: {nodes / max(batches, 1):.1f} nodes per batch, where eager PyTorch runs one after the other"
-    baselines = plan.policy.training.get("baselines", {})
-    if baselines:
-        yield "  other policies on the same graph: " + ", ".join(f"{k} {v}" for k, v in baselines.items())
+    training = plan.policy.training
+    others = {**training.get("baselines", {}), **({"beam": training["beam"]} if "beam" in training else {})}
+    if others:
+        where = "graph" if len(compiled.captured.training) == 1 else f"{len(compiled.captured.training)} graphs"
+        yield f"  other policies on the same {where}: " + ", ".join(f"{k} {v}" for k, v in others.items())
+    if plan.policy.beside is not None and plan.policy.beside != plan.policy.fallback:
+        yield f"  the table alone loses to {plan.policy.beside} there: both are simulated, and the cheaper schedule runs"
     for name, cell in plan.cells.items():
         layout = cell_layout(name, cell)
         yield f"  {name}: {layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
     yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e})"
+
+
+def _costs(plan: Plan, source: str) -> Iterator[str]:
+    if plan.costs:
+        yield f"  batches weighed by what they cost, {source}, in microseconds:"
+    for name, cost in plan.costs.items():
+        yield f"    {name}: {cost.fixed_us:g} + {cost.row_us:g} per row"
 
 
 def _in_place(layout: CellLayout) -> str:

@@ -110,6 +110,20 @@ def _quiet(command: Command) -> Command:
     help="Q-learning trials per encoding and seed.",
 )
 @click.option("--split/--no-split", default=True, help="Look for eager and lazy parts of cells, or do not.")
+@click.option(
+    "--mini-batches",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Mini-batches of 32 instances to train on.",
+)
+@click.option("--profile", is_flag=True, help="Measure what batches cost, and choose the cheapest schedules.")
+@click.option(
+    "--costs",
+    default=None,
+    metavar="PLAN.yaml|none",
+    help="Take what batches cost from a plan, or count batches (default: from the plan that is replaced).",
+)
 @_format
 @_quiet
 @one_line_errors

@@ -42,15 +42,18 @@ def _head(e: Explanation, width: int) -> Iterator[str]:
             "  ",
         )
         if policy.kind == "fsm":
-            yield from _wrapped(_by_table(observed.table_steps, batches), width, "  ")
+            yield from _wrapped(_deciders(observed.table_steps, observed.unseen_states, batches), width, "  ")
     for note in e.notes:
         yield from _wrapped(f"note: {note}", width, "  ")
 
 
-def _by_table(steps: int, batches: int) -> str:
-    if steps == batches:
+def _deciders(table_steps: int, unseen_states: int, batches: int) -> str:
+    if table_steps == batches:
         return "the table chose every batch"
-    return f"the table chose {share(steps, batches)} of the batches, its fallback the rest"
+    rest = batches - table_steps - unseen_states
+    if rest:
+        return "the rule beside the table chose every batch: its schedule is the cheaper"
+    return f"the table chose {share(table_steps, batches)} of the batches, its fallback the rest"
 
 
 def _types(e: Explanation, width: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,90 @@ def test_an_exception_of_the_model_keeps_its_traceback(edbc, tmp_path: Path) -> 
     assert "no_such_thing" in result.output
     assert "instance 0" in result.output
     assert "Traceback" in result.output
+
+
+@pytest.fixture(scope="module")
+def profiled(edbc, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `compiled` with a plan whose batches were measured."""
+    folder = Path(shutil.copytree(compiled, tmp_path_factory.mktemp("profiled") / "work"))
+    result = edbc("compile", folder / "models" / "tree_lstm.py", "-o", folder / "plans" / "tree_lstm.yaml",
+                  *SMALL, "--profile")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "batches weighed by what they cost, measured now, in microseconds" in result.output
+    return folder
+
+
+SMALL = ("--set", "hidden_size=16", "--set", "vocab_size=64", "--encoding", "rank", "--trials", "50", "--quiet")
+
+
+def test_profiling_measures_every_type_and_check_uses_what_it_measured(edbc, profiled: Path) -> None:
+    """A measured plan has a cost per type and guards its cost on fresh instances; checking measures nothing."""
+    path = profiled / "plans" / "tree_lstm.yaml"
+    plan = read_plan(path)
+    result = edbc("check", path)
+
+    assert list(plan.costs) == [kind.name for kind in plan.types]
+    assert "fresh_cost" in plan.guards
+    assert result.exit_code == 0, result.output
+
+
+def test_costs_stay_when_compiling_again_and_the_plan_is_the_same(edbc, profiled: Path, tmp_path: Path) -> None:
+    """Given its table compiling is deterministic: over the plan itself, and elsewhere from it with `--costs`."""
+    path = profiled / "plans" / "tree_lstm.yaml"
+    first, other = path.read_text(), profiled / "plans" / "other.yaml"
+    again = edbc("compile", profiled / "models" / "tree_lstm.py", "-o", path, *SMALL)
+    edbc("compile", profiled / "models" / "tree_lstm.py", "-o", other, *SMALL, "--costs", path)
+
+    assert f"from the plan that stood at {path}" in again.output
+    assert path.read_text() == first
+    assert other.read_text() == first
+
+
+def test_costs_can_be_dropped(edbc, profiled: Path, compiled: Path) -> None:
+    """`--costs none` counts batches again: no cost table, and no guard on costs."""
+    target = Path(shutil.copy(profiled / "plans" / "tree_lstm.yaml", profiled / "plans" / "counted.yaml"))
+    result = edbc("compile", profiled / "models" / "tree_lstm.py", "-o", target, *SMALL, "--costs", "none")
+    plan = read_plan(target)
+
+    assert "weighed" not in result.output
+    assert plan.costs == {}
+    assert "fresh_cost" not in plan.guards
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["--profile", "--costs", "none"], 2, "give one of the two"),
+        (["--costs", "nothing.yaml"], 3, "nothing.yaml: expected a readable plan"),
+        (["--costs", "UNPROFILED"], 3, "expected a plan with a cost table, got one without"),
+        (["--costs", "OTHER"], 3, "expected a cost for every type of the model, got none for"),
+        (["--mini-batches", "0"], 2, "0 is not in the range"),
+    ],
+    ids=["both", "no-plan", "no-costs", "other-model", "no-mini-batch"],
+)
+def test_bad_costs_are_one_line(
+    edbc, compiled: Path, profiled: Path, tmp_path: Path, arguments: list[str], exit_code: int, message: str
+) -> None:
+    """A cost table that cannot be had is told in one line, and no plan is written."""
+    places = {"UNPROFILED": compiled / "plans" / "tree_lstm.yaml", "OTHER": profiled / "plans" / "tree_lstm.yaml"}
+    model = "lattice_gru.py" if "OTHER" in arguments else "tree_lstm.py"
+    result = edbc("compile", compiled / "models" / model, "-o", tmp_path / "plan.yaml", "--quiet",
+                  *[places.get(a, a) for a in arguments])  # fmt: skip
+
+    assert result.exit_code == exit_code, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "plan.yaml").exists()
+
+
+def test_several_mini_batches_are_trained_on_and_checked(edbc, compiled: Path, tmp_path: Path) -> None:
+    """`--mini-batches 3` learns from 96 instances, all different, and a check trains on the same again."""
+    shutil.copytree(compiled / "models", tmp_path / "models")
+    path = tmp_path / "plans" / "tree_lstm.yaml"
+    result = edbc("compile", tmp_path / "models" / "tree_lstm.py", "-o", path, *SMALL, "--mini-batches", "3")
+    plan = read_plan(path)
+
+    assert result.exit_code == 0, result.output
+    assert plan.trained_on.instances == 96
+    assert plan.trained_on.nodes > 2 * read_plan(compiled / "plans" / "tree_lstm.yaml").trained_on.nodes
+    assert edbc("check", path).exit_code == 0
