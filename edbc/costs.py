@@ -27,16 +27,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edbc.errors import ModelError
 from edbc.plan.plan import BatchCost
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from edbc.runtime.session import Net, Prepared
 
-    from edbc.runtime.session import Net
-    from edbc.trace.build import Capture
+Floats = NDArray[np.float64]
 
 CUTS = 64
 """More batches of a type that a cut schedule has, where its nodes suffice."""
@@ -49,30 +49,49 @@ ALONE = 5
 
 
 def measure_costs(net: Net, instances: Sequence[Any]) -> dict[str, BatchCost]:
-    """The cost of a batch of every type of the net's plan, on one mini-batch of it. Runs it some hundred times."""
-    from edbc.runtime.placement import place
-    from edbc.schedule.order import order_nodes
-    from edbc.schedule.policy import Policy
-    from edbc.schedule.run import run
+    """The cost of a batch of every type of the net's plan, on one mini-batch of it. Runs it some hundred times.
 
-    captured = net.capture(instances)
-    schedule = order_nodes(captured.graph, run(captured.graph, Policy("critical")))
-    cut = {kind: cut_batches(schedule, kind) for kind in np.unique(schedule.batch_type).tolist()}
+    Cells that the net splits into parts are measured by what remains in the schedule's own batches, their cores.
+    """
+    prepared = net.prepare(instances)
+    schedule = prepared.schedule
+    executed = {i: kind for i in range(len(net.plan.types)) if (kind := _executed(prepared, i)) is not None}
+    cut = {kind: cut_batches(schedule, kind) for kind in executed.values()}
     cuts = {kind: parts.num_batches - schedule.num_batches for kind, parts in cut.items()}
-    placed = [(parts, place(captured.graph, parts, captured.result_node)) for parts in (schedule, *_useful(cut, cuts))]
-    seconds = _taking_turns(net, captured, placed)
+    useful = [parts for kind, parts in cut.items() if cuts[kind]]
+    seconds = _taking_turns(net, [prepared, *(_with_schedule(net, prepared, parts) for parts in useful)])
     extra = iter(np.median(seconds[:, 1:] - seconds[:, :1], axis=0).tolist())
-    alone = _alone(net, captured, placed[0])
+    alone = _alone(net, prepared)
     fixed = {kind: next(extra) / cuts[kind] if cuts[kind] else _least(schedule, kind, alone) for kind in cut}
     rows = {kind: _slope(schedule, kind, alone, fixed[kind]) for kind in cut}
+    dearest = max(fixed.values())
     return {
-        kind.name: BatchCost(_microseconds(fixed.get(i, max(fixed.values()))), _microseconds(rows.get(i, 0.0)))
+        kind.name: BatchCost(
+            _microseconds(fixed[executed[i]] if i in executed else dearest),
+            _microseconds(rows[executed[i]] if i in executed else 0.0),
+        )
         for i, kind in enumerate(net.plan.types)
     }
 
 
-def _useful(cut: Mapping[int, Schedule], cuts: Mapping[int, int]) -> list[Schedule]:
-    return [parts for kind, parts in cut.items() if cuts[kind]]
+def _executed(prepared: Prepared, kind: int) -> int | None:
+    """The type whose batches run for those of a type of the plan, None where it has no node."""
+    if prepared.split is not None and kind in prepared.split.variants:
+        from edbc.cells.split import CORE
+
+        kind = prepared.split.variants[kind].type_of_part[CORE]
+    return kind if np.any(prepared.schedule.batch_type == kind) else None
+
+
+def _with_schedule(net: Net, prepared: Prepared, schedule: Schedule) -> Prepared:
+    """The same mini-batch, to be executed in other batches."""
+    from edbc.runtime.backend import Segment
+    from edbc.runtime.placement import place
+
+    graph = prepared.capture.graph
+    placement = place(graph, schedule, prepared.capture.result_node)
+    demand = net.backend.demand(Segment(graph, schedule, placement), net.kernel)
+    return replace(prepared, schedule=schedule, placement=placement, demand=demand)
 
 
 def cut_batches(schedule: Schedule, kind: int) -> Schedule:
@@ -94,33 +113,30 @@ def cut_batches(schedule: Schedule, kind: int) -> Schedule:
     )
 
 
-def _taking_turns(net: Net, captured: Capture, placed: Sequence[tuple[Schedule, Any]]) -> NDArray[np.float64]:
-    """Seconds of every schedule, `(rounds, schedules)`; a first round that loads kernels is left out."""
+def _taking_turns(net: Net, mini_batches: Sequence[Prepared]) -> Floats:
+    """Seconds of each, `(rounds, mini-batches)`; a first round that loads kernels is left out."""
     rounds: list[list[float]] = []
     started = time.perf_counter()
     while len(rounds) <= ROUNDS and (len(rounds) <= LEAST_ROUNDS or time.perf_counter() - started < SECONDS):
-        rounds.append([_run(net, captured, one)[-1] for one in placed])
+        rounds.append([_run(net, prepared)[-1] for prepared in mini_batches])
     return np.array(rounds[1:])
 
 
-def _alone(net: Net, captured: Capture, placed: tuple[Schedule, Any]) -> NDArray[np.float64]:
+def _alone(net: Net, prepared: Prepared) -> Floats:
     """The least seconds of every batch timed alone, `(batches,)`."""
-    return np.min([np.diff(_run(net, captured, placed, alone=True)) for _ in range(ALONE)], axis=0)
+    return np.min([np.diff(_run(net, prepared, alone=True)) for _ in range(ALONE)], axis=0)
 
 
-def _run(net: Net, captured: Capture, placed: tuple[Schedule, Any], *, alone: bool = False) -> list[float]:
-    """Execute the mini-batch under a schedule: 0 and the seconds at its end, or at the end of every batch."""
+def _run(net: Net, prepared: Prepared, *, alone: bool = False) -> list[float]:
+    """Execute a mini-batch: 0 and the seconds at its end, or at the end of every batch."""
     import torch
 
-    from edbc.runtime.backend import Segment
     from edbc.runtime.boundary import load_externals
 
-    schedule, placement = placed
-    segment = Segment(captured.graph, schedule, placement)
-    ends = [0.0]
+    segment, ends = prepared.segment, [0.0]
     with torch.no_grad():
-        arenas = net.backend.arenas(segment, net.backend.demand(segment, net.kernel))
-        load_externals(captured, placement, arenas, net.view)
+        arenas = net.backend.arenas(segment, prepared.demand)
+        load_externals(prepared.capture, segment.placement, arenas, net.view)
         started = time.perf_counter()
         on_batch = (lambda _: ends.append(time.perf_counter() - started)) if alone else None
         net.backend.execute(segment, arenas, net.kernel, on_batch)
@@ -130,11 +146,11 @@ def _run(net: Net, captured: Capture, placed: tuple[Schedule, Any], *, alone: bo
     return ends
 
 
-def _least(schedule: Schedule, kind: int, alone: NDArray[np.float64]) -> float:
+def _least(schedule: Schedule, kind: int, alone: Floats) -> float:
     return float(alone[schedule.batch_type == kind].min())
 
 
-def _slope(schedule: Schedule, kind: int, alone: NDArray[np.float64], fixed: float) -> float:
+def _slope(schedule: Schedule, kind: int, alone: Floats, fixed: float) -> float:
     """(2), in seconds."""
     of_kind = schedule.batch_type == kind
     rows, seconds = np.diff(schedule.batch_ptr)[of_kind].astype(np.float64), alone[of_kind]

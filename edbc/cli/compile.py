@@ -102,7 +102,7 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
         where = "graph" if len(compiled.captured.training) == 1 else f"{len(compiled.captured.training)} graphs"
         yield f"  other policies on the same {where}: " + ", ".join(f"{k} {v}" for k, v in others.items())
     if plan.policy.beside is not None and plan.policy.beside != plan.policy.fallback:
-        yield f"  the table alone loses to {plan.policy.beside} there: both are simulated, and the cheaper schedule runs"
+        yield f"  the table alone loses to {plan.policy.beside}: both are simulated, and the cheaper schedule runs"
     for name, cell in plan.cells.items():
         layout = cell_layout(name, cell)
         yield f"  {name}: {layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
