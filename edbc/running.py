@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edbc.check import model_path, require_same_model
-from edbc.errors import DeviceError, EdbcError, StaleError
+from edbc.errors import DeviceError, EdbcError, ModelError, StaleError
 from edbc.files import replace_file
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from edbc.modelfile import Config, ModelFile
@@ -88,10 +89,11 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
         raise DeviceError("--device cuda: expected a CUDA device, got none; run with --device cpu")
     check_requirements(plan.requirements)
     file = import_model_file(model_file)
-    config = file.config({**plan.model.config, **setting.config})
-    model = file.build(config, plan.model.seed).to(setting.device, getattr(torch, setting.dtype))
+    config = file.config({**_known_config(file, plan), **setting.config})
+    model = file.build(config, plan.model.seed)
     if setting.weights is not None:
         load_weights(model, setting.weights)
+    model = model.to(setting.device, getattr(torch, setting.dtype))
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
               backend=setting.backend, rebind=rebind, split=setting.split)  # fmt: skip
@@ -109,8 +111,19 @@ def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None
         warn(f"{error}; trusted because of --trust-changed-model")
 
 
+def _known_config(file: ModelFile, plan: Plan) -> Config:
+    """The plan's config. Raises StaleError when the model's build does not take it (any more)."""
+    try:
+        return file.config(plan.model.config)
+    except ModelError as error:
+        raise StaleError(
+            f"{error}; the plan has config that the model does not take; run 'edbc compile' again"
+        ) from None
+
+
 def load_weights(model: nn.Module, path: str) -> None:
-    """Load a safetensors file into the model. Raises StaleError with both sides when names or shapes differ."""
+    """Load a safetensors file into the model as built. Raises StaleError with both sides when names, shapes or dtypes
+    differ."""
     import safetensors
     from safetensors.torch import load_file
 
@@ -124,14 +137,17 @@ def load_weights(model: nn.Module, path: str) -> None:
         ) from None
     own = model.state_dict()
     for name in [*own, *state]:
-        ours = tuple(own[name].shape) if name in own else "nothing"
-        theirs = tuple(state[name].shape) if name in state else "nothing"
+        ours, theirs = _described(own.get(name)), _described(state.get(name))
         if ours != theirs:
             raise StaleError(
                 f"{path}: weight {name!r}: expected {ours} from the model, got {theirs}; give weights of this "
                 "model and config"
             )
     model.load_state_dict(state)
+
+
+def _described(weight: torch.Tensor | None) -> str:
+    return "nothing" if weight is None else f"{str(weight.dtype).removeprefix('torch.')} {tuple(weight.shape)}"
 
 
 @dataclass(frozen=True)
