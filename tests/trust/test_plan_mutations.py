@@ -1,0 +1,89 @@
+"""A plan with one change is refused, or gives eager's outputs: from bytes to numbers, over the committed plans.
+
+Mutations are of bytes (delete, insert, replace), of lines (swap, repeat, drop) and of words (one word of the plan in
+the place of another, a number one higher), which is where plausible but wrong plans come from.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+
+import pytest
+from zoo_models import HEAVY, PLANS, ZOO, ZooModel, zoo_model
+
+from edbc.errors import EdbcError, PlanError, StaleError
+from edbc.plan import parse_plan
+
+LIGHT = [name for name in ZOO if name not in HEAVY]
+WORD = re.compile(r"[\w.]+")
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """The text with one change."""
+    kind = rng.choice(["byte", "line", "word", "word", "number"])
+    if kind == "byte":
+        at = rng.randrange(len(text))
+        return (
+            text[:at] + rng.choice(["", rng.choice(text), chr(rng.randrange(32, 127))]) + text[at + rng.randrange(2) :]
+        )
+    if kind == "line":
+        return _with_other_lines(text.splitlines(keepends=True), rng)
+    numbers = kind == "number"
+    words = [m for m in WORD.finditer(text) if not numbers or m.group().isdigit()]
+    word = rng.choice(words)
+    new = str(int(word.group()) + rng.choice([-1, 1])) if numbers else rng.choice(words).group()
+    return text[: word.start()] + new + text[word.end() :]
+
+
+def _with_other_lines(lines: list[str], rng: random.Random) -> str:
+    i, j = rng.randrange(len(lines)), rng.randrange(len(lines))
+    change = rng.randrange(3)
+    if change == 0:
+        lines[i], lines[j] = lines[j], lines[i]
+    elif change == 1:
+        lines.insert(j, lines[i])
+    else:
+        del lines[i]
+    return "".join(lines)
+
+
+def fate(text: str, zoo: ZooModel) -> str:
+    """What becomes of a plan: refused while reading or binding, without effect, or executed with eager's outputs."""
+    try:
+        plan = parse_plan(text.encode("utf-8", "surrogatepass"), "x.yaml")
+    except (PlanError, StaleError):
+        return "refused when read"
+    if plan == zoo.plan:
+        return "the same plan"
+    try:
+        results = zoo.bind(plan)(zoo.instances)
+    except EdbcError:
+        return "refused when bound"
+    zoo.require_parity(results)
+    return "eager's outputs"
+
+
+def fates(names: list[str], seed: int, count: int) -> Counter[str]:
+    """The fates of `count` mutations, plan after plan."""
+    rng, seen = random.Random(seed), Counter()
+    texts = {name: (PLANS / f"{name}.yaml").read_text() for name in names}
+    for number in range(count):
+        name = names[number % len(names)]
+        seen[fate(mutated(texts[name], rng), zoo_model(name))] += 1
+    return seen
+
+
+def test_plans_with_one_change_are_refused_or_right() -> None:
+    """200 mutations: each is refused with an edbc error, or its outputs are eager's; every fate occurs."""
+    seen = fates(LIGHT[:8], 0, 200)
+    assert set(seen) >= {"refused when read", "refused when bound", "eager's outputs"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_plans_with_one_change_are_refused_or_right(part: int, record_property) -> None:
+    """The same for 20,000 mutations over all committed plans."""
+    for what, count in fates(ZOO, 1 + part, 2000).items():
+        record_property(what, count)

@@ -1,0 +1,39 @@
+"""Parity does not depend on the policy: every model of the zoo under every rule and under tables of every encoding."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from zoo_models import ZOO, zoo_model
+
+from edbc.runtime.session import Net
+from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, Policy, ready_types
+from edbc.schedule.train import cover
+
+
+def policies(net: Net, instances: list, seed: int) -> list[Policy]:
+    """Every rule, and over every encoding a table that acts at random in half of the states and is blind in others."""
+    rng = random.Random(seed)
+    graph = net.capture(instances).graph
+    found = [Policy(kind) for kind in KINDS if kind != "fsm"]
+    for encoding in ENCODINGS:
+        blank = Policy("fsm", encoding, FALLBACK.get(encoding, "chains"))
+        table = {s: rng.choice(ready_types(encoding, s)) for s in cover(blank, [graph]).table if rng.random() < 0.5}
+        found.append(Policy("fsm", encoding, blank.fallback, table))
+    return found
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_policy_gives_eager_s_outputs(name: str) -> None:
+    """BUGS 19: a new scheduler changes the batches and nothing else."""
+    zoo = zoo_model(name)
+    net = zoo.bind()
+    seen = set()
+    for policy in policies(net, zoo.instances, 0):
+        net.policy = policy
+        results, prepared = net.run(zoo.instances)
+        zoo.require_parity(results)
+        seen.add(prepared.schedule.batch_type.tobytes())
+    if prepared.capture.graph.num_types > 2:
+        assert len(seen) > 1
