@@ -32,7 +32,8 @@ from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
 from edbc.cells.program import Copy, Program
 from edbc.graph import ValueClass
-from edbc.runtime.encode import Gather, Instruction, encode
+from edbc.runtime.encode import encode
+from edbc.runtime.phases import Gather, Instruction
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import Hole, Operation, TypeTable
 

@@ -237,7 +237,12 @@ class _Splitting:
             output_classes.append(ValueClass((size,), program.dtype))
         row_sizes = [len(names) for _, names in rows]
         store_sizes = [1] * len(self.outputs[part]) + [len(handed)] * bool(handed)
-        return Part(_joined(program, row_sizes, store_sizes), tuple(o for o, _ in rows), tuple(output_classes), size)
+        program = _joined(program, row_sizes, store_sizes)
+        if part == CORE and not self._reads(LAZY).intersection(self.handed[EAGER]):
+            loads = [replace(load, is_last=origin.part == EAGER) for load, (origin, _) in
+                     zip(program.loads, rows, strict=True)]  # fmt: skip
+            program = replace(program, loads=tuple(loads))
+        return Part(program, tuple(o for o, _ in rows), tuple(output_classes), size)
 
     def _operand_rows(self, part: str) -> list[tuple[Origin, tuple[str, ...]]]:
         """What the nodes of a part read, and the variables that each row holds."""

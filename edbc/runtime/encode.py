@@ -1,16 +1,8 @@
 """A Program as rows of integers, for native code that knows no cell.
 
-Definitions.
+Definitions, beside slots, the workspace, the scratch row and phases (`edbc.runtime.phases`).
 
-(1) A *slot* names memory that a batch works in; an address is a slot's base, which moves from row to row, plus an
-    offset in bytes. Slot 0 is the workspace, slot 1 the scratch row, slot 2 memory shared by all rows (its base is 0
-    and offsets are addresses); then one slot per operand, then one per output.
-(2) The *workspace* has a row per node of a batch, with the spans that products read and write and what lives from one
-    pass to a later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in
-    cache.
-(3) A *phase* runs for a whole batch: a gather of operands' rows that stand side by side in the workspace, a product, or
-    a *pass*, which runs a list of element-wise instructions row by row.
-(4) An *atom* is a smallest span of columns that no load, step or store of the program cuts. Copies make no instruction
+(1) An *atom* is a smallest span of columns that no load, step or store of the program cuts. Copies make no instruction
     where their result need not stand in the workspace: the result's atoms are the source's.
 
 Programs assign every column once, so where an atom stands is decided once. What the plan's layout made adjacent stays
@@ -25,89 +17,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
+from edbc.runtime.phases import (
+    FIRST_OPERAND,
+    SCRATCH,
+    WORKSPACE,
+    Constant,
+    Encoded,
+    Gather,
+    Instruction,
+    Multiply,
+    Phase,
+    Piece,
+    Place,
+)  # fmt: skip
 from edbc.runtime.rowproduct import RowProduct, row_product
-from edbc.trace.table import SharedRef
-
-WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
-GATHER, PRODUCT, PASS = 0, 1, 2
-PHASE_FIELDS = 11
-INSTRUCTION_FIELDS = 11
-
-
-Place = tuple[int, int]
-"""Slot and offset in elements."""
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A vector in shared memory: `size` elements of a parameter from `offset` on, or a number `size` times."""
-
-    value: SharedRef | float | int
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Piece:
-    """`size` elements from `offset` on of every row of an operand, and the workspace column that they go to."""
-
-    operand: int
-    offset: int
-    column: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Gather:
-    """Copy pieces that stand side by side in the workspace, one row after the other. An `optional` one is only for
-    products that read one operand alone; they read a contiguous run of rows where it is."""
-
-    pieces: tuple[Piece, ...]
-    optional: bool
-
-
-@dataclass(frozen=True)
-class Multiply:
-    """`target = workspace[column:] @ weight (+ bias) (+ addend)`; or `operand @ weight`, see Gather."""
-
-    column: int
-    target: Place
-    weight: int
-    operand: int | None
-    addend: Place | None = None
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`. Of a `matmul`, which
-    writes, and a `matmul_add`, which adds to its target, `size` is the number of columns and `shape` (rows, inner size,
-    columns of the matrix that the left one is cut from)."""
-
-    op: str
-    size: int
-    target: Place
-    sources: tuple[Place | Constant, ...]
-    shape: tuple[int, int, int] = (0, 0, 0)
-
-
-Phase = Gather | Multiply | tuple[Instruction, ...]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Phases with sizes and offsets in elements; `width` and `scratch` are the row lengths of definition (2)."""
-
-    width: int
-    scratch: int
-    phases: tuple[Phase, ...]
-    num_operands: int
-    num_outputs: int
-
-    def parameters(self) -> list[SharedRef]:
-        """Parameters that instructions read whole."""
-        passes = [phase for phase in self.phases if isinstance(phase, tuple)]
-        sources = [source for phase in passes for instruction in phase for source in instruction.sources]
-        return [s.value for s in sources if isinstance(s, Constant) and isinstance(s.value, SharedRef)]
 
 
 def encode(program: Program) -> Encoded | None:
@@ -141,6 +64,7 @@ class _Encoding:
         self.groups = self._grouped()
         self.products = [step for step in steps if isinstance(step, Product)]
         self.direct = {id(step) for step in self.products if self._is_output(step)}
+        self.onto = {id(step) for step in self.products if self._adds_onto_operand(step)}
         self.column_of, self.width = self._workspace_columns()
         self.alias: dict[int, int] = {}
         self.scratch = 0
@@ -210,10 +134,23 @@ class _Encoding:
         read = any(_overlap(span, product.result) for p in self.products for span in _sources(p))
         return not read and any(store.span == product.result for store in self.program.stores)
 
+    def _adds_onto_operand(self, product: Product) -> bool:
+        """True when the result may take the place of its addend in an operand's rows: see Load.is_last."""
+        addend = product.addend
+        if addend is None or id(product) in self.direct or self.program.weights[product.weight].biases:
+            return False
+        others = [span for step in self.steps if step is not product for span in _sources(step)]
+        others += [store.span for store in self.program.stores]
+        read = any(_overlap(span, addend) for span in others)
+        multiplied = any(_overlap(span, product.result) for p in self.products for span in _sources(p))
+        loaded = any(load.is_last and load.span.offset <= addend.offset and addend.stop <= load.span.stop
+                     for load in self.program.loads)  # fmt: skip
+        return loaded and not read and not multiplied
+
     def _workspace_columns(self) -> tuple[dict[int, int], int]:
         """Columns for all spans of products, touching spans kept together; by the offset of the atom."""
         spans = [step.source for step in self.products]
-        spans += [step.result for step in self.products if id(step) not in self.direct]
+        spans += [step.result for step in self.products if id(step) not in self.direct | self.onto]
         column_of: dict[int, int] = {}
         width = end = 0
         for span in sorted(spans, key=lambda s: s.offset):
@@ -252,6 +189,11 @@ class _Encoding:
             atom.span.offset: (FIRST_OPERAND + load.operand, atom.span.offset - load.span.offset)
             for load in self.program.loads for atom in self._atoms(load.span)
         }  # fmt: skip
+        for step in self.products:
+            if id(step) in self.onto and step.addend is not None:
+                slot, first = operands[step.addend.offset]
+                for atom in self._atoms(step.result):
+                    operands[atom.span.offset] = (slot, first + atom.span.offset - step.result.offset)
         for offset, atom in self.atoms.items():
             if offset in operands:
                 atom.place = operands[offset]
@@ -398,7 +340,7 @@ class _Encoding:
 
 
 def _cut(program: Program, steps: Sequence[_Step]) -> list[tuple[int, int]]:
-    """Definition (4): borders of all spans, carried through copies until nothing changes."""
+    """Definition (1): borders of all spans, carried through copies until nothing changes."""
     spans = [load.span for load in program.loads] + [store.span for store in program.stores]
     spans += [span for step in steps for span in (*_sources(step), step.result)]
     borders = {0, program.width, *(span.offset for span in spans), *(span.stop for span in spans)}

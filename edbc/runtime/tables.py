@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from edbc.cells.program import Program
-from edbc.runtime.encode import (
+from edbc.runtime.phases import (
     GATHER,
     INSTRUCTION_FIELDS,
     PASS,

@@ -1,6 +1,6 @@
 """The walk over a schedule in native code: every batch of a stretch of it in one call, whatever its cells are.
 
-For each batch: find where its operands' rows are, then run its type's phases (see `runtime.encode`) block of rows by
+For each batch: find where its operands' rows are, then run its type's phases (see `runtime.phases`) block of rows by
 block of rows, or its reduction. All that differs between models is in the tables. `walk_reference` in the tests says
 the same in Python.
 
@@ -23,7 +23,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from edbc.runtime import pointers, rowops
-from edbc.runtime.encode import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
+from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS, apply, divide
@@ -189,7 +189,7 @@ def _multiply(phase, first, last, num_operands, batches, memory, bases, strides,
     if columns == 0:
         return
     is_added = bias != 0 or phase[9] >= 0
-    if is_added:
+    if is_added and not (phase[9] == slot and phase[10] == offset):
         _fill(phase, target, first, last, num_operands, batches, memory, bases, strides, classes, width, like)
     at = frame.ctypes.data
     frame[1], frame[2], frame[3] = columns, last - first, rows
@@ -214,8 +214,8 @@ def _multiply(phase, first, last, num_operands, batches, memory, bases, strides,
 
 @_jit
 def _matrix_product(target, a, b, m, k, n, stride, is_added, frame, like):
-    """`target = a @ b`, or added to it, for one row's row-major matrices (m, k) and (k, n); the first has rows of `stride`
-    elements. See `_multiply` for `frame`."""
+    """`target = a @ b`, or added to it, for one row's row-major matrices (m, k) and (k, n), the first in rows of
+    `stride` elements. See `_multiply` for `frame`."""
     at = frame.ctypes.data
     frame[1], frame[2], frame[3] = n, m, k
     frame[4], frame[5], frame[6] = n, max(stride, 1), n

@@ -8,7 +8,7 @@ from bound import net_for
 from torch import nn
 
 from edbc.parity import Eager, Parity
-from edbc.runtime.encode import Instruction
+from edbc.runtime.phases import Instruction
 from edbc.runtime.tables import NativeKernel
 from edbc.trace.mark import cell
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edbc.runtime.encode import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
+from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS
 from edbc.runtime.walk import REDUCTION, Batches, Memory, Tables
@@ -91,11 +91,12 @@ class _Batch:
                         self.instruction(self.tables.instructions[i].tolist(), r, first)
 
     def gather(self, phase: list[int], first: int, last: int) -> None:
-        """Copy a part of an operand's rows into the workspace, needed or not."""
-        _, k, offset, column, size, _ = phase[:6]
-        for r in range(first, last):
-            target = self.slot(WORKSPACE, r, first) + column
-            ctypes.memmove(target, self.operand(k, r) + offset, size)
+        """Copy pieces of operands' rows into the workspace, needed or not."""
+        for i in range(phase[1], phase[2]):
+            k, offset, column, size = self.tables.instructions[i].tolist()[:4]
+            for r in range(first, last):
+                target = self.slot(WORKSPACE, r, first) + column
+                ctypes.memmove(target, self.operand(k, r) + offset, size)
 
     def multiply(self, phase: list[int], first: int, last: int) -> None:
         """One product, row after row."""
@@ -112,12 +113,13 @@ class _Batch:
         """One element-wise instruction, or a product of a row's own matrices."""
         op, size = OPERATIONS[code[0]], code[1]
         target, a, b = (self.slot(code[i], r, first) + code[i + 1] for i in (2, 4, 6))
-        if op == "matmul":
-            m, k = code[8], code[9]
-            left = elements(a, m * k, self.like).reshape(m, k)
-            elements(target, m * size, self.like)[:] = (
-                left @ elements(b, k * size, self.like).reshape(k, size)
-            ).ravel()
+        if op in ("matmul", "matmul_add"):
+            m, k, stride = code[8:11]
+            width = np.dtype(self.like.dtype).itemsize
+            left = np.array([elements(a + i * stride * width, k, self.like) for i in range(m)]).reshape(m, k)
+            product = left @ elements(b, k * size, self.like).reshape(k, size)
+            result = elements(target, m * size, self.like)
+            result[:] = product.ravel() + (result if op == "matmul_add" else 0)
             return
         c = self.slot(code[8], r, first) + code[9]
         needed = 3 if op == "add3" else 2 if op in (*TWO, "div") else 1

@@ -1,0 +1,100 @@
+"""What native code runs for a batch of one type, as values: phases over slots of memory.
+
+Definitions.
+
+(1) A *slot* names memory that a batch works in; an address is a slot's base, which moves from row to row, plus an
+    offset in bytes. Slot 0 is the workspace, slot 1 the scratch row, slot 2 memory shared by all rows (its base is 0
+    and offsets are addresses); then one slot per operand, then one per output.
+(2) The *workspace* has a row per node of a batch, with the spans that products read and write and what lives from one
+    pass to a later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in
+    cache.
+(3) A *phase* runs for a whole batch: a gather of operands' rows that stand side by side in the workspace, a product, or
+    a *pass*, which runs a list of element-wise instructions row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edbc.trace.table import SharedRef
+
+WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
+GATHER, PRODUCT, PASS = 0, 1, 2
+PHASE_FIELDS = 11
+INSTRUCTION_FIELDS = 11
+
+
+Place = tuple[int, int]
+"""Slot and offset in elements."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A vector in shared memory: `size` elements of a parameter from `offset` on, or a number `size` times."""
+
+    value: SharedRef | float | int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`size` elements from `offset` on of every row of an operand, and the workspace column that they go to."""
+
+    operand: int
+    offset: int
+    column: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Copy pieces that stand side by side in the workspace, one row after the other. An `optional` one is only for
+    products that read one operand alone; they read a contiguous run of rows where it is."""
+
+    pieces: tuple[Piece, ...]
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """`target = workspace[column:] @ weight (+ bias) (+ addend)`; or `operand @ weight`, see Gather."""
+
+    column: int
+    target: Place
+    weight: int
+    operand: int | None
+    addend: Place | None = None
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`. Of a `matmul`, which
+    writes, and a `matmul_add`, which adds to its target, `size` is the number of columns and `shape` (rows, inner size,
+    columns of the matrix that the left one is cut from)."""
+
+    op: str
+    size: int
+    target: Place
+    sources: tuple[Place | Constant, ...]
+    shape: tuple[int, int, int] = (0, 0, 0)
+
+
+Phase = Gather | Multiply | tuple[Instruction, ...]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Phases with sizes and offsets in elements; `width` and `scratch` are the row lengths of definition (2)."""
+
+    width: int
+    scratch: int
+    phases: tuple[Phase, ...]
+    num_operands: int
+    num_outputs: int
+
+    def parameters(self) -> list[SharedRef]:
+        """Parameters that instructions read whole."""
+        passes = [phase for phase in self.phases if isinstance(phase, tuple)]
+        sources = [source for phase in passes for instruction in phase for source in instruction.sources]
+        return [s.value for s in sources if isinstance(s, Constant) and isinstance(s.value, SharedRef)]
