@@ -115,7 +115,7 @@ def test_weights_of_another_shape_are_stale(edbc, compiled: Path, trees: Path, t
     result = edbc("run", compiled / "plans" / "tree_lstm.yaml", "--input", trees, "--weights", weights)
 
     assert result.exit_code == 4
-    assert "'embedding.weight': expected (64, 16) from the model, got (3, 3)" in result.output
+    assert "'embedding.weight': expected float32 (64, 16) from the model, got float32 (3, 3)" in result.output
 
 
 def test_a_changed_model_is_refused_with_both_hashes(edbc, workspace: Path, trees: Path) -> None:
