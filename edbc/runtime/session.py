@@ -34,6 +34,7 @@ from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import GenericKernel
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
+from edbc.runtime.stream import stream
 from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.run import lower_bound, run
@@ -172,6 +173,11 @@ class Net:
                 self._of_mode[flags] = net
         return net
 
+    def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
+        """What `model(instance)` returns for each of any number of instances, in order, mini-batch by mini-batch; the
+        next `ahead` mini-batches are prepared while one executes. See `edbc.runtime.stream`."""
+        return stream(self, instances, batch_size, ahead)
+
     def run(self, instances: Sequence[Any], stats: Stats | None = None,
             on_batch: Callable[[Prepared, int], None] | None = None,
             on_prepared: Callable[[Prepared], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
@@ -190,12 +196,14 @@ class Net:
             stats.seconds.execution += time.perf_counter() - started
         return results, prepared
 
-    def capture(self, instances: Sequence[Any]) -> Capture:
-        """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances."""
+    def capture(self, instances: Sequence[Any], first: int = 0) -> Capture:
+        """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances. Messages count them
+        from `first`."""
         if len(instances) and isinstance(instances[0], VertexInstance):
             return self.vertex_program().join(instances)
         with self._lock:
             leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table)
+        leased[1].first_instance = first
         try:
             if self.cache is not None:
                 return self.cache.capture(*leased, instances)
@@ -211,10 +219,12 @@ class Net:
                 self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table))
             return self._vertex_program
 
-    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True) -> Prepared:
-        """Capture, schedule and place one mini-batch; without `split` no cell runs in parts."""
+    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True,
+                first: int = 0) -> Prepared:  # fmt: skip
+        """Capture, schedule and place one mini-batch; without `split` no cell runs in parts. See `capture` for
+        `first`."""
         started = time.perf_counter()
-        captured = self.capture(instances)
+        captured = self.capture(instances, first)
         recorded = time.perf_counter()
         schedule = order_nodes(captured.graph, run(captured.graph, self.policy))
         prepared = self._placed(captured, schedule, split and self.split)

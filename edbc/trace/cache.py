@@ -102,11 +102,13 @@ class StructureCache:
     def capture(self, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Capture:
         """Like `trace.build.capture`, forward running only where it must. Raises ModelError for a broken promise."""
         with no_garbage_collection():
-            parts = [self._part(shadow, recorder, i, item) for i, item in enumerate(instances)]
+            first = recorder.first_instance
+            parts = [self._part(shadow, recorder, i, item) for i, item in enumerate(instances, first)]
             recorder.tracer.require_unchanged()
             return _joined(recorder, parts)
 
     def _part(self, shadow: nn.Module, recorder: Recorder, number: int, instance: Any) -> Part:
+        recorder.first_instance = number
         key = self.structure_key(instance)
         known = self._parts.get(key)
         if known is None:

@@ -41,7 +41,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     random_state = torch.default_generator.get_state()
     forward: Callable[[Any], Any] = shadow.forward
     for number, instance in enumerate(instances):
-        with Instance(number):
+        with Instance(recorder.first_instance + number):
             try:
                 result = forward(instance)
             except RecursionError:

@@ -83,6 +83,8 @@ class Recorder:
         self.device = device or torch.device("cpu")
         self.in_cell = in_cell
         self.needs_deep_stack = False
+        self.first_instance = 0
+        """Number of a mini-batch's first instance in messages: counted along a stream, not 0 in every mini-batch."""
         self.next_value = self.next_external = next(Recorder._serial) << REF_BITS
         self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Entry] = {}
