@@ -42,7 +42,8 @@ DRAWS = frozenset(
 )
 """Functions that draw random numbers whatever their arguments are recorded or not."""
 
-ONLY_IN_TRAINING = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu".split())
+DROPOUTS = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split())
+"""They draw random numbers while training and do nothing otherwise."""
 
 
 NUMERIC = frozenset("add sub mul div true_divide divide multiply subtract".split())
@@ -73,6 +74,22 @@ def changes_in_place(function: Callable[..., Any], name: str, kwargs: dict[str, 
     if raw.endswith("_") and not raw.endswith("__"):
         return True
     return kwargs.get("out") is not None or kwargs.get("inplace") is True
+
+
+def looks_at_values(function: Callable[..., Any], name: str) -> bool:
+    """True for LOOKS, where `__float__` is one and the cast `Tensor.float` is none."""
+    is_cast = name in ("bool", "int", "float") and getattr(function, "__name__", "") == name
+    return name in LOOKS and not is_cast
+
+
+def is_off(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True for calls that draw no random number: dropout and rrelu outside of training, dropout of nothing."""
+    if name == "rrelu":
+        return not kwargs.get("training", args[3] if len(args) > 3 else False)
+    if name not in DROPOUTS:
+        return False
+    is_training = kwargs.get("training", args[2] if len(args) > 2 else True)
+    return not is_training or kwargs.get("p", args[1] if len(args) > 1 else 0.5) == 0.0
 
 
 def is_constant_index(index: Any) -> bool:

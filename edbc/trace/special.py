@@ -27,13 +27,13 @@ def refuse_what_cannot_be_batched(func: Any, name: str, args: tuple[Any, ...], k
             f"a recorded tensor was changed in place ({name})",
             "another name may share the tensor; write the result to a new variable (h = h + x)",
         )
-    if name in rules.LOOKS or rules.has_shape_by_value(name, args, kwargs):
+    if rules.looks_at_values(func, name) or rules.has_shape_by_value(name, args, kwargs):
         refuse(
             f"'{name}' asks for the value of a tensor while recording",
             "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
             "move the decision into a cell, or take it from the instance",
         )
-    if name in rules.RANDOM and not (name in rules.ONLY_IN_TRAINING and not _is_training(args, kwargs)):
+    if name in rules.RANDOM and not rules.is_off(name, args, kwargs):
         refuse(
             f"'{name}' draws random numbers",
             "its result would differ from eager execution; call model.eval(), or draw outside of forward",
@@ -42,7 +42,7 @@ def refuse_what_cannot_be_batched(func: Any, name: str, args: tuple[Any, ...], k
 
 def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that are no node, or another node, in some cases."""
-    if name in rules.ONLY_IN_TRAINING:
+    if name in rules.DROPOUTS:
         return args[0]
     if name in rules.CASTS and isinstance(args[0], Symbol):
         rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
@@ -160,11 +160,6 @@ def _is_index(item: Any) -> bool:
     if isinstance(item, torch.Tensor):
         return item.ndim == 0 and not item.is_floating_point() and item.dtype is not torch.bool
     return type(item) is int
-
-
-def _is_training(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    flag = kwargs.get("training", args[2] if len(args) > 2 else True)
-    return bool(flag) and kwargs.get("p", args[1] if len(args) > 1 else 0.5) != 0.0
 
 
 def _without_device(kwargs: dict[str, Any]) -> dict[str, Any]:
