@@ -7,7 +7,8 @@ Definitions.
     as a part of its median.
 (2) The *GEMM floor* of a mini-batch: for every batch of a type with products, in the order of the schedule, one
     `torch.mm(out=)` with all gates side by side over the longest of the products' inputs; nothing hoisted, nothing
-    gathered, no activation. *Own products* are the plan's own, one `torch.mm(out=)` each. Same process, same threads;
+    gathered, no activation. A product of a node's own matrices is a `torch.mm(out=)` of its own. *Own products* are the
+    plan's own, one `torch.mm(out=)` each. Same process, same threads;
     execution and floor take FLOOR_TURNS turns on FLOOR_BATCHES mini-batches, and the least processor time of each
     counts: a busy machine interrupts long calls more often than short ones.
 (3) *Eager* is the unmodified model, instance by instance, without gradients; it takes its turns until it has used up
@@ -22,7 +23,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from edbc.cells.program import Call, Product
+from edbc.cells.program import Call, Product, Program
 from edbc.check import model_path
 from edbc.errors import InputError
 from edbc.modelfile import Config, import_model_file
 from edbc.parity import Eager
 from edbc.plan.plan import Plan
 from edbc.runtime.arenas import arena_bytes
+from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.session import Net, Prepared, Stats
 
 WHOLE = "no-split"
@@ -181,9 +183,11 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) 
         contestant.cell_output_bytes = arena_bytes(prepared.placement, externals=False)
 
 
-def _products(
-    net: Net, prepared: Prepared, together: bool
-) -> Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+_Multiplication = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _products(net: Net, prepared: Prepared, together: bool) -> Iterator[_Multiplication]:
+    """Operands and targets of the products of a floor, definition (2)."""
     schedule = prepared.whole[1] if together else prepared.schedule
     counts = np.diff(schedule.batch_ptr).tolist()
     memory: dict[Any, torch.Tensor] = {}
@@ -197,16 +201,28 @@ def _products(
     most = max(counts, default=0)
     for kind, count in zip(schedule.batch_type.tolist(), counts, strict=True):
         program = getattr(net.kernel(kind), "program", None)
-        packed = program.weights if program is not None else ()
-        shapes = [(p.rows, p.columns) for p in packed]
+        if program is None:
+            continue
+        shapes = [(p.rows, p.columns) for p in program.weights]
         if together and shapes:
             shapes = [(max(rows for rows, _ in shapes), sum(columns for _, columns in shapes))]
         for number, (rows, columns) in enumerate(shapes):
             a, c = matrix("in", most, rows)[:count], matrix("out", most, columns)[:count]
             yield a, matrix((kind, number), rows, columns), c
+        for number, own in enumerate(_own_products(program)):
+            left, right = matrix("left", own.m, own.k), matrix((kind, -1 - number), most * own.k, own.n)
+            for i in range(count):  # what differs from node to node comes from memory, not from the cache
+                yield left, right[i * own.k : (i + 1) * own.k], matrix("product", most * own.m, own.n)[: own.m]
 
 
-def _seconds(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+def _own_products(program: Program) -> list[RowProduct]:
+    """Products of a node's own matrices."""
+    found = (row_product(step) for step in program.steps if isinstance(step, Call))
+    return [product for product in found if product is not None]
+
+
+def _seconds(function: Callable[[], Any], clock: Callable[[], float] | None = None) -> float:
+    clock = clock or time.perf_counter
     with torch.no_grad():
         started = clock()
         function()
@@ -273,13 +289,13 @@ def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Sett
 
 
 def _has_floor(contestant: _Contestant) -> bool:
-    """True when the products with packed weights are what there is to multiply: not for cells with matrices of their
-    own, whose products the floor leaves out."""
+    """True when there are products, and when they are all that takes torch's own functions (no convolutions)."""
     net = contestant.net
     prepared = net.prepare(contestant.batches[0])
     programs = [getattr(net.kernel(int(kind)), "program", None) for kind in set(prepared.schedule.batch_type.tolist())]
     steps = [step for program in programs if program is not None for step in program.steps]
-    return any(isinstance(s, Product) for s in steps) and not any(isinstance(s, Call) for s in steps)
+    products = [s for s in steps if isinstance(s, Product) or (isinstance(s, Call) and row_product(s) is not None)]
+    return bool(products) and all(step in products for step in steps if isinstance(step, Call))
 
 
 def _hidden(config: Config) -> int | None:

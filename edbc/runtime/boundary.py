@@ -92,15 +92,15 @@ def result_classes(capture: Capture, placement: Placement) -> Longs:
     if isinstance(capture, VertexCapture):
         of_output = [placement.class_index[output.slot.base] for output in capture.outputs]
         return np.repeat(of_output, [output.stop - output.start for output in capture.outputs]).astype(np.int64)
-    slots = {id(slot): slot for slot in capture.result_slots}
-    class_of_slot = {key: placement.class_index[slot.base] for key, slot in slots.items()}
-    return np.array([class_of_slot[id(slot)] for slot in capture.result_slots], np.int64)
+    class_of_slot = {slot: placement.class_index[slot.base] for slot in set(capture.result_slots)}
+    if len(class_of_slot) == 1:
+        return np.full(len(capture.result_slots), next(iter(class_of_slot.values())), np.int64)
+    return np.array([class_of_slot[slot] for slot in capture.result_slots], np.int64)
 
 
 def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
     """What each instance's forward returned, given its tensors before views are taken of them."""
-    slots = {id(slot): slot for slot in capture.result_slots}
-    if any(slot.views for slot in slots.values()):
+    if any(slot.views for slot in set(capture.result_slots)):
         tensors = list(tensors)
         for i, slot in enumerate(capture.result_slots):
             for step in slot.views:

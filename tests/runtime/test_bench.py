@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bound import plan_for
 
-from edbc.bench import Setting, bench_plan
+from edbc.bench import Row, Setting, bench_plan
 from edbc.modelfile import import_model_file
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tree_lstm.py"
@@ -35,14 +35,26 @@ def test_rows_of_a_plan_at_other_sizes() -> None:
     assert rows[0].batches <= next(row.batches for row in rows if row.policy == "depth")
 
 
-def test_cells_with_matrices_of_their_own_have_no_floor() -> None:
-    """The floor counts products with packed weights only, so it is left out where there are others."""
-    file = import_model_file(MODEL.with_name("mv_rnn.py"))
-    config = file.config({"hidden_size": 6, "vocab_size": 20, "num_matrices": 5})
-    plan = plan_for(file.build(config, 0), file.sample(4, 0, config))
-    rows = bench_plan(Path("mv.yaml"), plan, [], config, Setting(2, (), 4, 1), str(MODEL.with_name("mv_rnn.py")))
-    assert {row.gemm_floor_ratio for row in rows} == {None}
+def rows_of(model: str, sizes: dict[str, int]) -> list[Row]:
+    """Two mini-batches of two made-up instances, no baselines."""
+    path = MODEL.with_name(f"{model}.py")
+    file = import_model_file(path)
+    config = file.config(sizes)
+    plan = plan_for(file.build(config, 0).eval(), file.sample(4, 0, config))
+    return bench_plan(Path(f"{model}.yaml"), plan, [], config, Setting(2, (), 4, 1), str(path))
+
+
+def test_matrices_of_a_nodes_own_count_in_the_floor() -> None:
+    """MV-RNN's products of its nodes' matrices are products; without baselines there is no ratio to eager."""
+    rows = rows_of("mv_rnn", {"hidden_size": 6, "vocab_size": 20, "num_matrices": 5})
+    assert all(row.gemm_floor_ratio is not None and row.gemm_floor_ratio > 0 for row in rows)
     assert {row.eager_ratio for row in rows} == {None}
+
+
+def test_other_functions_of_torch_have_no_floor() -> None:
+    """Convolutions are not counted, so there is no floor to compare with."""
+    rows = rows_of("neural_module_network", {})
+    assert {row.gemm_floor_ratio for row in rows} == {None}
 
 
 @pytest.mark.parametrize("size", [1, 3, 50])
