@@ -40,15 +40,17 @@ class ModelFile:
     def config(self, settings: Mapping[str, str | int | float | bool]) -> Config:
         """`build`'s defaults overridden by settings; text is converted to the default's type.
 
+        Keys that only `load`, `sample` or `vertex_instance` take (the length of a text, a lexicon) are in it when set.
         Raises ModelError for an unknown key, with the closest known one, and for text that does not convert.
         """
-        parameters = _parameters(self.module.build)
-        config: Config = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+        own = _parameters(self.module.build)
+        parameters = {**self._read_only(), **own}
+        config: Config = {name: p.default for name, p in own.items() if p.default is not p.empty}
         for key, value in settings.items():
             if key not in parameters:
                 raise ModelError(f"{self.path.name}: {unknown_key(key, parameters)}")
             config[key] = _convert(value, parameters[key], f"--set {key}") if isinstance(value, str) else value
-        missing = [name for name, p in parameters.items() if p.default is p.empty and name not in config]
+        missing = [name for name, p in own.items() if p.default is p.empty and name not in config]
         if missing:
             raise ModelError(
                 f"{self.path.name}: build expects a value for {missing[0]!r}; give one with --set {missing[0]}=VALUE"
@@ -60,7 +62,8 @@ class ModelFile:
         import torch
 
         torch.manual_seed(seed)
-        model = self._call("build", lambda: self.module.build(**config))
+        kwargs = _accepted(self.module.build, config)
+        model = self._call("build", lambda: self.module.build(**kwargs))
         if not isinstance(model, torch.nn.Module):
             raise ModelError(f"{self.path.name}: expected build to return an nn.Module, got {type(model).__name__}")
         return model.eval()
@@ -94,6 +97,12 @@ class ModelFile:
             )
         kwargs = _accepted(convert, config)
         return lambda instance: self._call("vertex_instance", lambda: convert(instance, **kwargs))
+
+    def _read_only(self) -> dict[str, inspect.Parameter]:
+        """Parameters with a default of the functions that read or make instances."""
+        functions = (getattr(self.module, name, None) for name in ("load", "sample", "vertex_instance"))
+        found = [_parameters(function) for function in functions if callable(function)]
+        return {name: p for some in found for name, p in some.items() if p.default is not p.empty}
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         return _guard(f"{self.path.name}: {what}", function)

@@ -22,7 +22,7 @@ class Listed:
     path: str
     summary: str
     config: dict[str, str]
-    """Keyword arguments of `build` and the text of their defaults."""
+    """Keyword arguments of `build`, then of `load` and `sample`, and the text of their defaults."""
 
 
 def run_models(folder: str | None, output_format: str) -> None:
@@ -70,11 +70,16 @@ def listed(folder: Path) -> Iterator[Listed]:
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if functions.keys() >= FUNCTIONS:
             summary = (ast.get_docstring(tree) or "(no docstring)").splitlines()[0]
-            yield Listed(str(path), summary, _defaults(functions["build"]))
+            yield Listed(str(path), summary, _config(functions))
 
 
-def _defaults(build: ast.FunctionDef) -> dict[str, str]:
-    arguments = build.args
+def _config(functions: dict[str, ast.FunctionDef]) -> dict[str, str]:
+    every = [_defaults(functions[name]) for name in ("build", "load", "sample")]
+    return every[0] | {key: text for defaults in every[1:] for key, text in defaults.items() if key not in every[0]}
+
+
+def _defaults(function: ast.FunctionDef) -> dict[str, str]:
+    arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     with_default = positional[len(positional) - len(arguments.defaults) :]
     by_name = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
+from pathlib import Path
 
 import pytest
 import torch
 from zoo import MODELS, NAMES, model, run, small, tensors
+
+from edbc.errors import ModelError
+from edbc.modelfile import import_model_file
 
 KIND = inspect.Parameter
 HELPERS = sorted(path.stem for path in MODELS.glob("_*.py"))
@@ -118,3 +122,30 @@ def test_default_weights_keep_values_sane(name: str) -> None:
 def test_examples_in_docstrings_hold(name: str) -> None:
     """The doctests of the modules that model files share."""
     assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "length"), [("lstm_lm", {"length": "16"}, 16), ("tree_fc", {"leaves": "8"}, 8)]
+)
+def test_keys_of_the_samples_can_be_set(name: str, setting: dict[str, str], length: int) -> None:
+    """What only `load` and `sample` take is part of the config when it is set, and converted like `build`'s."""
+    file = import_model_file(MODELS / f"{name}.py")
+    config = file.config({**setting, "hidden_size": "8", "vocab_size": "50"})
+    instances = file.sample(3, 0, config)
+
+    assert {len(instance) for instance in instances} == {length}
+    assert file.build(config, 0)(instances[0])
+    assert not setting.keys() & file.config({}).keys()
+    with pytest.raises(ModelError, match="unknown config key"):
+        file.config({"count": "3"})
+
+
+def test_a_lexicon_can_be_named(tmp_path: Path) -> None:
+    """The reader's own files and formats are settings: plain text becomes lattices by the words of a lexicon."""
+    (tmp_path / "lexicon.txt").write_text("ab\nbc\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("abc\n", encoding="utf-8")
+    file = import_model_file(MODELS / "lattice_gru.py")
+    config = file.config({"lexicon": str(tmp_path / "lexicon.txt"), "text": "plain", "vocab_size": "50"})
+    (lattice,) = file.load([tmp_path / "text.txt"], config)
+
+    assert sum(len(arcs) for arcs in lattice) == 5
