@@ -83,7 +83,6 @@ def test_plans_with_one_change_are_refused_or_right() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
-def test_many_plans_with_one_change_are_refused_or_right(part: int, record_property) -> None:
-    """The same for 20,000 mutations over all committed plans."""
-    for what, count in fates(ZOO, 1 + part, 2000).items():
-        record_property(what, count)
+def test_many_plans_with_one_change_are_refused_or_right(part: int) -> None:
+    """The same for 20,000 mutations over all committed plans; `pytest -s` shows how many met which fate."""
+    print(dict(fates(ZOO, 1 + part, 2000)))
