@@ -4,7 +4,7 @@
 
 Both nets take turns on the same mini-batches of real instances, in processor time; *exec* is the median of executing
 one, *sched* what scheduling and placing it takes longer. *rows* are the nodes per batch of the types that the plan lets
-split. The rule decides per mini-batch which types are split; `--always` splits wherever it is possible, which shows what
+split. The rule decides per mini-batch which types are split; `--always` splits wherever it is possible, to show what
 the rule declines. A ratio below 1 is a gain.
 """
 

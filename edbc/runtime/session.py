@@ -27,6 +27,7 @@ from edbc.cells.program import Program
 from edbc.errors import DeviceError, LayoutError, PlanError, StaleError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
+from edbc.runtime import changes
 from edbc.runtime.backend import Backend, Demand, Segment, backend_of
 from edbc.runtime.execution import Execution, Value
 from edbc.runtime.memory import memory_errors
@@ -195,6 +196,11 @@ class Net:
         if stats is not None:
             stats.seconds.execution += time.perf_counter() - started
         return results, prepared
+
+    def refresh(self) -> None:
+        """Pack all weights anew for the next mini-batch. Needed only after writing to a few elements of a parameter
+        through `.data`; every other change is noticed (`edbc.runtime.weights`)."""
+        changes.count()
 
     def capture(self, instances: Sequence[Any], first: int = 0) -> Capture:
         """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances. Messages count them

@@ -63,13 +63,27 @@ class CellTrace:
 def shared_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters, buffers and plain tensor attributes of a model with their dotted names, each tensor once."""
     seen: set[int] = set()
+    for name, tensor in _named_tensors(model):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for prefix, module in model.named_modules():
         own = {**module._parameters, **module._buffers}
         own |= {k: v for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)}
         for name, tensor in own.items():
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
+            if tensor is not None:
                 yield f"{prefix}.{name}" if prefix else name, tensor
+
+
+def _tied_names(model: nn.Module) -> list[tuple[str, ...]]:
+    """Names of one tensor each, of the tensors that have several."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in _named_tensors(model):
+        names.setdefault(id(tensor), []).append(name)
+    return [tuple(group) for group in names.values() if len(group) > 1]
 
 
 def is_leaf(module: nn.Module) -> bool:
@@ -85,6 +99,7 @@ class ModelView(CellTracer):
         self._traces: dict[Operation, CellTrace] = {}
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]
+        self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
 
     @property
@@ -95,10 +110,17 @@ class ModelView(CellTracer):
     def require_unchanged(self) -> None:
         """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.
 
-        Values of parameters may change, and tensors be replaced by others of their class; attributes that forward
-        itself assigns may (eager execution does so on the model). What happens inside an attribute (items of a list) is
-        not seen.
+        Values of parameters may change, and tensors be replaced by others of their class, tied ones at all places;
+        attributes that forward itself assigns may (eager execution does so on the model). What happens inside an
+        attribute (items of a list) is not seen.
         """
+        for first, *others in self._tied:
+            for other in others:
+                if self.tensor(first) is not self.tensor(other):
+                    raise StaleError(
+                        f"{first} and {other} of the model were one tensor when it was bound and are two now; tie them "
+                        "again, or bind the model again"
+                    )
         for (path, module), before in zip(self._modules, self._state, strict=True):
             now = _state(module)
             if now == before:

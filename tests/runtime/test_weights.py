@@ -1,0 +1,209 @@
+"""Packed weights follow their parameters, whichever way those change, on every back end, whole cells and parts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bound import plan_for
+from torch import nn
+
+from edbc.cells.split import splittable
+from edbc.errors import StaleError
+from edbc.parity import Eager, Parity
+from edbc.runtime.fingerprint import WORDS, fingerprint
+from edbc.runtime.session import Net
+from edbc.trace.mark import cell
+
+SIZE = 8
+
+
+class Step(nn.Module):
+    """A recurrent cell whose linear layers may be another cell's, with a parameter that only a map reads."""
+
+    def __init__(self, x: nn.Linear, h: nn.Linear):
+        super().__init__()
+        self.x, self.h = x, h
+        self.scale = nn.Parameter(torch.randn(SIZE))
+
+    def forward(self, x, h):
+        return torch.tanh(self.x(x) + self.h(h)) * self.scale
+
+
+class Tied(nn.Module):
+    """Two cells that share a layer, and an output layer tied to the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = nn.Embedding(10, SIZE)
+        shared = nn.Linear(SIZE, SIZE)
+        self.even = cell(Step(shared, nn.Linear(SIZE, SIZE)))
+        self.odd = cell(Step(nn.Linear(SIZE, SIZE), shared))
+        self.out = nn.Linear(SIZE, 10, bias=False)
+        self.out.weight = self.words.weight
+        self.start = nn.Parameter(torch.zeros(SIZE))
+
+    def forward(self, words: list[int]) -> list[torch.Tensor]:
+        h, logits = self.start, []
+        for word in words:
+            h = (self.odd if word % 2 else self.even)(self.words.weight[word], h)
+            logits.append(self.out(h))
+        return logits
+
+
+INSTANCES = [[0, 1, 2, 3], [5, 4], [7, 7, 8, 9, 6, 1]]
+
+
+def step_of_sgd(model: Tied) -> None:
+    """One step after a backward pass of eager outputs."""
+    sum(t.sum() for words in INSTANCES for t in model(words)).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def every(change: Callable[[nn.Parameter], Any]) -> Callable[[Tied], None]:
+    """The same change of every parameter."""
+
+    def apply(model: Tied) -> None:
+        for parameter in model.parameters():
+            change(parameter)
+
+    return apply
+
+
+def halved(model: Tied) -> dict[str, torch.Tensor]:
+    """A state with half of every value."""
+    return {name: value / 2 for name, value in model.state_dict().items()}
+
+
+def assign_halved(model: Tied) -> None:
+    """Load by assignment, which makes tied parameters two, and tie them again."""
+    model.load_state_dict(halved(model), assign=True)
+    model.out.weight = model.words.weight
+
+
+def replace_shared(model: Tied) -> None:
+    """Another tensor for the layer that two cells share."""
+    model.even.x.weight = nn.Parameter(torch.randn(SIZE, SIZE))
+
+
+def to_and_back(model: Tied) -> None:
+    """Through bfloat16 and back: other storage, other values."""
+    model.to(torch.bfloat16).to(torch.float32)
+
+
+CHANGES: dict[str, Callable[[Tied], Any]] = {
+    "load_state_dict": lambda m: m.load_state_dict(halved(m)),
+    "load_state_dict by assignment": assign_halved,
+    "optimiser step": step_of_sgd,
+    "data": every(lambda p: setattr(p, "data", p.data * 1.5)),
+    "in place on data": every(lambda p: p.data.mul_(1.5)),
+    "copy_ on data": every(lambda p: p.data.copy_(torch.randn(p.shape))),
+    "through numpy": every(lambda p: np.multiply(p.detach().numpy(), 2, out=p.detach().numpy())),
+    "in place": every(lambda p: p.detach().mul_(0.5)),
+    "to": to_and_back,
+    "tied weight": lambda m: m.words.weight.detach().mul_(2),
+    "shared layer": replace_shared,
+    "only what a map reads": lambda m: m.even.scale.data.neg_(),
+}
+
+
+def bound(model: nn.Module, backend: str | None = None) -> Net:
+    """The model bound, its cells split where compiling would."""
+    return Net(plan_for(model, INSTANCES, split=splittable), model.eval(), backend=backend)
+
+
+def require_equal(net: Net) -> list[torch.Tensor]:
+    """The project's parity rule; all outputs."""
+    with torch.no_grad():
+        eager, parity = Eager(net.model), Parity()
+        results = net(INSTANCES)
+        for ours, theirs, exact in zip(results, eager.run(INSTANCES), eager.reference(INSTANCES), strict=True):
+            parity.add(ours, theirs, exact)
+        parity.require()
+    return [tensor for result in results for tensor in result]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_of_a_parameter_is_seen(change: str, backend: str) -> None:
+    """After it the next mini-batch has eager's numbers, which are other numbers than before; and so it does after the
+    next change."""
+    model = Tied()
+    net = bound(model, backend)
+    before = require_equal(net)
+    CHANGES[change](model)
+    after = require_equal(net)
+    assert not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    CHANGES[change](model)
+    require_equal(net)
+
+
+def test_untied_weights_are_refused() -> None:
+    """A parameter of its own where two names had one: an error that says so, for either name."""
+    for name in ("out", "words"):
+        model = Tied()
+        net = bound(model)
+        require_equal(net)
+        getattr(model, name).weight = nn.Parameter(torch.randn(10, SIZE))
+        with torch.no_grad(), pytest.raises(StaleError, match="were one tensor when it was bound and are two now"):
+            net(INSTANCES)
+
+
+def test_another_dtype_is_refused() -> None:
+    """`.to(float64)` changes what the plan was bound to: an error that says so, not numbers of the old weights."""
+    model = Tied()
+    net = bound(model)
+    require_equal(net)
+    model.to(torch.float64)
+    with torch.no_grad(), pytest.raises(StaleError, match="bind the model again"):
+        net(INSTANCES)
+
+
+def test_refresh_sees_what_no_comparison_does() -> None:
+    """One element written through `.data` can go unseen; after `refresh` it is seen."""
+    model = Tied()
+    net = bound(model)
+    require_equal(net)
+    model.even.h.weight.data[3, 3] += 1
+    net.refresh()
+    require_equal(net)
+
+
+def test_nothing_is_packed_again_without_a_change() -> None:
+    """Mini-batch after mini-batch uses the same packed tensors."""
+    net = bound(Tied())
+    require_equal(net)
+    packs = {kind: kernel.weights.pack for kind, kernel in net._kernels.items() if hasattr(kernel, "weights")}
+    require_equal(net)
+    assert packs
+    assert all(net._kernels[kind].weights.pack is pack for kind, pack in packs.items())
+
+
+def fingerprint_reference(tensors: list[torch.Tensor]) -> int:
+    """The definition, one word after the other."""
+    total = len(tensors)
+    for tensor in tensors:
+        words = tensor.numpy().view(np.int32).ravel().tolist()
+        places = dict.fromkeys(k * len(words) // WORDS for k in range(WORDS))
+        for at in [at for at in places if words]:
+            for word in words[at : at + 2]:
+                total = total * 1_000_003 + word
+    return (total + 2**63) % 2**64 - 2**63
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fingerprints_equal_the_reference(dtype: torch.dtype) -> None:
+    """For tensors of no, one and many elements."""
+    tensors = [torch.randn(n, dtype=dtype) for n in (0, 1, 5, 16, 33, 1000)]
+    addresses = np.array([t.data_ptr() for t in tensors], np.int64)
+    sizes = np.array([t.numel() * t.itemsize // 4 for t in tensors], np.int64)
+
+    assert fingerprint(addresses, sizes) == fingerprint_reference(tensors)
+    copied = copy.deepcopy(tensors[-1])
+    for scale in (2, 0.5, -1):
+        assert fingerprint_reference([copied * scale]) != fingerprint_reference([copied])
