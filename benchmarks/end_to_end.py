@@ -2,18 +2,26 @@
 
     python benchmarks/end_to_end.py [--data DIR] [--sweep] [--against eager,depth,agenda] [--only NAME,..] [--json FILE]
                                     [--processor-time]
+    python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json
 
 Per workload: compile (or take from --plans), then `edbc.bench` at hidden size 128, mini-batches of 32, one thread,
 vocabularies of 256. With --processor-time the clock is the process's own, for machines that are busy. With --sweep
-also other batch sizes and hidden sizes for trees and lattices. Medians; read ratios, not absolute figures, and compare
-within one run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
+also other batch sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32 and 256 with hidden sizes
+128, 256 and 512 for every workload. Medians; read ratios, not absolute figures, and compare within one run only.
+`benchmarks/calibrate.py --peers` puts the rows beside other systems.
+
+On a GPU eager runs on the same GPU, `exec ms` is the time until the device is done, and the file of --json tells host
+and device time apart (`issuing`) and counts launches. A combination that fails prints one line and the others go on;
+then the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -58,8 +66,14 @@ SWEPT = ("tree_lstm", "lattice_lstm")
 BATCH_SIZES, HIDDEN_SIZES = (1, 8, 64, 256), (64, 256, 512)
 
 
-def combinations(workload: Workload, sweep: bool) -> Iterator[tuple[int, int]]:
+CUDA_BATCH_SIZES, CUDA_HIDDEN_SIZES = (32, 1, 256), (128, 256, 512)
+
+
+def combinations(workload: Workload, sweep: bool, device: str) -> Iterator[tuple[int, int]]:
     """(batch size, hidden size)."""
+    if sweep and device == "cuda":
+        yield from itertools.product(CUDA_BATCH_SIZES, CUDA_HIDDEN_SIZES)
+        return
     yield 32, 128
     if sweep and workload.model in SWEPT:
         yield from ((size, 128) for size in BATCH_SIZES)
@@ -79,14 +93,18 @@ def rows_of(workload: Workload, data: Path, folder: Path, options: argparse.Name
     """Every row of a workload."""
     path = plan_of(workload, folder)
     plan = read_plan(path)
-    for batch_size, hidden_size in combinations(workload, options.sweep):
+    for batch_size, hidden_size in combinations(workload, options.sweep, options.device):
         limit = max(options.mini_batches * batch_size, min(64, 32 * options.mini_batches))
-        setting = Setting(batch_size, tuple(options.against.split(",")), limit, options.rounds)
+        setting = Setting(batch_size, tuple(options.against.split(",")), limit, options.rounds, options.dtype,
+                          device=options.device)  # fmt: skip
         settings = {"vocab_size": 256, "hidden_size": hidden_size, **dict(workload.settings)}
         inputs = [str(data / name) for name in workload.files]
-        yield from bench_plan(
-            path, plan, inputs, settings, setting, str(REPOSITORY / "models" / f"{workload.model}.py")
-        )
+        model = str(REPOSITORY / "models" / f"{workload.model}.py")
+        try:
+            yield from bench_plan(path, plan, inputs, settings, setting, model)
+        except Exception as error:  # a long run without anybody beside it: say what failed, measure the rest
+            options.failed = True
+            print(f"{workload.model:20} batch {batch_size}, hidden {hidden_size}: {error!r}", flush=True)
 
 
 def main() -> None:
@@ -101,9 +119,12 @@ def main() -> None:
     parser.add_argument("--mini-batches", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processor-time", action="store_true", help="other processes do not count; one thread only")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", default=None, help="also write the rows there")
     options = parser.parse_args()
+    options.failed = False
     torch.set_num_threads(options.threads)
     if options.processor_time:
         time.perf_counter = time.process_time  # type: ignore[assignment]
@@ -118,6 +139,7 @@ def main() -> None:
                 print(line_of(row), flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps({"rows": [row.as_json() for row in rows]}, indent=1) + "\n")
+    sys.exit(int(options.failed))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,15 @@ Definitions.
     gathered, no activation. A product of a node's own matrices is a `torch.mm(out=)` of its own. *Own products* are the
     plan's own, one `torch.mm(out=)` each. Same process, same threads;
     execution and floor take FLOOR_TURNS turns on FLOOR_BATCHES mini-batches, and the least processor time of each
-    counts: a busy machine interrupts long calls more often than short ones.
+    counts (on a device the least time until it is done): a busy machine interrupts long calls more often than short
+    ones.
 (3) *Eager* is the unmodified model, instance by instance, without gradients; it takes its turns until it has used up
     EAGER_SECONDS, and at least one. Ratios to it are taken on the same mini-batches of the same rounds.
 (4) The front end `record` runs the model's forward per instance. `vertex` joins instances that were turned into arrays
     when they were loaded, for models that can (`vertex_instance`).
-(5) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes.
+(5) `issuing` is the part of execution in which the host issues work; on a device the rest of it is waiting. `launches`
+    are those of generated kernels.
+(6) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from edbc.modelfile import Config, import_model_file
 from edbc.parity import Eager
 from edbc.plan.plan import Plan
 from edbc.runtime.arenas import arena_bytes
+from edbc.runtime.backend import require_device, wait_for
 from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.session import Net, Prepared, Stats
 
@@ -68,6 +72,9 @@ class Row:
     eager_ratio: float | None
     peak_bytes: int
     cell_output_bytes: int
+    device: str = "cpu"
+    dtype: str = "float32"
+    launches: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The row as a JSON object."""
@@ -82,7 +89,9 @@ class _Sample:
     construction: float
     scheduling: float
     execution: float
+    issuing: float
     batches: int
+    launches: int
     eager: float | None
 
     @property
@@ -113,6 +122,7 @@ class Setting:
     rounds: int = 3
     dtype: str = "float32"
     backend: str | None = None
+    device: str = "cpu"
 
 
 def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str, Any], setting: Setting,
@@ -121,9 +131,10 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
 
     Without inputs the model's `sample` gives the instances. Raises InputError when there are none.
     """
+    require_device(setting.device)
     file = import_model_file(model_path(path, plan, model))
     config = file.config({**plan.model.config, **settings})
-    net_model = file.build(config, plan.model.seed).to(getattr(torch, setting.dtype))
+    net_model = file.build(config, plan.model.seed).to(setting.device, getattr(torch, setting.dtype))
     instances = list(file.load(inputs, config, setting.limit)) if inputs else file.sample(setting.limit, 1, config)
     if not instances:
         raise InputError(f"{inputs[0] if inputs else file.path}: expected instances to measure, got none")
@@ -162,7 +173,7 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
         for number, batch in enumerate(batches):
             seconds = None
             if eager is not None and (turn == number == 0 or used < EAGER_SECONDS):
-                seconds = _seconds(lambda batch=batch: eager.run(batch))  # type: ignore[misc]
+                seconds = _seconds(lambda batch=batch: eager.run(batch), contestants[0].net.device)  # type: ignore[misc]
                 used += seconds
             for contestant in contestants:
                 _measure(contestant, number, seconds)
@@ -174,8 +185,8 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) 
     spent = stats.seconds
     contestant.samples.append(
         _Sample(
-            len(contestant.batches[number]), spent.construction, spent.scheduling, spent.execution, stats.batches,
-            eager_seconds,
+            len(contestant.batches[number]), spent.construction, spent.scheduling, spent.execution, spent.issuing,
+            stats.batches, stats.launches, eager_seconds,
         )
     )  # fmt: skip
     if stats.arena_bytes > contestant.peak_bytes:
@@ -195,7 +206,7 @@ def _products(net: Net, prepared: Prepared, together: bool) -> Iterator[_Multipl
     def matrix(role: Any, rows: int, columns: int) -> torch.Tensor:
         key = (role, rows, columns)
         if key not in memory:
-            memory[key] = torch.rand(rows, columns, dtype=net.dtype)
+            memory[key] = torch.rand(rows, columns, dtype=net.dtype, device=net.device)
         return memory[key]
 
     most = max(counts, default=0)
@@ -221,11 +232,13 @@ def _own_products(program: Program) -> list[RowProduct]:
     return [product for product in found if product is not None]
 
 
-def _seconds(function: Callable[[], Any], clock: Callable[[], float] | None = None) -> float:
+def _seconds(function: Callable[[], Any], device: torch.device, clock: Callable[[], float] | None = None) -> float:
     clock = clock or time.perf_counter
     with torch.no_grad():
+        wait_for(device)
         started = clock()
         function()
+        wait_for(device)
         return clock() - started
 
 
@@ -237,7 +250,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -> Row:
     samples = contestant.samples
     floor_ratio, own_ratio = _floor_ratios(contestant)
-    parts = ("construction", "scheduling", "execution", "total")
+    parts = ("construction", "scheduling", "execution", "issuing", "total")
     return Row(
         name, contestant.front_end, contestant.net.backend.name, contestant.policy, setting.batch_size, _hidden(config),
         torch.get_num_threads(),
@@ -250,6 +263,9 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
         eager_ratio=_median(s.eager / s.total if s.eager is not None else None for s in samples),
         peak_bytes=contestant.peak_bytes,
         cell_output_bytes=contestant.cell_output_bytes,
+        device=setting.device,
+        dtype=setting.dtype,
+        launches=statistics.median(s.launches for s in samples),
     )  # fmt: skip
 
 
@@ -265,7 +281,8 @@ def _floor_of(net: Net, batch: list[Any]) -> tuple[float, float]:
     prepared = net.prepare(batch)
     together, own = (list(_products(net, prepared, way)) for way in (True, False))
     contestants = (lambda: net.execute(prepared), lambda: _multiply(together), lambda: _multiply(own))
-    turns = [[_seconds(call, time.process_time) for call in contestants] for _ in range(FLOOR_TURNS)]
+    clock = time.process_time if net.device.type == "cpu" else time.perf_counter
+    turns = [[_seconds(call, net.device, clock) for call in contestants] for _ in range(FLOOR_TURNS)]
     execution, floor, products = (min(times) for times in zip(*turns, strict=True))
     return execution / floor, execution / products
 
@@ -283,8 +300,9 @@ def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Sett
         name, "none", "eager", "eager", setting.batch_size, _hidden(config), torch.get_num_threads(),
         instances_per_second=statistics.median(n / t for n, t in samples),
         spread=_spread(seconds),
-        seconds={"construction": 0.0, "scheduling": 0.0, "execution": median, "total": median},
+        seconds={"construction": 0.0, "scheduling": 0.0, "execution": median, "issuing": median, "total": median},
         batches=0, gemm_floor_ratio=None, own_products_ratio=None, eager_ratio=1.0, peak_bytes=0, cell_output_bytes=0,
+        device=setting.device, dtype=setting.dtype,
     )  # fmt: skip
 
 

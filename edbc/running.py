@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edbc.check import model_path, require_same_model
-from edbc.errors import DeviceError, EdbcError, ModelError, StaleError
+from edbc.errors import EdbcError, ModelError, StaleError
 from edbc.files import replace_file
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
@@ -82,11 +82,11 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     import torch
 
     from edbc.modelfile import import_model_file
+    from edbc.runtime.backend import require_device
     from edbc.runtime.session import Net, check_requirements
     from edbc.trace.cache import structure_cache
 
-    if setting.device == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("--device cuda: expected a CUDA device, got none; run with --device cpu")
+    require_device(setting.device)
     check_requirements(plan.requirements)
     file = import_model_file(model_file)
     config = file.config({**_known_config(file, plan), **setting.config})
@@ -193,6 +193,9 @@ class Report:
             "operand_rows": s.operand_rows,
             "arena_bytes": s.arena_bytes,
             "backend": self.net.backend.name,
+            "paths": dict(sorted(s.paths.items())),
+            "launches": s.launches,
+            "issuing_seconds": s.seconds.issuing,
             "device": self.setting.device,
             "dtype": self.setting.dtype,
         }
@@ -223,9 +226,12 @@ class Report:
         yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
         yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
         yield from self._eager_lines()
+        yield from self._path_lines()
         total = s.seconds.total or 1.0
         parts = {part: getattr(s.seconds, part) for part in ("construction", "scheduling", "execution")}
         yield "  time         " + ", ".join(f"{k} {v:.3f} s ({100 * v / total:.0f} %)" for k, v in parts.items())
+        if how.device != "cpu":
+            yield f"  issued in    {s.seconds.issuing:.3f} s of the execution, the rest is the device's"
         if self.parity is not None:
             verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
             errors = f"max error {self.parity.max_error:.2e}, eager's own {self.parity.eager_error:.2e}"
@@ -236,6 +242,20 @@ class Report:
         if cache is not None:
             repeats = f"{100 * cache.hit_rate:.1f} % of {cache.hits + cache.misses:,} captures were repeats"
             yield f"  structures   {repeats}; {cache.checked:,} captured again and equal"
+
+    def _path_lines(self) -> Iterator[str]:
+        """What ran in which way, unless all of it is native code."""
+        by_path: dict[str, list[str]] = {}
+        for name, path in sorted(self.stats.paths.items()):
+            by_path.setdefault(path, []).append(name)
+        if set(by_path) - {"native"}:
+            yield "  ran by       " + "; ".join(f"{path}: {', '.join(names)}" for path, names in by_path.items())
+        if self.stats.launches:
+            each = self.stats.launches / max(self.stats.steps, 1)
+            yield f"  launches     {self.stats.launches:,}, {each:.1f} per batch"
+        why_not = getattr(self.net.backend, "why_not", None)
+        if why_not is not None:
+            yield f"  no Triton    {why_not}"
 
     def _eager_lines(self) -> Iterator[str]:
         total = self.stats.seconds.total

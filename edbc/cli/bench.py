@@ -21,6 +21,7 @@ def run_bench(
     limit: int,
     rounds: int,
     threads: int,
+    device: str,
     dtype: str,
     backend: str | None,
     model: str | None,
@@ -48,7 +49,7 @@ def run_bench(
     if output_format == "text":
         click.echo(HEADER)
     for batch_size, config in combinations:
-        setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend)
+        setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device)
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
         rows += measured
         if output_format == "text":

@@ -181,9 +181,9 @@ def compile(**options: Any) -> None:
 @click.option("--strict", is_flag=True, help="Refuse types that the plan does not know.")
 @click.option(
     "--backend",
-    type=click.Choice(["reference", "cpu"]),
+    type=click.Choice(["reference", "cpu", "cuda"]),
     default=None,
-    help="What executes batches: torch call by call, or native code (default: native code on a CPU).",
+    help="What executes batches: torch call by call, native code, or Triton kernels (default: the device's own).",
 )
 @click.option(
     "--front-end",
@@ -250,10 +250,15 @@ def check(**options: Any) -> None:
 @click.option("--limit", type=click.IntRange(1), default=256, show_default=True, help="Instances to measure on.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Passes over them.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of torch and its BLAS.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
 @click.option(
-    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True, help="Weights."
+    "--dtype",
+    type=click.Choice(["float32", "float64", "bfloat16"]),
+    default="float32",
+    show_default=True,
+    help="Weights.",
 )
-@click.option("--backend", type=click.Choice(["reference", "cpu"]), default=None, help="See 'edbc run'.")
+@click.option("--backend", type=click.Choice(["reference", "cpu", "cuda"]), default=None, help="See 'edbc run'.")
 @click.option(
     "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."
 )

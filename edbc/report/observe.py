@@ -236,4 +236,4 @@ def _lowering(net: Net, graph: Graph, kind: int) -> str:
     kernel = net.kernel(kind)
     if isinstance(kernel, GenericKernel):
         return "generic"
-    return "native" if net.backend.runs_natively(graph.types[kind], kernel) else "torch"
+    return net.backend.path(graph.types[kind], kernel).name

@@ -94,6 +94,18 @@ class Backend(Protocol):
         """Run the segment's batches; all its externals are bound and earlier batches have run."""
 
 
+def require_device(name: str) -> None:
+    """Raise DeviceError when a device of that name is not here."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("--device cuda: expected a CUDA device, got none; run with --device cpu")
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done everything that was issued."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def backend_of(name: str | None, device: torch.device) -> Backend:
     """The back end `name`; by default the fastest on the device. Raises DeviceError when it cannot run there."""
     if name is None:

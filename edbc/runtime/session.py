@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,7 +29,7 @@ from edbc.errors import DeviceError, LayoutError, PlanError, StaleError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes
-from edbc.runtime.backend import Backend, Demand, Segment, backend_of
+from edbc.runtime.backend import Backend, Demand, Segment, backend_of, wait_for
 from edbc.runtime.execution import Execution, Value
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
@@ -58,10 +59,12 @@ class Seconds:
     construction: float = 0.0
     scheduling: float = 0.0
     execution: float = 0.0
+    issuing: float = 0.0
+    """Of execution: what the host took to issue it. The rest is waiting for a device; on a CPU there is none."""
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Construction, scheduling and execution."""
         return self.construction + self.scheduling + self.execution
 
 
@@ -84,6 +87,10 @@ class Stats:
     gathered_rows: int = 0
     arena_bytes: int = 0
     """Of the largest mini-batch."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """What ran each type that was met: `native`, `triton` or `torch`."""
+    launches: int = 0
+    """Kernels that generated code launched on a device; torch's own are not counted."""
     seconds: Seconds = field(default_factory=Seconds)
 
 
@@ -194,6 +201,8 @@ class Net:
         with memory_errors(f"running {prepared.capture.graph.num_nodes:,} nodes"):
             results = self.execute(prepared, on_batch)
         if stats is not None:
+            stats.seconds.issuing += time.perf_counter() - started
+            wait_for(self.device)
             stats.seconds.execution += time.perf_counter() - started
         return results, prepared
 
@@ -277,6 +286,12 @@ class Net:
         stats.operand_rows += len(prepared.placement.rows)
         stats.gathered_rows += prepared.placement.gathered_rows
         stats.arena_bytes = max(stats.arena_bytes, prepared.demand.total)
+        batches = np.bincount(prepared.schedule.batch_type)
+        for kind in np.flatnonzero(batches).tolist():
+            node_type = prepared.capture.graph.types[kind]
+            path = self.backend.path(node_type, self.kernel(kind))
+            stats.paths[node_type.name] = path.name
+            stats.launches += int(batches[kind]) * (path.launches or 0)
 
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
         """Run a prepared mini-batch and return its results."""

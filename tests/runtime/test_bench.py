@@ -26,7 +26,7 @@ def test_rows_of_a_plan_at_other_sizes() -> None:
     for row in rows:
         assert row.hidden_size == 12
         assert row.instances_per_second > 0
-        assert set(row.seconds) == {"construction", "scheduling", "execution", "total"}
+        assert set(row.seconds) == {"construction", "scheduling", "execution", "issuing", "total"}
         assert row.as_json()["name"] == "tree"
         if row.policy != "eager":
             assert row.gemm_floor_ratio is not None
