@@ -47,7 +47,7 @@ from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import Entry, TypeTable
 from edbc.trace.values import class_of
-from edbc.training.function import Trainer
+from edbc.training.trainer import Trainer
 from edbc.vertex.instance import VertexInstance
 from edbc.vertex.program import VertexProgram
 

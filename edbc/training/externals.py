@@ -40,18 +40,17 @@ def parameter_gradients(
 
 def constant_gradients(
     capture: Capture, placement: Placement, inputs: Inputs, reversal: Reversal, given: Bools
-) -> Iterator[torch.Tensor | None]:
-    """A gradient per constant that requires one, None where the loss does not use it."""
+) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+    """The gradient of each constant that requires one and that the loss uses."""
     given = given & (placement.external_row >= 0)
     for key, externals in inputs.constant_externals(capture).items():
         which = externals[given[externals]]
-        shape = inputs.constants[key].shape
-        yield _rows(placement, reversal, which).sum(0).view(shape) if len(which) else None
+        if len(which):
+            yield key, _rows(placement, reversal, which).sum(0).view(inputs.constants[key].shape)
 
 
 def _rows(placement: Placement, reversal: Reversal, externals: Longs) -> torch.Tensor:
-    arena = reversal.arena(int(placement.external_class[externals[0]]))
-    return arena.index_select(0, torch.from_numpy(placement.external_row[externals]).to(arena.device))
+    return reversal.take(int(placement.external_class[externals[0]]), placement.external_row[externals])
 
 
 def _table_gradient(ref: SharedRef, table: torch.Tensor, index: Longs, rows: torch.Tensor) -> torch.Tensor:

@@ -15,88 +15,28 @@ are saved. `create_graph=True` is refused: the reverse schedule is no function o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from edbc.cells.graph import CellGraph
 from edbc.errors import UnsupportedError
-from edbc.runtime import changes
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.boundary import load_externals
-from edbc.runtime.reduction import ReductionKernel
-from edbc.training.dependence import Dependence, dependence_of_cell, dependence_of_reduction
+from edbc.runtime.placement import Longs
+from edbc.runtime.tables import NativeKernel
+from edbc.trace.table import SharedRef
 from edbc.training.externals import constant_gradients, parameter_gradients
-from edbc.training.inputs import Inputs, inputs_of
-from edbc.training.reach import Reach, reach_of
-from edbc.training.recompute import CellGradient, ReductionGradient
-from edbc.training.results import groups_of, restore
-from edbc.training.reverse import Reversal, TypeGradient
+from edbc.training.inputs import Inputs
+from edbc.training.native import NativeReversal
+from edbc.training.reach import Bools, Reach
+from edbc.training.results import groups_of
+from edbc.training.reverse import Reversal
+from edbc.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from edbc.runtime.session import Net, Prepared
-
-
-class Trainer:
-    """What training knows of a bound model: what its types depend on, and their gradients."""
-
-    def __init__(self, net: Net):
-        self.net = net
-        self._dependences: dict[int, Dependence] = {}
-        self._gradients: dict[int, TypeGradient] = {}
-        self._lock = threading.RLock()
-
-    def dependences(self, prepared: Prepared) -> list[Dependence | None]:
-        """What each type of the graph depends on; None for types without nodes."""
-        counts = prepared.capture.graph.counts().tolist()
-        return [self.dependence(kind) if count else None for kind, count in enumerate(counts)]
-
-    def dependence(self, kind: int) -> Dependence:
-        """What the outputs of a type depend on."""
-        known = self._dependences.get(kind)
-        if known is None:
-            node_type = self.net.table.types[kind]
-            assert node_type is not None
-            known = dependence_of_reduction(node_type) if node_type.variadic else dependence_of_cell(self._cell(kind))
-            self._dependences[kind] = known
-        return known
-
-    def gradient(self, kind: int) -> TypeGradient:
-        """The gradient of a type."""
-        known = self._gradients.get(kind)
-        if known is None:
-            with self._lock:
-                known = self._gradients.setdefault(kind, self._new_gradient(kind))
-        return known
-
-    def _new_gradient(self, kind: int) -> TypeGradient:
-        kernel = self.net.kernel(kind)
-        node_type = self.net.table.types[kind]
-        assert node_type is not None
-        if isinstance(kernel, ReductionKernel):
-            return ReductionGradient(kernel, node_type)
-        return CellGradient(self._cell(kind))
-
-    def _cell(self, kind: int) -> CellGraph:
-        return self.net.cell(self.net.table.operation_of_type[kind])
-
-    def run(self, instances: Sequence[Any]) -> list[Any]:
-        """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
-        changes.count()
-        prepared = self.net.prepare(instances, split=False)
-        dependences = self.dependences(prepared)
-        inputs = inputs_of(prepared.capture, dependences, self.net.view)
-        if not any(tensor.requires_grad for tensor in inputs.tensors):
-            return self.net.execute(prepared)
-        trainable = [
-            [] if d is None else [any(map(inputs.require, refs)) for refs in d.parameters] for d in dependences
-        ]
-        run = Run(self, prepared, inputs, reach_of(prepared.capture.graph, dependences, trainable))
-        tensors = MiniBatch.apply(run, *run.inputs.tensors)
-        return restore(prepared.capture, prepared.placement, run.groups, tensors)
+    from edbc.runtime.session import Prepared
 
 
 class Run:
@@ -127,30 +67,36 @@ class Run:
     def _reachable(self, inputs: Inputs) -> Inputs:
         """The inputs that results depend on."""
         reached, given = self.reach.reached(self.requires, self.results, self.externals)
-        dependences = self.trainer.dependences(self.prepared)
+        constants = inputs.constant_externals(self.prepared.capture)
+        return inputs.only(self._refs(reached, given), [key for key, which in constants.items() if given[which].any()])
+
+    def _refs(self, reached: Bools, given: Bools) -> set[SharedRef]:
+        """The parameters that reached values and externals depend on."""
+        dependences, capture = self.trainer.dependences(self.prepared), self.prepared.capture
         refs = {
             ref
             for kind, output in zip(*np.nonzero(self.reach.outputs(reached)), strict=True)
             for ref in dependences[kind].parameters[output]
         }
-        capture = self.prepared.capture
-        refs |= {capture.sources[s].ref for s in np.unique(capture.external_source[given]).tolist()}
-        constants = [key for key, which in inputs.constant_externals(capture).items() if given[which].any()]
-        return inputs.only(refs, constants)
+        sources = [capture.sources[number] for number in np.unique(capture.external_source[given]).tolist()]
+        return refs | {source.ref for source in sources if source.ref is not None}
 
     def forward(self) -> list[torch.Tensor]:
         """Execute, keep the arenas, and return a tensor per group."""
         net, prepared = self.trainer.net, self.prepared
-        self.arenas = net.backend.arenas(prepared.segment, prepared.demand)
+        segment = self.trainer.segment(prepared)
+        self.kinds: list[int] = np.unique(prepared.schedule.batch_type).tolist()
+        self.arenas = net.backend.arenas(segment, prepared.demand)
         load_externals(prepared.capture, prepared.placement, self.arenas, net.view)
-        net.backend.execute(prepared.segment, self.arenas, net.kernel)
+        net.backend.execute(segment, self.arenas, self.trainer.kernel)
+        kernels = {kind: self.trainer.kernel(kind) for kind in self.kinds}
+        self.packs = {k: kernel.weights.pack for k, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
         return [self.arenas.rows(group.class_index, group.rows) for group in self.groups]
 
     # --- backward --------------------------------------------------------------------------------------------------
 
-    def backward(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    def backward(self, gradients: Sequence[torch.Tensor | None], keeps_graph: bool) -> list[torch.Tensor | None]:
         """A gradient per input, None where eager has none."""
-        assert self.arenas is not None
         used = [
             (group, group.used(gradient), gradient)
             for group, gradient in zip(self.groups, gradients, strict=True)
@@ -158,16 +104,32 @@ class Run:
         ]
         values = np.concatenate([np.zeros(0, np.int64), *(self.results[g.which[rows]] for g, rows, _ in used)])
         reached, given = self.reach.reached(self.requires, values, self.externals)
+        results = [(group.class_index, group.rows, gradient) for group, _, gradient in used]
+        found, constants = self._reverse(reached, given, results, keeps_graph)
+        wanted = self._refs(reached, given)
+        of_parameters = [found.get(ref) if ref in wanted else None for ref in self.inputs.refs]
+        return [*of_parameters, *(constants.get(key) for key in self.inputs.constants)]
+
+    def _reverse(
+        self, reached: Bools, given: Bools, results: list[tuple[int, Longs, torch.Tensor]], keeps_graph: bool
+    ) -> tuple[dict[SharedRef, torch.Tensor], dict[tuple[int, int], torch.Tensor]]:
+        """Gradients of parameters, and of constants that are reached."""
+        assert self.arenas is not None
+        trainer, capture, placement = self.trainer, self.prepared.capture, self.prepared.placement
+        tables = trainer.tables(placement, self.kinds)
         parameters = {ref: p.detach().requires_grad_(p.requires_grad) for ref, p in self.inputs.parameters.items()}
-        kinds = np.unique(self.prepared.schedule.batch_type).tolist()
-        reversal = Reversal(self.prepared.segment, self.arenas, {k: self.trainer.gradient(k) for k in kinds},
-                            self.reach, self.requires, reached, given, parameters)  # fmt: skip
-        reversal.run([(group.class_index, group.rows, gradient) for group, _, gradient in used])
-        whole = (self.prepared.capture, self.prepared.placement, self.inputs, reversal, given)
-        for ref, gradient in parameter_gradients(*whole):
+        in_torch = {k: trainer.gradient(k) for k in self.kinds if k not in {*tables.adjoints, *tables.reductions}}
+        whole = (trainer.segment(self.prepared), self.arenas, in_torch, self.reach, reached, given, parameters)
+        if tables.adjoints or tables.reductions:
+            native = NativeReversal(*whole, capture, self.inputs, tables, self.packs, trainer.pool, keeps_graph)
+            native.run(results)
+            native.release()
+            return native.found, native.constants
+        reversal = Reversal(*whole)
+        reversal.run(results)
+        for ref, gradient in parameter_gradients(capture, placement, self.inputs, reversal, given):
             reversal.add_parameter(ref, gradient)
-        of_parameters = [reversal.found.get(ref) for ref in self.inputs.refs]
-        return [*of_parameters, *constant_gradients(*whole)]
+        return reversal.found, dict(constant_gradients(capture, placement, self.inputs, reversal, given))
 
 
 class MiniBatch(torch.autograd.Function):
@@ -193,8 +155,9 @@ class MiniBatch(torch.autograd.Function):
             )
         _ = ctx.saved_tensors  # raises for a graph that has been freed, and for inputs changed in place
         run: Run = ctx.run
-        found = run.backward(gradients)
-        if not _keeps_graph():
+        keeps_graph = _keeps_graph()
+        found = run.backward(gradients, keeps_graph)
+        if not keeps_graph:
             run.release()
         return (None, *found)
 

@@ -37,13 +37,12 @@ TypeGradient = CellGradient | ReductionGradient
 
 @dataclass(eq=False)
 class Reversal:
-    """One backward pass over a segment. `requires` and `reached` say it of values, `given` of externals."""
+    """One backward pass over a segment. `reached` tells which values get a gradient, `given` which externals."""
 
     segment: Segment
     arenas: Arenas
     gradients: Mapping[int, TypeGradient]
     reach: Reach
-    requires: Bools
     reached: Bools
     given: Bools
     parameters: Mapping[SharedRef, torch.Tensor]
@@ -55,9 +54,9 @@ class Reversal:
     def run(self, results: Sequence[tuple[int, Longs, torch.Tensor]]) -> None:
         """All batches; `results` are class, rows and gradient of what the loss uses."""
         for class_index, rows, gradient in results:
-            self._add(class_index, rows, gradient)
+            self.add(class_index, rows, gradient)
         for batch in range(self.segment.stop - 1, self.segment.begin - 1, -1):
-            self._batch(batch)
+            self.batch(batch)
 
     def arena(self, class_index: int) -> torch.Tensor:
         """The gradient arena of a class, definition (1)."""
@@ -75,11 +74,18 @@ class Reversal:
         known = self.found.get(ref)
         self.found[ref] = gradient if known is None else known + gradient
 
-    def _add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
+    def take(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """Gradients of rows of a class, `(len(rows), size)`."""
+        arena = self.arena(class_index)
+        return arena.index_select(0, torch.from_numpy(rows).to(arena.device))
+
+    def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
+        """Add to gradients of rows of a class, in order."""
         arena = self.arena(class_index)
         arena.index_add_(0, torch.from_numpy(rows).to(arena.device), gradient.reshape(len(rows), -1).to(arena.dtype))
 
-    def _batch(self, batch: int) -> None:
+    def batch(self, batch: int) -> None:
+        """One batch, by recomputation."""
         schedule = self.segment.schedule
         nodes = schedule.nodes[schedule.batch_ptr[batch] : schedule.batch_ptr[batch + 1]]
         kind = int(schedule.batch_type[batch])
@@ -104,8 +110,7 @@ class Reversal:
                 gradients.append(None)
                 continue
             rows = live + int(self.segment.placement.output_row[batch, j])
-            arena = self.arena(self.segment.placement.class_index[value_class])
-            gradients.append(arena.index_select(0, torch.from_numpy(rows).to(arena.device)))
+            gradients.append(self.take(self.segment.placement.class_index[value_class], rows))
         return gradients
 
     def _cell(self, batch: int, gradient: CellGradient, node_type: NodeType, outputs: MaybeTensors,
@@ -119,7 +124,7 @@ class Reversal:
         found = gradient.run(values, wanted, self.parameters, outputs)
         for class_index, r, operand in zip(classes, rows, found.operands, strict=True):
             if operand is not None:
-                self._add(class_index, r, operand)
+                self.add(class_index, r, operand)
         for ref, parameter in found.parameters.items():
             self.add_parameter(ref, parameter)
 
@@ -139,4 +144,4 @@ class Reversal:
             rows = placement.rows[at + field * num + items]
             result = self.arenas.rows(class_index, live + int(placement.output_row[batch, field]))
             values = lambda c=class_index, r=rows: self.arenas.rows(c, r)  # noqa: E731
-            self._add(class_index, rows, gradient.run(field, values, nodes.to(output.device), result, output))
+            self.add(class_index, rows, gradient.run(field, values, nodes.to(output.device), result, output))

@@ -1,0 +1,321 @@
+"""A backward pass in native code, torch for the batches that it does not know.
+
+Definitions.
+
+(1) A type is differentiated natively when it ran natively forward, its program has an adjoint (`training.adjoint`), or
+    it is a sum or mean. A maximal run of such batches of one element type is one call of `walk_back`; other batches are
+    recomputed under autograd in between (`training.reverse`).
+(2) Gradients of outputs stand in one buffer with the rows of the arenas. Gradients of externals are added where they
+    belong at once: to a row of the gradient of their table, to that of a parameter, or, when nobody asks for them, to a
+    row of *trash*.
+(3) Deltas overwrite what the forward pass saved, unless autograd keeps the graph; then they have memory of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.cells.program import Placed
+from edbc.runtime.cpu import CpuArenas
+from edbc.runtime.placement import Longs
+from edbc.runtime.pool import ALIGNMENT, Pool, aligned
+from edbc.runtime.weights import Pack
+from edbc.trace.build import Capture
+from edbc.trace.lookup import look_up_of
+from edbc.trace.table import SharedRef
+from edbc.trace.values import torch_dtype
+from edbc.training.adjoint import Adjoint
+from edbc.training.atoms import Vector
+from edbc.training.dependence import is_float
+from edbc.training.inputs import Inputs
+from edbc.training.reverse import Reversal
+from edbc.training.tables import TypeTables, workspace_stride
+from edbc.training.walk import (
+    Reversed,
+    Rows,
+    Weights,
+    add_rows,
+    live_nodes,
+    take_rows,
+    walk_back,
+    weight_products,
+)
+
+BLOCK = 64
+"""Rows of a batch that are differentiated together: few enough for workspace and weights to stay in cache."""
+WEIGHT_BLOCK = 512
+"""Rows of a product of weights."""
+_LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
+
+
+@dataclass(eq=False)
+class NativeReversal(Reversal):
+    """See the module's docstring. `packs` are the weights with which the forward pass ran."""
+
+    capture: Capture
+    inputs: Inputs
+    tables: TypeTables
+    packs: Mapping[int, Pack]
+    pool: Pool
+    keeps_graph: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.arenas, CpuArenas)
+        self._alive: list[torch.Tensor] = []
+        self._sparse: dict[SharedRef, tuple[Longs, torch.Tensor]] = {}
+        self.constants: dict[tuple[int, int], torch.Tensor] = {}
+        schedule, placement = self.segment.schedule, self.segment.placement
+        live_ptr, live = live_nodes(schedule.batch_ptr, schedule.nodes, self.reach.first_value, self.reached)
+        self.batches = Reversed(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items,
+                                placement.rows, placement.segment, placement.output_row, live_ptr, live)  # fmt: skip
+        memory = self.arenas.memory
+        self.values = Rows(memory.base, memory.stride, memory.externals, memory.external_start,
+                           memory.external_address)  # fmt: skip
+        self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
+        self._buffer, self._first, self._starts = self._gradient_memory()
+        self.rows_of_gradients = Rows(self._starts, memory.stride, memory.externals, memory.external_start,
+                                      self._external_addresses())  # fmt: skip
+        self.weights, self._weight_gradients = self._weight_memory()
+        packed = [packed for adjoint in self.tables.adjoints.values() for packed in adjoint.program.weights]
+        self._num_blocks = Counter(placed.block.ref for p in packed for placed in p.blocks)
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+
+    def _gradient_memory(self) -> tuple[torch.Tensor, int, Longs]:
+        """Definitions (2) and (3): a buffer of zeros, and the address at which row 0 of each class would stand."""
+        placement, values = self.segment.placement, self.values
+        hidden = self._hidden_classes()
+        rows = placement.class_rows - placement.class_externals
+        sizes = np.where([is_float(c) and (self.keeps_graph or c not in hidden) for c in placement.classes],
+                         rows * values.stride, 0)  # fmt: skip
+        start = np.zeros(len(sizes) + 1, np.int64)
+        np.cumsum(-(-sizes // ALIGNMENT) * ALIGNMENT, out=start[1:])
+        self._workspace_size = self._workspace_bytes()
+        buffer = self.pool.take(int(start[-1]) + self._workspace_size + ALIGNMENT)
+        first = aligned(buffer.data_ptr()) - buffer.data_ptr()
+        buffer[first : first + int(start[-1])].zero_()
+        address = buffer.data_ptr() + first
+        self._workspace = address + int(start[-1])
+        base = address + start[:-1] - placement.class_externals * values.stride
+        for number, value_class in enumerate(placement.classes):
+            if value_class in hidden and not self.keeps_graph:
+                base[number] = values.base[number]
+        return buffer, first, base
+
+    def _hidden_classes(self) -> set[Any]:
+        types = self.segment.graph.types
+        return {c for kind, a in self.tables.adjoints.items() for c in types[kind].outputs[a.num_outputs :]}
+
+    def _workspace_bytes(self) -> int:
+        most = 0
+        for adjoint in self.tables.adjoints.values():
+            width = torch_dtype(adjoint.program.dtype).itemsize
+            walk = BLOCK * workspace_stride(adjoint) + aligned(adjoint.scratch * width)
+            most = max(most, walk, WEIGHT_BLOCK * (adjoint.input_width + adjoint.saved) * width)
+        return aligned(most)
+
+    def release(self) -> None:
+        """Give the memory back."""
+        self.pool.give(self._buffer)
+
+    def _external_addresses(self) -> Longs:
+        placement = self.segment.placement
+        widest = max((c.size * d.itemsize for c, d in zip(placement.classes, self.dtypes, strict=True)), default=0)
+        trash = self._zeros(torch.zeros(widest, dtype=torch.uint8))
+        addresses = np.full(len(self.values.external_address), trash, np.int64)
+        slot = self.values.external_start[placement.external_class] + placement.external_row
+        for which, address in self._parameter_addresses():
+            addresses[slot[which]] = address
+        for which, one in self._constant_addresses():
+            addresses[slot[which]] = one
+        return addresses
+
+    def _zeros(self, tensor: torch.Tensor) -> int:
+        self._alive.append(tensor)
+        return tensor.data_ptr()
+
+    def _parameter_addresses(self) -> Iterator[tuple[Longs, Longs]]:
+        """Externals that are parameters or rows of them, and where their gradients are added up."""
+        capture, placement = self.capture, self.segment.placement
+        given = self.given & (placement.external_row >= 0)
+        for number in np.unique(capture.external_source[given]).tolist():
+            source = capture.sources[number]
+            if source.ref is None:
+                continue
+            which = np.flatnonzero(given & (capture.external_source == number))
+            index = capture.external_index[which] if source.kind == "row" else np.zeros(len(which), np.int64)
+            stride = source.value_class.size * torch_dtype(source.value_class.dtype).itemsize
+            look_up = look_up_of(source.ref)
+            if look_up is not None and look_up.padding_index is not None:
+                kept = index != look_up.padding_index
+                which, index = which[kept], index[kept]
+            dtype = torch_dtype(source.value_class.dtype)
+            if look_up is not None and look_up.sparse:
+                rows = torch.zeros(len(which), source.value_class.size, dtype=dtype)
+                self._sparse[source.ref] = (index, rows)
+                yield which, rows.data_ptr() + np.arange(len(which)) * stride
+                continue
+            yield which, self._gradient_of(source.ref).data_ptr() + index * stride
+
+    def _gradient_of(self, ref: SharedRef) -> torch.Tensor:
+        """The gradient of a parameter as a contiguous tensor, zeros at first."""
+        known = self.found.get(ref)
+        if known is None:
+            like = self.parameters[ref]
+            known = self.found[ref] = torch.zeros(like.shape, dtype=like.dtype)
+        return known
+
+    def _constant_addresses(self) -> Iterator[tuple[Longs, int]]:
+        placement = self.segment.placement
+        for key, externals in self.inputs.constant_externals(self.capture).items():
+            which = externals[self.given[externals] & (placement.external_row[externals] >= 0)]
+            if len(which):
+                tensor = self.constants[key] = torch.zeros(self.inputs.constants[key].shape,
+                                                           dtype=self.inputs.constants[key].dtype)  # fmt: skip
+                yield which, tensor.data_ptr()
+
+    # --- weights ---------------------------------------------------------------------------------------------------
+
+    def _weight_memory(self) -> tuple[Weights, dict[int, list[torch.Tensor | None]]]:
+        num_types, num_products = len(self.segment.graph.types), len(self.tables.arrays.products)
+        shared, vectors = np.zeros((2, num_types), np.int64)
+        weight, gradient, bias = np.zeros((3, num_products), np.int64)
+        found: dict[int, list[torch.Tensor | None]] = {}
+        for kind, first in self.tables.first_product.items():
+            adjoint, pack = self.tables.adjoints[kind], self.packs[kind]
+            dtype = torch_dtype(adjoint.program.dtype)
+            shared[kind] = self._zeros(_shared_values(adjoint, pack, dtype))
+            tensors: list[torch.Tensor | None] = [torch.zeros(sum(v.size for v in adjoint.vectors), dtype=dtype)]
+            vectors[kind] = tensors[0].data_ptr()  # type: ignore[union-attr]
+            for number, product in enumerate(adjoint.weights):
+                packed = adjoint.program.weights[product.weight]
+                weight[first + number] = pack.matrices[product.weight].data_ptr()
+                of_weight = of_bias = None
+                if any(map(self._is_sought, packed.blocks)):
+                    of_weight = torch.zeros(product.columns, product.rows, dtype=dtype)
+                    gradient[first + number] = of_weight.data_ptr()
+                if any(map(self._is_sought, packed.biases)):
+                    of_bias = torch.zeros(product.columns, dtype=dtype)
+                    bias[first + number] = of_bias.data_ptr()
+                tensors += [of_weight, of_bias]
+            found[kind] = tensors
+        return Weights(shared, vectors, weight, gradient, bias), found
+
+    def _is_sought(self, placed: Placed) -> bool:
+        return self.parameters[placed.block.ref].requires_grad
+
+    def _unpack(self, kind: int) -> None:
+        """Gradients of packed weights, biases and vectors to the parameters that they are blocks of."""
+        adjoint = self.tables.adjoints[kind]
+        vectors, *tensors = self._weight_gradients[kind]
+        assert vectors is not None
+        offset = 0
+        for vector in adjoint.vectors:
+            if self.parameters[vector.ref].requires_grad:
+                whole = self._gradient_of(vector.ref).view(-1)
+                whole[vector.offset : vector.offset + vector.size] += vectors[offset : offset + vector.size]
+            offset += vector.size
+        for product, of_weight, of_bias in zip(adjoint.weights, tensors[::2], tensors[1::2], strict=True):
+            packed = adjoint.program.weights[product.weight]
+            places = Counter((placed.row, placed.column) for placed in packed.blocks)
+            for placed in packed.blocks:
+                if of_weight is not None:
+                    self._add_block(placed, of_weight, places[placed.row, placed.column] == 1)
+            for placed in packed.biases:
+                if of_bias is not None:
+                    self._add_bias(placed, of_bias)
+
+    def _add_block(self, placed: Placed, packed: torch.Tensor, is_alone: bool) -> None:
+        """Add a piece of a packed gradient; a view of it will do where no other piece stands there (`is_alone`) and the
+        parameter consists of this block in this type only."""
+        block = placed.block
+        if not self._is_sought(placed):
+            return
+        assert block.columns is not None
+        (top, bottom), (left, right) = block.rows, block.columns
+        piece = packed[placed.column : placed.column + bottom - top, placed.row : placed.row + right - left]
+        shape = self.parameters[block.ref].shape
+        if block.transposed:
+            piece, (top, bottom), (left, right) = piece.t(), block.columns, block.rows
+        if is_alone and self._num_blocks[block.ref] == 1 and block.ref not in self.found and piece.shape == shape:
+            self.found[block.ref] = piece
+        else:
+            self._gradient_of(block.ref)[top:bottom, left:right] += piece
+
+    def _add_bias(self, placed: Placed, packed: torch.Tensor) -> None:
+        if self._is_sought(placed):
+            first, last = placed.block.rows
+            self._gradient_of(placed.block.ref)[first:last] += packed[placed.column : placed.column + last - first]
+
+    # --- the pass --------------------------------------------------------------------------------------------------
+
+    def take(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """See Reversal."""
+        size = self.segment.placement.classes[class_index].size
+        result = torch.empty(len(rows), size, dtype=self.dtypes[class_index])
+        take_rows(result.data_ptr(), int(self.values.stride[class_index]), rows, class_index, self.rows_of_gradients)
+        return result
+
+    def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
+        """See Reversal."""
+        dtype = self.dtypes[class_index]
+        source = gradient.reshape(len(rows), -1).to(dtype).contiguous()
+        add_rows(source.data_ptr(), dtype.itemsize, rows, class_index, self.rows_of_gradients, _LIKE[dtype])
+
+    def run(self, results: Any) -> None:
+        """See Reversal."""
+        for class_index, rows, gradient in results:
+            self.add(class_index, rows, gradient)
+        for begin, end, dtype in reversed(list(self._stretches())):
+            if dtype is None:
+                self.batch(begin)
+            else:
+                walk_back(begin, end, BLOCK, self._workspace, self._scratch(), dtype.itemsize, self.batches,
+                          self.values, self.rows_of_gradients, self.tables.arrays, self.weights,
+                          _LIKE[dtype])  # fmt: skip
+        for kind, adjoint in self.tables.adjoints.items():
+            if adjoint.weights:
+                dtype = torch_dtype(adjoint.program.dtype)
+                weight_products(kind, WEIGHT_BLOCK, self._workspace, dtype.itemsize, self.batches, self.values,
+                                self.rows_of_gradients, self.tables.arrays, self.weights, _LIKE[dtype])  # fmt: skip
+            self._unpack(kind)
+        for ref, (index, rows) in self._sparse.items():
+            table = self.parameters[ref]
+            self.add_parameter(ref, torch.sparse_coo_tensor(
+                torch.from_numpy(index)[None], rows.view(len(index), *table.shape[1:]), table.shape,
+                check_invariants=False))  # fmt: skip
+
+    def _scratch(self) -> int:
+        return self._workspace + max(BLOCK * workspace_stride(a) for a in self.tables.adjoints.values())
+
+    def _stretches(self) -> Iterator[tuple[int, int, torch.dtype | None]]:
+        """Runs of batches (begin, end, element type); single batches with None for torch."""
+        types, order = self.segment.graph.types, [None, *_LIKE]
+        native = {*self.tables.adjoints, *self.tables.reductions}
+        group = np.zeros(len(types), np.int64)
+        for kind in native:
+            group[kind] = order.index(torch_dtype(types[kind].outputs[0].dtype))
+        of_batch = group[self.segment.schedule.batch_type]
+        changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
+        borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
+        for first, last in itertools.pairwise(borders):
+            yield first, last, order[of_batch[first]]
+
+
+def _shared_values(adjoint: Adjoint, pack: Pack, dtype: torch.dtype) -> torch.Tensor:
+    """What stands in slot SHARED of a type."""
+    parts = [torch.zeros(0, dtype=dtype)]
+    for item in adjoint.shared:
+        if isinstance(item, Vector):
+            parts.append(pack.vectors[item.ref][item.offset : item.offset + item.size])
+        else:
+            parts.append(torch.full((item[1],), item[0], dtype=dtype))
+    return torch.cat(parts)

@@ -1,0 +1,132 @@
+"""Adjoints of types with sizes in bytes, as arrays: what `training.walk` reads. One set of tables serves all types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edbc.graph import NodeType, ValueClass
+from edbc.runtime.placement import Placement
+from edbc.runtime.pool import ALIGNMENT, aligned
+from edbc.runtime.rowops import OPERATIONS
+from edbc.trace.values import torch_dtype
+from edbc.training.adjoint import WORKSPACE, Adjoint, BackProduct, Instruction, Phase
+from edbc.training.derivatives import GRADIENTS
+from edbc.training.walk import FIRST_GRADIENT, MEAN, PASS, PRODUCT, PROGRAM, SUM, Adjoints
+
+_OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
+_GRADIENT = {name: code for code, name in enumerate(GRADIENTS)}
+REDUCTIONS = {"sum": SUM, "mean": MEAN}
+"""Reductions that are differentiated natively."""
+
+
+def hidden_class(size: int, dtype: str) -> ValueClass:
+    """The class of what a type saves, or keeps, `size` elements: one that no value of a model has."""
+    return ValueClass((size, *(1,) * 15), dtype)
+
+
+def with_hidden_outputs(node_type: NodeType, adjoint: Adjoint) -> NodeType:
+    """The type with what it saves and keeps as further outputs."""
+    dtype = adjoint.program.dtype
+    hidden = tuple(hidden_class(size, dtype) for size in (adjoint.saved, adjoint.kept) if size)
+    return replace(node_type, outputs=(*node_type.outputs, *hidden))
+
+
+def workspace_stride(adjoint: Adjoint) -> int:
+    """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
+    size = aligned(adjoint.width * torch_dtype(adjoint.program.dtype).itemsize)
+    return size + ALIGNMENT if size and size % 1024 == 0 else size
+
+
+@dataclass(frozen=True, eq=False)
+class TypeTables:
+    """Tables for some types, and where the products of each begin."""
+
+    adjoints: Mapping[int, Adjoint]
+    reductions: Mapping[int, str]
+    first_product: Mapping[int, int]
+    arrays: Adjoints
+
+
+def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]],
+              placement: Placement) -> TypeTables:  # fmt: skip
+    """Tables for types given by number; reductions by operation and number of fields."""
+    return _Writer(adjoints, reductions, placement).tables()
+
+
+class _Writer:
+    def __init__(self, adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]],
+                 placement: Placement):  # fmt: skip
+        self.adjoints = adjoints
+        self.reductions = reductions
+        self.placement = placement
+        self.slots: list[int] = []
+        self.phases: list[list[int]] = []
+        self.instructions: list[list[int]] = []
+        self.products: list[list[int]] = []
+        self.inputs: list[list[int]] = []
+
+    def tables(self) -> TypeTables:
+        num_types = len(self.placement.operand_class)
+        code, num_operands, num_outputs, stride, input_stride = np.zeros((5, num_types), np.int64)
+        saved, kept = np.full((2, num_types), -1, np.int64)
+        ptr = np.zeros((4, num_types + 1), np.int64)
+        first_product: dict[int, int] = {}
+        for kind in range(num_types):
+            adjoint = self.adjoints.get(kind)
+            if kind in self.reductions:
+                op, fields = self.reductions[kind]
+                code[kind], num_operands[kind], num_outputs[kind] = REDUCTIONS[op], fields, fields
+            elif adjoint is not None:
+                first_product[kind] = len(self.products)
+                width = torch_dtype(adjoint.program.dtype).itemsize
+                code[kind], stride[kind] = PROGRAM, workspace_stride(adjoint)
+                num_operands[kind], num_outputs[kind] = adjoint.num_operands, adjoint.num_outputs
+                saved[kind] = adjoint.num_outputs if adjoint.saved else -1
+                kept[kind] = adjoint.num_outputs + (adjoint.saved > 0) if adjoint.kept else -1
+                input_stride[kind] = adjoint.input_width * width
+                self._write(adjoint, width)
+            ptr[:, kind + 1] = len(self.slots), len(self.phases), len(self.products), len(self.inputs)
+        arrays = Adjoints(
+            code, num_operands, num_outputs, self.placement.operand_class, self.placement.output_class, saved, kept,
+            stride, ptr[0], np.array(self.slots, np.int64), ptr[1], _matrix(self.phases, 6),
+            _matrix(self.instructions, 10), ptr[2], _matrix(self.products, 4), ptr[3], _matrix(self.inputs, 4),
+            input_stride,
+        )  # fmt: skip
+        return TypeTables(self.adjoints, {k: op for k, (op, _) in self.reductions.items()}, first_product, arrays)
+
+    def _write(self, adjoint: Adjoint, width: int) -> None:
+        rank = {product.weight: number for number, product in enumerate(adjoint.weights)}
+        for phase in adjoint.phases:
+            if isinstance(phase, BackProduct):
+                product = adjoint.weights[rank[phase.weight]]
+                self.phases.append([PRODUCT, phase.delta * width, product.columns, phase.target * width, product.rows,
+                                    rank[phase.weight]])  # fmt: skip
+            else:
+                self.phases.append([PASS, len(self.instructions), len(self.instructions) + len(phase)])
+                self.instructions += [_instruction(item, width) for item in phase]
+        self.slots += sorted(_slots(adjoint.phases) - {WORKSPACE})
+        for product in adjoint.weights:
+            self.products.append([product.delta * width, product.columns, product.column * width, product.rows])
+        for item in adjoint.inputs:
+            self.inputs.append([item.place[0], item.place[1] * width, item.size * width, item.column * width])
+
+
+def _instruction(item: Instruction, width: int) -> list[int]:
+    code = FIRST_GRADIENT + 2 * _GRADIENT[item.op] + item.adds if item.is_gradient else _OPERATION[item.op]
+    row = [code, item.size]
+    for slot, offset in (item.target, *item.sources):
+        row += [slot, offset * width]
+    return row
+
+
+def _slots(phases: Iterable[Phase]) -> set[int]:
+    items = [item for phase in phases if not isinstance(phase, BackProduct) for item in phase]
+    return {place[0] for item in items for place in (item.target, *item.sources)}
+
+
+def _matrix(rows: Iterable[list[int]], fields: int) -> np.ndarray:
+    """Rows padded with zeros to one length."""
+    return np.array([row + [0] * (fields - len(row)) for row in rows], np.int64).reshape(-1, fields)

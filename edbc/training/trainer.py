@@ -1,0 +1,181 @@
+"""What training knows of a bound model: what its types depend on, what their forward passes keep, their gradients.
+
+A type's gradient is native when the back end is, and its program has an adjoint (`training.adjoint`): then its forward
+pass gives out what the adjoint reads, as further outputs of the type, in arenas like any other output. All other types
+are recomputed under autograd (`training.recompute`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edbc.cells.graph import CellGraph
+from edbc.graph import NodeType
+from edbc.runtime import changes
+from edbc.runtime.backend import Segment
+from edbc.runtime.placement import Placement, place
+from edbc.runtime.pool import Pool
+from edbc.runtime.reduction import ReductionKernel
+from edbc.runtime.tables import NativeKernel
+from edbc.schedule.order import order_nodes
+from edbc.schedule.run import run
+from edbc.training.adjoint import Adjoint, adjoint_of
+from edbc.training.dependence import Dependence, dependence_of_cell, dependence_of_reduction
+from edbc.training.inputs import inputs_of
+from edbc.training.reach import reach_of
+from edbc.training.recompute import CellGradient, ReductionGradient
+from edbc.training.results import restore
+from edbc.training.reverse import TypeGradient
+from edbc.training.tables import REDUCTIONS, TypeTables, tables_of, with_hidden_outputs
+
+if TYPE_CHECKING:
+    from edbc.runtime.session import Net, Prepared
+
+
+class Trainer:
+    """See the module's docstring. Without `native` every type is recomputed."""
+
+    def __init__(self, net: Net, native: bool = True):
+        self.net = net
+        self.native = native and net.backend.name == "cpu"
+        self._dependences: dict[int, Dependence] = {}
+        self._gradients: dict[int, TypeGradient] = {}
+        self._adjoints: dict[int, Adjoint | None] = {}
+        self._kernels: dict[int, Any] = {}
+        self._types: tuple[Any, frozenset[int], tuple[NodeType, ...]] | None = None
+        self._tables: tuple[Any, TypeTables] | None = None
+        self._lock = threading.RLock()
+        self.pool = Pool()
+        """Memory of backward passes."""
+
+    def run(self, instances: Sequence[Any]) -> list[Any]:
+        """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
+        from edbc.training.function import MiniBatch, Run
+
+        changes.count()
+        prepared = self.prepare(instances)
+        dependences = self.dependences(prepared)
+        inputs = inputs_of(prepared.capture, dependences, self.net.view)
+        if not any(tensor.requires_grad for tensor in inputs.tensors):
+            return self.net.run(instances)[0]
+        trainable = [
+            [] if d is None else [any(map(inputs.require, refs)) for refs in d.parameters] for d in dependences
+        ]
+        mini_batch = Run(self, prepared, inputs, reach_of(prepared.capture.graph, dependences, trainable))
+        tensors = MiniBatch.apply(mini_batch, *mini_batch.inputs.tensors)
+        return restore(prepared.capture, prepared.placement, mini_batch.groups, tensors)
+
+    # --- the forward pass ------------------------------------------------------------------------------------------
+
+    def prepare(self, instances: Sequence[Any]) -> Prepared:
+        """Capture, schedule and place one mini-batch, with room for what its types save."""
+        from edbc.runtime.session import Prepared
+
+        capture = self.net.capture(instances)
+        schedule = order_nodes(capture.graph, run(capture.graph, self.net.policy))
+        graph = replace(capture.graph, types=self._types_of(capture.graph.types, np.unique(schedule.batch_type)))
+        placement = place(graph, schedule, capture.result_node)
+        demand = self.net.backend.demand(Segment(graph, schedule, placement), self.kernel)
+        return Prepared(capture, schedule, placement, demand)
+
+    def segment(self, prepared: Prepared) -> Segment:
+        """All batches of a mini-batch, over types with what they save."""
+        kinds = np.unique(prepared.schedule.batch_type)
+        graph = replace(prepared.capture.graph, types=self._types_of(prepared.capture.graph.types, kinds))
+        return Segment(graph, prepared.schedule, prepared.placement)
+
+    def _types_of(self, types: tuple[NodeType, ...], kinds: Any) -> tuple[NodeType, ...]:
+        """Types with what they save, those of a mini-batch at least; one tuple while nothing is new."""
+        known = self._types
+        wanted = frozenset(kinds.tolist())
+        if known is None or known[0] is not types or not wanted <= known[1]:
+            with self._lock:
+                wanted |= known[1] if known is not None else frozenset()
+                adjoints = {kind: self.adjoint(kind) for kind in sorted(wanted)}
+                full = tuple(
+                    t if (a := adjoints.get(kind)) is None else with_hidden_outputs(t, a)
+                    for kind, t in enumerate(types)
+                )
+                known = self._types = (types, wanted, full)
+        return known[2]
+
+    def kernel(self, kind: int) -> Any:
+        """The forward kernel of a type: one that saves what its adjoint reads, where it has one."""
+        known = self._kernels.get(kind)
+        if known is None:
+            adjoint = self.adjoint(kind)
+            known = self.net.kernel(kind)
+            if adjoint is not None:
+                known = self.net.backend.program_kernel(adjoint.program, self.net.view, self.net.dtype, self.net.device)
+            known = self._kernels.setdefault(kind, known)
+        return known
+
+    # --- gradients -------------------------------------------------------------------------------------------------
+
+    def adjoint(self, kind: int) -> Adjoint | None:
+        """The adjoint of a type that is differentiated natively."""
+        if kind not in self._adjoints:
+            program = None
+            if self.native and isinstance(self.net.kernel(kind), NativeKernel):
+                program = self.net.program(kind)
+            self._adjoints[kind] = None if program is None else adjoint_of(program)
+        return self._adjoints[kind]
+
+    def tables(self, placement: Placement, kinds: Sequence[int]) -> TypeTables:
+        """Tables of the types of a mini-batch that are differentiated natively."""
+        key = (id(placement.class_index), tuple(kinds))
+        if self._tables is None or self._tables[0] != key:
+            adjoints = {kind: a for kind in kinds if (a := self.adjoint(kind)) is not None}
+            reductions: dict[int, tuple[str, int]] = {}
+            for kind in kinds:
+                kernel, node_type = self.net.kernel(kind), self.net.table.types[kind]
+                assert node_type is not None
+                if self.native and isinstance(kernel, ReductionKernel) and _is_native_reduction(kernel, node_type):
+                    reductions[kind] = (kernel.op, kernel.num_fields)
+            self._tables = (key, tables_of(adjoints, reductions, placement))
+        return self._tables[1]
+
+    def dependences(self, prepared: Prepared) -> list[Dependence | None]:
+        """What each type of the graph depends on; None for types without nodes."""
+        counts = prepared.capture.graph.counts().tolist()
+        return [self.dependence(kind) if count else None for kind, count in enumerate(counts)]
+
+    def dependence(self, kind: int) -> Dependence:
+        """What the outputs of a type depend on."""
+        known = self._dependences.get(kind)
+        if known is None:
+            node_type = self.net.table.types[kind]
+            assert node_type is not None
+            known = dependence_of_reduction(node_type) if node_type.variadic else dependence_of_cell(self._cell(kind))
+            self._dependences[kind] = known
+        return known
+
+    def gradient(self, kind: int) -> TypeGradient:
+        """The gradient of a type by recomputation."""
+        known = self._gradients.get(kind)
+        if known is None:
+            with self._lock:
+                known = self._gradients.setdefault(kind, self._new_gradient(kind))
+        return known
+
+    def _new_gradient(self, kind: int) -> TypeGradient:
+        kernel = self.net.kernel(kind)
+        node_type = self.net.table.types[kind]
+        assert node_type is not None
+        if isinstance(kernel, ReductionKernel):
+            return ReductionGradient(kernel, node_type)
+        return CellGradient(self._cell(kind))
+
+    def _cell(self, kind: int) -> CellGraph:
+        return self.net.cell(self.net.table.operation_of_type[kind])
+
+
+def _is_native_reduction(kernel: ReductionKernel, node_type: NodeType) -> bool:
+    """True when native code knows the reduction, and the one dtype of its fields."""
+    dtypes = {c.dtype for c in node_type.outputs}
+    return kernel.op in REDUCTIONS and len(dtypes) == 1 and dtypes <= {"f32", "f64"}

@@ -1,0 +1,349 @@
+"""The walk over a schedule in reverse, and the products of weights after it, in native code.
+
+For each batch from the last to the first: run the phases of its type's adjoint (see `training.adjoint`) for its live
+nodes, block of rows by block of rows, or spread its reduction's gradient over the items. Then, per type and block of
+nodes, gather what its products read and add deltas transposed times that to the gradients of the weights. Everything
+adds up in one fixed order, row after row, so that results are the same bits in every run.
+
+All that differs between models is in the tables. The tests compare with `training.recompute` under autograd.
+"""
+
+# numba infers the types of kernels, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from edbc.runtime import pointers, rowops
+from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
+from edbc.runtime.rowops import apply
+from edbc.training import rowgradients
+from edbc.training.adjoint import DELTA, FIRST_OPERAND, KEPT, SCRATCH, SHARED, VECTORS, WORKSPACE
+from edbc.training.derivatives import GRADIENTS
+from edbc.training.rowgradients import differentiate
+
+_ONE = np.float32(1)
+_flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_jit = njit(**_flags)
+
+PROGRAM, SUM, MEAN = 1, 2, 3
+"""What a type is differentiated by; 0: torch."""
+PRODUCT, PASS = 0, 1
+"""Kinds of phases."""
+FIRST_GRADIENT = 1 << 8
+"""Operation codes from here on are gradient operations, twice their number, and one more when they add."""
+_PASS_CODE = GRADIENTS.index("pass")
+
+
+class Reversed(NamedTuple):
+    """A schedule, its placement, and the live nodes: positions `live[live_ptr[b]:live_ptr[b + 1]]` of batch b."""
+
+    batch_type: Any
+    batch_ptr: Any
+    start: Any
+    items: Any
+    rows: Any
+    segment: Any
+    output_row: Any
+    live_ptr: Any
+    live: Any
+
+
+class Rows(NamedTuple):
+    """Where the rows of classes are; see `runtime.walk.Memory`. Gradients have the same rows as values."""
+
+    base: Any
+    stride: Any
+    externals: Any
+    external_start: Any
+    external_address: Any
+
+
+class Adjoints(NamedTuple):
+    """Adjoints of all types, offsets in bytes."""
+
+    code: Any
+    num_operands: Any
+    num_outputs: Any
+    operand_class: Any  # (types, operands)
+    output_class: Any  # (types, outputs), then the classes of what is saved and kept
+    saved: Any
+    """Which output is what is saved, or -1."""
+    kept: Any
+    stride: Any
+    """Bytes of a workspace row."""
+    slot_ptr: Any
+    slots: Any
+    """The slots that a type's instructions use."""
+    phase_ptr: Any
+    phases: Any
+    instructions: Any
+    product_ptr: Any
+    products: Any
+    """Of each weight: delta, columns, input column, rows."""
+    input_ptr: Any
+    inputs: Any
+    """Slot, offset, size and column."""
+    input_stride: Any
+
+
+class Weights(NamedTuple):
+    """Addresses that change from mini-batch to mini-batch. By type: shared values and the gradients of vectors; by
+    product: the packed weight, its gradient (columns, rows) and that of the bias, 0 without one."""
+
+    shared: Any
+    vectors: Any
+    weight: Any
+    weight_gradient: Any
+    bias_gradient: Any
+
+
+def gemm(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
+    """The vendor BLAS's product of column-major matrices with elements of `like`'s type; all arguments are addresses,
+    `left` and `right` of letters that say whether a and b are transposed."""
+
+
+@overload(gemm, jit_options=_flags)
+def _gemm(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
+    vendor = sgemm if like == types.float32 else dgemm
+
+    def call(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
+        vendor(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+
+    return call
+
+
+@_jit
+def _address(memory, c, row):
+    if row < memory.externals[c]:
+        return memory.external_address[memory.external_start[c] + row]
+    return memory.base[c] + row * memory.stride[c]
+
+
+@_jit
+def _slot_address(slot, t, b, r, batches, values, gradients, tables, weights, scratch):
+    """Where a slot of row r of batch b is; the workspace's is the caller's."""
+    operands, outputs = tables.num_operands[t], tables.num_outputs[t]
+    if slot >= FIRST_OPERAND:
+        k = slot - FIRST_OPERAND
+        memory = values
+        if k >= operands + outputs:
+            memory = gradients
+            k -= operands + outputs
+        if k < operands:
+            at = batches.start[b] + k * batches.items[b] + r
+            return _address(memory, tables.operand_class[t, k], batches.rows[at])
+        j = k - operands
+        return _address(memory, tables.output_class[t, j], batches.output_row[b, j] + r)
+    if slot == SCRATCH:
+        return scratch
+    if slot == SHARED:
+        return weights.shared[t]
+    if slot == VECTORS:
+        return weights.vectors[t]
+    j = tables.kept[t] if slot == KEPT else tables.saved[t]
+    memory = gradients if slot == DELTA else values
+    return _address(memory, tables.output_class[t, j], batches.output_row[b, j] + r)
+
+
+@_jit
+def _pass(begin, end, t, b, first, last, batches, values, gradients, tables, weights, workspace, scratch, row, like):
+    """Instructions begin to end for live nodes first to last of batch b, one row after the other."""
+    code = tables.instructions
+    for i in range(first, last):
+        r = batches.live[i]
+        row[WORKSPACE] = workspace + (i - first) * tables.stride[t]
+        for s in range(tables.slot_ptr[t], tables.slot_ptr[t + 1]):
+            slot = tables.slots[s]
+            row[slot] = _slot_address(slot, t, b, r, batches, values, gradients, tables, weights, scratch)
+        for at in range(begin, end):
+            target, a = row[code[at, 2]] + code[at, 3], row[code[at, 4]] + code[at, 5]
+            x, y = row[code[at, 6]] + code[at, 7], row[code[at, 8]] + code[at, 9]
+            op = code[at, 0]
+            if op >= FIRST_GRADIENT:
+                differentiate((op - FIRST_GRADIENT) >> 1, target, a, x, y, code[at, 1], op & 1, like)
+            else:
+                apply(op, target, a, x, y, code[at, 1], like)
+
+
+@_jit
+def _back_product(phase, m, stride, workspace, weight, frame, width, like):
+    """`target = delta @ weight transposed` for m rows. Row-major matrices are the column-major routine's transposes."""
+    delta, columns, target, rows = phase[1], phase[2], phase[3], phase[4]
+    at = frame.ctypes.data
+    frame[2], frame[3], frame[4] = rows, m, columns
+    frame[5], frame[6], frame[7] = max(columns, 1), stride // width, stride // width
+    gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, weight, at + 40, workspace + delta, at + 48, at + 72,
+         workspace + target, at + 56, like)  # fmt: skip
+
+
+@_jit
+def _program(t, b, block, batches, values, gradients, tables, weights, workspace, scratch, row, frame, width, like):
+    """The adjoint of type t for the live nodes of batch b."""
+    begin, end = batches.live_ptr[b], batches.live_ptr[b + 1]
+    for first in range(begin, end, block):
+        last = min(first + block, end)
+        for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
+            phase = tables.phases[p]
+            if phase[0] == PRODUCT:
+                weight = weights.weight[tables.product_ptr[t] + phase[5]]
+                _back_product(phase, last - first, tables.stride[t], workspace, weight, frame, width, like)
+            else:
+                _pass(phase[1], phase[2], t, b, first, last, batches, values, gradients, tables, weights, workspace,
+                      scratch, row, like)  # fmt: skip
+
+
+@_jit
+def _reduction(t, b, batches, gradients, tables, alive, counts, width, like):
+    """Spread the gradient of a sum or mean over its items."""
+    count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+    alive[:count] = False
+    counts[:count] = 0
+    for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
+        alive[batches.live[i]] = True
+    items, start = batches.items[b], batches.start[b]
+    for i in range(items):
+        counts[batches.segment[start + i]] += 1
+    for k in range(tables.num_operands[t]):
+        c, n = tables.output_class[t, k], gradients.stride[tables.output_class[t, k]] // width
+        for i in range(items):
+            node = batches.segment[start + i]
+            if not alive[node]:
+                continue
+            source = _address(gradients, c, batches.output_row[b, k] + node)
+            target = _address(gradients, c, batches.rows[start + k * items + i])
+            if tables.code[t] == SUM:
+                differentiate(_PASS_CODE, target, source, source, source, n, 1, like)
+            else:
+                share = like + np.float32(counts[node])
+                for e in range(n):
+                    store(target, e, load(target, e, like) + load(source, e, like) / share)
+
+
+def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
+    """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
+
+    @njit(cache=True, **_flags)
+    def walk_back(begin, end, block, workspace, scratch, width, batches, values, gradients, tables, weights, like):
+        """Differentiate batches end - 1 down to begin, all of types with native code."""
+        row = np.zeros(FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1]), np.int64)
+        frame = np.zeros(10 + (checksum & 0), np.int64)
+        frame[0], frame[1] = ord("T"), ord("N")
+        store(frame.ctypes.data + 64, 0, like + _ONE)
+        widest = 0
+        for b in range(begin, end):
+            widest = max(widest, batches.batch_ptr[b + 1] - batches.batch_ptr[b])
+        alive, counts = np.zeros(widest, np.bool_), np.zeros(widest, np.int64)
+        for b in range(end - 1, begin - 1, -1):
+            t = batches.batch_type[b]
+            if tables.code[t] >= SUM:
+                _reduction(t, b, batches, gradients, tables, alive, counts, width, like)
+            else:
+                _program(t, b, block, batches, values, gradients, tables, weights, workspace, scratch, row, frame,
+                         width, like)  # fmt: skip
+
+    @njit(cache=True, **_flags)
+    def weight_products(t, block, workspace, width, batches, values, gradients, tables, weights, like):
+        """The gradients of the weights of type t: one product each over all its live nodes, in blocks."""
+        frame = np.zeros(10 + (checksum & 0), np.int64)
+        frame[0], frame[1] = ord("N"), ord("T")
+        store(frame.ctypes.data + 64, 0, like + _ONE)
+        deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
+        deltas = workspace + block * tables.input_stride[t]
+        filled = 0
+        for b in range(len(batches.batch_type)):
+            if batches.batch_type[b] != t:
+                continue
+            for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
+                r = batches.live[i]
+                target = workspace + filled * tables.input_stride[t]
+                for p in range(tables.input_ptr[t], tables.input_ptr[t + 1]):
+                    slot, offset, size, column = (
+                        tables.inputs[p, 0], tables.inputs[p, 1], tables.inputs[p, 2], tables.inputs[p, 3],
+                    )  # fmt: skip
+                    source = _slot_address(slot, t, b, r, batches, values, gradients, tables, weights, 0)
+                    copy_bytes(target + column, source + offset, size)
+                source = _slot_address(DELTA, t, b, r, batches, values, gradients, tables, weights, 0)
+                copy_bytes(deltas + filled * deltas_stride, source, deltas_stride)
+                filled += 1
+                if filled == block:
+                    _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
+                    filled = 0
+        if filled:
+            _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
+
+    return walk_back, weight_products
+
+
+@_jit
+def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, frame, width, like):
+    """Add the products of m gathered rows to the gradients of the weights of type t, (columns, rows) each, and the sums
+    of their deltas to those of the biases."""
+    at = frame.ctypes.data
+    for p in range(tables.product_ptr[t], tables.product_ptr[t + 1]):
+        delta, columns, column, rows = (
+            tables.products[p, 0], tables.products[p, 1], tables.products[p, 2], tables.products[p, 3],
+        )  # fmt: skip
+        if weights.bias_gradient[p] != 0:
+            for i in range(m):
+                source = deltas + i * deltas_stride + delta
+                differentiate(_PASS_CODE, weights.bias_gradient[p], source, source, source, columns, 1, like)
+        if weights.weight_gradient[p] == 0 or rows == 0 or columns == 0:
+            continue
+        frame[2], frame[3], frame[4] = rows, columns, m
+        frame[5], frame[6], frame[7] = tables.input_stride[t] // width, deltas_stride // width, rows
+        gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, inputs + column, at + 40, deltas + delta, at + 48, at + 64,
+             weights.weight_gradient[p], at + 56, like)  # fmt: skip
+
+
+def _checksum(*modules: Any) -> int:
+    total = 0
+    for module in modules:
+        total = zlib.crc32(Path(module.__file__).read_bytes(), total)
+    return total
+
+
+walk_back, weight_products = _build(_checksum(pointers, rowops, rowgradients))
+
+
+@njit(cache=True, nogil=True)
+def take_rows(target, size, rows, c, memory):
+    """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
+    for i in range(len(rows)):
+        copy_bytes(target + i * size, _address(memory, c, rows[i]), size)
+
+
+@njit(cache=True, nogil=True)
+def add_rows(source, width, rows, c, memory, like):
+    """Add consecutive rows from address `source` on to rows of class c."""
+    n = memory.stride[c] // width
+    for i in range(len(rows)):
+        target = _address(memory, c, rows[i])
+        for e in range(n):
+            store(target, e, load(target, e, like) + load(source, i * n + e, like))
+
+
+@njit(cache=True)
+def live_nodes(batch_ptr, nodes, first_value, reached):
+    """Positions of nodes with a reached output, batch after batch; see Reversed."""
+    live_ptr = np.zeros(len(batch_ptr), np.int64)
+    live = np.empty(len(nodes), np.int64)
+    count = 0
+    for b in range(len(batch_ptr) - 1):
+        for p in range(batch_ptr[b], batch_ptr[b + 1]):
+            v = nodes[p]
+            for value in range(first_value[v], first_value[v + 1]):
+                if reached[value]:
+                    live[count] = p - batch_ptr[b]
+                    count += 1
+                    break
+        live_ptr[b + 1] = count
+    return live_ptr, live[:count]

@@ -1,0 +1,136 @@
+"""Native gradients against recomputation under autograd: every operation of the table, both widths, random cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bound import RandomTreeModel, net_for, poison, random_trees
+from gradients import gradients, random_loss, require_equal
+from helpers import bound
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import edbc
+from edbc.runtime.session import Net
+from edbc.training.adjoint import Adjoint
+from edbc.training.derivatives import GRADIENTS, RULES
+from edbc.training.trainer import Trainer
+
+
+def both_ways(net: Net, instances: list[Any], tolerance: float = 1e-12) -> None:
+    """Gradients in native code and by recomputation agree, whatever stood in memory before."""
+    native = gradients(net.model, random_loss(net.trainer.run(instances)))
+    pool: Any = net.trainer.pool
+    for buffer in pool._idle:
+        buffer[: len(buffer) // 8 * 8].view(torch.float64)[:] = math.nan
+    poison(net)
+    again = gradients(net.model, random_loss(net.trainer.run(instances)))
+    in_torch = gradients(net.model, random_loss(Trainer(net, native=False).run(instances)))
+
+    require_equal(native, in_torch, tolerance)
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(native.values(), again.values(), strict=True))
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 4, 19]))
+def test_random_cells(seed: int, size: int) -> None:
+    """Whatever a cell's memory order, products of products, peepholes and repeated outputs."""
+    instances = random_trees(seed, 5)
+    net = net_for(RandomTreeModel(seed, size), instances)
+    both_ways(net, instances, 1e-11)
+
+    assert any(isinstance(net.trainer.adjoint(kind), Adjoint) for kind in range(net.table.num_known))
+
+
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "neg": torch.neg, "exp": torch.exp,
+    "log": lambda x: (x * x + 0.5).log(), "sqrt": lambda x: (x * x + 0.5).sqrt(), "abs": torch.abs,
+    "square": torch.square, "reciprocal": lambda x: (x * x + 0.5).reciprocal(),
+    "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu,
+    "softplus": lambda x: torch.nn.functional.softplus(12 * x),
+}  # fmt: skip
+BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": lambda x, y: x / (y * y + 0.5),
+    "maximum": torch.maximum, "minimum": torch.minimum,
+}  # fmt: skip
+
+
+@edbc.cell
+class Cell(nn.Module):
+    """One operation between two products, with numbers and a parameter among the operands."""
+
+    def __init__(self, operation: Callable[..., Tensor], operands: int):
+        super().__init__()
+        self.operation = operation
+        self.operands = operands
+        self.first = nn.ModuleList(nn.Linear(7, 7) for _ in range(operands))
+        self.last = nn.Linear(7, 7)
+        self.scale = nn.Parameter(torch.randn(7))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        values = [linear(x) for linear in self.first]
+        y = self.operation(*values)
+        z = self.operation(*(2 * v + self.scale for v in values)) * self.scale
+        same = self.operation(*([x] * self.operands))
+        return self.last(y + 0.5 - z), same
+
+
+class OneCell(nn.Module):
+    def __init__(self, operation: Callable[..., Tensor], operands: int):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(9, 7)
+        self.cell = Cell(operation, operands)
+
+    def forward(self, words: list[int]) -> list[Tensor]:
+        states = [self.cell(self.table.weight[word]) for word in words]
+        return [sum(h for h, _ in states), *(s for _, s in states)]  # type: ignore[list-item]
+
+
+OPERATIONS = {**{name: (f, 1) for name, f in UNARY.items()}, **{name: (f, 2) for name, f in BINARY.items()}}
+WORDS = [[1, 2, 3], [4, 4, 0, 8], [5]]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name: str) -> None:
+    """Each operation's gradient is torch's in float64, ties and kinks included, and by the parity rule in float32."""
+    model = OneCell(*OPERATIONS[name])  # type: ignore[arg-type]
+    with torch.no_grad():
+        model.table.weight[0] = 0.0
+    net = bound(model.double(), WORDS)
+    both_ways(net, WORDS)
+    assert net.trainer.adjoint(0) is not None
+    exact = gradients(model, random_loss([model(words) for words in WORDS]))
+    narrow = bound(model.float(), WORDS)
+    ours = gradients(model, random_loss(narrow(WORDS)))
+    theirs = gradients(model, random_loss([model(words) for words in WORDS]))
+    for parameter, reference in exact.items():
+        assert reference is not None
+        error, eager = ((g[parameter] - reference).abs().max() for g in (ours, theirs))  # type: ignore[operator]
+        assert error <= 4 * eager + 2e-6 * reference.abs().max(), parameter
+
+
+def test_the_table_is_whole() -> None:
+    """Every element-wise operation that a native program may have is differentiated natively, `pow` apart, and every
+    gradient operation is used."""
+    from edbc.cells.graph import ELEMENTWISE
+
+    assert {*RULES, "sum", "pow"} == ELEMENTWISE
+    assert {rule.op for rules in RULES.values() for rule in rules} | {"zero"} == set(GRADIENTS)
+
+
+def test_a_kept_graph_keeps_what_was_saved() -> None:
+    """Deltas overwrite what the forward pass saved only when the graph is not kept."""
+    instances = random_trees(3, 4)
+    net = net_for(RandomTreeModel(3, 5), instances)
+    loss = random_loss(net(instances))
+    parameters = list(net.model.parameters())
+    runs = [torch.autograd.grad(loss, parameters, retain_graph=n < 2, allow_unused=True) for n in range(3)]
+
+    for other in runs[1:]:
+        assert all(a is b is None or torch.equal(a, b) for a, b in zip(runs[0], other, strict=True))
