@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from _targets import count_right, cross_entropy
 from _trees import Tree, read_trees, sample_trees, tree_vertices
 from torch import Tensor, nn
 
@@ -100,3 +101,16 @@ def vertex_instance(tree: Tree, num_matrices: int = 256, **config: Any) -> Verte
     instance = tree_vertices(tree)
     matrix = instance.inputs["word"] % num_matrices
     return replace(instance, inputs={**instance.inputs, "matrix": matrix})
+
+
+def loss(outputs: dict[str, list[Tensor]], tree: Tree) -> Tensor:
+    """Cross-entropy of every node's label, summed over the tree."""
+    return cross_entropy(outputs["logits"], [node.label for node in tree])
+
+
+def metrics(outputs: dict[str, list[Tensor]], tree: Tree) -> dict[str, tuple[int, int]]:
+    """Right labels among all nodes, and at the root."""
+    return {
+        "accuracy": count_right(outputs["logits"], [node.label for node in tree]),
+        "root accuracy": count_right(outputs["logits"][-1:], [tree.label]),
+    }

@@ -20,6 +20,7 @@ import torch
 from _conllu import read_conllu
 from _samples import sample_sizes
 from _sentences import sample_words
+from _targets import count_right, cross_entropy
 from _text import word_id
 from _transitions import find_transitions, follow, sample_heads
 from torch import Tensor, nn
@@ -147,3 +148,13 @@ def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> lis
         assert transitions is not None, "sample_heads makes projective trees"
         sentences.append(Sentence(sample_words(length, vocab_size, rng), transitions))
     return sentences
+
+
+def loss(outputs: dict[str, list[Tensor]], sentence: Sentence) -> Tensor:
+    """Cross-entropy of every transition, summed over the sentence."""
+    return cross_entropy(outputs["transitions"], sentence.transitions)
+
+
+def metrics(outputs: dict[str, list[Tensor]], sentence: Sentence) -> dict[str, tuple[int, int]]:
+    """Transitions that score highest and are the tree's."""
+    return {"accuracy": count_right(outputs["transitions"], sentence.transitions)}

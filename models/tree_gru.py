@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from _targets import count_right, cross_entropy
 from _trees import Tree, read_trees, sample_trees, tree_vertices
 from torch import Tensor, nn
 
@@ -118,3 +119,16 @@ def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> lis
 
 def vertex_instance(tree: Tree, **config: Any) -> VertexInstance:
     return tree_vertices(tree)
+
+
+def loss(outputs: dict[str, list[Tensor]], tree: Tree) -> Tensor:
+    """Cross-entropy of every node's label, summed over the tree."""
+    return cross_entropy(outputs["logits"], [node.label for node in tree])
+
+
+def metrics(outputs: dict[str, list[Tensor]], tree: Tree) -> dict[str, tuple[int, int]]:
+    """Right labels among all nodes, and at the root."""
+    return {
+        "accuracy": count_right(outputs["logits"], [node.label for node in tree]),
+        "root accuracy": count_right(outputs["logits"][-1:], [tree.label]),
+    }

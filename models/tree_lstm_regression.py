@@ -120,3 +120,8 @@ def load(*paths: str, vocab_size: int = 20000, **config: Any) -> Iterator[Tree]:
 
 def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> list[Tree]:
     return sample_trees(count, seed, vocab_size)
+
+
+def loss(outputs: dict[str, list[Tensor]], tree: Tree) -> Tensor:
+    """What the network computed as its loss."""
+    return outputs["loss"][0]

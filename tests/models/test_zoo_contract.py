@@ -149,3 +149,22 @@ def test_a_lexicon_can_be_named(tmp_path: Path) -> None:
     (lattice,) = file.load([tmp_path / "text.txt"], config)
 
     assert sum(len(arcs) for arcs in lattice) == 5
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(model(name), "loss")])
+def test_losses_are_differentiable_and_metrics_are_shares(name: str) -> None:
+    """For `edbc train`: a positive number that depends on every parameter, and pairs (part, whole), part <= whole."""
+    network = small(name)
+    reached = set()
+    for instance in model(name).sample(4, seed=0, vocab_size=50):
+        outputs = network(instance)
+        loss = model(name).loss(outputs, instance)
+        loss.backward()
+        reached |= {key for key, parameter in network.named_parameters() if parameter.grad is not None}
+
+        assert loss.numel() == 1
+        assert loss.isfinite().all()
+        assert (loss > 0).all()
+        for part, whole in getattr(model(name), "metrics", lambda *_: {})(outputs, instance).values():
+            assert 0 <= part <= whole
+    assert reached == {key for key, _ in network.named_parameters()}
