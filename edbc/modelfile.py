@@ -104,6 +104,10 @@ class ModelFile:
         found = [_parameters(function) for function in functions if callable(function)]
         return {name: p for some in found for name, p in some.items() if p.default is not p.empty}
 
+    def guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the file; what it raises becomes a ModelError that names it."""
+        return lambda *args: self._call(name, lambda: function(*args))
+
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         return _guard(f"{self.path.name}: {what}", function)
 

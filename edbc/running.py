@@ -51,6 +51,8 @@ class Setting:
     device: str = "cpu"
     dtype: str = "float32"
     weights: str | None = None
+    seed: int | None = None
+    """Seed of the weights; the plan's where None."""
     output: str | None = None
     verify: bool = False
     trace: str | None = None
@@ -90,7 +92,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     check_requirements(plan.requirements)
     file = import_model_file(model_file)
     config = file.config({**_known_config(file, plan), **setting.config})
-    model = file.build(config, plan.model.seed)
+    model = file.build(config, plan.model.seed if setting.seed is None else setting.seed)
     if setting.weights is not None:
         load_weights(model, setting.weights)
     model = model.to(setting.device, getattr(torch, setting.dtype))

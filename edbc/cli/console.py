@@ -198,7 +198,7 @@ class ProgressLine:
         if 0 < done < total and elapsed > 1:
             parts.append(f"{elapsed * (total - done) / done:.0f} s left")
         if total > 20:
-            parts.append(f"{done}/{total} trials")
+            parts.append(f"{done}/{total} {facts.get('unit', 'trials')}")
         bar = min(LONGEST_BAR, width - len("  ".join(parts)) - len("  []"))
         if bar >= SHORTEST_BAR:
             filled = bar * done // max(total, 1)

@@ -207,6 +207,74 @@ def run(**options: Any) -> None:
 
 
 @main.command()
+@click.argument("model", metavar="MODEL.py", type=FILE)
+@click.argument("plan", metavar="PLAN.yaml", type=FILE)
+@_input
+@click.option("--dev", multiple=True, metavar="FILE", type=FILE, help="Data to evaluate on after epochs; repeatable.")
+@_set
+@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the data, in all.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Instances per mini-batch.")
+@click.option(
+    "--optimizer",
+    type=click.Choice(["adam", "adamw", "adagrad", "sgd"]),
+    default="adam",
+    show_default=True,
+    help="What changes the weights.",
+)
+@click.option(
+    "--lr",
+    type=click.FloatRange(0, min_open=True),
+    default=None,
+    metavar="RATE",
+    help="Learning rate (default: 0.001 for adam and adamw, 0.05 for adagrad, 0.01 for sgd).",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the weights and of the order of instances.",
+)
+@click.option("--limit", type=click.IntRange(1), default=None, help="Train on the first N instances.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True, help="Weights."
+)
+@click.option(
+    "--weights", default=None, metavar="F.safetensors", type=FILE, help="Weights to start from instead of seeded ones."
+)
+@click.option(
+    "--front-end",
+    type=click.Choice(["record", "vertex"]),
+    default="record",
+    show_default=True,
+    help="How graphs are made, see 'edbc run'.",
+)
+@click.option(
+    "-o",
+    "--output",
+    default=None,
+    metavar="FOLDER",
+    type=FILE,
+    help="Where files go (default: PLAN's name + .training).",
+)
+@click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, as if never stopped.")
+@click.option("--trust-changed-model", is_flag=True, help="Train although the model file changed since compiling.")
+@_format
+@_quiet
+@one_line_errors
+def train(**options: Any) -> None:
+    """Train the model of PLAN.yaml, batched by the plan. MODEL.py must define a `loss`.
+
+    Prints loss and metrics of every epoch. Writes checkpoints, weights for 'edbc run --weights' and curves. Ctrl-C
+    leaves a checkpoint; --resume then gives what an uninterrupted training would have given.
+    """
+    from edbc.cli.train import run_train
+
+    run_train(**options)
+
+
+@main.command()
 @click.argument("plans", nargs=-1, required=True, metavar="PLAN|FOLDER...", type=FILE)
 @click.option("--strict", is_flag=True, help="Fail on improvements too.")
 @click.option("--update", is_flag=True, help="Write what compiling again gives; refuses to worsen a guard.")

@@ -1,0 +1,180 @@
+"""`edbc train` from its options to its files.
+
+(1) The plan is bound to its model file as for running (edbc.running), with weights seeded by `Setting.seed` instead of
+    the plan's seed. The model file must define `loss` (edbc.fit.objective).
+(2) After every epoch the output folder holds `checkpoint.safetensors` (edbc.fit.checkpoint), `weights.safetensors`
+    (the weights of the epoch with the smallest dev loss; of the last epoch without dev instances; fit for `edbc run
+    --weights`), `curve.jsonl` (one JSON object per epoch) and `curve.svg`. Each is written whole or not at all.
+(3) A folder with a checkpoint is never trained into anew: one resumes, or names another folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edbc.errors import EdbcError, InputError, ModelError
+from edbc.files import replace_file
+from edbc.fit.checkpoint import read_checkpoint, require_same, restore, write_checkpoint, write_tensors
+from edbc.fit.loop import Data, Epoch, Loop, Run, Step
+from edbc.fit.objective import Objective
+from edbc.fit.optimizers import KINDS, optimizer_of
+from edbc.modelfile import ModelFile, file_sha256
+from edbc.plan.reader import read_plan
+from edbc.report.curves import epochs_picture
+from edbc.running import SAMPLED, Bound, Warn, bind_plan
+from edbc.running import Setting as Binding
+
+CHECKPOINT, WEIGHTS, CURVE, PICTURE = "checkpoint.safetensors", "weights.safetensors", "curve.jsonl", "curve.svg"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The options of `edbc train`."""
+
+    output: str
+    inputs: Sequence[str] = ()
+    dev: Sequence[str] = ()
+    epochs: int = 10
+    batch_size: int = 32
+    optimizer: str = "adam"
+    lr: float | None = None
+    seed: int = 0
+    config: Mapping[str, Any] = field(default_factory=dict)
+    limit: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    weights: str | None = None
+    front_end: str = "record"
+    trust_changed_model: bool = False
+    resume: bool = False
+
+    @property
+    def rate(self) -> float:
+        """The learning rate: given, or the optimiser's own."""
+        return KINDS[self.optimizer].rate if self.lr is None else self.lr
+
+
+class Training:
+    """One training: a loop bound to files. Iterate over `run()`; call `save()` between two steps to keep them."""
+
+    def __init__(self, plan: str, model: str, setting: Setting, warn: Warn):
+        self.setting = setting
+        self.folder = Path(setting.output)
+        self._require_folder()
+        bound = bind_plan(Path(plan), read_plan(plan), _binding(model, setting), warn)
+        objective = objective_of(bound.file)
+        data = _data(bound, setting)
+        net = _net(bound, data, setting.front_end)
+        optimizer = optimizer_of(bound.net.model, setting.optimizer, setting.rate)
+        self.loop = Loop(net, bound.net.model, optimizer, objective, data, setting.batch_size, setting.seed)
+        self.identity = _identity(bound, setting)
+        torch.manual_seed(setting.seed)
+        if setting.resume:
+            checkpoint = read_checkpoint(self.folder / CHECKPOINT)
+            require_same(checkpoint, self.identity)
+            restore(self.loop, checkpoint)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _require_folder(self) -> None:
+        """Definition (3), before anything is read."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise EdbcError(f"{self.folder}: expected a folder to write to, got a file; name another --output")
+        if not self.setting.resume and (self.folder / CHECKPOINT).exists():
+            raise EdbcError(
+                f"{self.folder / CHECKPOINT}: expected a folder without a checkpoint, got one; give --resume to go on, "
+                "or name another --output"
+            )
+
+    @property
+    def history(self) -> list[Epoch]:
+        """The epochs done, those before a resumption too."""
+        return self.loop.state.history
+
+    def run(self) -> Iterator[Step | Epoch]:
+        """Train until the epochs are done; files are written when an epoch is."""
+        for event in self.loop.run(self.setting.epochs):
+            if isinstance(event, Epoch):
+                self._keep_epoch(event)
+            yield event
+
+    def _keep_epoch(self, epoch: Epoch) -> None:
+        if epoch.dev is None or epoch.dev["loss"] <= min(e.dev["loss"] for e in self.history if e.dev is not None):
+            write_tensors(self.loop.model.state_dict(), self.folder / WEIGHTS)
+        lines = "".join(json.dumps(e.as_json()) + "\n" for e in self.history)
+        _write_text(self.folder / CURVE, lines)
+        _write_text(self.folder / PICTURE, epochs_picture([(e.train, e.dev) for e in self.history]))
+        self.save()
+
+    def save(self) -> Path:
+        """Write the checkpoint and say where."""
+        path = self.folder / CHECKPOINT
+        write_checkpoint(self.loop, self.identity, path)
+        return path
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise EdbcError(f"{path}: expected to write there, got {error.strerror}; name another --output") from None
+
+
+def objective_of(file: ModelFile) -> Objective:
+    """The model file's loss and metrics, definition (1). Raises ModelError when it defines no loss."""
+    loss, metrics = (getattr(file.module, name, None) for name in ("loss", "metrics"))
+    if not callable(loss):
+        raise ModelError(
+            f"{file.path}: expected a function 'loss' to train with, got none; define loss(outputs, instance) "
+            "-> Tensor, see docs/model-files.md"
+        )
+    return Objective(file.guarded("loss", loss), metrics and file.guarded("metrics", metrics), file.path.name)
+
+
+def _binding(model: str, setting: Setting) -> Binding:
+    return Binding(
+        config=setting.config, device=setting.device, dtype=setting.dtype, weights=setting.weights, model=model,
+        seed=setting.seed, trust_changed_model=setting.trust_changed_model,
+    )  # fmt: skip
+
+
+def _data(bound: Bound, setting: Setting) -> Data:
+    """Training and dev instances, in memory. Raises InputError when there are none to train on."""
+    file, config, limit = bound.file, bound.config, setting.limit
+    if setting.inputs:
+        train = list(file.load(setting.inputs, config, limit))
+    else:
+        train = file.sample(SAMPLED if limit is None else limit, 1, config)
+    if not train:
+        raise InputError(f"{', '.join(setting.inputs) or file.path}: expected instances to train on, got none")
+    return Data(train, list(file.load(setting.dev, config)) if setting.dev else [])
+
+
+def _net(bound: Bound, data: Data, front_end: str) -> Run:
+    """The bound net; with vertex functions every instance becomes arrays once, before training."""
+    if front_end != "vertex":
+        return bound.net
+    convert: Callable[[Any], Any] = bound.file.vertex_instance(bound.config)
+    arrays = {id(instance): convert(instance) for instance in (*data.train, *data.dev)}
+    return lambda batch: bound.net([arrays[id(instance)] for instance in batch])
+
+
+def _identity(bound: Bound, setting: Setting) -> dict[str, Any]:
+    """What a checkpoint's rest of training depends on; files by content, not by name."""
+    return {
+        "model": bound.file.sha256,
+        "config": bound.config,
+        "input": [file_sha256(path) for path in setting.inputs],
+        "dev": [file_sha256(path) for path in setting.dev],
+        "limit": setting.limit,
+        "batch-size": setting.batch_size,
+        "optimizer": setting.optimizer,
+        "lr": setting.rate,
+        "seed": setting.seed,
+        "dtype": setting.dtype,
+    }
