@@ -109,7 +109,9 @@ def wait_for(device: torch.device) -> None:
 def backend_of(name: str | None, device: torch.device) -> Backend:
     """The back end `name`; by default the fastest on the device. Raises DeviceError when it cannot run there."""
     if name is None:
-        name = "cpu" if device.type == "cpu" and _has_blas() else "cuda" if device.type == "cuda" else "reference"
+        name = (
+            "cpu" if device.type == "cpu" and _runs_native_code() else "cuda" if device.type == "cuda" else "reference"
+        )
     if name == "reference":
         from edbc.runtime.reference import ReferenceBackend
 
@@ -125,17 +127,20 @@ def backend_of(name: str | None, device: torch.device) -> Backend:
     )
 
 
-def _has_blas() -> bool:
+def _runs_native_code() -> bool:
+    from numba import config
+
     from edbc.runtime import blas
 
-    return blas.vendor() is not None
+    return blas.vendor() is not None and not config.DISABLE_JIT
 
 
 def _cpu_backend() -> Backend:
     from edbc.runtime.cpu import CpuBackend
 
-    if not _has_blas():
+    if not _runs_native_code():
         raise DeviceError(
-            "--backend cpu: expected a BLAS with sgemm_ in torch or numpy, got none; use --backend reference"
+            "--backend cpu: expected numba's compiler and a BLAS with sgemm_ in torch or numpy, got NUMBA_DISABLE_JIT=1 "
+            "or no such BLAS; use --backend reference"
         )
     return CpuBackend()

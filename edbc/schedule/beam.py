@@ -105,7 +105,7 @@ def propose(
         for i in range(low, high):
             after ^= mix(frontier.ready[i])
         remaining = bound - (scratch.bits[a] & PRODUCTIVE)
-        candidates.rank[start] = remaining * TIE + (mix(after) & (TIE - 1))
+        candidates.rank[start] = np.int64(remaining) * TIE + (mix(after) & (TIE - 1))
         candidates.parent[start], candidates.action[start] = parent, a
         candidates.executed[start] = after
         start += 1

@@ -14,16 +14,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 PACKAGE = Path(__file__).resolve().parent
 
 
 def native(function: Callable[..., Any]) -> Any:
-    """Compile on the first call, or load from the cache; the plain function under NUMBA_DISABLE_JIT=1."""
+    """Compile on the first call, or load from the cache; the plain function under NUMBA_DISABLE_JIT=1, where integers
+    wrap around without a warning, as they do in compiled code."""
     dispatcher = njit(cache=True)(function)
     if dispatcher is function:
-        return function
+        return np.errstate(over="ignore")(function)
     drop_stale(Path(str(dispatcher.stats.cache_path)))
     return dispatcher
 

@@ -11,10 +11,12 @@ import json
 import re
 from pathlib import Path
 
+import mechanisms
 import pytest
 import torch
 from chains import write_lengths
 from helpers import bound, captured, counts, require_parity, seeded
+from mechanisms import MECHANISMS, Mechanism, is_current
 from torch import nn
 
 import edbc as package
@@ -34,6 +36,18 @@ def test_every_row_has_a_test_that_names_it(repository: Path) -> None:
                 rows = re.match(r"BUGS ((?:\d+, )*\d+)", ast.get_docstring(node) or "")
                 claimed |= {int(number) for number in rows[1].split(", ")} if rows else set()
     assert claimed >= set(ROWS)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: str(mechanism.row))
+def test_the_breakages_still_apply(mechanism: Mechanism) -> None:
+    """What `python tests/trust/mechanisms.py` breaks is still there, in one place, and its tests exist."""
+    assert is_current(mechanism)
+    assert all((mechanisms.ROOT / test.split("::")[0]).is_file() for test in mechanism.tests)
+
+
+def test_every_row_has_a_mechanism() -> None:
+    """Each row of the table has one place whose breaking its tests must notice."""
+    assert {mechanism.row for mechanism in MECHANISMS} == set(ROWS)
 
 
 @cell

@@ -1,0 +1,126 @@
+"""The mechanism behind each row of the bugs' table, and how to break it: does a test notice?
+
+    python tests/trust/mechanisms.py [ROW ...]
+
+Each row of MECHANISMS edits one place of a copy of the repository, as a careless change would, and runs a few tests
+there; some must fail. It prints what failed, which docs/trust.md records, and exits 1 when nothing did.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+BUGS = "tests/trust/test_bugs.py"
+
+
+class Mechanism(NamedTuple):
+    """One place that keeps a row's bug out."""
+
+    row: int
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MECHANISMS = (
+    Mechanism(1, "an operand's row ignores its node's slot in the batch", "edbc/runtime/kernels.py",
+              "output_row[batch_of[u], operand_output[i]] + position[u]", "output_row[batch_of[u], operand_output[i]]",
+              (BUGS,)),
+    Mechanism(4, "signatures leave out constants and keywords", "edbc/trace/signature.py",
+              'return "; ".join(part for part in (text, views) if part)', "return views", (BUGS,)),
+    Mechanism(6, "no guard for a mini-batch without nodes", "edbc/runtime/placement.py",
+              "        if not len(self.batch_of):\n            return self.external_row[-1 - nodes]\n", "",
+              ("tests/trace/test_structures.py", "tests/trust/test_faults.py::"
+               "test_one_node_and_200_000_nodes_in_one_mini_batch", "tests/runtime/test_kernels.py")),
+    Mechanism(7, "a repeated operand is recorded once", "edbc/trace/recorder.py",
+              "        self.refs.extend(operands)\n        first =",
+              "        self.refs.extend(dict.fromkeys(operands))\n        first =",
+              ("tests/trace/test_structures.py",)),
+    Mechanism(8, "sums with several readers are merged into each of them", "edbc/trace/build.py",
+              "    absorber = kernels", "    uses = np.minimum(uses, 1)\n    absorber = kernels",
+              ("tests/trace/test_structures.py", "tests/trust/test_parity_property.py::"
+               "test_permuting_splitting_and_joining")),
+    Mechanism(9, "changes in place are not noticed", "edbc/trace/rules.py",
+              '    """True for `add_`, `__iadd__`, `__setitem__`, `out=` and `inplace=True`."""\n',
+              "    return False\n", ("tests/trace/test_refusals.py",)),
+    Mechanism(10, "no second attempt on a large stack", "edbc/trace/forward.py",
+              "                if recorder.needs_deep_stack:\n", "                if True:\n",
+              ("tests/trace/test_structures.py",)),
+    Mechanism(11, "rrelu counts as dropout, which does nothing in eval mode", "edbc/trace/rules.py",
+              'alpha_dropout feature_alpha_dropout".split())\n"""They draw',
+              'alpha_dropout feature_alpha_dropout rrelu".split())\n"""They draw', (BUGS,)),
+    Mechanism(12, "types that differ in one thing are not told", "edbc/report/signatures.py",
+              "    groups: dict[tuple[object, ...], list[tuple[str, Signature]]] = {}\n",
+              "    types = ()\n    groups: dict[tuple[object, ...], list[tuple[str, Signature]]] = {}\n",
+              ("tests/report/test_signatures.py",)),
+    Mechanism(13, "looking at a value is not refused", "edbc/trace/special.py",
+              "if rules.looks_at_values(func, name) or", "if", (BUGS, "tests/trace/test_refusals.py")),
+    Mechanism(14, "memory is not asked about", "edbc/runtime/memory.py",
+              "    if size < WORTH_ASKING:\n        return\n", "    return\n", ("tests/trust/test_faults.py",)),
+    Mechanism(15, "the time of scheduling is not counted", "edbc/runtime/session.py",
+              "stats.seconds.scheduling += scheduled - recorded", "stats.seconds.scheduling += 0.0", (BUGS,)),
+    Mechanism(16, "sums of each arity are a type of their own", "edbc/trace/recorder.py",
+              "NodeType(op, op, (slot.base,), (slot.base,), variadic=True)",
+              "NodeType(op, op + str(count), (slot.base,), (slot.base,), variadic=True)",
+              (BUGS, "tests/trace/test_variadic.py")),
+    Mechanism(17, "a native extension is built when a module is imported", "edbc/runtime/blas.py",
+              "from __future__ import annotations\n",
+              "from __future__ import annotations\n\n# from torch.utils.cpp_extension import load_inline\n", (BUGS,)),
+    Mechanism(19, "one policy's batches come in another order", "edbc/schedule/run.py",
+              "        return Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))\n",
+              "        kinds, ptr, nodes = depth_walk(*arrays_of(graph), graph.num_types)\n"
+              "        return Schedule(graph, kinds, ptr, np.ascontiguousarray(np.roll(nodes, 1)))\n",
+              ("tests/trust/test_zoo_policies.py::test_every_policy_gives_eager_s_outputs[tree_lstm]",)),
+    Mechanism(20, "constants of a mini-batch are taken in their order, not by index", "edbc/runtime/boundary.py",
+              "torch.stack([pool[i] for i in index.tolist()])", "torch.stack(pool[: len(index)])",
+              ("tests/trust/test_parity_property.py::test_permuting_splitting_and_joining",)),
+)  # fmt: skip
+
+
+def is_current(mechanism: Mechanism) -> bool:
+    """True when the edit still applies, in one place."""
+    return (ROOT / mechanism.file).read_text().count(mechanism.old) == 1
+
+
+def failures(mechanism: Mechanism, folder: Path) -> list[str]:
+    """Names of the tests that fail with the mechanism broken."""
+    file = folder / mechanism.file
+    intact = file.read_text()
+    file.write_text(intact.replace(mechanism.old, mechanism.new))
+    options = ["-q", "--maxfail=3", "-p", "no:cacheprovider", "-k", "not breakages"]
+    command = [sys.executable, "-m", "pytest", *options, *mechanism.tests]
+    try:
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    finally:
+        file.write_text(intact)
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.M)
+
+
+def main() -> None:
+    """Break each mechanism, or those of the rows given."""
+    rows = {int(row) for row in sys.argv[1:]}
+    unnoticed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "repository"
+        shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", "build", ".venv"))
+        for mechanism in MECHANISMS:
+            if not rows or mechanism.row in rows:
+                found = failures(mechanism, folder)
+                unnoticed += not found
+                print(f"{mechanism.row:2}  {mechanism.what}: {', '.join(found) or 'NOTHING FAILED'}", flush=True)
+    sys.exit(bool(unnoticed))
+
+
+if __name__ == "__main__":
+    main()
