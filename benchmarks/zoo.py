@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from edbc.modelfile import import_model_file
 from edbc.parity import Eager, Parity
 from edbc.plan.reader import read_plan
@@ -81,8 +83,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@torch.no_grad()
 def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """One model."""
+    """One model, without gradients: with them a net also keeps what backward passes read."""
     plan = read_plan(path)
     file = import_model_file(path.parent / plan.model.path)
     settings: dict[str, Any] = dict(plan.model.config)

@@ -57,9 +57,10 @@ def test_a_row_and_its_bars(repository: Path, tmp_path: Path, capsys: pytest.Cap
     assert "DIFFERS" in zoo.as_text({**row, "parity": False})
 
 
-def test_the_readme_has_a_row_per_model(repository: Path) -> None:
-    """No model of the zoo is missing from the README's table."""
+def test_the_readme_has_a_row_and_bars_per_model(repository: Path) -> None:
+    """No model of the zoo is missing from the README's table or its picture."""
     rows = [line.split("|")[1].split()[0] for line in (repository / "README.md").read_text().splitlines()
             if line.startswith("| ") and line.endswith(" x |")]  # fmt: skip
 
     assert sorted(rows) == NAMES
+    assert all(f">{name}" in (repository / "docs" / "gain.svg").read_text() for name in NAMES)
