@@ -156,6 +156,23 @@ def test_a_page_runs_from_an_empty_folder(
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_links_of_a_page_lead_somewhere(repository: Path, name: str) -> None:
+    """Files that a page links to are there."""
+    page = repository / name
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+
+    assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_the_readme_links_every_page(repository: Path) -> None:
+    """Nothing in docs/ is left to be found by chance: the README or a page that it links names it."""
+    pages = {page: (repository / page).read_text(encoding="utf-8") for page in PAGES}
+    linked = {Path(target).name for text in pages.values() for target in re.findall(r"\]\(([^)#:]+\.md)\)", text)}
+
+    assert {Path(page).name for page in PAGES} - linked <= {"README.md"}
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_no_command_of_a_page_escapes(repository: Path, name: str) -> None:
     """Definition (5): indented commands are targets of the Makefile, or benchmarks with options that they have."""
     page = (repository / name).read_text(encoding="utf-8")
