@@ -6,6 +6,7 @@ Per workload: policies are trained on the first 256 instances (8 mini-batches of
 batch sizes 1, 8, 64 and 256; then every policy runs on 16 consecutive mini-batches of each size from instance 512 on,
 or as many as the file has. Figures are sums of batches over those; `/beam` is relative to a beam of width 64. Tables
 run alone, but for `selected`, which runs as it does in production: beside its fallback rule, the shorter one taken.
+`chains` and `critical` are the fixed rules over the bits that the encodings `critical` and `rank` hold.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from _graphs import Workload, workloads
@@ -55,6 +57,7 @@ def report(name: str, workload: Workload, sizes: Sequence[int], seeds: Sequence[
         print(f"- {encoding}: trained in {time.process_time() - start:.2f} s, {len(policy.table)} states")
     chosen = select(training, validation, seeds)
     policies["selected"] = chosen.policy
+    policies["selected, alone"] = chosen.policy
     policies["selected, random fallback, alone"] = with_random_fallback(chosen)
     print(f"- selected: {chosen.record['encoding']}, seed {chosen.record['seed']}\n")
     print("| policy | " + " | ".join(f"{size}: batches | /beam | worst | unseen" for size in sizes) + " |")
@@ -75,7 +78,7 @@ def with_random_fallback(result: TrainingResult) -> Policy:
     policy = result.policy
     if policy.kind != "fsm":
         return Policy("random")
-    return Policy("fsm", policy.encoding, "random", policy.table)
+    return replace(policy, fallback="random", beside=None)
 
 
 def measured_columns(workload: Workload, size: int, policies: dict[str, Policy]) -> dict[str, str]:

@@ -8,7 +8,7 @@ the same rows, so that schedules differ by the fixed costs of their batches alon
     the fewest that make CUTS more batches of them (or parts of one node). Both are legal and run the same rows, so
     the difference of their times over the number of cuts is what one more batch of type a costs in its place, its
     neighbours, caches and gathers included, by the back end's ordinary way of running, with no clock between batches.
-    The schedules take turns, and the median of the differences counts.
+    The schedules take turns, and the least time of each counts: other programs only ever add to it.
 (2) row(a): the slope of a line through rows and time of the batches of type a, each timed alone (which is a little
     slower, but no more so for a long batch than for a short one); where all have the same number of rows, what is left
     of their time beside fixed(a), per row. It decides nothing and is there to be read.
@@ -60,7 +60,7 @@ def measure_costs(net: Net, instances: Sequence[Any]) -> dict[str, BatchCost]:
     cuts = {kind: parts.num_batches - schedule.num_batches for kind, parts in cut.items()}
     useful = [parts for kind, parts in cut.items() if cuts[kind]]
     seconds = _taking_turns(net, [prepared, *(_with_schedule(net, prepared, parts) for parts in useful)])
-    extra = iter(np.median(seconds[:, 1:] - seconds[:, :1], axis=0).tolist())
+    extra = iter((seconds[1:] - seconds[0]).tolist())
     alone = _alone(net, prepared)
     fixed = {kind: next(extra) / cuts[kind] if cuts[kind] else _least(schedule, kind, alone) for kind in cut}
     rows = {kind: _slope(schedule, kind, alone, fixed[kind]) for kind in cut}
@@ -114,12 +114,12 @@ def cut_batches(schedule: Schedule, kind: int) -> Schedule:
 
 
 def _taking_turns(net: Net, mini_batches: Sequence[Prepared]) -> Floats:
-    """Seconds of each, `(rounds, mini-batches)`; a first round that loads kernels is left out."""
+    """The least seconds of each, `(mini-batches,)`; a first round that loads kernels is left out."""
     rounds: list[list[float]] = []
     started = time.perf_counter()
     while len(rounds) <= ROUNDS and (len(rounds) <= LEAST_ROUNDS or time.perf_counter() - started < SECONDS):
         rounds.append([_run(net, prepared)[-1] for prepared in mini_batches])
-    return np.array(rounds[1:])
+    return np.min(rounds[1:], axis=0)
 
 
 def _alone(net: Net, prepared: Prepared) -> Floats:
