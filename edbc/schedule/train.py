@@ -37,6 +37,9 @@ CHECK = 50
 """Trials between two evaluations."""
 BASELINES = ("depth", "agenda", "sufficient", "chains", "critical")
 
+COMPETING = ("critical", "chains", "sufficient")
+"""Fixed rules that `select` compares with tables: the best one depends on the model."""
+
 Progress = Callable[[int, int, int], None]
 """Called with trials so far, batches of the best table so far, lower bound."""
 
@@ -288,9 +291,10 @@ def select(
     progress: Progress | None = None,
     **settings: Any,
 ) -> TrainingResult:
-    """Train every encoding with every seed; keep what costs least on `validation`, then on `graphs`, then comes first.
+    """Train every encoding with every seed; keep what costs least on `validation`, then on `graphs`, then has no unseen
+    state there, then comes first.
 
-    The fixed rules `critical` and `chains` compete too, as tables would that never depart from them. Out is what costs
+    The fixed rules COMPETING take part, as tables would that never depart from them. Out is what costs
     more on `graphs` than the best baseline, and, where anything else is left, a table that only its rival keeps from
     that (4) or whose `unseen_share` of `validation` is above UNSEEN_LIMIT. The record lists all candidates under
     `compared`, with their batches on each validation graph.
@@ -301,14 +305,14 @@ def select(
         for encoding in encodings
         for seed in seeds
     ]
-    for kind in ("critical", "chains"):
+    for kind in COMPETING:
         rule = Policy(kind, cost=cost)
         results.append(TrainingResult(rule, {"encoding": kind, "seed": 0, "unseen": 0.0, **measure(rule, graphs)}))
     figures = [(total(r.policy, validation), total(r.policy, graphs)) for r in results]
     limit = min(total(Policy(kind, cost=cost), graphs) for kind in BASELINES)
     within = [i for i in range(len(results)) if figures[i][1] <= limit]
     alone = [i for i in within if _stands_alone(results[i])]
-    best = results[min(alone or within, key=lambda i: figures[i])]
+    best = results[min(alone or within, key=lambda i: (figures[i], results[i].record["unseen"] > 0))]
     compared = [
         _comparison(result, held_out, trained, validation)
         for result, (held_out, trained) in zip(results, figures, strict=True)
