@@ -115,12 +115,15 @@ class NativeReversal(Reversal):
         return {c for kind, a in self.tables.adjoints.items() for c in types[kind].outputs[a.num_outputs :]}
 
     def _workspace_bytes(self) -> int:
-        most = 0
+        """What the walk, and after it the products of weights, take for the widest of the types."""
+        walk = products = scratch = 0
         for adjoint in self.tables.adjoints.values():
             width = torch_dtype(adjoint.program.dtype).itemsize
-            walk = BLOCK * workspace_stride(adjoint) + aligned(adjoint.scratch * width)
-            most = max(most, walk, WEIGHT_BLOCK * (adjoint.input_width + adjoint.saved) * width)
-        return aligned(most)
+            walk = max(walk, BLOCK * workspace_stride(adjoint))
+            scratch = max(scratch, aligned(adjoint.scratch * width))
+            products = max(products, WEIGHT_BLOCK * (adjoint.input_width + adjoint.saved) * width)
+        self._scratch = walk
+        return aligned(max(walk + scratch, products))
 
     def release(self) -> None:
         """Give the memory back."""
@@ -270,6 +273,13 @@ class NativeReversal(Reversal):
         source = gradient.reshape(len(rows), -1).to(dtype).contiguous()
         add_rows(source.data_ptr(), dtype.itemsize, rows, class_index, self.rows_of_gradients, _LIKE[dtype])
 
+    def add_parameter(self, ref: SharedRef, gradient: torch.Tensor) -> None:
+        """See Reversal. In place: native code has the address."""
+        if gradient.is_sparse and ref not in self.found:
+            self.found[ref] = gradient
+        else:
+            self._gradient_of(ref).add_(gradient)
+
     def run(self, results: Any) -> None:
         """See Reversal."""
         for class_index, rows, gradient in results:
@@ -278,7 +288,7 @@ class NativeReversal(Reversal):
             if dtype is None:
                 self.batch(begin)
             else:
-                walk_back(begin, end, BLOCK, self._workspace, self._scratch(), dtype.itemsize, self.batches,
+                walk_back(begin, end, BLOCK, self._workspace, self._workspace + self._scratch, dtype.itemsize, self.batches,
                           self.values, self.rows_of_gradients, self.tables.arrays, self.weights,
                           _LIKE[dtype])  # fmt: skip
         for kind, adjoint in self.tables.adjoints.items():
@@ -292,9 +302,6 @@ class NativeReversal(Reversal):
             self.add_parameter(ref, torch.sparse_coo_tensor(
                 torch.from_numpy(index)[None], rows.view(len(index), *table.shape[1:]), table.shape,
                 check_invariants=False))  # fmt: skip
-
-    def _scratch(self) -> int:
-        return self._workspace + max(BLOCK * workspace_stride(a) for a in self.tables.adjoints.values())
 
     def _stretches(self) -> Iterator[tuple[int, int, torch.dtype | None]]:
         """Runs of batches (begin, end, element type); single batches with None for torch."""

@@ -48,7 +48,7 @@ class Trainer:
         self._adjoints: dict[int, Adjoint | None] = {}
         self._kernels: dict[int, Any] = {}
         self._types: tuple[Any, frozenset[int], tuple[NodeType, ...]] | None = None
-        self._tables: tuple[Any, TypeTables] | None = None
+        self._tables: tuple[Any, list[int], TypeTables] | None = None
         self._lock = threading.RLock()
         self.pool = Pool()
         """Memory of backward passes."""
@@ -128,8 +128,8 @@ class Trainer:
 
     def tables(self, placement: Placement, kinds: Sequence[int]) -> TypeTables:
         """Tables of the types of a mini-batch that are differentiated natively."""
-        key = (id(placement.class_index), tuple(kinds))
-        if self._tables is None or self._tables[0] != key:
+        classes = placement.class_index
+        if self._tables is None or self._tables[0] is not classes or self._tables[1] != list(kinds):
             adjoints = {kind: a for kind in kinds if (a := self.adjoint(kind)) is not None}
             reductions: dict[int, tuple[str, int]] = {}
             for kind in kinds:
@@ -137,8 +137,8 @@ class Trainer:
                 assert node_type is not None
                 if self.native and isinstance(kernel, ReductionKernel) and _is_native_reduction(kernel, node_type):
                     reductions[kind] = (kernel.op, kernel.num_fields)
-            self._tables = (key, tables_of(adjoints, reductions, placement))
-        return self._tables[1]
+            self._tables = (classes, list(kinds), tables_of(adjoints, reductions, placement))
+        return self._tables[2]
 
     def dependences(self, prepared: Prepared) -> list[Dependence | None]:
         """What each type of the graph depends on; None for types without nodes."""
