@@ -274,7 +274,7 @@ def explain_plan(name: str, plan: Plan, observed: Observation | None = None, not
         observed,
         tuple(notes),
         _types(plan, observed, layouts),
-        tuple(near_types(plan.types)),
+        tuple(near_types(plan.types, plan.cells)),
         _states(plan, observed),
         layouts,
     )

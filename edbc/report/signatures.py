@@ -4,8 +4,8 @@ A type is a signature (`edbc.graph`, definition 1), so two types never batch. Th
 news; what a reader wants to know is which types *nearly* do. Definitions, on a signature
 `op(operands) {constants} -> outputs`:
 
-(1) Cells and modules of equal operand and output classes are *near*: only their weights keep them apart. All types of
-    such a group are told together.
+(1) Cells and modules of equal operand and output classes are *near*: their weights keep them apart, or their
+    operations, which the plan's cells tell. All types of such a group are told together.
 (2) Other types are near when they run the same op. Each is told beside the first of them, with the first part that
     differs: number of operands, class of an operand, constants, outputs.
 
@@ -15,10 +15,12 @@ All of it is worked out from the text in the plan, so it needs no model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from edbc.plan.plan import PlanType
+from edbc.plan.operations import parse_line
+from edbc.plan.plan import PlanCell, PlanType
 
 _SIGNATURE = re.compile(r"(?P<op>[^(]+)\((?P<operands>.*?)\)(?: \{(?P<constants>.*)\})? -> (?P<outputs>.*)")
 _CLASS = re.compile(r"[a-z]+\d*\[[^\]]*\]")
@@ -73,8 +75,8 @@ def parse_signature(text: str) -> Signature:
     )
 
 
-def near_types(types: Sequence[PlanType]) -> Iterator[Difference]:
-    """Every group of near types in the order of the types. O(types)."""
+def near_types(types: Sequence[PlanType], cells: Mapping[str, PlanCell] | None = None) -> Iterator[Difference]:
+    """Every group of near types in the order of the types; `cells` by type. O(types)."""
     groups: dict[tuple[object, ...], list[tuple[str, Signature]]] = {}
     for kind in types:
         signature = parse_signature(kind.signature)
@@ -85,9 +87,22 @@ def near_types(types: Sequence[PlanType]) -> Iterator[Difference]:
         (first, signature), others = group[0], group[1:]
         if others and signature.has_own_weights:
             names = (first, *(name for name, _ in others))
-            yield Difference(names, "same shapes, but each is a module with weights of its own")
+            yield Difference(names, _modules_reason(names, cells or {}))
         else:
             yield from (Difference((first, name), reason(signature, other)) for name, other in others)
+
+
+def _modules_reason(names: Sequence[str], cells: Mapping[str, PlanCell]) -> str:
+    """Why modules of equal classes are apart: the first operation in which they differ, or their weights."""
+    sequences = {
+        name: [parse_line(line).operation for line in cells[name].operations] for name in names if name in cells
+    }
+    for name, sequence in list(sequences.items())[1:]:
+        first, own = next(iter(sequences.items()))
+        for ours, theirs in zip_longest(own, sequence, fillvalue="nothing"):
+            if ours != theirs:
+                return f"same shapes, but other operations: {ours} in {first} where {name} has {theirs}"
+    return "same shapes, but each is a module with weights of its own"
 
 
 def reason(a: Signature, b: Signature) -> str:

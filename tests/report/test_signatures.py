@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edbc.graph import NodeType, ValueClass
-from edbc.plan.plan import PlanType
+from edbc.plan.plan import PlanCell, PlanType
 from edbc.report.signatures import near_types, parse_signature
 
 V8, V4 = ValueClass((8,)), ValueClass((4,))
@@ -80,3 +80,24 @@ def test_types_that_have_nothing_in_common_are_not_listed() -> None:
     ]
 
     assert list(near_types(types)) == []
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ("h = maximum(a, b, output=0)", "other operations: minimum in one where two has maximum"),
+        ("h = minimum(a, b, output=0)", "weights of its own"),
+    ],
+    ids=["operations", "weights"],
+)
+def test_cells_of_equal_shapes_are_told_apart_by_what_they_compute(last: str, reason: str) -> None:
+    """Two cells without weights are not said to differ in them: the first operation that differs is named."""
+    inputs = ("a = input(index=0)", "b = input(index=1)")
+    cells = {
+        name: PlanCell((*inputs, line), (("h",),), ("a", "b", "h"), ())
+        for name, line in (("one", "h = minimum(a, b, output=0)"), ("two", last))
+    }
+    types = [PlanType(name, f"cell {name}(f32[8], f32[8]) -> f32[8]", "") for name in cells]
+    (found,) = near_types(types, cells)
+
+    assert reason in found.reason
