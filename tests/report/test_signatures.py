@@ -94,7 +94,7 @@ def test_cells_of_equal_shapes_are_told_apart_by_what_they_compute(last: str, re
     """Two cells without weights are not said to differ in them: the first operation that differs is named."""
     inputs = ("a = input(index=0)", "b = input(index=1)")
     cells = {
-        name: PlanCell((*inputs, line), (("h",),), ("a", "b", "h"), ())
+        name: PlanCell((*inputs, line), (("h",),), ("a", "b", "h"), (), 0)
         for name, line in (("one", "h = minimum(a, b, output=0)"), ("two", last))
     }
     types = [PlanType(name, f"cell {name}(f32[8], f32[8]) -> f32[8]", "") for name in cells]
