@@ -78,7 +78,7 @@ class Loop:
     """Training of one model; iterate over `run(epochs)`, stop whenever, and `state` says where it stands."""
 
     def __init__(self, net: Run, model: nn.Module, optimizer: torch.optim.Optimizer, objective: Objective, data: Data,
-                 batch_size: int = 32, seed: int = 0):  # fmt: skip
+                 batch_size: int = 32, seed: int = 0, clock: Callable[[], float] = time.perf_counter):  # fmt: skip
         self.net = net
         self.model = model
         self.optimizer = optimizer
@@ -86,6 +86,7 @@ class Loop:
         self.data = data
         self.batch_size = batch_size
         self.seed = seed
+        self.clock = clock
         self.state = State()
 
     def run(self, epochs: int) -> Iterator[Step | Epoch]:
@@ -111,14 +112,14 @@ class Loop:
         return _cut([self.data.train[i] for i in order], self.batch_size)
 
     def _step(self, batch: list[Any]) -> float:
-        started = time.perf_counter()
+        started = self.clock()
         self.optimizer.zero_grad(set_to_none=True)
         outputs = self.net(batch)
         loss = self.objective.loss_of(outputs, batch)
         number = self._finite(loss)
         loss.backward()
         self._update()
-        self.state.tally.seconds += time.perf_counter() - started
+        self.state.tally.seconds += self.clock() - started
         self.state.tally.add(self.objective, number, outputs, batch)
         self.state.step += 1
         return number

@@ -1,7 +1,7 @@
 """Curves of training as one SVG picture: a panel per figure, lines over a common axis.
 
-The picture stands alone or inside a page and loads nothing. A line that lies on another one shows beneath it: draw the one that is to lie
-below first, and wider.
+The picture stands alone or inside a page and loads nothing. A line that lies on another one shows beneath it: draw the
+one that is to lie below first, and wider.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _panel(panel: Panel) -> str:
     parts = [f'<text x="{LEFT}" y="16" font-size="13" font-weight="bold">{escape(panel.title)}</text>']
     parts += [_label(i, line) for i, line in enumerate(panel.lines)]
     parts += [_y_tick(scale.y(tick), tick) for tick in y_ticks]
-    parts += [_x_tick(scale.x(tick), tick) for tick in x_ticks if min(xs) <= tick <= max(xs)]
+    parts += [_x_tick(scale.x(tick), tick) for tick in x_ticks if min(xs) <= tick <= max(xs) and tick == int(tick)]
     parts.append(f'<text x="{PANEL_WIDTH - RIGHT}" y="{PANEL_HEIGHT - 6}" text-anchor="end" fill="#616e7c">'
                  f"{escape(panel.x_title)}</text>")  # fmt: skip
     parts += [_line(line, scale) for line in panel.lines]
