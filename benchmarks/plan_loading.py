@@ -38,7 +38,8 @@ def large_plan(num_states: int) -> bytes:
         table["<".join(ready)] = rng.choice(ready)
     types = tuple(PlanType(name, plan.types[0].signature, "models/tree.py:12") for name in names)
     policy = replace(plan.policy, table=table)
-    return plan_text(replace(plan, types=types, cells=dict.fromkeys(names, LEAF), policy=policy)).encode()
+    cells = dict.fromkeys(names, LEAF)
+    return plan_text(replace(plan, types=types, cells=cells, costs={}, policy=policy)).encode()
 
 
 def peak_memory() -> float:

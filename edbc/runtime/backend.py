@@ -140,7 +140,7 @@ def _cpu_backend() -> Backend:
 
     if not _runs_native_code():
         raise DeviceError(
-            "--backend cpu: expected numba's compiler and a BLAS with sgemm_ in torch or numpy, got NUMBA_DISABLE_JIT=1 "
+            "--backend cpu: expected numba's compiler and a BLAS with sgemm_ in torch or numpy, got NUMBA_DISABLE_JIT "
             "or no such BLAS; use --backend reference"
         )
     return CpuBackend()
