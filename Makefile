@@ -6,7 +6,7 @@ BIN    := .venv/bin
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test slow lint format plans check zoo bench clean
+.PHONY: help venv demo test slow lint format plans check zoo bench triton clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ zoo: venv ## the table of the whole zoo on real data (EDBC_DATA=DIR names the da
 
 bench: venv ## measure end to end against eager PyTorch
 	$(BIN)/python benchmarks/end_to_end.py
+
+triton: venv ## add Triton (0.3 GB): tests then run the GPU's kernels, in its interpreter where there is no GPU
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[cuda]"
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow
