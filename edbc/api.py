@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from edbc.bench import Row
     from edbc.check import Outcome
+    from edbc.fit.loop import Epoch, Step
     from edbc.plan.diff import PlanDiff
     from edbc.report.explain import Explanation
     from edbc.running import Report
@@ -98,6 +99,28 @@ class LoadedPlan:
         from edbc.plan.diff import diff_plans
 
         return diff_plans(self.plan, new.plan)
+
+    def train(
+        self,
+        output: str | Path,
+        *,
+        inputs: Sequence[str | Path] = (),
+        dev: Sequence[str | Path] = (),
+        model: str | None = None,
+        watch: Callable[[Step | Epoch], None] = lambda event: None,
+        **setting: Any,
+    ) -> list[Epoch]:
+        """Train as `edbc train` does, with files in the folder `output`; gives the figures of every epoch.
+
+        `setting` are the fields of `edbc.fit.session.Setting`. `watch` is called after every step and every epoch; what
+        it raises ends training, and the last epoch's checkpoint remains.
+        """
+        from edbc.fit.session import Setting, Training
+
+        training = Training(self.path, model, Setting(output, inputs, dev, **setting), warnings.warn)
+        for event in training.run():
+            watch(event)
+        return training.history
 
     def bench(
         self,

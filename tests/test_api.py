@@ -52,6 +52,23 @@ def test_a_run_counts_as_the_command_does(loaded: edbc.LoadedPlan, tmp_path: Pat
     assert f"{report.stats.batches:,} for {report.stats.nodes:,} nodes" in str(report)
 
 
+def test_training_gives_the_figures_of_the_command(loaded: edbc.LoadedPlan, tmp_path: Path) -> None:
+    """The same losses, epoch by epoch, as `edbc train`, in the files too; every step is watched."""
+    model = tmp_path / "trees.py"
+    source = (loaded.path.parent.parent / "trees.py").read_text()
+    model.write_text(source + "\n\ndef loss(outputs, tree):\n    return outputs.square().sum()\n")
+    events: list = []
+    setting = {"limit": 5, "epochs": 2, "batch_size": 4, "trust_changed_model": True}
+    with pytest.warns(UserWarning, match="trusted"):
+        epochs = loaded.train(tmp_path / "ours", model=str(model), watch=events.append, **setting)
+    report = json.loads(run("train", model, loaded.path, "--output", tmp_path / "theirs", "--limit", 5, "--epochs", 2,
+                            "--batch-size", 4, "--trust-changed-model", "--format", "json"))  # fmt: skip
+
+    assert len(events) == 2 * (2 + 1)
+    assert [e.train for e in epochs] == [e["train"] for e in report["epochs"]]
+    assert (tmp_path / "ours" / "curve.jsonl").read_text().count("\n") == 2
+
+
 def test_a_run_that_differs_from_eager_raises(loaded: edbc.LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `verify`, wrong numbers are an exception and not a field that nobody reads."""
     from edbc.runtime.session import Net
@@ -111,14 +128,15 @@ ELSEWHERE = {
 def parameters_of(command: str) -> set[str]:
     """Names that the Python counterpart of a command takes."""
     from edbc import bench, running
+    from edbc.fit import session
 
     function = {"compile": edbc.compile}.get(command) or getattr(edbc.LoadedPlan, command)
     names = set(inspect.signature(function).parameters)
-    settings = {"run": running.Setting, "bench": bench.Setting}.get(command)
+    settings = {"run": running.Setting, "bench": bench.Setting, "train": session.Setting}.get(command)
     return names | ({field.name for field in fields(settings)} if settings else set())
 
 
-@pytest.mark.parametrize("command", ["compile", "run", "check", "explain", "diff", "bench"])
+@pytest.mark.parametrize("command", ["compile", "run", "train", "check", "explain", "diff", "bench"])
 def test_every_option_has_a_counterpart(command: str, repository: Path) -> None:
     """An option of a command is a parameter of the same name in Python, or this table and docs/python.md say where."""
     page = (repository / "docs" / "python.md").read_text()

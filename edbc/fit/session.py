@@ -37,9 +37,9 @@ CHECKPOINT, WEIGHTS, CURVE, PICTURE = "checkpoint.safetensors", "weights.safeten
 class Setting:
     """The options of `edbc train`."""
 
-    output: str
-    inputs: Sequence[str] = ()
-    dev: Sequence[str] = ()
+    output: str | Path
+    inputs: Sequence[str | Path] = ()
+    dev: Sequence[str | Path] = ()
     epochs: int = 10
     batch_size: int = 32
     optimizer: str = "adam"
@@ -63,7 +63,7 @@ class Setting:
 class Training:
     """One training: a loop bound to files. Iterate over `run()`; call `save()` between two steps to keep them."""
 
-    def __init__(self, plan: str, model: str, setting: Setting, warn: Warn):
+    def __init__(self, plan: str | Path, model: str | None, setting: Setting, warn: Warn):
         self.setting = setting
         self.folder = Path(setting.output)
         self._require_folder()
@@ -136,7 +136,7 @@ def objective_of(file: ModelFile) -> Objective:
     return Objective(file.guarded("loss", loss), metrics and file.guarded("metrics", metrics), file.path.name)
 
 
-def _binding(model: str, setting: Setting) -> Binding:
+def _binding(model: str | None, setting: Setting) -> Binding:
     return Binding(
         config=setting.config, device=setting.device, dtype=setting.dtype, weights=setting.weights, model=model,
         seed=setting.seed, trust_changed_model=setting.trust_changed_model,
@@ -151,7 +151,9 @@ def _data(bound: Bound, setting: Setting) -> Data:
     else:
         train = file.sample(SAMPLED if limit is None else limit, 1, config)
     if not train:
-        raise InputError(f"{', '.join(setting.inputs) or file.path}: expected instances to train on, got none")
+        raise InputError(
+            f"{', '.join(map(str, setting.inputs)) or file.path}: expected instances to train on, got none"
+        )
     return Data(train, list(file.load(setting.dev, config)) if setting.dev else [])
 
 
