@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,31 @@ def test_batches_run_in_two_calls() -> None:
         assert arenas.copies == 1  # type: ignore[attr-defined]
         for ours, theirs in zip(results, expected, strict=True):
             assert torch.equal(ours["root"], theirs["root"])
+
+
+def test_threads_share_a_net() -> None:
+    """Two threads, different mini-batches, many times: nobody sees another's indices or arenas."""
+    batches = [random_trees(seed, 5) for seed in range(2)]
+    model = RandomTreeModel(5, 6)
+    net = on_device(plan_for(model, [tree for batch in batches for tree in batch]), model, use_triton=False)
+    with torch.no_grad():
+        expected = [net(batch) for batch in batches]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for _ in range(10):
+            with torch.no_grad():
+                results = net(batches[number])
+            if not all(torch.equal(a["root"], b["root"]) for a, b in zip(results, expected[number], strict=True)):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not wrong
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a GPU is here")

@@ -1,0 +1,53 @@
+"""Element types on the CPU: each by its own rule of `edbc.parity`, through the default back end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from bound import RandomTreeModel, plan_for, random_trees
+from click.testing import CliRunner
+from test_zoo import opened, require_parity
+
+from edbc.cells.split import splittable
+from edbc.cli import main
+from edbc.runtime.session import Net
+
+PLANS = Path(__file__).resolve().parents[2] / "plans"
+NINE = ("tree_lstm", "tree_gru", "tree_lstm_2type", "mv_rnn", "lattice_lstm", "lattice_gru", "bilstm_tagger",
+        "bilstm_tagger_char", "lstm_nmt")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_bfloat16_equals_eager(name: str) -> None:
+    """A plan compiled in float32 runs the model in bfloat16 to eager's accuracy; results are bfloat16."""
+    file, config = opened(name)
+    instances = file.sample(12, 3, config)
+    plan = plan_for(file.build(config, 0), instances, split=splittable)
+    net = Net(plan, file.build(config, 0).bfloat16(), rebind=True)
+    with torch.no_grad():
+        require_parity(net, [instances])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_random_cells_in_every_dtype(dtype: torch.dtype) -> None:
+    """Sums, products and gates; the outputs have the model's dtype."""
+    instances = random_trees(4, 6)
+    model = RandomTreeModel(4, 6)
+    plan = plan_for(model, instances)
+    net = Net(plan, model.to(dtype).eval(), rebind=True)
+    require_parity(net, [instances])
+
+    assert {result["root"].dtype for result in net(instances)} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_the_option_verifies(dtype: str) -> None:
+    """`edbc run --dtype D --verify` holds for a committed plan, and the report names the dtype."""
+    result = CliRunner().invoke(main, ["run", str(PLANS / "tree_gru.yaml"), "--limit", "6", "--dtype", dtype, "--set",
+                                       "hidden_size=24", "--verify"])  # fmt: skip
+
+    assert result.exit_code == 0, result.output
+    assert f"cpu, {dtype}" in result.output
+    assert "equal to eager" in result.output
