@@ -16,11 +16,13 @@ from edbc.errors import UnsupportedError
 
 _FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
+_ALL = (*_FORWARD, *_BACKWARD)
 
 
 def num_hooks(module: nn.Module) -> int:
     """Hooks that are registered on a module itself."""
-    return sum(len(getattr(module, name)) for name in (*_FORWARD, *_BACKWARD))
+    state = module.__dict__
+    return sum([len(state[name]) for name in _ALL])
 
 
 def refuse_hooks(model: nn.Module, is_node: Callable[[nn.Module], bool]) -> None:

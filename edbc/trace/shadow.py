@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -99,6 +100,7 @@ class ModelView(CellTracer):
         self._traces: dict[Operation, CellTrace] = {}
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]
+        self._glances = [_Glance(module) for _, module in self._modules]
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
 
@@ -121,9 +123,12 @@ class ModelView(CellTracer):
                         f"{first} and {other} of the model were one tensor when it was bound and are two now; tie them "
                         "again, or bind the model again"
                     )
-        for (path, module), before in zip(self._modules, self._state, strict=True):
+        for number, ((path, module), before) in enumerate(zip(self._modules, self._state, strict=True)):
+            if self._glances[number].still_holds():
+                continue
             now = _state(module)
             if now == before:
+                self._glances[number] = _Glance(module)
                 continue
             for changed in before:
                 if now.get(changed) == before[changed] or (path, changed) in self._assigned:
@@ -239,6 +244,34 @@ def _state(module: nn.Module) -> dict[str, Any]:
     for name, child in module._modules.items():
         state[name] = id(child)
     return state
+
+
+class _Glance:
+    """What a module refers to: whether all of it is still there is told in a third of the time of `_state`, which
+    then need not be asked. Holds what it compares, so that nothing new can stand at an old address."""
+
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self._kind = type(module)
+        self._dicts = (module.__dict__, module._parameters, module._buffers, module._modules)
+        self._objects = self._referred()
+        self._tensors = [(t, t.shape, t.dtype) for t in self._objects if isinstance(t, torch.Tensor)]
+        self._num_hooks = num_hooks(module)
+
+    def _referred(self) -> list[Any]:
+        own, parameters, buffers, children = self._dicts
+        return [*own.values(), *parameters.values(), *buffers.values(), *children.values()]
+
+    def still_holds(self) -> bool:
+        """True when the module refers to the very same objects; then `_state` is what it was."""
+        now = self._referred()
+        return (
+            type(self._module) is self._kind
+            and len(now) == len(self._objects)
+            and all(map(operator.is_, now, self._objects))
+            and all(t.shape == shape and t.dtype is dtype for t, shape, dtype in self._tensors)
+            and num_hooks(self._module) == self._num_hooks
+        )
 
 
 def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, str]]) -> None:
