@@ -6,7 +6,7 @@ BIN    := .venv/bin
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test slow lint format plans check zoo bench triton clean
+.PHONY: help venv demo test slow lint format plans check zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,10 @@ bench: venv ## measure end to end against eager PyTorch
 
 triton: venv ## add Triton (0.3 GB): tests then run the GPU's kernels, in its interpreter where there is no GPU
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[cuda]"
+
+gpu: venv ## the tests that a GPU runs, and benchmarks/end_to_end.py on it
+	$(BIN)/python -m pytest tests/runtime/cuda --slow
+	$(BIN)/python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow
