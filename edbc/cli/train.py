@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edbc.cli.console import ProgressLine, fold, print_json, warn
+from edbc.report.figures import count
 
 if TYPE_CHECKING:
     from edbc.fit.loop import Epoch
@@ -61,11 +62,11 @@ def _train(training: Training, progress: ProgressLine, is_text: bool) -> None:
 def _heading(plan: str, training: Training) -> str:
     how, loop = training.setting, training.loop
     made_up = "" if how.inputs else "made-up "
-    after = f", after {loop.state.epoch} epochs and {loop.state.step} steps" if how.resume else ""
+    done = f"{count(loop.state.epoch, 'epoch')} and {count(loop.state.step, 'step')}"
     return (
         f"{plan}: {len(loop.data.train):,} {made_up}instances in mini-batches of {how.batch_size}, "
         f"{len(loop.data.dev):,} dev instances; {how.optimizer} lr {how.rate:g}, seed {how.seed}, {how.device}, "
-        f"{how.dtype}{after}"
+        f"{how.dtype}{f', after {done}' * how.resume}"
     )
 
 

@@ -67,6 +67,8 @@ class Training:
         self.setting = setting
         self.folder = Path(setting.output)
         self._require_folder()
+        if model is not None and not Path(model).is_file():
+            raise ModelError(f"{model}: expected a model file, got nothing; check the path")
         bound = bind_plan(Path(plan), read_plan(plan), _binding(model, setting), warn)
         objective = objective_of(bound.file)
         data = _data(bound, setting)
@@ -79,7 +81,15 @@ class Training:
             checkpoint = read_checkpoint(self.folder / CHECKPOINT)
             require_same(checkpoint, self.identity)
             restore(self.loop, checkpoint)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
+
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EdbcError(
+                f"{self.folder}: expected to write there, got {error.strerror}; name another --output"
+            ) from None
 
     def _require_folder(self) -> None:
         """Definition (3), before anything is read."""

@@ -233,6 +233,22 @@ def test_no_instances_are_refused(train, data: dict[str, Path], tmp_path: Path) 
     assert "empty.txt: expected instances to train on, got none" in result.stderr
 
 
+def test_names_that_lead_nowhere_are_one_line(edbc, train, workspace: Path, tmp_path: Path) -> None:
+    """A model file, a data file and a place for the folder that do not exist: exit 3 with what was expected."""
+    (tmp_path / "file").write_text("")
+    other = edbc("train", tmp_path / "none.py", workspace / "plans" / "tree_lstm.yaml")
+
+    assert other.exit_code == 3
+    assert "none.py: expected a model file, got nothing" in other.stderr
+    for options, message in (
+        ({"folder": "file/inside"}, "inside: expected to write there, got Not a directory; name another --output"),
+        ({"files": False}, "none.txt: expected an input file, got nothing"),
+    ):
+        result = train("--input", tmp_path / "none.txt", **options) if "files" in options else train(**options)
+        assert result.exit_code == 3
+        assert message in result.stderr
+
+
 def test_a_disk_that_takes_nothing_is_one_line(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that cannot be written ends training with the file, the reason and a remedy."""
     from edbc.fit import checkpoint
