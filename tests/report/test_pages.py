@@ -130,10 +130,10 @@ def renewed(shown: str, printed: str) -> str:
     if matches(shown, printed):
         return shown
     head, dots, tail = shown.partition("...\n")
-    if not dots:
-        return printed
     lines, last = printed.splitlines(keepends=True), len(tail.splitlines())
-    return "".join([*lines[: len(head.splitlines())], dots, *(lines[-last:] if last else [])])
+    text = "".join([*lines[: len(head.splitlines())], dots, *(lines[-last:] if last else [])]) if dots else printed
+    assert "\n```" not in text, f"an output with a fence of its own would end the block; cut it with '...':\n{text}"
+    return text
 
 
 @pytest.mark.parametrize("name", PAGES)
