@@ -48,7 +48,7 @@ from edbc.training.walk import (
     weight_products,
 )
 
-BLOCK = 64
+BLOCK = 128
 """Rows of a batch that are differentiated together: few enough for workspace and weights to stay in cache."""
 WEIGHT_BLOCK = 512
 """Rows of a product of weights."""
@@ -288,9 +288,9 @@ class NativeReversal(Reversal):
             if dtype is None:
                 self.batch(begin)
             else:
-                walk_back(begin, end, BLOCK, self._workspace, self._workspace + self._scratch, dtype.itemsize, self.batches,
-                          self.values, self.rows_of_gradients, self.tables.arrays, self.weights,
-                          _LIKE[dtype])  # fmt: skip
+                scratch = self._workspace + self._scratch
+                walk_back(begin, end, BLOCK, self._workspace, scratch, dtype.itemsize, self.batches, self.values,
+                          self.rows_of_gradients, self.tables.arrays, self.weights, _LIKE[dtype])  # fmt: skip
         for kind, adjoint in self.tables.adjoints.items():
             if adjoint.weights:
                 dtype = torch_dtype(adjoint.program.dtype)

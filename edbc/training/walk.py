@@ -26,7 +26,7 @@ from edbc.runtime import pointers, rowops
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
 from edbc.runtime.rowops import apply
 from edbc.training import rowgradients
-from edbc.training.adjoint import DELTA, FIRST_OPERAND, KEPT, SCRATCH, SHARED, VECTORS, WORKSPACE
+from edbc.training.adjoint import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE
 from edbc.training.derivatives import GRADIENTS
 from edbc.training.rowgradients import differentiate
 
@@ -38,6 +38,8 @@ PROGRAM, SUM, MEAN = 1, 2, 3
 """What a type is differentiated by; 0: torch."""
 PRODUCT, PASS = 0, 1
 """Kinds of phases."""
+FIXED, REGULAR, SCATTERED = 0, 1, 2
+"""Kinds of slots in `where`: fixed, base + r x stride, by row numbers; one more for those of gradients."""
 FIRST_GRADIENT = 1 << 8
 """Operation codes from here on are gradient operations, twice their number, and one more when they add."""
 _PASS_CODE = GRADIENTS.index("pass")
@@ -129,41 +131,61 @@ def _address(memory, c, row):
 
 
 @_jit
-def _slot_address(slot, t, b, r, batches, values, gradients, tables, weights, scratch):
-    """Where a slot of row r of batch b is; the workspace's is the caller's."""
+def _find_slots(t, b, batches, values, gradients, tables, weights, scratch, where):
+    """Where the rows of each slot of type t are in batch b, see `_row_address`; the workspace's are the caller's."""
     operands, outputs = tables.num_operands[t], tables.num_outputs[t]
-    if slot >= FIRST_OPERAND:
-        k = slot - FIRST_OPERAND
-        memory = values
-        if k >= operands + outputs:
-            memory = gradients
-            k -= operands + outputs
-        if k < operands:
-            at = batches.start[b] + k * batches.items[b] + r
-            return _address(memory, tables.operand_class[t, k], batches.rows[at])
-        j = k - operands
-        return _address(memory, tables.output_class[t, j], batches.output_row[b, j] + r)
-    if slot == SCRATCH:
-        return scratch
-    if slot == SHARED:
-        return weights.shared[t]
-    if slot == VECTORS:
-        return weights.vectors[t]
-    j = tables.kept[t] if slot == KEPT else tables.saved[t]
-    memory = gradients if slot == DELTA else values
-    return _address(memory, tables.output_class[t, j], batches.output_row[b, j] + r)
+    where[SCRATCH, 0], where[SCRATCH, 1] = FIXED, scratch
+    where[SHARED, 0], where[SHARED, 1] = FIXED, weights.shared[t]
+    where[VECTORS, 0], where[VECTORS, 1] = FIXED, weights.vectors[t]
+    for slot in range(SAVED, FIRST_OPERAND):
+        j = tables.kept[t] if slot == KEPT else tables.saved[t]
+        if j >= 0:
+            _find_output(slot, t, b, j, batches, gradients if slot == DELTA else values, tables, where)
+    for part in range(2):
+        memory = gradients if part else values
+        first = FIRST_OPERAND + part * (operands + outputs)
+        for k in range(operands):
+            c = tables.operand_class[t, k]
+            where[first + k, 0] = SCATTERED + part
+            where[first + k, 1], where[first + k, 2] = memory.base[c], memory.stride[c]
+            where[first + k, 3] = batches.start[b] + k * batches.items[b]
+            where[first + k, 4], where[first + k, 5] = memory.externals[c], memory.external_start[c]
+        for j in range(outputs):
+            _find_output(first + operands + j, t, b, j, batches, memory, tables, where)
 
 
 @_jit
-def _pass(begin, end, t, b, first, last, batches, values, gradients, tables, weights, workspace, scratch, row, like):
-    """Instructions begin to end for live nodes first to last of batch b, one row after the other."""
-    code = tables.instructions
+def _find_output(slot, t, b, j, batches, memory, tables, where):
+    c = tables.output_class[t, j]
+    where[slot, 0], where[slot, 2] = REGULAR, memory.stride[c]
+    where[slot, 1] = memory.base[c] + batches.output_row[b, j] * memory.stride[c]
+
+
+@_jit
+def _row_address(where, slot, r, rows, of_values, of_gradients):
+    """Row r of a slot: fixed, at a stride, or scattered by row numbers, those of externals by address."""
+    kind = where[slot, 0]
+    if kind == FIXED:
+        return where[slot, 1]
+    if kind == REGULAR:
+        return where[slot, 1] + r * where[slot, 2]
+    row = rows[where[slot, 3] + r]
+    if row >= where[slot, 4]:
+        return where[slot, 1] + row * where[slot, 2]
+    at = where[slot, 5] + row
+    return of_values[at] if kind == SCATTERED else of_gradients[at]
+
+
+@_jit
+def _pass(
+    code, begin, end, first, last, slots, stride, live, rows, of_values, of_gradients, where, workspace, row, like
+):
+    """Instructions begin to end for live nodes first to last of a batch, one row after the other."""
     for i in range(first, last):
-        r = batches.live[i]
-        row[WORKSPACE] = workspace + (i - first) * tables.stride[t]
-        for s in range(tables.slot_ptr[t], tables.slot_ptr[t + 1]):
-            slot = tables.slots[s]
-            row[slot] = _slot_address(slot, t, b, r, batches, values, gradients, tables, weights, scratch)
+        r = live[i]
+        row[WORKSPACE] = workspace + (i - first) * stride
+        for slot in slots:
+            row[slot] = _row_address(where, slot, r, rows, of_values, of_gradients)
         for at in range(begin, end):
             target, a = row[code[at, 2]] + code[at, 3], row[code[at, 4]] + code[at, 5]
             x, y = row[code[at, 6]] + code[at, 7], row[code[at, 8]] + code[at, 9]
@@ -186,9 +208,13 @@ def _back_product(phase, m, stride, workspace, weight, frame, width, like):
 
 
 @_jit
-def _program(t, b, block, batches, values, gradients, tables, weights, workspace, scratch, row, frame, width, like):
+def _program(
+    t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, row, frame, width, like
+):
     """The adjoint of type t for the live nodes of batch b."""
     begin, end = batches.live_ptr[b], batches.live_ptr[b + 1]
+    _find_slots(t, b, batches, values, gradients, tables, weights, scratch, where)
+    slots = tables.slots[tables.slot_ptr[t] : tables.slot_ptr[t + 1]]
     for first in range(begin, end, block):
         last = min(first + block, end)
         for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
@@ -197,8 +223,9 @@ def _program(t, b, block, batches, values, gradients, tables, weights, workspace
                 weight = weights.weight[tables.product_ptr[t] + phase[5]]
                 _back_product(phase, last - first, tables.stride[t], workspace, weight, frame, width, like)
             else:
-                _pass(phase[1], phase[2], t, b, first, last, batches, values, gradients, tables, weights, workspace,
-                      scratch, row, like)  # fmt: skip
+                _pass(tables.instructions, phase[1], phase[2], first, last, slots, tables.stride[t], batches.live,
+                      batches.rows, values.external_address, gradients.external_address, where, workspace, row,
+                      like)  # fmt: skip
 
 
 @_jit
@@ -241,14 +268,15 @@ def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
         widest = 0
         for b in range(begin, end):
             widest = max(widest, batches.batch_ptr[b + 1] - batches.batch_ptr[b])
+        where = np.zeros((len(row), 6), np.int64)
         alive, counts = np.zeros(widest, np.bool_), np.zeros(widest, np.int64)
         for b in range(end - 1, begin - 1, -1):
             t = batches.batch_type[b]
             if tables.code[t] >= SUM:
                 _reduction(t, b, batches, gradients, tables, alive, counts, width, like)
             else:
-                _program(t, b, block, batches, values, gradients, tables, weights, workspace, scratch, row, frame,
-                         width, like)  # fmt: skip
+                _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, row,
+                         frame, width, like)  # fmt: skip
 
     @njit(cache=True, **_flags)
     def weight_products(t, block, workspace, width, batches, values, gradients, tables, weights, like):
@@ -258,10 +286,14 @@ def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
         store(frame.ctypes.data + 64, 0, like + _ONE)
         deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
         deltas = workspace + block * tables.input_stride[t]
+        rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
+        slots = FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1])
+        where = np.zeros((slots, 6), np.int64)
         filled = 0
         for b in range(len(batches.batch_type)):
             if batches.batch_type[b] != t:
                 continue
+            _find_slots(t, b, batches, values, gradients, tables, weights, 0, where)
             for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
                 r = batches.live[i]
                 target = workspace + filled * tables.input_stride[t]
@@ -269,9 +301,9 @@ def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
                     slot, offset, size, column = (
                         tables.inputs[p, 0], tables.inputs[p, 1], tables.inputs[p, 2], tables.inputs[p, 3],
                     )  # fmt: skip
-                    source = _slot_address(slot, t, b, r, batches, values, gradients, tables, weights, 0)
+                    source = _row_address(where, slot, r, rows, of_values, of_gradients)
                     copy_bytes(target + column, source + offset, size)
-                source = _slot_address(DELTA, t, b, r, batches, values, gradients, tables, weights, 0)
+                source = _row_address(where, DELTA, r, rows, of_values, of_gradients)
                 copy_bytes(deltas + filled * deltas_stride, source, deltas_stride)
                 filled += 1
                 if filled == block:

@@ -1,0 +1,156 @@
+"""Training: forward and backward of mini-batches on real data against eager PyTorch and against bare products.
+
+    python benchmarks/training.py [--data DIR] [--only NAME,..] [--hidden 128,256] [--front-end vertex] [--rounds 5]
+                                  [--mini-batches 3] [--vocabulary 256] [--parts]
+
+Definitions. A *step* is the forward pass of a mini-batch of 32 instances, a loss (the mean square of all results) and
+its backward pass; construction and scheduling are part of it, the optimiser is not (its step, Adam with foreach, and
+`zero_grad` stand beside). *Eager* is the same with the model run instance by instance. The *floor* is, per batch and
+type, one product with all gates side by side, then one for its operands' gradients, then per type one product over all
+nodes for the weights' gradients. The three take turns on each mini-batch; the clock is the process's own, and the least
+of the rounds counts for the net and the floor, which are short. Read ratios, and compare within one run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from end_to_end import WORKLOADS, Workload
+
+from edbc.modelfile import ModelFile, import_model_file
+from edbc.plan.reader import read_plan
+from edbc.runtime.outputs import by_name
+from edbc.runtime.session import Net
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BATCH_SIZE = 32
+HEADER = f"{'workload':20}{'hidden':>7}{'eager ms':>10}{'edbc ms':>9}{'floor ms':>10}{'x eager':>9}{'x floor':>9}{'Adam ms':>9}"
+
+
+def loss_of(results: Sequence[Any]) -> torch.Tensor:
+    """The mean square of every element of every result."""
+    tensors = [t.reshape(-1) for result in results for ts in by_name(result).values() for t in ts]
+    return torch.cat([t for t in tensors if t.is_floating_point()]).square().mean()
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """Processor time of a call."""
+    started = time.process_time()
+    function()
+    return time.process_time() - started
+
+
+class Floor:
+    """The products of a step, see the module's docstring."""
+
+    def __init__(self, net: Net, instances: Sequence[Any]):
+        with torch.no_grad():
+            prepared = net.prepare(instances, split=False)
+            schedule = prepared.schedule
+            self.calls: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+            total: dict[tuple[int, int, int], int] = {}
+            backward = []
+            for kind, count in zip(schedule.batch_type.tolist(), np.diff(schedule.batch_ptr).tolist(), strict=True):
+                weights = getattr(getattr(net.kernel(kind), "program", None), "weights", ())
+                if not weights:
+                    continue
+                rows, columns = max(w.rows for w in weights), sum(w.columns for w in weights)
+                weight = torch.rand(rows, columns)
+                self.calls.append((torch.rand(count, rows), weight, torch.empty(count, columns)))
+                backward.append((torch.rand(count, columns), weight.t(), torch.empty(count, rows)))
+                total[kind, rows, columns] = total.get((kind, rows, columns), 0) + count
+            self.calls += backward[::-1]
+            self.calls += [
+                (torch.rand(count, rows).t(), torch.rand(count, columns), torch.empty(rows, columns))
+                for (_, rows, columns), count in total.items()
+            ]
+
+    def run(self) -> None:
+        """All of them."""
+        with torch.no_grad():
+            for a, b, c in self.calls:
+                torch.mm(a, b, out=c)
+
+
+class Contest:
+    """One workload at one hidden size."""
+
+    def __init__(self, workload: Workload, hidden: int, options: argparse.Namespace):
+        self.name, self.hidden = workload.model, hidden
+        file: ModelFile = import_model_file(REPOSITORY / "models" / f"{workload.model}.py")
+        known = file.config({})
+        wanted = {"vocab_size": options.vocabulary, "hidden_size": hidden, **dict(workload.settings)}
+        config = file.config({key: value for key, value in wanted.items() if key in known})
+        paths = [str(Path(options.data) / name) for name in workload.files]
+        limit = BATCH_SIZE * options.mini_batches
+        instances = [x for x, _ in zip(file.load(paths, config), range(limit), strict=False)]
+        self.model = file.build(config, 0).train()
+        self.net = Net(read_plan(REPOSITORY / "plans" / f"{workload.model}.yaml"), self.model, rebind=True)
+        self.batches = [instances[i : i + BATCH_SIZE] for i in range(0, len(instances), BATCH_SIZE)]
+        self.given = self.batches
+        if options.front_end == "vertex" and hasattr(file.module, "vertex_instance"):
+            convert = file.vertex_instance(config)
+            self.given = [list(map(convert, batch)) for batch in self.batches]
+        self.floors = [Floor(self.net, batch) for batch in self.given]
+        self.optimiser = torch.optim.Adam(self.model.parameters(), foreach=True)
+
+    def step(self, results: Callable[[], Sequence[Any]]) -> float:
+        """A forward and a backward pass; gradients are dropped outside of the clock."""
+        taken = seconds(lambda: loss_of(results()).backward())
+        self.model.zero_grad(set_to_none=True)
+        return taken
+
+    def update(self, batch: Sequence[Any]) -> float:
+        """The optimiser's step and zero_grad."""
+        loss_of(self.net(batch)).backward()
+        return seconds(lambda: (self.optimiser.step(), self.optimiser.zero_grad()))
+
+    def row(self, rounds: int) -> str:
+        """The line of the table."""
+        eager: list[float] = []
+        ours, floors = [[] for _ in self.given], [[] for _ in self.given]  # type: ignore[var-annotated]
+        self.step(lambda: self.net(self.given[0]))
+        gc.collect()
+        for turn in range(rounds):
+            for number, (batch, given) in enumerate(zip(self.batches, self.given, strict=True)):
+                if turn == 0:
+                    eager.append(self.step(lambda batch=batch: [self.model(x) for x in batch]))  # type: ignore[misc]
+                ours[number].append(self.step(lambda given=given: self.net(given)))  # type: ignore[misc]
+                floors[number].append(seconds(self.floors[number].run))
+        adam = statistics.median(self.update(given) for given in self.given) * 1e3
+        e = statistics.median(eager) * 1e3
+        n, f = (statistics.median(map(min, times)) * 1e3 for times in (ours, floors))
+        return f"{self.name:20}{self.hidden:7}{e:10.1f}{n:9.2f}{f:10.2f}{e / n:9.1f}{n / f:9.2f}{adam:9.2f}"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default = os.environ.get("EDBC_DATA", str(REPOSITORY.parent / "shared" / "data"))
+    parser.add_argument("--data", default=default, help="folder with the shared data sets")
+    parser.add_argument("--only", default="", help="workloads, separated by commas")
+    parser.add_argument("--hidden", default="128,256")
+    parser.add_argument("--front-end", default="vertex", choices=["vertex", "record"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mini-batches", type=int, default=3)
+    parser.add_argument("--vocabulary", type=int, default=256)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [w for w in WORKLOADS if not options.only or w.model in options.only.split(",")]
+    print(HEADER)
+    for workload in chosen:
+        for hidden in map(int, options.hidden.split(",")):
+            print(Contest(workload, hidden, options).row(options.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
