@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -195,7 +195,7 @@ class Report:
             "operand_rows": s.operand_rows,
             "arena_bytes": s.arena_bytes,
             "backend": self.net.backend.name,
-            "paths": dict(sorted(s.paths.items())),
+            "paths": {name: asdict(path) for name, path in sorted(s.paths.items())},
             "launches": s.launches,
             "issuing_seconds": s.seconds.issuing,
             "device": self.setting.device,
@@ -246,10 +246,10 @@ class Report:
             yield f"  structures   {repeats}; {cache.checked:,} captured again and equal"
 
     def _path_lines(self) -> Iterator[str]:
-        """What ran in which way, unless all of it is native code."""
+        """What ran in which way, unless all of it is native code; kernels per batch in brackets."""
         by_path: dict[str, list[str]] = {}
         for name, path in sorted(self.stats.paths.items()):
-            by_path.setdefault(path, []).append(name)
+            by_path.setdefault(path.name, []).append(name if path.launches is None else f"{name} ({path.launches})")
         if set(by_path) - {"native"}:
             yield "  ran by       " + "; ".join(f"{path}: {', '.join(names)}" for path, names in by_path.items())
         if self.stats.launches:

@@ -54,7 +54,7 @@ class TypeFacts:
     generic: tuple[str, ...]
     """Functions of the operations inside it that are not of the plan's table."""
     lowering: str | None
-    """`native`, `torch` or `generic`."""
+    """`native`, `torch`, `generic` or, with the kernels of a batch, `triton, 2 per batch`."""
     nodes: int | None = None
     batches: int | None = None
     least: int | None = None
@@ -69,7 +69,7 @@ class TypeFacts:
         """What is known of the operations that no step of a program stands for; empty when there are none."""
         if not self.generic:
             return ""
-        how = "which this back end runs natively too" if self.lowering == "native" else "run by torch"
+        how = "run by torch" if self.lowering in (None, "torch", "generic") else "which this back end runs natively too"
         return f"generic operations inside, {how}: {', '.join(dict.fromkeys(self.generic))}"
 
     @property

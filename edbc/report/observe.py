@@ -236,4 +236,4 @@ def _lowering(net: Net, graph: Graph, kind: int) -> str:
     kernel = net.kernel(kind)
     if isinstance(kernel, GenericKernel):
         return "generic"
-    return net.backend.path(graph.types[kind], kernel).name
+    return str(net.backend.path(graph.types[kind], kernel))

@@ -65,6 +65,9 @@ class Path:
     name: str
     launches: int | None = None
 
+    def __str__(self) -> str:
+        return self.name if self.launches is None else f"{self.name}, {self.launches} per batch"
+
 
 class Backend(Protocol):
     """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, a ReductionKernel

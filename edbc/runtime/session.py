@@ -29,7 +29,7 @@ from edbc.errors import DeviceError, LayoutError, PlanError, StaleError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes
-from edbc.runtime.backend import Backend, Demand, Segment, backend_of, wait_for
+from edbc.runtime.backend import Backend, Demand, Path, Segment, backend_of, wait_for
 from edbc.runtime.execution import Execution, Value
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
@@ -87,8 +87,8 @@ class Stats:
     gathered_rows: int = 0
     arena_bytes: int = 0
     """Of the largest mini-batch."""
-    paths: dict[str, str] = field(default_factory=dict)
-    """What ran each type that was met: `native`, `triton` or `torch`."""
+    paths: dict[str, Path] = field(default_factory=dict)
+    """What ran each type that was met."""
     launches: int = 0
     """Kernels that generated code launched on a device; torch's own are not counted."""
     seconds: Seconds = field(default_factory=Seconds)
@@ -290,7 +290,7 @@ class Net:
         for kind in np.flatnonzero(batches).tolist():
             node_type = prepared.capture.graph.types[kind]
             path = self.backend.path(node_type, self.kernel(kind))
-            stats.paths[node_type.name] = path.name
+            stats.paths[node_type.name] = path
             stats.launches += int(batches[kind]) * (path.launches or 0)
 
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:

@@ -17,10 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from edbc.cells.split import splittable
+from edbc.running import Report, Setting
 from edbc.runtime.cuda.backend import CudaBackend
 from edbc.runtime.cuda.source import Kernel
 from edbc.runtime.cuda.upload import Upload
-from edbc.runtime.session import Net
+from edbc.runtime.session import Net, Stats
 
 META = torch.device("meta")
 
@@ -100,6 +101,35 @@ def test_launches_per_batch_as_reported(name: str) -> None:
     assert per_batch == said
     assert max(per_batch) <= 3
     assert all(type(v) is int or v.device == META for _, values in backend.started for v in values)
+
+
+def test_a_run_tells_paths_and_launches() -> None:
+    """Stats name what ran each type and count the kernels; the report shows both."""
+    net, instances, backend = meta_net("tree_lstm", use_triton=True)
+    stats = Stats()
+    with torch.no_grad():
+        net.run(instances, stats)
+    text = str(Report("p.yaml", Setting(device="cuda"), net, stats, None, 0.0))
+
+    assert {name: str(path) for name, path in stats.paths.items()} == {
+        "leaf": "triton, 2 per batch", "internal": "triton, 2 per batch", "out": "triton, 1 per batch"
+    }  # fmt: skip
+    assert stats.launches == len(backend.started)
+    assert "ran by       triton: internal (2), leaf (2), out (1)" in text
+    assert f"launches     {stats.launches:,}" in text
+    assert "issued in" in text
+
+
+def test_the_report_says_why_triton_does_not_run() -> None:
+    """A device without Triton is no silent matter."""
+    net, instances, _ = meta_net("tree_lstm", use_triton=False)
+    stats = Stats()
+    with torch.no_grad():
+        net.run(instances, stats)
+    text = str(Report("p.yaml", Setting(device="cuda"), net, stats, None, 0.0))
+
+    assert "ran by       torch: internal, leaf, out" in text
+    assert "no Triton    Triton is switched off" in text
 
 
 def test_waiting_would_show() -> None:
