@@ -135,6 +135,23 @@ def test_interrupted_and_resumed_is_as_never_interrupted(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def test_the_weights_kept_are_the_best_on_dev(train, workspace: Path, data: dict[str, Path], tmp_path: Path) -> None:
+    """After steps that are too long the last epoch is not the best; the weights' dev loss is the least of the curve."""
+    result = train("--optimizer", "sgd", "--lr", 0.4, "--dtype", "float64", epochs=5)
+    losses = [epoch["dev"]["loss"] for epoch in curve(tmp_path / "out")]
+    file = import_model_file(workspace / "models" / "tree_lstm.py")
+    config = file.config({"hidden_size": 16, "vocab_size": 64})
+    model = file.build(config, 0).double()
+    model.load_state_dict(load_file(tmp_path / "out" / "weights.safetensors"))
+    dev = list(file.load([data["dev"]], config))
+    with torch.no_grad():
+        kept = float(objective_of(file).loss_of([model(tree) for tree in dev], dev))
+
+    assert result.exit_code == 0, result.output
+    assert min(losses) < losses[-1]
+    assert kept == pytest.approx(min(losses), rel=1e-9)
+
+
 def test_vertex_functions_train_the_same(train, tmp_path: Path) -> None:
     """With --front-end vertex the curve is that of recording, to 1e-9 in float64."""
     train("--dtype", "float64")
