@@ -2,8 +2,13 @@
 
 Each instance hides a random order of n leaves and reduces the universal tree by n / 4 random intervals of it, of mean
 length 8, as the rows of a matrix with the consecutive-ones property. A second family has only pairs of neighbours, n of
-them, and ends in one Q-node over all leaves. Prints medians over repetitions; the last column should stay level. The
-garbage collector is off while the clock runs: its full collections look at every object there is, again and again.
+them, and ends in one Q-node over all leaves. Prints medians over repetitions. The garbage collector is off while the
+clock runs: its full collections look at every object there is, again and again.
+
+The steps of the algorithm are told by *calls*, the number of Python calls per leaf and element, which stays level. Time
+rises a little with the size where subsets come in random order, because the nodes that a reduction touches are then
+spread over memory that no longer fits the caches: the third family, the same pairs from one end to the other, does the
+same work on neighbouring memory, and its time stays level too.
 
 Then layouts: cells as the papers' models have them, written out as batches, and a tree-LSTM with extra random batches
 that no order meets, so that operands have to be chosen. Prints medians, what is dropped, and what the order in which
@@ -18,6 +23,7 @@ import argparse
 import gc
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -45,6 +51,29 @@ def neighbours(leaves: int, rng: random.Random) -> Instance:
     return rng.sample([list(pair) for pair in pairwise(hidden)], leaves - 1)
 
 
+def in_sequence(leaves: int, rng: random.Random) -> Instance:
+    """The pairs of neighbours from one end to the other."""
+    return [[i, i + 1] for i in range(leaves - 1)]
+
+
+def calls(leaves: int, subsets: Instance) -> int:
+    """Python calls of what `seconds` times."""
+    count = 0
+
+    def on_event(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(on_event)
+    try:
+        tree = PQTree(range(leaves))
+        for subset in subsets:
+            tree.reduce(subset)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
 def seconds(leaves: int, subsets: Instance) -> float:
     """Time to make the universal tree and reduce it by all subsets, which must succeed."""
     gc.collect()
@@ -61,7 +90,8 @@ def seconds(leaves: int, subsets: Instance) -> float:
 
 def measure(name: str, make: Callable[[int, random.Random], Instance], max_leaves: int, repeat: int) -> None:
     """One line per size, doubling from 1,000 or so to `max_leaves`."""
-    print(f"{name}\n{'leaves':>9} {'subsets':>9} {'size':>9} {'median ms':>10} {'us per (leaves + size)':>23}")
+    title = f"{'leaves':>9} {'subsets':>9} {'size':>9} {'median ms':>10} {'us per (leaves + size)':>23} {'calls':>6}"
+    print(f"{name}\n{title}")
     leaves = max_leaves
     sizes = []
     while leaves >= 1000:
@@ -71,7 +101,9 @@ def measure(name: str, make: Callable[[int, random.Random], Instance], max_leave
         subsets = make(leaves, random.Random(leaves))
         size = sum(map(len, subsets))
         median = statistics.median(seconds(leaves, subsets) for _ in range(repeat))
-        print(f"{leaves:9,} {len(subsets):9,} {size:9,} {median * 1e3:10.1f} {median * 1e6 / (leaves + size):23.2f}")
+        each = calls(leaves, subsets) / (leaves + size)
+        figures = f"{median * 1e3:10.1f} {median * 1e6 / (leaves + size):23.2f} {each:6.2f}"
+        print(f"{leaves:9,} {len(subsets):9,} {size:9,} {figures}", flush=True)
 
 
 def gated_cell(gates: int, sources: int, products: int) -> Cell:
@@ -141,6 +173,7 @@ def main() -> None:
     args = parser.parse_args()
     measure("intervals of a hidden order", intervals, args.max_leaves, args.repeat)
     measure("pairs of neighbours", neighbours, args.max_leaves, args.repeat)
+    measure("pairs of neighbours, from one end to the other", in_sequence, args.max_leaves, args.repeat)
     measure_layouts(10 * args.repeat)
 
 
