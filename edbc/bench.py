@@ -42,8 +42,8 @@ from edbc.parity import Eager
 from edbc.plan.plan import Plan
 from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import require_device, wait_for
-from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.placement import place
+from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.session import Net, Prepared, Stats
 
 WHOLE = "no-split"

@@ -24,9 +24,9 @@ stream beside the others, which a single processor does not have; here they are 
 
 When it pays. A product over few rows is bound by reading its weights, so a batch costs as much as some more rows of
 the product would. Halves take K multiplications per element out of every batch but the first, and cost a write and a
-read of each element for every node. `SplitCell.pays` weighs the two with one constant, `MULTIPLICATIONS_PER_ELEMENT`,
-taken from the measurements in docs/performance.md: an LSTM of hidden size H gains below some H / 4 rows per batch. It
-reads sizes and counts only, never a clock.
+read of each element for every node, beside a fixed cost per mini-batch. `SplitCell.pays` weighs them with two constants
+taken from the measurements in docs/performance.md: an LSTM of hidden size H gains below some H / 4 rows per batch, once
+it has enough batches. The rule reads sizes and counts only, never a clock.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ EAGER, CORE, LAZY = "eager", "core", "lazy"
 PARTS = (EAGER, CORE, LAZY)
 MULTIPLICATIONS_PER_ELEMENT = 4
 """What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
+MULTIPLICATIONS_PER_TYPE = 1_000_000
+"""What splitting the nodes of a type and running one batch more costs, in the same unit: about 0.1 ms."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class SplitCell:
         apart = [part for name, part in self.parts.items() if name != CORE]
         handed_over = sum(part.handed_over for part in self.parts.values())
         saved = (batches - 1) * sum(part.multiplications for part in apart)
-        return saved > MULTIPLICATIONS_PER_ELEMENT * nodes * handed_over
+        return saved > MULTIPLICATIONS_PER_ELEMENT * nodes * handed_over + MULTIPLICATIONS_PER_TYPE
 
 
 def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str]) -> dict[str, str]:

@@ -135,7 +135,7 @@ def _runs_native_code() -> bool:
 
     from edbc.runtime import blas
 
-    return blas.vendor() is not None and not config.DISABLE_JIT
+    return blas.vendor() is not None and not config.DISABLE_JIT  # type: ignore[attr-defined]
 
 
 def _cpu_backend() -> Backend:

@@ -77,8 +77,11 @@ class PackedWeights:
         return self._pack
 
     def _words(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Addresses of the parameters on the CPU, and how many words of 32 bits each has."""
-        tensors = [home[name] for home, name in self._homes]
+        """Addresses of the parameters on the CPU, and how many words of 32 bits each has; none without the compiler,
+        as nothing else reads memory by address."""
+        from numba import config
+
+        tensors = [] if config.DISABLE_JIT else [home[name] for home, name in self._homes]  # type: ignore[attr-defined]
         tensors = [t for t in tensors if t.device.type == "cpu" and t.is_contiguous()]
         sizes = [t.numel() * t.itemsize // 4 for t in tensors]
         return np.array([t.data_ptr() for t in tensors], np.int64), np.array(sizes, np.int64)

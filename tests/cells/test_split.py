@@ -179,9 +179,22 @@ def test_what_can_be_split_is_found() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "batches", "pays"), [(10, 10, True), (60, 5, True), (64, 5, False), (9, 1, False)])
-def test_it_pays_below_a_quarter_of_the_inner_size(nodes: int, batches: int, pays: bool) -> None:
-    """An LSTM of hidden size 64 is split while its batches but one have fewer than 16 rows on average."""
+def test_it_pays_below_a_quarter_of_the_inner_size(
+    nodes: int, batches: int, pays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fixed costs apart, an LSTM of hidden size 64 is split while its batches but one have fewer than 16 rows."""
+    monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
     cell, plan_batches, order = planned(cell_of(LSTM(64), 3, 64))
     split = split_cell(cell, plan_batches, order, ["x"], [])
 
     assert split.pays(nodes, batches) is pays
+
+
+def test_it_pays_only_with_enough_batches() -> None:
+    """At one row per batch an LSTM of hidden size 64 needs more than fifty batches, one of 256 only some five."""
+    for size, batches in ((64, 100), (256, 8)):
+        cell, plan_batches, order = planned(cell_of(LSTM(size), 3, size))
+        split = split_cell(cell, plan_batches, order, ["x"], [])
+
+        assert split.pays(batches, batches)
+        assert not split.pays(batches // 2, batches // 2)

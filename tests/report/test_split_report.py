@@ -17,6 +17,12 @@ from edbc.report.timeline import Timeline
 from edbc.runtime.session import Net, Stats
 
 
+@pytest.fixture(autouse=True)
+def no_fixed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small cells have parts too."""
+    monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
+
+
 def lattice(repository: Path, count: int = 3, **options):
     """The lattice LSTM's plan bound to a small model, and instances of it."""
     plan = read_plan(repository / "plans" / "lattice_lstm.yaml")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -207,3 +211,16 @@ def test_fingerprints_equal_the_reference(dtype: torch.dtype) -> None:
     copied = copy.deepcopy(tensors[-1])
     for scale in (2, 0.5, -1):
         assert fingerprint_reference([copied * scale]) != fingerprint_reference([copied])
+
+
+def test_without_the_compiler_packed_weights_still_run() -> None:
+    """NUMBA_DISABLE_JIT=1, where nothing reads memory by address: versions and addresses are compared alone."""
+    code = (
+        "import torch\nfrom test_weights import Tied, bound, require_equal\n"
+        "net = bound(Tied())\nassert net.backend.name == 'reference'\nrequire_equal(net)\n"
+        "net.model.even.scale.detach().neg_()\nrequire_equal(net)\n"
+    )
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent / "cells"), str(here.parents[1])]
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
