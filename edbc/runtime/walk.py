@@ -4,8 +4,9 @@ For each batch: find where its operands' rows are, then run its type's phases (s
 block of rows, or its reduction. All that differs between models is in the tables. `walk_reference` in the tests says
 the same in Python.
 
-NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls. `walk`
-is a closure over a checksum of the modules it compiles in, which makes the checksum part of the key.
+NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls or takes
+constants from. `walk` is a closure over a checksum of the modules it compiles in, which makes the checksum part of the
+key.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
@@ -22,7 +23,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from edbc.runtime import pointers, rowops
+from edbc.runtime import phases, pointers, reduction, rowops
 from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
 from edbc.runtime.reduction import OPS
@@ -375,7 +376,7 @@ def _checksum(*modules: Any) -> int:
     return total
 
 
-walk = _build(_checksum(pointers, rowops))
+walk = _build(_checksum(phases, pointers, reduction, rowops))
 
 
 @njit(cache=True, nogil=True)
