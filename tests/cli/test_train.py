@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from edbc.cli.main import main
+from edbc.cli.train import interrupts
 from edbc.fit.loop import Data, Loop
-from edbc.fit.optimizers import optimizer_of
+from edbc.fit.optimizers import KINDS, optimizer_of
 from edbc.fit.session import objective_of
 from edbc.modelfile import import_model_file
 
@@ -133,6 +137,42 @@ def test_interrupted_and_resumed_is_as_never_interrupted(
     ours, theirs = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("out", "whole"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_the_first_ctrl_c_is_remembered_and_the_second_interrupts() -> None:
+    """Inside, one SIGINT is told to who asks, two raise; afterwards signals go where they went before."""
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interrupts() as is_interrupted:  # noqa: PT012
+        assert not is_interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert is_interrupted()
+        signal.raise_signal(signal.SIGINT)
+
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_optimisers_of_the_command_are_those_of_the_loop() -> None:
+    """The command names them without importing torch: the same names, and the default rates in the help."""
+    options = {option.name: option for option in main.commands["train"].params}
+    rates = {name: f"{kind.rate:g} for" for name, kind in KINDS.items()}
+
+    assert list(options["optimizer"].type.choices) == list(KINDS)
+    assert all(rate in options["lr"].help and name in options["lr"].help for name, rate in rates.items())
+
+
+def test_training_in_another_thread_leaves_signals_alone() -> None:
+    """Only the main thread may handle signals; elsewhere nothing is remembered and nothing fails."""
+    seen: list[bool] = []
+
+    def inside() -> None:
+        with interrupts() as is_interrupted:
+            seen.append(is_interrupted())
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+
+    assert seen == [False]
 
 
 def test_the_weights_kept_are_the_best_on_dev(train, workspace: Path, data: dict[str, Path], tmp_path: Path) -> None:
