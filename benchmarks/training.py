@@ -8,13 +8,16 @@ its backward pass; construction and scheduling are part of it, the optimiser is 
 `zero_grad` stand beside). *Eager* is the same with the model run instance by instance. The *floor* is, per batch and
 type, one product with all gates side by side, then one for its operands' gradients, then per type one product over all
 nodes for the weights' gradients. The three take turns on each mini-batch; the clock is the process's own, and the least
-of the rounds counts for the net and the floor, which are short. Read ratios, and compare within one run only.
+of the rounds counts for the net and the floor, which are short. *MB* is how far a step raises the resident memory of a
+process of its own, whose net and model have run on one instance before (what a pool keeps counts: a fresh process keeps
+nothing). Read ratios, and compare within one run only.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
 import os
 import statistics
 import time
@@ -33,7 +36,8 @@ from edbc.runtime.session import Net
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BATCH_SIZE = 32
-HEADER = f"{'workload':20}{'hidden':>7}{'eager ms':>10}{'edbc ms':>9}{'floor ms':>10}{'x eager':>9}{'x floor':>9}{'Adam ms':>9}"
+TITLES = ("eager ms", "edbc ms", "floor ms", "x eager", "x floor", "Adam ms", "eager MB", "edbc MB")
+HEADER = f"{'workload':20}{'hidden':>7}" + "".join(f"{title:>9}" for title in TITLES)
 
 
 def loss_of(results: Sequence[Any]) -> torch.Tensor:
@@ -47,6 +51,20 @@ def seconds(function: Callable[[], Any]) -> float:
     started = time.process_time()
     function()
     return time.process_time() - started
+
+
+def peak_bytes(function: Callable[[], Any]) -> float:
+    """How far the resident memory of the process rises above where it is now, by the kernel's mark; Linux only."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    function()
+    return _status("VmHWM") - before
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(field))) * 1024
 
 
 class Floor:
@@ -129,7 +147,31 @@ class Contest:
         adam = statistics.median(self.update(given) for given in self.given) * 1e3
         e = statistics.median(eager) * 1e3
         n, f = (statistics.median(map(min, times)) * 1e3 for times in (ours, floors))
-        return f"{self.name:20}{self.hidden:7}{e:10.1f}{n:9.2f}{f:10.2f}{e / n:9.1f}{n / f:9.2f}{adam:9.2f}"
+        return f"{self.name:20}{self.hidden:7}{e:9.1f}{n:9.2f}{f:9.2f}{e / n:9.1f}{n / f:9.2f}{adam:9.2f}"
+
+    def peak(self, who: str) -> float:
+        """Megabytes that a step of `eager` or of the net takes."""
+        run = self.net if who == "edbc" else lambda batch: [self.model(x) for x in batch]
+        batches = self.given if who == "edbc" else self.batches
+        self.step(lambda: run(batches[0][:1]))
+        return peak_bytes(lambda: self.step(lambda: run(batches[0]))) / 1e6
+
+
+def peaks(workload: Workload, hidden: int, options: argparse.Namespace) -> str:
+    """Memory of eager and of the net, each in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    found = []
+    for who in ("eager", "edbc"):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_send_peak, args=(theirs, who, workload, hidden, options))
+        process.start()
+        found.append(ours.recv())
+        process.join()
+    return "".join(f"{megabytes:9.1f}" for megabytes in found)
+
+
+def _send_peak(pipe: Any, who: str, workload: Workload, hidden: int, options: argparse.Namespace) -> None:
+    pipe.send(Contest(workload, hidden, options).peak(who))
 
 
 def main() -> None:
@@ -149,7 +191,8 @@ def main() -> None:
     print(HEADER)
     for workload in chosen:
         for hidden in map(int, options.hidden.split(",")):
-            print(Contest(workload, hidden, options).row(options.rounds), flush=True)
+            memory = peaks(workload, hidden, options)
+            print(Contest(workload, hidden, options).row(options.rounds) + memory, flush=True)
 
 
 if __name__ == "__main__":

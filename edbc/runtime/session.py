@@ -25,7 +25,7 @@ from edbc.cells.canonical import cell_graph
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
 from edbc.cells.program import Program
-from edbc.errors import DeviceError, LayoutError, PlanError, StaleError
+from edbc.errors import DeviceError, LayoutError, PlanError, StaleError, UnsupportedError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes
@@ -164,6 +164,11 @@ class Net:
 
         As in eager PyTorch they are connected to autograd when gradients are enabled and anything requires one.
         """
+        if torch.is_autocast_enabled(self.device.type):
+            raise UnsupportedError(
+                "a bound net was called under torch.autocast, which its kernels do not follow: results would have another "
+                "dtype than eager's; call it outside of the context, or convert the model (model.bfloat16())"
+            )
         net = self.in_mode()
         return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
 

@@ -123,6 +123,22 @@ def test_memory_goes_back_to_the_pool() -> None:
     assert len(pool._idle) == idle
 
 
+def test_memory_stays_flat() -> None:
+    """Two hundred steps over mini-batches of many shapes leave one idle buffer for values and one for gradients."""
+    net, _ = tree_net(9)
+    for seed in range(200):
+        random_loss(net(random_trees(seed, 1 + seed % 5))).backward()
+    pools: list[Any] = [net.backend._pool, net.trainer.pool]  # type: ignore[attr-defined]
+    assert [len(pool._idle) for pool in pools] == [1, 1]
+
+
+def test_autocast_is_refused() -> None:
+    """Under torch.autocast eager's results have another dtype: said, not ignored."""
+    net, instances = tree_net(9)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UnsupportedError, match="autocast"):
+        net(instances)
+
+
 def test_a_kept_graph_runs_again() -> None:
     """retain_graph=True: the second backward pass gives the same bits; without it, it is an error as in eager."""
     net, instances = tree_net(10)
