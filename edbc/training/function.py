@@ -84,7 +84,7 @@ class Run:
     def forward(self) -> list[torch.Tensor]:
         """Execute, keep the arenas, and return a tensor per group."""
         net, prepared = self.trainer.net, self.prepared
-        segment = self.trainer.segment(prepared)
+        self.segment = segment = self.trainer.segment(prepared)
         self.kinds: list[int] = np.unique(prepared.schedule.batch_type).tolist()
         self.arenas = net.backend.arenas(segment, prepared.demand)
         load_externals(prepared.capture, prepared.placement, self.arenas, net.view)
@@ -119,7 +119,7 @@ class Run:
         tables = trainer.tables(placement, self.kinds)
         parameters = {ref: p.detach().requires_grad_(p.requires_grad) for ref, p in self.inputs.parameters.items()}
         in_torch = {k: trainer.gradient(k) for k in self.kinds if k not in {*tables.adjoints, *tables.reductions}}
-        whole = (trainer.segment(self.prepared), self.arenas, in_torch, self.reach, reached, given, parameters)
+        whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters)
         if tables.adjoints or tables.reductions:
             native = NativeReversal(*whole, capture, self.inputs, tables, self.packs, trainer.pool, keeps_graph)
             native.run(results)
