@@ -166,8 +166,8 @@ class Net:
         """
         if torch.is_autocast_enabled(self.device.type):
             raise UnsupportedError(
-                "a bound net was called under torch.autocast, which its kernels do not follow: results would have another "
-                "dtype than eager's; call it outside of the context, or convert the model (model.bfloat16())"
+                "a bound net was called under torch.autocast, which its kernels do not follow: results would have "
+                "another dtype than eager's; call it outside of the context, or convert the model (model.bfloat16())"
             )
         net = self.in_mode()
         return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
