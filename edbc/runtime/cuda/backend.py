@@ -5,6 +5,8 @@ per table fills the rows of externals; then every batch is one to three launches
 of which gathers its operands, multiplies and writes outputs into the arenas' slices. The host computes every argument
 from the schedule, so it never waits for the device, and runs ahead of it.
 
+Sums of generated kernels add items in their order, so that runs are equal bit for bit; torch's on a GPU are not.
+
 A type runs in torch when its cell has a step outside the operation table, when dtypes are mixed, or when Triton is
 missing; `path` says so per type, and `edbc run` reports it.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,13 +68,14 @@ class _Run:
 
     segment: Segment
     arenas: CudaArenas
-    ix: torch.Tensor
+    indices: Indices
     kernels: dict[int, Any]
     shared: dict[int, dict[str, torch.Tensor]]
     work: dict[str, torch.Tensor]
-    constants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The workspace as the types that kernels compute in."""
 
     def __post_init__(self) -> None:
+        self.ix = self.indices.ix.tensor
         schedule, placement = self.segment.schedule, self.segment.placement
         self.kinds = schedule.batch_type.tolist()
         self.counts = np.diff(schedule.batch_ptr).tolist()
@@ -177,23 +180,22 @@ class CudaBackend:
         arenas.send()
         triton = {kind: k for kind, k in kernels.items() if isinstance(k, TritonKernel)}
         shared = {kind: k.shared(k.weights.pack if k.weights is not None else None) for kind, k in triton.items()}
-        work = {"f64": arenas.workspace.view(torch.float64), "": arenas.workspace.view(torch.float32)}
-        return _Run(segment, arenas, arenas.indices.ix.tensor, kernels, shared, work)
+        work = {"f64": arenas.workspace.view(torch.float64), "f32": arenas.workspace.view(torch.float32)}
+        return _Run(segment, arenas, arenas.indices, kernels, shared, work)
 
     def _launch(self, run: _Run, batch: int) -> None:
         """One batch by generated kernels."""
         kind, count = run.kinds[batch], run.counts[batch]
-        kernel, assert_indices = run.kernels[kind], run.arenas.indices
-        assert assert_indices is not None
-        values: dict[str, Any] = {"ix": run.ix, "count": count, "work": run.work.get(kernel.dtype, run.work[""])}
-        values |= run.shared[kind]
+        kernel = run.kernels[kind]
+        work = run.work["f64" if kernel.dtype == "f64" else "f32"]
+        values: dict[str, Any] = {"ix": run.ix, "count": count, "work": work, **run.shared[kind]}
         for k, c in enumerate(run.operands[kind]):
             values[f"a{k}"] = run.arenas.tensors[c]
             values[f"at{k}"] = run.start[batch] + k * run.items[batch]
         for j, c in enumerate(run.outputs[kind]):
             values[f"o{j}"] = run.arenas.tensors[c]
             values[f"row{j}"] = run.output_row[batch][j]
-        values["seg"] = assert_indices.borders.get(batch, 0)
+        values["seg"] = run.indices.borders.get(batch, 0)
         rows = row_tile(count, kernel.dtype)
         for launch in kernel.kernels:
             self._start(launch, kernel.dtype, launch.programs(count, rows), rows, [values[n] for n in launch.names])
@@ -217,9 +219,8 @@ class CudaBackend:
         outputs = [
             run.arenas.tensors[c].narrow(0, run.output_row[batch][j], count) for j, c in enumerate(run.outputs[kind])
         ]
-        indices = run.arenas.indices
-        assert indices is not None
-        segments = indices.segment.tensor[at : at + num] if indices.segment is not None else run.ix[:0]
+        segment_part = run.indices.segment
+        segments = run.ix[:0] if segment_part is None else segment_part.tensor[at : at + num]
         run_kernel(run.kernels[kind], operands, count, segments, outputs)
 
 

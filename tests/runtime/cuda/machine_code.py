@@ -6,11 +6,8 @@ from __future__ import annotations
 import sys
 
 import torch
-import triton
 from bound import plan_for
 from devices import opened
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from edbc.cells.split import splittable
 from edbc.runtime.cuda.compiled import FUNCTIONS, multiply_type
@@ -48,6 +45,10 @@ def kernels(name: str, dtype: str) -> list[Kernel]:
 
 def compile_for_device(kernel: Kernel, dtype: str) -> None:
     """Raises what Triton raises."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     names = [*kernel.names, *CONSTANTS]
     constants = {"BM": row_tile(100, dtype), "D": multiply_type(dtype), "PRECISION": "ieee"}
     types = {**signature(kernel, dtype), **dict.fromkeys(CONSTANTS, "constexpr")}
