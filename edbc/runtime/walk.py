@@ -4,9 +4,9 @@ For each batch: find where its operands' rows are, then run its type's phases (s
 block of rows, or its reduction. All that differs between models is in the tables. `walk_reference` in the tests says
 the same in Python.
 
-NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls or takes
-constants from. `walk` is a closure over a checksum of the modules it compiles in, which makes the checksum part of the
-key.
+NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls or
+takes constants from. `walk` is a closure over a checksum of the modules it compiles in, which makes the checksum part
+of the key.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.

@@ -12,13 +12,12 @@ unrolled (`trace.calls`). Every node is asked for the line that makes it, and th
 
 from __future__ import annotations
 
-import enum
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from torch import nn
 from edbc.graph import NodeType, ValueClass
 from edbc.trace import functions as _functions  # noqa: F401, wraps torch.autograd.Function.apply
 from edbc.trace import rules
+from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS
 from edbc.trace.numbers import lift_floats, lift_number
 from edbc.trace.shapes import flat, pick, run_on_meta, split_outputs
@@ -278,7 +278,7 @@ class Recorder:
         operands: list[int] = []
         parts: list[Any] = [path, len(args)]
         quick = None
-        if _quick_key((*args, *kwargs.items()), parts, operands, self):
+        if quick_key((*args, *kwargs.items()), parts, operands, self):
             quick = tuple(parts)
             entry = self.functions.get(quick)
             if entry is not None:
@@ -308,7 +308,7 @@ class Recorder:
         operands: list[int] = []
         parts: list[Any] = [func, len(args)]
         key = None
-        if _quick_key(args, parts, operands) and (not kwargs or _quick_key(kwargs.items(), parts, operands)):
+        if quick_key(args, parts, operands) and (not kwargs or quick_key(kwargs.items(), parts, operands)):
             key = tuple(parts)
             known = self.functions.get(key)
             if known is not None:
@@ -401,7 +401,7 @@ class Recorder:
             if isinstance(item, tuple) and hasattr(item, "_fields"):
                 pairs = [walk(x) for x in item]
                 return (kind, *[k for k, _ in pairs]), kind(*[t for _, t in pairs])
-            if item is None or item is Ellipsis or (isinstance(item, _CONSTANTS) and "<" not in _qualified(item)):
+            if item is None or item is Ellipsis or is_constant(item):
                 return (kind, item), item
             return refuse(
                 f"a cell or an operation got an object of class {kind.__name__}",
@@ -480,61 +480,3 @@ class CellTracer:
     def require_unchanged(self) -> None:
         """Raise when the model is no longer what recording started from."""
         raise NotImplementedError
-
-
-_PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
-
-
-def _quick_key(items: Iterable[Any], parts: list[Any], operands: list[int], of_call: Recorder | None = None) -> bool:
-    """Append what tells a call from others, and its operands; False for arguments that only `describe` knows.
-
-    Parameters are operands of a cell (`of_call` is its recorder), and constants of a function.
-    """
-    for item in items:
-        kind = type(item)
-        if kind is Shared and of_call is not None:
-            item, kind = of_call.whole(item), Value
-        if kind is Value:
-            operands.append(item.ref)
-            parts.append(item.slot)
-        elif kind is Shared:
-            parts.append(item.key)
-        elif kind in _PLAIN or (kind is float and item and item * 0.0 == 0.0):  # zeros have signs, NaN is not itself
-            parts.append((kind, item))
-        elif kind is tuple or kind is list:
-            parts.append((kind, len(item)))
-            if not _quick_key(item, parts, operands, of_call):
-                return False
-        elif kind is slice:
-            parts.append(kind)
-            if not _quick_key((item.start, item.stop, item.step), parts, operands):
-                return False
-        else:
-            return False
-    return True
-
-
-_CONSTANTS = (
-    bool,
-    int,
-    str,
-    bytes,
-    enum.Enum,
-    type,
-    FunctionType,
-    BuiltinFunctionType,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
-
-
-def _qualified(item: Any) -> str:
-    """A function's name, with a "<" where it has none of its own: lambdas and functions made by functions."""
-    return item.__qualname__ if isinstance(item, FunctionType) else ""
-
-
-def is_plain(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True for a call of one or two recorded values and nothing else, with one output."""
-    return len(args) <= 2 and not kwargs and type(entry.outputs) is Hole and all(type(arg) is Value for arg in args)

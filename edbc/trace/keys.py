@@ -1,0 +1,79 @@
+"""Keys of calls: what tells a recorded call from others, without describing it.
+
+Most calls of a function or a module repeat an earlier one on other values. Their key, the function and the slots and
+constants among its arguments, finds the entry of that call.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.trace.table import Entry, Hole
+from edbc.trace.values import Shared, Value
+
+if TYPE_CHECKING:
+    from edbc.trace.recorder import Recorder
+
+_PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
+
+
+def quick_key(items: Iterable[Any], parts: list[Any], operands: list[int], of_call: Recorder | None = None) -> bool:
+    """Append what tells a call from others, and its operands; False for arguments that only `describe` knows.
+
+    Parameters are operands of a cell (`of_call` is its recorder), and constants of a function.
+    """
+    for item in items:
+        kind = type(item)
+        if kind is Shared and of_call is not None:
+            item, kind = of_call.whole(item), Value
+        if kind is Value:
+            operands.append(item.ref)
+            parts.append(item.slot)
+        elif kind is Shared:
+            parts.append(item.key)
+        elif kind in _PLAIN or (kind is float and item and item * 0.0 == 0.0):  # zeros have signs, NaN is not itself
+            parts.append((kind, item))
+        elif kind is tuple or kind is list:
+            parts.append((kind, len(item)))
+            if not quick_key(item, parts, operands, of_call):
+                return False
+        elif kind is slice:
+            parts.append(kind)
+            if not quick_key((item.start, item.stop, item.step), parts, operands):
+                return False
+        else:
+            return False
+    return True
+
+
+_CONSTANTS = (
+    bool,
+    int,
+    str,
+    bytes,
+    enum.Enum,
+    type,
+    FunctionType,
+    BuiltinFunctionType,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+def is_constant(item: Any) -> bool:
+    """True for what a signature may hold; not for functions without names of their own (lambdas, functions made by
+    functions)."""
+    name = item.__qualname__ if isinstance(item, FunctionType) else ""
+    return isinstance(item, _CONSTANTS) and "<" not in name
+
+
+def is_plain(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True for a call of one or two recorded values and nothing else, with one output."""
+    return len(args) <= 2 and not kwargs and type(entry.outputs) is Hole and all(type(arg) is Value for arg in args)
