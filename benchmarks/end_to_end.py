@@ -124,6 +124,8 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", default=None, help="also write the rows there")
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: expected a CUDA device, got none")
     options.failed = False
     torch.set_num_threads(options.threads)
     if options.processor_time:
