@@ -159,6 +159,7 @@ class Net:
         }
         self._of_mode = {tuple(module.training for module in model.modules()): self}
 
+    @torch._disable_dynamo  # in a compiled function a call is one graph break; recording must not be traced
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
         """What `model(instance)` returns for each instance, in order, as tensors that own their memory.
 

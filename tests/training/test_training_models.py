@@ -274,3 +274,24 @@ def test_hooks_of_modules_inside_cells_are_refused(hook: str) -> None:
     getattr(model.gate.a, f"register_{hook}_hook")(lambda *_: None)
     with pytest.raises(UnsupportedError, match=r"gate\.a.*hook"):
         bound(model, WORDS)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler looks at it itself
+def test_a_compiled_step_has_one_graph_break() -> None:
+    """torch.compile of a function that calls the net breaks the graph there, once, and gradients stay eager's."""
+    net = net_of(chain, WORDS)
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def loss(words: list[list[int]], scale: Tensor) -> Tensor:
+        scale = scale * 2
+        return (torch.stack(net(words)) * scale).square().sum()
+
+    ours = gradients(net.model, loss(WORDS, torch.tensor(3.0, dtype=DOUBLE)))
+    eager = (torch.stack([net.model(words) for words in WORDS]) * 6).square().sum()
+    require_equal(ours, gradients(net.model, eager))
+    assert len(graphs) == 2
