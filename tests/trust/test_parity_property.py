@@ -21,6 +21,7 @@ from random_models import CODE, RandomModel
 from edbc.errors import DeviceError
 from edbc.parity import Eager, Parity
 from edbc.runtime.backend import NAMES, backend_of
+from edbc.runtime.cuda.backend import CudaBackend
 from edbc.runtime.session import Net
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, Policy, ready_types
 from edbc.schedule.train import cover
@@ -40,7 +41,12 @@ def _runs_here(name: str) -> bool:
     return True
 
 
-BACKENDS = [name for name in NAMES if _runs_here(name)]
+BACKENDS = [*(name for name in NAMES if _runs_here(name)), "cuda's torch path"]
+
+
+def _backend(name: str) -> str | CudaBackend:
+    """What a net takes: the CUDA back end without Triton runs on the CPU as it does on a device."""
+    return CudaBackend(torch.device("cpu"), use_triton=False) if name not in NAMES else name
 
 codes = st.integers(0, LONGEST).flatmap(lambda n: st.binary(min_size=CODE * n, max_size=CODE * n))
 pools = st.lists(codes, min_size=POOL, max_size=POOL)
@@ -90,7 +96,7 @@ def random_policy(net: Net, batch: list[bytes], seed: int) -> Policy:
 
 def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: str, layout: str, split: bool) -> None:
     """Every mini-batch under its policy: certified by the parity rule."""
-    net = bound(universe.model, universe.pool, backend=backend, layout=layout, split=split)
+    net = bound(universe.model, universe.pool, backend=_backend(backend), layout=layout, split=split)
     for which, seed in cases:
         batch = [universe.pool[i] for i in which]
         net.policy = random_policy(net, batch, seed)
