@@ -48,8 +48,7 @@ MECHANISMS = (
               ("tests/trace/test_structures.py",)),
     Mechanism(8, "sums with several readers are merged into each of them", "edbc/trace/build.py",
               "    absorber = kernels", "    uses = np.minimum(uses, 1)\n    absorber = kernels",
-              ("tests/trace/test_structures.py", "tests/trust/test_parity_property.py::"
-               "test_permuting_splitting_and_joining")),
+              (BUGS,)),
     Mechanism(9, "changes in place are not noticed", "edbc/trace/rules.py",
               '    """True for `add_`, `__iadd__`, `__setitem__`, `out=` and `inplace=True`."""\n',
               "    return False\n", ("tests/trace/test_refusals.py",)),
@@ -76,10 +75,12 @@ MECHANISMS = (
     Mechanism(17, "a native extension is built when a module is imported", "edbc/runtime/blas.py",
               "from __future__ import annotations\n",
               "from __future__ import annotations\n\n# from torch.utils.cpp_extension import load_inline\n", (BUGS,)),
-    Mechanism(19, "one policy's batches come in another order", "edbc/schedule/run.py",
+    Mechanism(19, "one policy's batches come in reverse order", "edbc/schedule/run.py",
               "        return Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))\n",
               "        kinds, ptr, nodes = depth_walk(*arrays_of(graph), graph.num_types)\n"
-              "        return Schedule(graph, kinds, ptr, np.ascontiguousarray(np.roll(nodes, 1)))\n",
+              "        parts = np.split(nodes, ptr[1:-1])[::-1]\n"
+              "        ptr = np.cumsum([0, *map(len, parts)]).astype(ptr.dtype)\n"
+              "        return Schedule(graph, np.ascontiguousarray(kinds[::-1]), ptr, np.concatenate(parts))\n",
               ("tests/trust/test_zoo_policies.py::test_every_policy_gives_eager_s_outputs[tree_lstm]",)),
     Mechanism(20, "constants of a mini-batch are taken in their order, not by index", "edbc/runtime/boundary.py",
               "torch.stack([pool[i] for i in index.tolist()])", "torch.stack(pool[: len(index)])",
@@ -104,7 +105,8 @@ def failures(mechanism: Mechanism, folder: Path) -> list[str]:
         result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     finally:
         file.write_text(intact)
-    return re.findall(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.M)
+    crashed = [f"the process, by signal {-result.returncode}"] if result.returncode < 0 else []
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.M) + crashed
 
 
 def main() -> None:

@@ -83,6 +83,27 @@ def test_a_shared_operand_is_read_from_its_own_slot() -> None:
     require_parity(seeded(SharedOperand), instances, sizes=(1, len(instances)))
 
 
+class SharedSum(nn.Module):
+    """A sum with several readers: other sums, a function, and the caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(9, 4))
+
+    def forward(self, i):
+        x = self.table
+        shared = torch.tanh(x[i]) + torch.tanh(x[i + 1])
+        left, right = shared + torch.tanh(x[i + 2]), torch.tanh(x[i + 3]) + shared
+        return [left, right, torch.sigmoid(shared), shared, left + right]
+
+
+def test_a_sum_with_several_readers_is_kept_for_all() -> None:
+    """BUGS 8: a shared sum is one node, which no reader swallows; each of them has its value."""
+    net = require_parity(seeded(SharedSum), [0, 3, 5], sizes=(1, 3))
+    graph = net.capture([0]).graph
+    assert counts(graph)["sum"] == 4
+
+
 class EqualResults(nn.Module):
     """Functions whose results look alike while their operands or keywords do not."""
 

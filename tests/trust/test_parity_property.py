@@ -48,6 +48,7 @@ def _backend(name: str) -> str | CudaBackend:
     """What a net takes: the CUDA back end without Triton runs on the CPU as it does on a device."""
     return CudaBackend(torch.device("cpu"), use_triton=False) if name not in NAMES else name
 
+
 codes = st.integers(0, LONGEST).flatmap(lambda n: st.binary(min_size=CODE * n, max_size=CODE * n))
 pools = st.lists(codes, min_size=POOL, max_size=POOL)
 mini_batches = st.lists(st.integers(0, POOL - 1), max_size=6)
