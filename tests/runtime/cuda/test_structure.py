@@ -75,7 +75,7 @@ def meta_net(name: str, use_triton: bool) -> tuple[Net, list[Any], Recording]:
 def test_one_copy_and_no_waiting(name: str, use_triton: bool) -> None:
     """The whole way of a mini-batch, from externals to results: one copy up, nothing down, on both paths."""
     net, instances, _ = meta_net(name, use_triton)
-    net(instances)
+    net.run(instances)
     prepared = net.prepare(instances)
     with Calls() as calls:
         results = net.execute(prepared)
