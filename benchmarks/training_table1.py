@@ -33,7 +33,8 @@ from edbc.plan.reader import read_plan
 from edbc.running import Bound, Setting, bind_plan
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-WAYS = ("no batching", "depth", "agenda", "plan")
+WAYS = ("no batching", "depth", "agenda", "plan", "vertex")
+"""`vertex`: by plan, instances turned into arrays when they are read (models with vertex functions)."""
 PARTS = ("zero_grad", "forward", "loss", "backward", "Adam")
 WORKLOADS = {
     "BiLSTM": ("bilstm_tagger", "wikiner_tags/first1200.txt"),
@@ -52,17 +53,19 @@ class Contestant:
     name: str
     net: Callable[[list[Any]], Sequence[Any]]
     model: nn.Module
+    convert: Callable[[Any], Any] = lambda instance: instance
     steps: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.optimizer = optimizer_of(self.model, "adam", 1e-3)
 
     def step(self, batch: list[Pair], objective: Objective) -> None:
-        """One training step."""
+        """One training step; converting instances is no part of it."""
+        given = [self.convert(instance) for instance, _ in batch]
         clock, marks = time.process_time, [time.process_time()]
         self.optimizer.zero_grad(set_to_none=True)
         marks.append(clock())
-        outputs = self.net([instance for instance, _ in batch])
+        outputs = self.net(given)
         marks.append(clock())
         loss = objective.loss_of(outputs, [target for _, target in batch])
         marks.append(clock())
@@ -94,9 +97,12 @@ def contestants(name: str, options: argparse.Namespace) -> tuple[ModelFile, dict
     eager = bind(None)
     model = eager.net.model
     found = [Contestant(WAYS[0], lambda batch: [model(instance) for instance in batch], model)]
-    for way in WAYS[1:]:
+    for way in WAYS[1:4]:
         bound = bind(None if way == "plan" else way)
         found.append(Contestant(way, bound.net, bound.net.model))
+    if hasattr(eager.file.module, "vertex_instance"):
+        bound = bind(None)
+        found.append(Contestant(WAYS[4], bound.net, bound.net.model, bound.file.vertex_instance(bound.config)))
     policy = f"{plan.policy.kind} {plan.policy.encoding or ''}".strip()
     return eager.file, eager.config, policy, found
 
@@ -145,20 +151,28 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=256)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        "| task | no batching | by depth | by agenda | by plan | policy | plan / no batching | "
-        + " | ".join(PARTS)
-        + " |"
-    )
-    print("|" + "---|" * (7 + len(PARTS)))
+    print(f"| task | {' | '.join(WAYS)} | policy | plan / no batching | vertex / no batching |")
+    print("|" + "---|" * (len(WAYS) + 4))
+    shares = []
     for title, (name, file) in WORKLOADS.items():
         if options.only and title not in options.only.split(","):
             continue
         policy, found = measure(name, Path(options.data) / file, options)
-        rates = [options.batch_size / contestant.seconds() for contestant in found]
-        shares = [f"{100 * share:.0f} %" for share in found[-1].shares().values()]
-        cells = [title, *(f"{rate:,.0f}" for rate in rates), policy, f"{rates[-1] / rates[0]:.1f}", *shares]
-        print("| " + " | ".join(cells) + " |", flush=True)
+        rates = {contestant.name: options.batch_size / contestant.seconds() for contestant in found}
+        gains = [f"{rates[way] / rates[WAYS[0]]:.1f}" if way in rates else "" for way in WAYS[3:]]
+        cells = [f"{rates[way]:,.0f}" if way in rates else "" for way in WAYS]
+        print("| " + " | ".join([title, *cells, policy, *gains]) + " |", flush=True)
+        shares += [(title, contestant) for contestant in found[3:]]
+    print_shares(shares)
+
+
+def print_shares(shares: list[tuple[str, Contestant]]) -> None:
+    """Where steps by plan spend their time."""
+    print(f"\n| task | way | {' | '.join(PARTS)} |")
+    print("|" + "---|" * (len(PARTS) + 2))
+    for title, contestant in shares:
+        parts = [f"{100 * share:.0f} %" for share in contestant.shares().values()]
+        print("| " + " | ".join([title, contestant.name, *parts]) + " |")
 
 
 if __name__ == "__main__":
