@@ -324,4 +324,4 @@ def test_one_node_and_200_000_nodes_in_one_mini_batch() -> None:
     of the first mini-batch is used again."""
     net = bound(Counter(), [1])
     for lengths in ([1, 200_000, 0, 3], [200_000, 1]):
-        assert [float(total) for total in net(lengths)] == [1.0 + n for n in lengths]
+        assert [total.item() for total in net(lengths)] == [1.0 + n for n in lengths]
