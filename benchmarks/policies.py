@@ -4,9 +4,10 @@
 
 Per workload: policies are trained on the first 256 instances (7 mini-batches of 32, one of all) and selected on the
 next 256 at batch sizes 1, 8, 64 and 256; then every policy runs on 16 consecutive mini-batches of each size from
-instance 512 on, or as many as the file has. Figures are sums of batches over those; `/beam` is relative to a beam of width 64.
-Tables run alone, but for `selected`, which runs as it does in production: beside its fallback rule, the shorter one
-taken. `chains` and `critical` are the fixed rules over the bits that the encodings `critical` and `rank` hold.
+instance 512 on, or as many as the file has. Figures are sums of batches over those; `/beam` is relative to a beam of
+width 64. Tables run alone, but for `selected`, which runs as it does in production: beside its fallback rule, the
+shorter one taken. `chains` and `critical` are the fixed rules over the bits that the encodings `critical` and `rank`
+hold.
 """
 
 from __future__ import annotations

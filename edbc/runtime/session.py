@@ -159,7 +159,6 @@ class Net:
         }
         self._of_mode = {tuple(module.training for module in model.modules()): self}
 
-    @torch._disable_dynamo  # in a compiled function a call is one graph break; recording must not be traced
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
         """What `model(instance)` returns for each instance, in order, as tensors that own their memory.
 
@@ -170,6 +169,14 @@ class Net:
                 "a bound net was called under torch.autocast, which its kernels do not follow: results would have "
                 "another dtype than eager's; call it outside of the context, or convert the model (model.bfloat16())"
             )
+        return self._untraced(instances) if torch.compiler.is_compiling() else self._call(instances)
+
+    @torch._disable_dynamo  # loads torch's compiler, which takes seconds, so only where that runs already
+    def _untraced(self, instances: Sequence[Any]) -> list[Any]:
+        """A call in a compiled function: one graph break, as recording must not be traced."""
+        return self._call(instances)
+
+    def _call(self, instances: Sequence[Any]) -> list[Any]:
         net = self.in_mode()
         return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
 
