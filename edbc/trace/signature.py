@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,10 +61,17 @@ def view_text(name: str, template: Any) -> str:
 def call_type(
     path: str, kind: str, template: Any, slots: tuple[Slot, ...], classes: tuple[ValueClass, ...]
 ) -> NodeType:
-    """The type of a call of a cell or a module of torch.nn; named by the last part of its dotted name."""
-    name = path.rsplit(".", 1)[-1] if path else "model"
-    return NodeType(name, f"{kind} {path}", tuple(slot.base for slot in slots), classes,
+    """The type of a call of a cell or a module of torch.nn."""
+    return NodeType(_short_name(path), f"{kind} {path}", tuple(slot.base for slot in slots), classes,
                     constants_text(template, slots, plain_call=True))  # fmt: skip
+
+
+def _short_name(path: str) -> str:
+    """A module's dotted name from the last part on that begins with a letter, so that numbers follow the name of their list.
+    What a plan's names may not hold (any text can be the key of an nn.ModuleDict) is an underscore."""
+    parts = re.sub(r"[^A-Za-z0-9_.]", "_", path).split(".")
+    first = max((i for i, part in enumerate(parts) if re.match("[A-Za-z_]", part)), default=None)
+    return "_".join(parts[first:] if first is not None else ["model", *filter(None, parts)])
 
 
 def function_type(name: str, template: Any, slots: Sequence[Slot], metas: Sequence[torch.Tensor]) -> NodeType:

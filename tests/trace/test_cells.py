@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import edbc
+from edbc.plan.schema import TYPE_NAME
 from edbc.runtime.reference import GenericKernel
+from edbc.trace.signature import call_type
 
 
 class Around(nn.Module):
@@ -315,5 +318,26 @@ def test_containers_run_through_and_identities_are_no_nodes() -> None:
     model = seeded(Around, nn.Identity(), lambda net, ids: [net.layers(net.row(i)) for i in ids])
     model.layers = Twice().layers.eval()
 
-    assert counts(graph_of(model, [[1, 2]])) == {"0": 2, "1": 2, "4": 2}
+    assert counts(graph_of(model, [[1, 2]])) == {"layers_0": 2, "layers_1": 2, "layers_4": 2}
     require_parity(model, IDS, sizes=(7,))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("internal", "internal"),
+        ("encoder.internal", "internal"),
+        ("head.0", "head_0"),
+        ("stacks.1.layers.0", "layers_0"),
+        ("gates.and gate", "and_gate"),
+        ("gates.2-input", "gates.2_input"),
+        ("0", "model_0"),
+        ("", "model"),
+    ],
+)
+def test_types_have_names_that_plans_can_hold(path: str, name: str) -> None:
+    """Modules in lists and dictionaries, whose own names are numbers or any text, give types with names of plans."""
+    named = call_type(path, "cell", ((), {}), (), ()).name
+
+    assert named == name
+    assert re.fullmatch(TYPE_NAME.pattern, named)
