@@ -67,7 +67,7 @@ def call_type(
 
 
 def _short_name(path: str) -> str:
-    """A module's dotted name from the last part on that begins with a letter, so that numbers follow the name of their list.
+    """A module's dotted name from the last part on that begins with a letter, so that numbers follow their list's name.
     What a plan's names may not hold (any text can be the key of an nn.ModuleDict) is an underscore."""
     parts = re.sub(r"[^A-Za-z0-9_.]", "_", path).split(".")
     first = max((i for i, part in enumerate(parts) if re.match("[A-Za-z_]", part)), default=None)

@@ -330,7 +330,7 @@ def test_containers_run_through_and_identities_are_no_nodes() -> None:
         ("head.0", "head_0"),
         ("stacks.1.layers.0", "layers_0"),
         ("gates.and gate", "and_gate"),
-        ("gates.2-input", "gates.2_input"),
+        ("gates.2-input", "gates_2_input"),
         ("0", "model_0"),
         ("", "model"),
     ],
