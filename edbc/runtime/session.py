@@ -190,8 +190,9 @@ class Net:
         net = self._of_mode.get(flags)
         if net is None:
             with self._lock:
-                net = Net(self.plan, self.model, backend=self.backend, **self._options)
-                self._of_mode[flags] = net
+                net = self._of_mode.get(flags)
+                if net is None:
+                    net = self._of_mode[flags] = Net(self.plan, self.model, backend=self.backend, **self._options)
         return net
 
     def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
@@ -254,8 +255,7 @@ class Net:
         started = time.perf_counter()
         captured = self.capture(instances, first)
         recorded = time.perf_counter()
-        schedule = order_nodes(captured.graph, run(captured.graph, self.policy))
-        prepared = self._placed(captured, schedule, split and self.split)
+        prepared = self.place(captured, self.schedule(captured), split)
         scheduled = time.perf_counter()
         if stats is not None:
             stats.seconds.construction += recorded - started
@@ -263,9 +263,13 @@ class Net:
             self._count(stats, len(instances), prepared)
         return prepared
 
-    def _placed(self, captured: Capture, schedule: Schedule, may_split: bool) -> Prepared:
+    def schedule(self, captured: Capture) -> Schedule:
+        """The policy's batches, nodes in an order that makes operands runs of rows."""
+        return order_nodes(captured.graph, run(captured.graph, self.policy))
+
+    def place(self, captured: Capture, schedule: Schedule, may_split: bool = True) -> Prepared:
         """Split cells where that pays, and place what then executes."""
-        split = self._splitter.split(captured, schedule) if may_split else None
+        split = self._splitter.split(captured, schedule) if may_split and self.split else None
         if split is not None:
             captured, schedule = split.capture, split.schedule
         placement = place(captured.graph, schedule, captured.result_node)

@@ -72,7 +72,8 @@ class Run:
 
     def _refs(self, reached: Bools, given: Bools) -> set[SharedRef]:
         """The parameters that reached values and externals depend on."""
-        dependences, capture = self.trainer.dependences(self.prepared), self.prepared.capture
+        capture = self.prepared.capture
+        dependences = self.trainer.dependences(capture)
         refs = {
             ref
             for kind, output in zip(*np.nonzero(self.reach.outputs(reached)), strict=True)

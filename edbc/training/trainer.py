@@ -22,8 +22,6 @@ from edbc.runtime.placement import Placement, place
 from edbc.runtime.pool import Pool
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.tables import NativeKernel
-from edbc.schedule.order import order_nodes
-from edbc.schedule.run import run
 from edbc.training.adjoint import Adjoint, adjoint_of
 from edbc.training.dependence import Dependence, dependence_of_cell, dependence_of_reduction
 from edbc.training.inputs import inputs_of
@@ -35,6 +33,8 @@ from edbc.training.tables import REDUCTIONS, TypeTables, tables_of, with_hidden_
 
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared
+    from edbc.schedule.schedule import Schedule
+    from edbc.trace.build import Capture
 
 
 class Trainer:
@@ -57,27 +57,27 @@ class Trainer:
         """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
         from edbc.training.function import MiniBatch, Run
 
-        changes.count()
-        prepared = self.prepare(instances)
-        dependences = self.dependences(prepared)
-        inputs = inputs_of(prepared.capture, dependences, self.net.view)
+        capture = self.net.capture(instances)
+        schedule = self.net.schedule(capture)
+        dependences = self.dependences(capture)
+        inputs = inputs_of(capture, dependences, self.net.view)
         if not any(tensor.requires_grad for tensor in inputs.tensors):
-            return self.net.run(instances)[0]
+            return self.net.execute(self.net.place(capture, schedule))
+        changes.count()
+        prepared = self.place(capture, schedule)
         trainable = [
             [] if d is None else [any(map(inputs.require, refs)) for refs in d.parameters] for d in dependences
         ]
-        mini_batch = Run(self, prepared, inputs, reach_of(prepared.capture.graph, dependences, trainable))
+        mini_batch = Run(self, prepared, inputs, reach_of(capture.graph, dependences, trainable))
         tensors = MiniBatch.apply(mini_batch, *mini_batch.inputs.tensors)
         return restore(prepared.capture, prepared.placement, mini_batch.groups, tensors)
 
     # --- the forward pass ------------------------------------------------------------------------------------------
 
-    def prepare(self, instances: Sequence[Any]) -> Prepared:
-        """Capture, schedule and place one mini-batch, with room for what its types save."""
+    def place(self, capture: Capture, schedule: Schedule) -> Prepared:
+        """Place what was captured, with room for what its types save."""
         from edbc.runtime.session import Prepared
 
-        capture = self.net.capture(instances)
-        schedule = order_nodes(capture.graph, run(capture.graph, self.net.policy))
         graph = replace(capture.graph, types=self._types_of(capture.graph.types, np.unique(schedule.batch_type)))
         placement = place(graph, schedule, capture.result_node)
         demand = self.net.backend.demand(Segment(graph, schedule, placement), self.kernel)
@@ -140,9 +140,9 @@ class Trainer:
             self._tables = (classes, list(kinds), tables_of(adjoints, reductions, placement))
         return self._tables[2]
 
-    def dependences(self, prepared: Prepared) -> list[Dependence | None]:
+    def dependences(self, capture: Capture) -> list[Dependence | None]:
         """What each type of the graph depends on; None for types without nodes."""
-        counts = prepared.capture.graph.counts().tolist()
+        counts = capture.graph.counts().tolist()
         return [self.dependence(kind) if count else None for kind, count in enumerate(counts)]
 
     def dependence(self, kind: int) -> Dependence:

@@ -260,3 +260,23 @@ def test_optimisers(optimiser: str) -> None:
     steps(eager, lambda: [eager(instance) for instance in instances])
     for ours, theirs in zip(net.model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_a_mini_batch_that_needs_no_gradient_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frozen parameters with gradients enabled: one capture and one schedule per mini-batch, and the numbers of
+    `no_grad`."""
+    net, instances = tree_net()
+    net.model.requires_grad_(False)
+    with torch.no_grad():
+        expected = net(instances)
+    calls: list[str] = []
+    for name in ("capture", "schedule"):
+        whole = getattr(net, name)
+        monkeypatch.setattr(net, name, lambda *args, name=name, whole=whole: (calls.append(name), whole(*args))[1])
+
+    results = net(instances)
+
+    assert calls == ["capture", "schedule"]
+    for ours, theirs in zip(tensors(results), tensors(expected), strict=True):
+        assert not ours.requires_grad
+        assert torch.equal(ours, theirs)
