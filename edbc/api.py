@@ -46,9 +46,9 @@ class LoadedPlan:
 
         Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
         `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and
-        `trust_changed_model` of `edbc.running.Setting`. Raises StaleError when the model file changed or lacks what
-        the plan requires, PlanError when the plan's cells are not the model's. Repeated structures are captured once
-        when the file of the model's class has a `structure_key`.
+        `trust_changed_model` of `edbc.running.Setting`. Raises StaleError when the model file changed, when
+        the plan requires what is not here, and when its cells are not the model's. Repeated structures are captured
+        once when the file of the model's class has a `structure_key`.
         """
         from edbc.runtime.session import Net, check_requirements
         from edbc.trace.cache import structure_cache

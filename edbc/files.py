@@ -1,41 +1,103 @@
 """Writing files whole or not at all: what reads a file sees what it held before or all of what is written.
 
-The data goes to a temporary file of its own in the same folder, to the disk, and is then renamed over the target; a
-full disk, an interrupt or a second process that writes the same file leave no half-written one. A symbolic link is
-followed. A device or a pipe is refused: renaming over `/dev/null` would replace it.
+The data goes to a file in a temporary folder of its own beside the target, to the disk, and is then renamed over the
+target; a full disk, an interrupt or a second process that writes the same file leave no half-written one. A symbolic
+link is followed. A device or a pipe is refused: renaming over `/dev/null` would replace it.
+
+A process that is killed in the middle leaves its temporary folder, `.NAME.RANDOM.tmp`. The next one that writes NAME
+removes it: a writer holds a lock (flock) on its folder, which ends with the process however that ends, so a folder that
+can be locked belongs to nobody. (A folder rather than a file, because what writes for us may make and rename files of
+its own.) Between making and locking its own, a writer may lose it to such a clean-up; it looks afterwards whether the
+folder is still there, and makes another when not.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where an abandoned folder stays
+    fcntl = None  # type: ignore[assignment]
+
+RANDOM = "????????"
+"""What `tempfile` puts into names, as a pattern; `*` would find folders of files with longer names too."""
 
 
 def replace_file(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Give `path` the content that `write` puts into the file that it is called with.
 
-    Raises OSError with the reason, or what `write` raises; then `path` is as it was and no temporary file remains.
+    Raises OSError with the reason, or what `write` raises; then `path` is as it was and nothing temporary remains.
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "not a regular file")
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    _remove_abandoned(target)
+    with _temporary_folder(target) as folder:
+        temporary = folder / target.name
         write(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.chmod(_mode_of(target))
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+
+@contextmanager
+def _temporary_folder(target: Path) -> Iterator[Path]:
+    """A locked folder beside `target`, removed in the end."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        with _lock(folder, wait=True):
+            if folder.exists():
+                try:
+                    yield folder
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove temporary folders of `target` that killed processes left."""
+    for folder in target.parent.glob(f".{escape(target.name)}.{RANDOM}.tmp"):
+        with _lock(folder, wait=False) as is_ours:
+            if is_ours:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _lock(folder: Path, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a folder; says whether it is held. It is not when another process has it and we do not `wait`,
+    when the folder is gone, and where there are no such locks: there nobody can take a folder for abandoned either.
+    """
+    if fcntl is None:
+        yield False
+        return
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _flock(handle, wait)
+    finally:
+        os.close(handle)
+
+
+def _flock(handle: int, wait: bool) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _mode_of(path: Path) -> int:

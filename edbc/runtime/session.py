@@ -400,13 +400,13 @@ class Net:
             here = lines[number] if number < len(lines) else "nothing"
             there = planned.operations[number] if number < len(planned.operations) else "nothing"
             if here != there and not (self.rebind and _NUMBER.sub("#", here) == _NUMBER.sub("#", there)):
-                raise PlanError(
+                raise StaleError(
                     f"plan cell {name!r}, operation {number}: expected {here!r} from the model, got {there!r}; run "
                     "'edbc compile' again"
                 )
 
     def verify_cells(self) -> None:
-        """Build the kernel of every type of the plan that has been recorded; raises PlanError on the first mismatch."""
+        """Build the kernel of every type of the plan that has been recorded. Raises StaleError on a mismatch."""
         for kind in range(self.table.num_known):
             if self.table.types[kind] is not None:
                 self.kernel(kind)

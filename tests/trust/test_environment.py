@@ -100,11 +100,11 @@ def test_what_does_not_fit_the_plan_is_refused_with_both_sides(name: str, edbc, 
 
 
 def test_a_trusted_model_with_another_cell_is_refused(edbc, chain: Path) -> None:
-    """Trusting a changed model does not run its cells under orders that were planned for others: exit 3, both
+    """Trusting a changed model does not run its cells under orders that were planned for others: exit 4, both
     operations."""
     result = edbc("run", chain, *edited_but_trusted(chain))
 
-    assert result.exit_code == 3
+    assert result.exit_code == 4
     assert "plan cell 'step', operation 3: expected 'v3 = sigmoid(v2, output=0)' from the model, got 'v3 = tanh(" in (
         result.stderr
     )

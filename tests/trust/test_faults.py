@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import resource
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -172,20 +174,62 @@ def test_a_link_is_followed_and_keeps_its_target_s_permissions(tmp_path: Path) -
 # --- signals and processes -----------------------------------------------------------------------------------------
 
 
-def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, repository: Path) -> None:
-    """SIGKILL in the middle of writing: the plan that stood there stands there, and no other `*.yaml`."""
-    target = tmp_path / "plan.yaml"
-    target.write_text("old")
-    code = (
-        "import os, signal, sys\nfrom edbc.files import replace_file\n"
-        "def write(path):\n    path.write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "replace_file(sys.argv[1], write)"
-    )
-    killed = subprocess.run([sys.executable, "-c", code, str(target)], cwd=repository)
+DIES = """
+import os, signal, sys
+from edbc.files import replace_file
+def write(path):
+    path.write_text("half")
+    path.with_name("another").write_text("of a library's own")
+    os.kill(os.getpid(), signal.SIGKILL)
+replace_file(sys.argv[1], write)
+"""
 
-    assert killed.returncode == -signal.SIGKILL
+
+def test_a_killed_writer_leaves_the_old_file_and_the_next_one_tidies_up(tmp_path: Path, repository: Path) -> None:
+    """SIGKILL in the middle of writing: the plan that stood there stands there, and no other `*.yaml`; who writes the
+    plan next removes what the dead process left, and nothing of other files."""
+    target, other = tmp_path / "plan.yaml", tmp_path / "plan"
+    target.write_text("old")
+    for path in (other, target):
+        killed = subprocess.run([sys.executable, "-c", DIES, str(path)], cwd=repository)
+        assert killed.returncode == -signal.SIGKILL
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.glob("*.yaml")] == ["plan.yaml"]
+    (left,) = tmp_path.glob(".plan.yaml.*.tmp/plan.yaml")
+
+    replace_file(other, lambda temporary: temporary.write_text("other"))
+    assert files_in(tmp_path) == {"plan", "plan.yaml", left.parent.name}
+    replace_file(target, lambda temporary: temporary.write_text("new"))
+    assert target.read_text() == "new"
+    assert files_in(tmp_path) == {"plan", "plan.yaml"}
+
+
+def test_a_living_writer_keeps_its_temporary_files(tmp_path: Path) -> None:
+    """A second writer of the same file, in between, takes nothing from the first, whatever makes its files anew."""
+    target = tmp_path / "out.safetensors"
+
+    def write(temporary: Path) -> None:
+        save_file({"x": torch.ones(2)}, temporary)
+        replace_file(target, lambda inner: save_file({"x": torch.zeros(2)}, inner))
+        assert load_file(target)["x"].tolist() == [0, 0]
+
+    replace_file(target, write)
+    assert load_file(target)["x"].tolist() == [1, 1]
+    assert files_in(tmp_path) == {"out.safetensors"}
+
+
+def test_files_are_written_whole_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a filesystem or a system has no locks, files are written as ever; what dead processes left stays."""
+    left = tmp_path / ".plan.yaml.abcdefgh.tmp"
+    left.mkdir()
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    for missing in (SimpleNamespace(flock=no_locks, LOCK_EX=2, LOCK_NB=4), None):
+        monkeypatch.setattr("edbc.files.fcntl", missing)
+        replace_file(tmp_path / "plan.yaml", lambda temporary: temporary.write_text("new"))
+        assert files_in(tmp_path) == {"plan.yaml", left.name}
 
 
 def test_control_c_while_training_exits_130(start_edbc, repository: Path, tmp_path: Path) -> None:
