@@ -11,7 +11,8 @@ schedule. Two linear passes choose it.
     the operand that a batch reads is in order wherever one batch made it.
 (2) Forward. Nodes without readers are ordered by the rows of their first operand that is a node.
 
-Both are stable counting sorts: O(nodes + operands) in all, deterministic.
+Nothing is compared: each pass deals nodes out to their batches in the order in which those fill. O(nodes + operands) in
+all, deterministic.
 """
 
 from __future__ import annotations
