@@ -3,11 +3,13 @@ use."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from edbc.graph import ValueClass
 from edbc.runtime.memory import memory_errors, require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.trace.values import torch_dtype
@@ -69,5 +71,10 @@ class TensorArenas:
 def arena_bytes(placement: Placement, externals: bool = True) -> int:
     """Bytes of all rows, those of externals counted or not."""
     rows = placement.class_rows if externals else placement.class_rows - placement.class_externals
-    widths = [c.size * torch_dtype(c.dtype).itemsize for c in placement.classes]
-    return int((rows * np.array(widths, np.int64)).sum())
+    return int((rows * row_bytes(placement.classes)).sum())
+
+
+@lru_cache(maxsize=64)
+def row_bytes(classes: tuple[ValueClass, ...]) -> Longs:
+    """Bytes of a row of each class; not to be written to."""
+    return np.array([c.size * torch_dtype(c.dtype).itemsize for c in classes], np.int64)

@@ -15,18 +15,21 @@ from edbc.runtime.memory import require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.trace.build import Capture, Result, Run
 from edbc.trace.shadow import ModelView
-from edbc.trace.values import torch_dtype
+from edbc.trace.values import Slot, torch_dtype
 from edbc.vertex.join import VertexCapture
 
 
 def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view: ModelView) -> None:
     """Bind every external that is read to its row of a table: rows of parameters as they are, constants stacked."""
-    order = np.lexsort((placement.external_row, capture.external_source))
-    order = order[placement.external_row[order] >= 0]
-    numbers = capture.external_source[order]
-    borders = [*np.flatnonzero(np.diff(numbers, prepend=-1)).tolist(), len(order)]
-    for begin, end in itertools.pairwise(borders):
-        number = int(numbers[begin])
+    from edbc.runtime import kernels
+
+    order, ptr = kernels.externals_by_source(
+        capture.external_source, placement.external_class, placement.external_row, placement.class_externals,
+        len(capture.sources),
+    )  # fmt: skip
+    for number, (begin, end) in enumerate(itertools.pairwise(ptr.tolist())):
+        if begin == end:
+            continue
         source = capture.sources[number]
         which = order[begin:end]
         index = capture.external_index[which]
@@ -45,7 +48,8 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """Rows of one class that leave the arenas together: of results `which`, or of one output of vertex functions."""
+    """Rows of one class that leave the arenas together: of results `which`, all in order without it, or of one output
+    of vertex functions."""
 
     class_index: int
     which: Longs | None
@@ -59,6 +63,9 @@ def wanted(capture: Capture, placement: Placement) -> list[Wanted]:
         classes_of = [placement.class_index[output.slot.base] for output in capture.outputs]
         parts = [slice(output.start, output.stop) for output in capture.outputs]
         return [Wanted(c, None, rows[part]) for c, part in zip(classes_of, parts, strict=True)]
+    slots = distinct(capture.result_slots)
+    if len(slots) == 1:
+        return [Wanted(placement.class_index[slots[0].base], None, rows)]
     classes = result_classes(capture, placement)
     groups = [(c, np.flatnonzero(classes == c)) for c in np.unique(classes).tolist()]
     return [Wanted(c, which, rows[which]) for c, which in groups]
@@ -71,8 +78,7 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
     tensors: list[Any] = [None] * len(capture.result_node)
     for want in wants:
         picked = _picked(want, placement, arenas).unbind(0)
-        assert want.which is not None
-        if len(picked) == len(tensors):
+        if want.which is None:
             tensors = list(picked)
         else:
             for i, tensor in zip(want.which.tolist(), picked, strict=True):
@@ -92,15 +98,20 @@ def result_classes(capture: Capture, placement: Placement) -> Longs:
     if isinstance(capture, VertexCapture):
         of_output = [placement.class_index[output.slot.base] for output in capture.outputs]
         return np.repeat(of_output, [output.stop - output.start for output in capture.outputs]).astype(np.int64)
-    class_of_slot = {slot: placement.class_index[slot.base] for slot in set(capture.result_slots)}
-    if len(class_of_slot) == 1:
-        return np.full(len(capture.result_slots), next(iter(class_of_slot.values())), np.int64)
+    class_of_slot = {slot: placement.class_index[slot.base] for slot in distinct(capture.result_slots)}
     return np.array([class_of_slot[slot] for slot in capture.result_slots], np.int64)
+
+
+def distinct(slots: Sequence[Slot]) -> list[Slot]:
+    """Each slot once; nearly always there is one, which is told without hashing all."""
+    if slots and slots.count(slots[0]) == len(slots):
+        return [slots[0]]
+    return list(dict.fromkeys(slots))
 
 
 def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
     """What each instance's forward returned, given its tensors before views are taken of them."""
-    if any(slot.views for slot in set(capture.result_slots)):
+    if any(slot.views for slot in distinct(capture.result_slots)):
         tensors = list(tensors)
         for i, slot in enumerate(capture.result_slots):
             for step in slot.views:

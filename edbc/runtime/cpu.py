@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 
 from edbc.cells.program import Program
 from edbc.graph import NodeType
-from edbc.runtime.arenas import arena_bytes
+from edbc.runtime.arenas import arena_bytes, row_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.encode import encode
 from edbc.runtime.placement import Longs, Placement
@@ -45,21 +46,20 @@ class CpuArenas:
         self._pool = pool
         self._tables: list[torch.Tensor] = []
         self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
-        stride = np.array([c.size * d.itemsize for c, d in zip(placement.classes, self.dtypes, strict=True)], np.int64)
-        rows = placement.class_rows - placement.class_externals
-        start = np.zeros(len(stride) + 1, np.int64)
-        np.cumsum(-(-rows * stride // ALIGNMENT) * ALIGNMENT, out=start[1:])
-        self._buffer = pool.take(int(start[-1]) + demand.workspace + demand.scratch + ALIGNMENT)
-        self._first = aligned(self._buffer.data_ptr()) - self._buffer.data_ptr()
-        address = self._buffer.data_ptr() + self._first
-        self.workspace = address + int(start[-1])
+        stride = row_bytes(placement.classes)
+        sizes = (placement.class_rows - placement.class_externals) * stride
+        ends = list(itertools.accumulate(map(aligned, sizes.tolist()), initial=0))
+        self._buffer = pool.take(ends[-1] + demand.workspace + demand.scratch + ALIGNMENT)
+        address = aligned(self._buffer.data_ptr())
+        self._first = address - self._buffer.data_ptr()
+        self.workspace = address + ends[-1]
         self.scratch = self.workspace + demand.workspace
-        self._start = start
-        external_start = np.zeros(len(stride) + 1, np.int64)
-        np.cumsum(placement.class_externals, out=external_start[1:])
+        self._start = ends
+        external_start = list(itertools.accumulate(placement.class_externals.tolist(), initial=0))
+        base = np.array(ends[:-1], np.int64) + (address - placement.class_externals * stride)
         self.memory = Memory(
-            address + start[:-1] - placement.class_externals * stride, stride, placement.class_externals,
-            external_start, np.zeros(external_start[-1], np.int64), placement.operand_class, placement.output_class,
+            base, stride, placement.class_externals, np.array(external_start, np.int64),
+            np.zeros(external_start[-1], np.int64), placement.operand_class, placement.output_class,
         )  # fmt: skip
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
@@ -82,7 +82,7 @@ class CpuArenas:
     def outputs(self, class_index: int, first: int, count: int) -> torch.Tensor:
         """Rows of outputs as a view, `(count, size)`."""
         stride, size = int(self.memory.stride[class_index]), self.placement.classes[class_index].size
-        begin = self._first + int(self._start[class_index])
+        begin = self._first + self._start[class_index]
         begin += (first - int(self.placement.class_externals[class_index])) * stride
         flat = self._buffer[begin : begin + count * stride].view(self.dtypes[class_index])
         return flat.view(count, size)
@@ -130,7 +130,7 @@ class CpuBackend:
         stride = np.zeros(len(segment.graph.types), np.int64)
         for kind, kernel in programs.items():
             stride[kind] = kernel.stride
-        counts = np.minimum(np.diff(segment.schedule.batch_ptr), BLOCK)
+        counts = np.minimum(_counts(segment.schedule), BLOCK)
         block = int((stride[segment.schedule.batch_type] * counts).max(initial=0))
         scratch = max((kernel.scratch for kernel in programs.values()), default=0)
         return Demand(arena_bytes(segment.placement, externals=False), block, scratch)
@@ -151,7 +151,7 @@ class CpuBackend:
             if dtype is None:
                 _run_in_torch(begin, segment, arenas, kernel_of_type)
             else:
-                with self._threads.limited(*self._work(schedule, kernels, begin, end)):
+                with self._threads.limited(partial(self._work, schedule, kernels, begin, end)):
                     walk(begin, end, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
                          shot.tables, _LIKE[dtype])  # fmt: skip
             if on_batch is not None:
@@ -165,12 +165,11 @@ class CpuBackend:
         for kind in np.unique(kinds).tolist():
             weights = getattr(getattr(kernels[kind], "program", None), "weights", ())
             per_row[kind], products[kind] = sum(w.rows * w.columns for w in weights), len(weights)
-        rows = np.diff(schedule.batch_ptr[begin : end + 1])
+        rows = _counts(schedule)[begin:end]
         return float((rows * per_row[kinds]).sum()), int(products[kinds].sum())
 
     def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
-        kinds = np.unique(segment.schedule.batch_type).tolist()
-        found = {kind: kernel_of_type(kind) for kind in kinds}
+        found = {kind: kernel_of_type(kind) for kind in sorted(set(segment.schedule.batch_type.tolist()))}
         return {k: kernel for k, kernel in found.items() if self.runs_natively(segment.graph.types[k], kernel)}
 
     def _tables_for(self, kernels: dict[int, Native]) -> Snapshot:
@@ -186,15 +185,25 @@ class CpuBackend:
         """Runs of batches (begin, end, element type) that one call of `walk` executes; single batches with None for
         torch."""
         dtypes = {kind: torch_dtype(segment.graph.types[kind].outputs[0].dtype) for kind in kernels}
+        kinds = segment.schedule.batch_type[segment.begin : segment.stop]
+        found = {dtypes.get(kind) for kind in set(kinds.tolist())}
+        if len(found) == 1 and None not in found and not single:
+            yield segment.begin, segment.stop, found.pop()
+            return
         order = [None, *_LIKE]
         group = np.zeros(len(segment.graph.types), np.int64)
         for kind, dtype in dtypes.items():
             group[kind] = order.index(dtype)
-        of_batch = group[segment.schedule.batch_type[segment.begin : segment.stop]]
+        of_batch = group[kinds]
         changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0) | single
         borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
         for first, last in itertools.pairwise(borders):
             yield segment.begin + first, segment.begin + last, order[of_batch[first]]
+
+
+def _counts(schedule: Schedule) -> Longs:
+    """Nodes of every batch."""
+    return schedule.batch_ptr[1:] - schedule.batch_ptr[:-1]
 
 
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:

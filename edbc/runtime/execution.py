@@ -14,7 +14,6 @@ Value-dependent control flow stops to look (2); a backward pass keeps what its d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -59,9 +58,9 @@ class Execution:
         if not self.done <= stop <= self._segment.stop:
             raise GraphError(f"expected to stop behind batch {self.done} to {self._segment.stop}, got {stop}")
         with torch.no_grad():
-            self._backend.execute(
-                replace(self._segment, begin=self.done, end=stop), self._arenas, self._kernel, on_batch
-            )
+            whole = self._segment
+            part = Segment(whole.graph, whole.schedule, whole.placement, self.done, stop)
+            self._backend.execute(part, self._arenas, self._kernel, on_batch)
         self.done = stop
 
     def values(self, of: Sequence[Value]) -> list[torch.Tensor]:
@@ -105,7 +104,7 @@ class Execution:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
+            if error is None and self._keep:
                 self.kept = dict(zip(self._keep, self.values(self._keep), strict=True))
         finally:
             self._arenas.release()

@@ -158,3 +158,40 @@ def operand_rows(
             if contiguous and at > begin:
                 run[b, k] = rows[begin]
     return rows, segment, start, items, run
+
+
+@njit(cache=True)
+def value_rows(nodes, outputs, batch_of, position, output_row, external_row):
+    """The arena row of every value given as (node or -1 - external, output)."""
+    rows = np.empty(len(nodes), np.int64)
+    for i in range(len(nodes)):
+        v = nodes[i]
+        rows[i] = external_row[-1 - v] if v < 0 else output_row[batch_of[v], outputs[i]] + position[v]
+    return rows
+
+
+@njit(cache=True)
+def externals_by_source(external_source, external_class, external_row, class_externals, num_sources):
+    """Externals that have a row, source by source and within a source by row; and where each source begins.
+
+    Rows of externals are numbered from 0 in every class, and the externals of a source are of one class. There may be
+    rows that none of these externals has.
+    """
+    first = np.zeros(len(class_externals) + 1, np.int64)
+    for c in range(len(class_externals)):
+        first[c + 1] = first[c] + class_externals[c]
+    by_row = np.full(first[-1], -1, np.int64)
+    ptr = np.zeros(num_sources + 1, np.int64)
+    for e in range(len(external_row)):
+        if external_row[e] >= 0:
+            by_row[first[external_class[e]] + external_row[e]] = e
+            ptr[external_source[e] + 1] += 1
+    for s in range(num_sources):
+        ptr[s + 1] += ptr[s]
+    at = ptr.copy()
+    order = np.empty(ptr[num_sources], np.int64)
+    for e in by_row:
+        if e >= 0:
+            order[at[external_source[e]]] = e
+            at[external_source[e]] += 1
+    return order, ptr

@@ -50,15 +50,10 @@ class Placement:
 
     def value_rows(self, nodes: Longs, outputs: Longs) -> Longs:
         """Rows of values given as (node or -1 - external, output)."""
-        internal = nodes >= 0
-        safe = np.where(internal, nodes, 0)
-        if not len(self.batch_of):
-            return self.external_row[-1 - nodes]
-        of_nodes = self.output_row[self.batch_of[safe], outputs] + self.position[safe]
-        if internal.all():
-            return of_nodes
-        of_externals = self.external_row[np.where(internal, 0, -1 - nodes)]
-        return np.where(internal, of_nodes, of_externals)
+        from edbc.runtime import kernels
+
+        nodes, outputs = np.ascontiguousarray(nodes), np.ascontiguousarray(outputs)
+        return kernels.value_rows(nodes, outputs, self.batch_of, self.position, self.output_row, self.external_row)
 
 
 def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:

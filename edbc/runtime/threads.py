@@ -55,12 +55,14 @@ class ProductThreads:
         self._lock = threading.Lock()
 
     @contextmanager
-    def limited(self, multiplications: float, products: int) -> Iterator[None]:
-        """Run the block with the number of threads that suits products of this size."""
+    def limited(self, work: Callable[[], tuple[float, int]]) -> Iterator[None]:
+        """Run the block with the number of threads that suits its products; `work` counts their multiplications and
+        them, where there is a choice."""
         import torch
 
-        switch = _set_local()
-        if switch is None or not products or torch.get_num_threads() == 1:
+        switch = None if torch.get_num_threads() == 1 else _set_local()
+        multiplications, products = (0, 0) if switch is None else work()
+        if switch is None or not products:
             yield
             return
         switch(self.threads_for(int(multiplications / products)))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from strategies import random_graph, random_lattice_graph, random_tree_graph
 
 from edbc.graph import Graph, NodeType, ValueClass
+from edbc.runtime.kernels import externals_by_source
 from edbc.runtime.placement import Placement, place
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import run
@@ -94,6 +95,19 @@ def test_operand_rows_equal_the_reference(graph: Graph, seed: int) -> None:
         rows = [row for row, _ in expected]
         is_run = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))
         assert placement.run[b, 0] == (rows[0] if is_run else -1)
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(graph=GRAPHS, seed=st.integers(0, 100))
+def test_externals_by_source_equal_the_reference(graph: Graph, seed: int) -> None:
+    """Externals with a row, sorted by source and row, also where only some of a class's rows are asked for."""
+    graph, _, placement = placed(graph, seed, [])
+    row, known = placement.external_row, graph.num_externals - seed % 2
+    source = (2 * placement.external_class[:known] + np.arange(known) % 2).astype(np.int64)
+    order, ptr = externals_by_source(source, placement.external_class, row[:known], placement.class_externals, 5)
+    expected = sorted((int(source[e]), int(row[e]), e) for e in range(known) if row[e] >= 0)
+    assert order.tolist() == [e for _, _, e in expected]
+    assert ptr.tolist() == [sum(s < border for s, _, _ in expected) for border in range(6)]
 
 
 def test_operands_of_several_fields_stand_field_by_field() -> None:

@@ -41,9 +41,9 @@ def test_the_switch_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_set_local", lambda: settings.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     chooser = ProductThreads(lambda multiplications, setting: 1.0)
-    with pytest.raises(KeyError), chooser.limited(100.0, 1):
+    with pytest.raises(KeyError), chooser.limited(lambda: (100.0, 1)):
         raise KeyError
-    with chooser.limited(0.0, 0):
+    with chooser.limited(lambda: (0.0, 0)):
         pass
 
     assert settings == [1, 0]
