@@ -182,16 +182,19 @@ def compile(
     mini_batches: int = 1,
     costs: str | Path | None = None,
     profile: bool = False,
+    weights: str | Path | None = None,
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
 ) -> LoadedPlan:
     """Compile a model file and write the plan, whole or not at all; executes the model file.
 
     The same as `edbc compile MODEL -o OUTPUT` with options of these names (`config` is `--set`): guards of a plan that
-    stands at `output` are kept, and its cost table too unless `costs` or `profile` say otherwise. Raises what
-    `edbc.compiler.compile_model` raises, and PlanError when `costs` names no plan with a cost table.
+    stands at `output` are kept, and its cost table and its record of a weights file too, unless `costs`, `profile` or
+    `weights` say otherwise. Raises what `edbc.compiler.compile_model` raises, PlanError when `costs` names no plan with
+    a cost table, and what `edbc.weights.weights_for` raises.
     """
     from edbc.compiler import compile_model
     from edbc.plan.writer import write_plan
+    from edbc.weights import weights_for
 
     target = Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -208,6 +211,7 @@ def compile(
         mini_batches=mini_batches,
         costs={} if profile else costs_for(target, costs),
         profile=profile,
+        weights=weights_for(target, weights),
         guards=existing_guards(target),
         progress=progress,
     )

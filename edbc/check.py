@@ -1,10 +1,10 @@
 """Checking committed plans: compile again what is recorded, compare, and hold the result against the guards.
 
-Per plan: load and verify, compare the model file's hash, capture again from `sample()` at the recorded seed, plan
-layouts again, train the recorded encoding again with the recorded seed, costs of batches and number of mini-batches
-(nothing is measured, no search over encodings, no beam), recompute the guarded metrics, and compare batched with eager
-outputs. A plan trained on a data file that is not here keeps its policy, which is evaluated instead of trained again;
-the outcome says so.
+Per plan: load and verify, compare the hashes of the model file and of the weights file that it records, capture again
+from `sample()` at the recorded seed, plan layouts again, train the recorded encoding again with the recorded seed,
+costs of batches and number of mini-batches (nothing is measured, no search over encodings, no beam), recompute the
+guarded metrics, and compare batched with eager outputs. A plan trained on a data file that is not here keeps its
+policy, which is evaluated instead of trained again; the outcome says so.
 
 `against` holds the same metrics against the plan at another git commit too, by the limits that stood *there*: a limit
 that was loosened, turned or dropped since is itself a regression, so that no change can excuse itself.
@@ -21,6 +21,7 @@ from edbc.errors import EdbcError, PlanError, StaleError
 from edbc.modelfile import hash_model_file
 from edbc.plan.plan import Guard, Plan
 from edbc.plan.reader import read_plan
+from edbc.weights import recorded_weights
 
 PASSED, IMPROVED, REGRESSED, CHANGED = "passed", "improved", "regressed", "changed"
 
@@ -188,8 +189,9 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
             "is evaluated on made-up instances, not trained again"
         )
     captured = compiler.capture_for_compiling(
-        model, inputs, settings, plan.model.seed, lambda *_: None, _mini_batches(plan)
-    )
+        model, inputs, settings, plan.model.seed, lambda *_: None, _mini_batches(plan),
+        recorded_weights(outcome.path, plan),
+    )  # fmt: skip
     # A plan without any parts may be one of --no-split; it is taken at its word.
     captured = replace(captured, split=any(cell.eager or cell.lazy for cell in plan.cells.values()))
     if plan.trained_on.source == "file" or plan.policy.kind != "fsm":

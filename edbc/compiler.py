@@ -39,6 +39,7 @@ from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.trace.build import Capture, capture
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
+from edbc.weights import Weights
 
 BATCH = 32
 """Instances of a training mini-batch, as in the paper."""
@@ -102,6 +103,7 @@ def compile_model(
     mini_batches: int = 1,
     costs: Mapping[str, BatchCost] | None = None,
     profile: bool = False,
+    weights: Weights | None = None,
     guards: dict[str, Guard] | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
@@ -110,15 +112,22 @@ def compile_model(
     Without `encoding` every state encoding is trained, with two seeds, on `mini_batches` mini-batches, and what
     generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
     means cheapest. Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand:
-    the model's path in it is relative to that. `guards` are limits that survive recompiling. Raises ModelError,
-    InputError, UnsupportedError, and CheckFailed when batched outputs differ from eager.
+    the model's path in it is relative to that. `weights` are loaded, and recorded in the plan. `guards` are limits that
+    survive recompiling. Raises ModelError, InputError, UnsupportedError, StaleError for weights of another model, and
+    CheckFailed when batched outputs differ from eager.
     """
     report = progress or (lambda *_: None)
-    captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches)
+    captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights)
     captured = replace(captured, split=split)
     plan = Plan(
         edbc=__version__,
-        model=ModelRef(_relative(Path(path), Path(plan_folder)), captured.file.sha256, captured.config, seed),
+        model=ModelRef(
+            path=_relative(Path(path), Path(plan_folder)),
+            sha256=captured.file.sha256,
+            config=captured.config,
+            seed=seed,
+            weights=None if weights is None else weights.reference,
+        ),
         trained_on=captured.trained_on,
         requirements=REQUIREMENTS,
         types=tuple(PlanType(t.name, t.signature, t.source) for t in captured.types),
@@ -162,11 +171,14 @@ def capture_for_compiling(
     seed: int,
     report: Progress,
     mini_batches: int = 1,
+    weights: Weights | None = None,
 ) -> Captured:
     """Import and build the model, and capture the training and validation mini-batches."""
     file = import_model_file(path)
     config = file.config(settings)
     model = file.build(config, seed)
+    if weights is not None:
+        weights.load(model)
     choose = _loaded if inputs else _made_up
     training, fresh = choose(file, inputs, config, seed, mini_batches)
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)

@@ -1,7 +1,7 @@
 """Running a plan over a stream of instances: what `edbc run` and `LoadedPlan.run` do, and the report of it.
 
 (1) The plan is bound to its model file, which is imported after its hash was compared with the plan's, built with the
-    plan's config and seed (or `Setting.config`, or weights of a file).
+    plan's config and weights: the file that the plan records, else seeded ones (or those that the setting names).
 (2) Instances come from files, or the model's `sample` makes up 256 (or `limit`) with seed 1; they run in mini-batches,
     in order. The first mini-batch runs once before the clock starts: it loads and compiles kernels. What it takes in
     memory is told before it executes, and its captures do not count as repeats.
@@ -22,9 +22,9 @@ from edbc.errors import EdbcError, ModelError, StaleError
 from edbc.files import replace_file
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
+from edbc.weights import load_weights, recorded_weights
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from edbc.modelfile import Config, ModelFile
@@ -51,8 +51,9 @@ class Setting:
     device: str = "cpu"
     dtype: str = "float32"
     weights: str | None = None
+    """A safetensors file in place of the plan's weights."""
     seed: int | None = None
-    """Seed of the weights; the plan's where None."""
+    """Seed of weights in place of the plan's weights."""
     output: str | None = None
     verify: bool = False
     trace: str | None = None
@@ -93,8 +94,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     file = import_model_file(model_file)
     config = file.config({**_known_config(file, plan), **setting.config})
     model = file.build(config, plan.model.seed if setting.seed is None else setting.seed)
-    if setting.weights is not None:
-        load_weights(model, setting.weights)
+    _give_weights(model, path, plan, setting)
     model = model.to(setting.device, getattr(torch, setting.dtype))
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
@@ -113,6 +113,14 @@ def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None
         warn(f"{error}; trusted because of --trust-changed-model")
 
 
+def _give_weights(model: nn.Module, path: Path, plan: Plan, setting: Setting) -> None:
+    """Weights of a file, where the setting names one, or the plan does and the setting does not ask for seeded ones."""
+    if setting.weights is not None:
+        load_weights(model, setting.weights)
+    elif setting.seed is None and (recorded := recorded_weights(path, plan)) is not None:
+        recorded.load(model)
+
+
 def _known_config(file: ModelFile, plan: Plan) -> Config:
     """The plan's config. Raises StaleError when the model's build does not take it (any more)."""
     try:
@@ -121,35 +129,6 @@ def _known_config(file: ModelFile, plan: Plan) -> Config:
         raise StaleError(
             f"{error}; the plan has config that the model does not take; run 'edbc compile' again"
         ) from None
-
-
-def load_weights(model: nn.Module, path: str) -> None:
-    """Load a safetensors file into the model as built. Raises StaleError with both sides when names, shapes or dtypes
-    differ."""
-    import safetensors
-    from safetensors.torch import load_file
-
-    if not Path(path).is_file():
-        raise EdbcError(f"{path}: expected a safetensors file, got nothing")
-    try:
-        state = load_file(path)
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise EdbcError(
-            f"{path}: expected a safetensors file, got {error}; write one with safetensors.torch.save_file"
-        ) from None
-    own = model.state_dict()
-    for name in [*own, *state]:
-        ours, theirs = _described(own.get(name)), _described(state.get(name))
-        if ours != theirs:
-            raise StaleError(
-                f"{path}: weight {name!r}: expected {ours} from the model, got {theirs}; give weights of this "
-                "model and config"
-            )
-    model.load_state_dict(state)
-
-
-def _described(weight: torch.Tensor | None) -> str:
-    return "nothing" if weight is None else f"{str(weight.dtype).removeprefix('torch.')} {tuple(weight.shape)}"
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def run_compile(
     mini_batches: int,
     costs: str | None,
     profile: bool,
+    weights: str | None,
     output_format: str,
     quiet: bool,
     report: str | None = None,
@@ -41,6 +42,7 @@ def run_compile(
     progress("import", 0, 1, {})
     from edbc.compiler import compile_model
     from edbc.plan.writer import write_plan
+    from edbc.weights import weights_for
 
     target.parent.mkdir(parents=True, exist_ok=True)
     compiled = compile_model(
@@ -56,6 +58,7 @@ def run_compile(
         mini_batches=mini_batches,
         costs=table,
         profile=profile,
+        weights=weights_for(target, weights),
         guards=guards,
         progress=progress,
     )

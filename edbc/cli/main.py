@@ -124,6 +124,13 @@ def _quiet(command: Command) -> Command:
     metavar="PLAN.yaml|none",
     help="Take what batches cost from a plan, or count batches (default: from the plan that is replaced).",
 )
+@click.option(
+    "--weights",
+    default=None,
+    metavar="F.safetensors|none",
+    help="Weights beside the plan, which records their name and sha256, or seeded ones (default: what the plan that is "
+    "replaced records).",
+)
 @_format
 @_quiet
 @one_line_errors
@@ -152,9 +159,7 @@ def compile(**options: Any) -> None:
     show_default=True,
     help="Type of the weights.",
 )
-@click.option(
-    "--weights", default=None, metavar="F.safetensors", type=FILE, help="Weights to load instead of seeded ones."
-)
+@click.option("--weights", default=None, metavar="F.safetensors", type=FILE, help="Weights instead of the plan's.")
 @click.option("--output", default=None, metavar="OUT.safetensors", type=FILE, help="Write all outputs, in input order.")
 @click.option("--verify", is_flag=True, help="Compare with eager PyTorch; exit 1 when the numbers differ.")
 @click.option(

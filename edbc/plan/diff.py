@@ -234,6 +234,7 @@ def _origin(plan: Plan) -> dict[str, Any]:
         "model.path": model.path,
         "model.seed": model.seed,
         "model.sha256": model.sha256,
+        "model.weights": None if model.weights is None else f"{model.weights.name} {model.weights.sha256}",
         "requirements": plan.requirements,
         "trained_on.files": tuple(f"{file.name} {file.sha256}" for file in trained_on.files),
         "trained_on.instances": trained_on.instances,

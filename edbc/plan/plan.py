@@ -17,6 +17,14 @@ Scalar: TypeAlias = int | float | str | bool
 
 
 @dataclass(frozen=True)
+class FileRef:
+    """A file by its name alone: a plan holds no paths of the machine that compiled it."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class ModelRef:
     """The model file that the plan was compiled from."""
 
@@ -28,14 +36,8 @@ class ModelRef:
     """Keyword arguments of the model's `build`."""
     seed: int
     """Seed of the weights."""
-
-
-@dataclass(frozen=True)
-class FileRef:
-    """A data file by its name alone: a plan holds no paths of the machine that compiled it."""
-
-    name: str
-    sha256: str
+    weights: FileRef | None = None
+    """The safetensors file beside the plan that holds the weights, where they are not seeded."""
 
 
 @dataclass(frozen=True)

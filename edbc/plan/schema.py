@@ -127,6 +127,8 @@ SHA256 = Text("64 lower-case hexadecimal digits", r"[0-9a-f]{64}", 64)
 STATE = Text("a state of printable ASCII", r"[ -~]+", 4_000)
 POLICY_WORD = Text("the name of an encoding or a rule", r"[A-Za-z_][A-Za-z0-9_.,:;+*()=/-]*", 200)
 
+FILE = Record(FileRef, {"name": Text("a file name", longest=255), "sha256": SHA256})
+
 MODEL = Record(
     ModelRef,
     {
@@ -134,10 +136,10 @@ MODEL = Record(
         "sha256": SHA256,
         "config": MapOf(CONFIG_NAME, AnyScalar(), 1_000),
         "seed": Integer(),
+        "weights": FILE,
     },
+    optional=("weights",),
 )
-
-FILE = Record(FileRef, {"name": Text("a file name", longest=255), "sha256": SHA256})
 
 TRAINED_ON = Record(
     TrainedOn,

@@ -14,6 +14,7 @@
 (9) Outputs, where lines name them: numbers 0 to k - 1, each once.
 (10) Split: what may be eager is an operand of the cell, what may be lazy one of its outputs, each once.
 (11) Costs, where there are any: one entry per type and no other, some batch not free.
+(12) Weights, where a file holds them: a plain name that ends in `.safetensors`.
 
 The checks read nothing but the plan; none imports torch. Errors name the place: `plan.yaml:41:7: ...`.
 """
@@ -33,6 +34,7 @@ Place: TypeAlias = Callable[..., str]
 """From keys and positions, `place("cells", "leaf", "batches", 3)`, to where that is, for an error."""
 
 MAX_OPERATION_TEXT = 1_000_000
+SAFETENSORS = ".safetensors"
 
 
 def in_memory(*path: str | int) -> str:
@@ -41,8 +43,9 @@ def in_memory(*path: str | int) -> str:
 
 
 def verify_plan(plan: Plan, place: Place = in_memory) -> Plan:
-    """Check (1) to (11) and return the plan. O(size of the plan). Raises PlanError that names the place."""
+    """Check (1) to (12) and return the plan. O(size of the plan). Raises PlanError that names the place."""
     _verify_model_path(plan, place)
+    _verify_weights(plan, place)
     _verify_training(plan, place)
     _verify_unique((kind.name for kind in plan.types), "type", place, "types")
     _verify_unique(plan.requirements, "requirement", place, "requirements")
@@ -78,6 +81,24 @@ def _verify_model_path(plan: Plan, place: Place) -> None:
         )
 
 
+def is_plain_name(name: str) -> bool:
+    """True for the name of a file, in whatever folder."""
+    return not set(name) & set("/\\:") and name not in (".", "..")
+
+
+def is_weights_name(name: str) -> bool:
+    """True for what check (12) allows."""
+    return is_plain_name(name) and name.isprintable() and name.endswith(SAFETENSORS) and name != SAFETENSORS
+
+
+def _verify_weights(plan: Plan, place: Place) -> None:
+    """Check (12)."""
+    weights = plan.model.weights
+    if weights is not None and not is_weights_name(weights.name):
+        expected = "a file name without a folder that ends in .safetensors"
+        _fail(place("model", "weights", "name"), expected, shorten(weights.name))
+
+
 def _verify_training(plan: Plan, place: Place) -> None:
     """Check (2)."""
     trained_on = plan.trained_on
@@ -86,7 +107,7 @@ def _verify_training(plan: Plan, place: Place) -> None:
         got = f"{len(trained_on.files)}"
         _fail(place("trained_on", "files"), f"{expected} with source {trained_on.source!r}", got)
     for position, file in enumerate(trained_on.files):
-        if set(file.name) & set("/\\:") or file.name in (".", ".."):
+        if not is_plain_name(file.name):
             _fail(place("trained_on", "files", position, "name"), "a file name without a folder", shorten(file.name))
     _verify_unique((file.name for file in trained_on.files), "file", place, "trained_on", "files")
 

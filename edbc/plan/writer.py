@@ -79,6 +79,10 @@ def _model_lines(model: ModelRef) -> Iterator[str]:
     yield f"  sha256: {scalar_text(model.sha256)}"
     yield from _value_lines("  ", "config", model.config)
     yield f"  seed: {scalar_text(model.seed)}"
+    if model.weights is not None:
+        yield "  weights:"
+        yield f"    name: {scalar_text(model.weights.name)}"
+        yield f"    sha256: {scalar_text(model.weights.sha256)}"
 
 
 def _trained_on_lines(trained_on: TrainedOn) -> Iterator[str]:

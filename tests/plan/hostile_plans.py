@@ -153,6 +153,37 @@ SMALL: dict[str, tuple[bytes, str]] = {
                          "a/./tree.py", "tree.py/", "nul\0.py", "new\nline.py", "bell\a.py", "file:tree.py")
         }.items()
     },
+    **{
+        f"weights {name!r}": (edited("name: tree.safetensors", f"name: {quoted}"), words)
+        for name, quoted, words in (
+            ("above", '"../tree.safetensors"', "a file name without a folder that ends in .safetensors"),
+            ("below", '"weights/tree.safetensors"', "a file name without a folder"),
+            ("absolute", '"/tmp/tree.safetensors"', "a file name without a folder"),
+            ("home", '"~/tree.safetensors"', "a file name without a folder"),
+            ("backslash", '"..\\\\tree.safetensors"', "a file name without a folder"),
+            ("drive", '"C:tree.safetensors"', "a file name without a folder"),
+            ("scheme", '"http:tree.safetensors"', "a file name without a folder"),
+            ("stream", '"tree.safetensors:x.safetensors"', "a file name without a folder"),
+            ("parent", '".."', "a file name without a folder"),
+            ("only an ending", '".safetensors"', "ends in .safetensors"),
+            ("pickle", '"tree.pt"', "ends in .safetensors"),
+            ("pickle behind", '"tree.safetensors.pkl"', "ends in .safetensors"),
+            ("upper case", '"tree.SAFETENSORS"', "ends in .safetensors"),
+            ("space behind", '"tree.safetensors "', "ends in .safetensors"),
+            ("NUL", '"tree\\0.safetensors"', "a file name"),
+            ("new line", '"tree\\n.safetensors"', "a file name"),
+            ("turned around", '"tree\\u202e.safetensors"', "a file name"),
+            ("too long", f'"{"a" * 250}.safetensors"', "at most 255 characters"),
+            ("empty", '""', "not empty"),
+            ("a number", "7", "a file name"),
+            ("a list", "[tree.safetensors]", "a file name"),
+        )
+    },
+    "weights without a hash": (edited(f"    sha256: {'cd' * 32}\n", ""), "the key 'sha256' in 'weights', got none"),
+    "weights as a name": (edited("  weights:\n", "  weights: tree.safetensors\n  x:\n"), "a mapping for 'weights'"),
+    "weights of a list": (edited("  weights:\n", "  weights: []\n  x:\n"), "a mapping for 'weights'"),
+    "weights null": (edited("  weights:\n", "  weights: null\n  x:\n"), "a mapping for 'weights', got 'null'"),
+    "weights with more": (edited("  weights:\n", "  weights:\n    url: x\n"), "its keys are name, sha256"),
     "empty model path": (edited('"../models/tree.py"', '""'), "not empty"),
     "file in a folder": (edited("name: trees.txt", 'name: "../trees.txt"'), "a file name without a folder"),
     "file by absolute path": (edited("name: trees.txt", 'name: "/data/trees.txt"'), "a file name without a folder"),

@@ -37,7 +37,13 @@ def small_plan() -> Plan:
     """Two types, an fsm of three states, every kind of value once."""
     return Plan(
         edbc="0.1.0",
-        model=ModelRef("../models/tree.py", "ab" * 32, {"hidden_size": 64, "rate": 0.5, "tied": True, "act": "no"}, 0),
+        model=ModelRef(
+            path="../models/tree.py",
+            sha256="ab" * 32,
+            config={"hidden_size": 64, "rate": 0.5, "tied": True, "act": "no"},
+            seed=0,
+            weights=FileRef("tree.safetensors", "cd" * 32),
+        ),
         trained_on=TrainedOn("file", (FileRef("trees.txt", "01" * 32),), 64, 3, 2396),
         requirements=("torch>=2.8",),
         types=(

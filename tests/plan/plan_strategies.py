@@ -34,6 +34,10 @@ PATHS = st.builds(
     st.integers(0, 3),
     st.lists(NAMES, min_size=1, max_size=3),
 )
+WEIGHTS = st.builds(FileRef, NAMES.map(lambda name: f"{name}.safetensors"), SHA256)
+MODELS = st.builds(
+    ModelRef, PATHS, SHA256, st.dictionaries(NAMES, SCALARS, max_size=4), COUNTS, weights=st.none() | WEIGHTS
+)
 FILES = st.lists(st.builds(FileRef, NAMES, SHA256), min_size=1, max_size=3, unique_by=lambda file: file.name)
 GUARDS = st.builds(Guard, st.one_of(COUNTS, FLOATS), st.floats(0, 1e300), st.sampled_from(("lower", "higher")))
 UNARY = ("sigmoid", "tanh", "neg")
@@ -100,7 +104,7 @@ def plans(draw: Any) -> Plan:
     names = draw(st.lists(TYPE_NAMES, min_size=1, max_size=4, unique=True))
     return Plan(
         edbc=draw(st.sampled_from(("0.1.0", "1", "2.0.0rc1+local"))),
-        model=ModelRef(draw(PATHS), draw(SHA256), draw(st.dictionaries(NAMES, SCALARS, max_size=4)), draw(COUNTS)),
+        model=draw(MODELS),
         trained_on=draw(trained_on()),
         requirements=tuple(draw(st.lists(st.sampled_from(("torch>=2.8", "numpy==1.26.*")), unique=True))),
         types=tuple(PlanType(name, draw(TEXTS), draw(PRINTABLE)) for name in names),

@@ -34,7 +34,7 @@ def single_changes() -> dict[str, Plan]:
     for name, value in values.items():
         changed[name] = replace(plan, **{name: value})
     for part, other in {
-        "model": {"path": "x.py", "sha256": "0" * 64, "config": {"hidden_size": True}, "seed": 1},
+        "model": {"path": "x.py", "sha256": "0" * 64, "config": {"hidden_size": True}, "seed": 1, "weights": None},
         "trained_on": {"source": "sample", "files": (), "instances": 1, "seed": 1, "nodes": 1},
         "policy": {
             "kind": "agenda",

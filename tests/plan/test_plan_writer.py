@@ -24,7 +24,8 @@ def plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         optional = ("eager", "lazy", "beside", "costs")
         fields = {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-        return {name: item for name, item in fields.items() if item or name not in optional}
+        fields = {name: item for name, item in fields.items() if item or name not in optional}
+        return {name: item for name, item in fields.items() if (name, item) != ("weights", None)}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
