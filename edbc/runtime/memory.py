@@ -21,6 +21,9 @@ except ImportError:  # there are no limits of this kind outside of Unix
 
 WORTH_ASKING = 1 << 28
 """Bytes of a buffer below which looking is not worth its 50 microseconds."""
+_REMEDY = "use a smaller --batch-size, or smaller instances"
+_SIZE = r"[\d.]+ (?:bytes|[KMGT]iB)"
+"""As torch writes it."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -49,15 +52,29 @@ def memory_errors(what: str) -> Iterator[None]:
     except RuntimeError as error:
         if not is_failed_allocation(error):
             raise
-        asked = re.search(r"allocate (\d+) bytes", str(error))
-        raise _out_of_memory(what, f"{int(asked.group(1)):,} more bytes" if asked else "more memory") from None
+        raise _on_device(what, str(error)) or _on_host(what, str(error)) from None
+
+
+def _on_host(what: str, message: str) -> DeviceError:
+    asked = re.search(r"allocate (\d+) bytes", message)
+    return _out_of_memory(what, f"{int(asked.group(1)):,} more bytes" if asked else "more memory")
+
+
+def _on_device(what: str, message: str) -> DeviceError | None:
+    """What torch's allocator of a GPU tells: that memory is not the host's."""
+    asked = re.search(rf"allocate ({_SIZE})", message)
+    free = re.search(rf"(GPU \d+) has a total capacity of {_SIZE} of which ({_SIZE}) is free", message)
+    if asked is None or free is None:
+        return None
+    return DeviceError(
+        f"out of memory for {what}: expected {asked[1]} more on {free[1]}, got {free[2]} available; {_REMEDY}"
+    )
 
 
 def _out_of_memory(what: str, needed: str) -> DeviceError:
     left = available_bytes()
     available = "less than that" if left is None else f"{left:,} available"
-    remedy = "use a smaller --batch-size, or smaller instances"
-    return DeviceError(f"out of memory for {what}: expected {needed}, got {available}; {remedy}")
+    return DeviceError(f"out of memory for {what}: expected {needed}, got {available}; {_REMEDY}")
 
 
 def is_failed_allocation(error: RuntimeError) -> bool:

@@ -25,6 +25,7 @@ from torch import nn
 
 from edbc.cells.program import Map, Packed, Placed, Program
 from edbc.runtime.changes import generation
+from edbc.runtime.cuda.streams import Origin, origin
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
 
@@ -39,6 +40,12 @@ class Pack:
     matrices: tuple[torch.Tensor, ...]
     biases: tuple[torch.Tensor | None, ...]
     vectors: dict[SharedRef, torch.Tensor]
+    origin: Origin | None = None
+    """Set on devices with streams."""
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them."""
+        return [*self.matrices, *(bias for bias in self.biases if bias is not None), *self.vectors.values()]
 
 
 class PackedWeights:
@@ -70,11 +77,14 @@ class PackedWeights:
         if self._pack is None or key != self._key or self._print() != self._printed:
             packed = [self._packed(p) for p in self.program.weights]
             vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
-            self._pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors)
+            self._pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
             self._key = key
             self._sample = self._words()
             self._printed = self._print()
-        return self._pack
+        pack = self._pack
+        if pack.origin is not None:
+            pack.origin.follow(pack.tensors)
+        return pack
 
     def _words(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Addresses of the parameters on the CPU, and how many words of 32 bits each has; none without the compiler,

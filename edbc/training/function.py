@@ -89,6 +89,8 @@ class Run:
         self.kinds: list[int] = np.unique(prepared.schedule.batch_type).tolist()
         self.arenas = net.backend.arenas(segment, prepared.demand)
         load_externals(prepared.capture, prepared.placement, self.arenas, net.view)
+        for group in self.groups:
+            self.arenas.expect(group.class_index, group.rows)
         net.backend.execute(segment, self.arenas, self.trainer.kernel)
         kernels = {kind: self.trainer.kernel(kind) for kind in self.kinds}
         self.packs = {k: kernel.weights.pack for k, kernel in kernels.items() if isinstance(kernel, NativeKernel)}

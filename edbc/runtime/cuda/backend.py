@@ -198,14 +198,12 @@ class CudaBackend:
         values["seg"] = run.indices.borders.get(batch, 0)
         rows = row_tile(count, kernel.dtype)
         for launch in kernel.kernels:
-            self._start(launch, kernel.dtype, launch.programs(count, rows), rows, [values[n] for n in launch.names])
+            self._start(launch, launch.programs(count, rows), rows, [values[n] for n in launch.names])
 
-    def _start(self, launch: Kernel, dtype: str, programs: int, rows: int, values: list[Any]) -> None:
+    def _start(self, launch: Kernel, programs: int, rows: int, values: list[Any]) -> None:
         """One launch; an empty one is none."""
         if programs:
-            compiled.FUNCTIONS.of(launch.text)[(programs,)](
-                *values, BM=rows, D=compiled.multiply_type(dtype), PRECISION=compiled.precision()
-            )
+            compiled.FUNCTIONS.of(launch.text)[(programs,)](*values, BM=rows, PRECISION=compiled.precision())
 
     def _run_in_torch(self, run: _Run, batch: int) -> None:
         """One batch by torch calls on the device, with indices that are there already."""

@@ -25,17 +25,23 @@ def missing(device_type: str) -> str | None:
     try:
         from triton import knobs
     except ImportError:
-        return "triton is not installed; install edbc[cuda]"
-    if device_type == "cuda" or knobs.runtime.interpret:
+        return "triton 3.4 or newer is not installed; install edbc[cuda]"
+    if knobs.runtime.interpret:
         return None
-    return f"triton has no {device_type} device; set TRITON_INTERPRET=1 for its interpreter"
+    if device_type != "cuda":
+        return f"triton has no {device_type} device; set TRITON_INTERPRET=1 for its interpreter"
+    return _cannot_start()
 
 
-def is_interpreted() -> bool:
-    """True when Triton interprets kernels in Python instead of compiling them."""
-    from triton import knobs
+def _cannot_start() -> str | None:
+    """Triton builds its driver with the machine's C compiler when it is first asked for a device."""
+    from triton.runtime import driver
 
-    return bool(knobs.runtime.interpret)
+    try:
+        driver.active.get_current_target()
+    except Exception as error:  # whatever it is, torch runs instead, and the report says why
+        return f"triton does not start here: {(str(error) or repr(error)).splitlines()[0]}"
+    return None
 
 
 class Functions:
@@ -75,15 +81,11 @@ def _function(text: str) -> Any:
     return names["launch"]
 
 
-def multiply_type(dtype: str) -> Any:
-    """The constant `D` of `edbc.runtime.cuda.source`."""
-    import triton.language as tl
-
-    if is_interpreted() and dtype in ("bf16", "f16"):
-        return tl.float32
-    return {"f32": tl.float32, "f64": tl.float64, "bf16": tl.bfloat16, "f16": tl.float16}[dtype]
-
-
 def precision() -> str:
-    """The constant `PRECISION`: torch's own setting for float32 products on the device."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    """The constant `PRECISION`: torch's own setting for float32 products on the device.
+
+    torch has two names for it and raises when the older one is read after the newer one was set.
+    """
+    matmul = torch.backends.cuda.matmul
+    is_tf32 = matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
+    return "tf32" if is_tf32 else "ieee"

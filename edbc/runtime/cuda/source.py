@@ -7,8 +7,9 @@ Definitions.
 (2) Arguments by name: `ix` the uploaded indices; `count` nodes; `work` the workspace; per operand k `a{k}` its arena
     and `at{k}` where its row numbers start in `ix`; per output j `o{j}` its arena and `row{j}` the batch's first row
     there; `w{i}` and `b{i}` packed weights and biases; `p{i}` parameters. A launch takes those that its text mentions.
-(3) Types: `E` of elements in memory; `F` of computation and of the workspace, float32 unless elements are float64; `D`
-    what products multiply, the element type except in Triton's interpreter, which multiplies bfloat16 bit patterns.
+(3) Types: `E` of elements in memory, which is what products multiply; `F` of computation, of sums and of the
+    workspace, float32 unless elements are float64. So a bfloat16 value is rounded once, when it is stored or becomes a
+    factor, to the nearest (ties to even) as torch does.
 
 Float64 products are sums of element-wise products, which any device has; float32 products follow torch's setting for
 float32 matrix products (`PRECISION`).
@@ -44,7 +45,7 @@ ROW_TILES = (16, 32, 64)
 _HEADER = (
     "import triton\nimport triton.language as tl\n\n\n@triton.jit(do_not_specialize=[{fixed}])\ndef launch({names}):\n"
 )
-CONSTANTS = ("BM", "D", "PRECISION")
+CONSTANTS = ("BM", "PRECISION")
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,8 @@ class _Body:
         if self.writer.is_double:
             self._line(f"acc += tl.sum({left}[:, :, None] * {right}[None, :, :], 1)")
         else:
-            self._line(f"acc = tl.dot({left}.to(D), {right}.to(D), acc, input_precision=PRECISION)")
+            factors = f"{left}.to({self.writer.element}), {right}.to({self.writer.element})"
+            self._line(f"acc = tl.dot({factors}, acc, input_precision=PRECISION)")
 
     def _factor(self, value: Value, at: str, mask: str) -> str:
         """The value with zeros outside the mask, so that a tile's rest adds nothing."""

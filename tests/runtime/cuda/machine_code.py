@@ -1,22 +1,32 @@
-"""Compile every kernel of a model for compute capability 9.0, without a GPU: `machine_code.py MODEL DTYPE` prints how
-many there are. Triton must not be in its interpreter's mode."""
+"""Machine code of every kernel of models, made without a GPU: `machine_code.py DTYPE HIDDEN MODEL...` prints, as JSON,
+what each takes of a card. Triton must not be in its interpreter's mode.
+
+Kernels are compiled as a launch compiles them (addresses that 16 divides, whole numbers not specialised), for every
+row tile that a batch may ask for. Equal texts are compiled once.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from bound import plan_for
 from devices import opened
 
 from edbc.cells.split import splittable
-from edbc.runtime.cuda.compiled import FUNCTIONS, multiply_type
+from edbc.runtime.cuda.compiled import FUNCTIONS
 from edbc.runtime.cuda.launches import launches_of
-from edbc.runtime.cuda.source import CONSTANTS, Kernel, kernels_of, reduction_kernel, row_tile
+from edbc.runtime.cuda.source import CONSTANTS, ROW_TILES, Kernel, kernels_of, reduction_kernel, row_tile
 from edbc.runtime.session import Net
 
-SHARED_MEMORY = 227 << 10
-"""Bytes that a block may have on compute capability 9.0."""
+CAPABILITIES = (80, 90)
 ELEMENTS = {"f32": ("*fp32", torch.float32), "f64": ("*fp64", torch.float64), "bf16": ("*bf16", torch.bfloat16)}
 
 
@@ -27,39 +37,67 @@ def signature(kernel: Kernel, dtype: str) -> dict[str, str]:
     return {name: types.get(name, ELEMENTS[dtype][0]) for name in kernel.names}
 
 
-def kernels(name: str, dtype: str) -> list[Kernel]:
-    """Every kernel of a mini-batch at hidden size 128."""
-    file, config = opened(name, hidden_size=128)
+def kernels(name: str, dtype: str, hidden: int) -> Iterator[tuple[str, Kernel]]:
+    """Every kernel of a mini-batch, parts of split cells and whole ones, with the name of its type."""
+    file, config = opened(name, hidden_size=hidden)
     instances = file.sample(6, 3, config)
     model = file.build(config, 0)
     plan = plan_for(model, instances, split=splittable)
     net = Net(plan, model.to(ELEMENTS[dtype][1]), backend="reference", rebind=dtype != "f32" or None)
-    found: list[Kernel] = []
     for kind, node_type in enumerate(net.capture(instances).graph.types):
         if node_type.variadic:
-            found.append(reduction_kernel(node_type.op, [c.size for c in node_type.outputs], dtype))
+            yield node_type.name, reduction_kernel(node_type.op, [c.size for c in node_type.outputs], dtype)
         elif (program := net.program(kind)) is not None and (launches := launches_of(program)) is not None:
-            found += kernels_of(launches)
-    return found
+            yield from ((node_type.name, kernel) for kernel in kernels_of(launches))
 
 
-def compile_for_device(kernel: Kernel, dtype: str) -> None:
-    """Raises what Triton raises."""
+def row_tiles(kernel: Kernel, dtype: str) -> list[int]:
+    """The constants BM that batches of any size lead to."""
+    body = kernel.text.partition("):\n")[2]
+    return sorted({row_tile(count, dtype) for count in (1, *ROW_TILES, 1000)})[: None if "BM" in body else 1]
+
+
+def compiled(kernel: Kernel, dtype: str, rows: int, capability: int) -> Any:
+    """What Triton makes of a kernel; raises what Triton raises."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     names = [*kernel.names, *CONSTANTS]
-    constants = {"BM": row_tile(100, dtype), "D": multiply_type(dtype), "PRECISION": "ieee"}
     types = {**signature(kernel, dtype), **dict.fromkeys(CONSTANTS, "constexpr")}
-    values = {(names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(FUNCTIONS.of(kernel.text), types, values)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-    assert made.metadata.shared <= SHARED_MEMORY
+    constants = {(names.index(name),): value for name, value in (("BM", rows), ("PRECISION", "ieee"))}
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in kernel.names if types[n].startswith("*")}
+    source = ASTSource(FUNCTIONS.of(kernel.text), types, constants, aligned)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32))
+
+
+def resources(code: bytes) -> dict[str, int]:
+    """What the assembler says of machine code: registers of a thread, and bytes that do not fit in them."""
+    import triton
+
+    reader = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        told = subprocess.run([reader, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
+    found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", told.stdout)}
+    return {"registers": found["REG"], "spilled": found["STACK"] + found["LOCAL"]}
+
+
+def measured(dtype: str, hidden: int, models: list[str]) -> Iterator[dict[str, Any]]:
+    """A row per kernel, row tile and capability."""
+    seen: set[str] = set()
+    for model in models:
+        for name, kernel in kernels(model, dtype, hidden):
+            if kernel.text in seen:
+                continue
+            seen.add(kernel.text)
+            for rows in row_tiles(kernel, dtype):
+                for capability in CAPABILITIES:
+                    made = compiled(kernel, dtype, rows, capability)
+                    yield {"model": model, "type": name, "rows": rows, "capability": capability,
+                           "shared": made.metadata.shared, **resources(made.asm["cubin"])}  # fmt: skip
 
 
 if __name__ == "__main__":
-    wanted = kernels(sys.argv[1], sys.argv[2])
-    for one in wanted:
-        compile_for_device(one, sys.argv[2])
-    print(len(wanted))
+    print(json.dumps(list(measured(sys.argv[1], int(sys.argv[2]), sys.argv[3:])), indent=1))

@@ -1,17 +1,13 @@
-"""On a GPU: the nine workloads against the CPU's float64, no waiting, streams; and machine code without one."""
+"""On a GPU: the nine workloads against the CPU's float64, no waiting, streams."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bound import plan_for
-from devices import NINE, PoisonedBackend, needs_triton, opened, paths, require_parity
+from devices import NINE, PoisonedBackend, opened, paths, require_parity
 
 from edbc.cells.split import splittable
 from edbc.runtime.session import Net
@@ -68,19 +64,3 @@ def test_mini_batches_of_one_and_many(front_end: str) -> None:
     for batch in (instances[:1], instances[1:4], instances[4:]):
         require_parity(net, batch)
     assert len(list(net.stream(instances, batch_size=64))) == len(instances)
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
-@pytest.mark.parametrize("name", ["tree_lstm", "tree_gru", "mv_rnn", "lattice_lstm"])
-def test_kernels_compile_for_a_gpu_that_is_not_here(name: str, dtype: str) -> None:
-    """Triton makes machine code for compute capability 9.0 of every kernel, within its shared memory. In a process of
-    its own, since here Triton interprets."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment |= {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    script = Path(__file__).with_name("machine_code.py")
-    run = subprocess.run([sys.executable, str(script), name, dtype], env=environment, capture_output=True, text=True)
-
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert int(run.stdout) >= 3

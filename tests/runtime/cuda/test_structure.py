@@ -53,7 +53,7 @@ class Recording(CudaBackend):
         self.why_not = None if use_triton else self.why_not
         self.started: list[tuple[Kernel, list[Any]]] = []
 
-    def _start(self, launch: Kernel, dtype: str, programs: int, rows: int, values: list[Any]) -> None:
+    def _start(self, launch: Kernel, programs: int, rows: int, values: list[Any]) -> None:
         assert programs > 0
         self.started.append((launch, values))
 
@@ -82,6 +82,18 @@ def test_one_copy_and_no_waiting(name: str, use_triton: bool) -> None:
 
     assert calls.copies == 1
     assert {leaf.device.type for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)} == {"meta"}
+
+
+@pytest.mark.parametrize("name", ["tree_lstm", "bilstm_tagger"])
+def test_a_training_step_goes_up_in_one_copy_too(name: str) -> None:
+    """Rows of results are known beforehand with gradients as without, however many tensors autograd gets."""
+    net, instances, _ = meta_net(name, use_triton=True)
+    net.trainer.run(instances)
+    with Calls() as calls:
+        results = net.trainer.run(instances)
+
+    assert calls.copies == 1
+    assert any(leaf.requires_grad for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor))
 
 
 @pytest.mark.parametrize("name", NINE)

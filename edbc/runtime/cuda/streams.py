@@ -1,0 +1,42 @@
+"""Weights that one stream packed and another reads: the reader waits on the device, the host never does.
+
+Threads that call one net may each have a stream of their own (`torch.cuda.stream`). A mini-batch's arenas and upload
+belong to the stream that runs it, but weights are packed once, on the stream of whoever asked first. Any other stream
+must wait for the packing, and the allocator must not give the memory away while that stream still reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The stream on which tensors were made, and the point in it where they were done."""
+
+    stream: Any
+    done: Any
+
+    def follow(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Let the current stream of the device read the tensors that were made here; asks for them only when it is
+        another stream."""
+        current = torch.cuda.current_stream(self.stream.device)
+        if current == self.stream:
+            return
+        current.wait_event(self.done)
+        for tensor in tensors():
+            tensor.record_stream(current)
+
+
+def origin(device: torch.device) -> Origin | None:
+    """Where tensors that were just made on the device come from; None for a device without streams."""
+    if device.type != "cuda":
+        return None
+    stream = torch.cuda.current_stream(device)
+    done = torch.cuda.Event()
+    done.record(stream)
+    return Origin(stream, done)

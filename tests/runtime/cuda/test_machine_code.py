@@ -1,0 +1,57 @@
+"""Machine code of the kernels, made where there is no GPU: it exists, fits every card and keeps values in registers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devices import NINE, needs_triton
+
+pytestmark = needs_triton
+SHARED_MEMORY = 99 << 10
+"""Bytes that a block may have on the smallest cards since 2020 (compute capability 8.6 and 8.9); 8.0 has 163 KB, 9.0
+227."""
+
+
+def machine_code(dtype: str, hidden: int, *models: str) -> list[dict[str, Any]]:
+    """A row per kernel, row tile and compute capability; in a process of its own, since here Triton interprets."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    script = Path(__file__).with_name("machine_code.py")
+    command = [sys.executable, str(script), dtype, str(hidden), *models]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found: list[dict[str, Any]] = json.loads(run.stdout)
+    return found
+
+
+def require_fit(rows: list[dict[str, Any]]) -> None:
+    """Both capabilities, shared memory of any card, nothing spilled."""
+    assert {row["capability"] for row in rows} == {80, 90}
+    assert [row for row in rows if row["shared"] > SHARED_MEMORY] == []
+    assert [row for row in rows if row["spilled"]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [128, 256, 512])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_every_kernel_of_the_nine_workloads(dtype: str, hidden: int) -> None:
+    """At the sizes that are measured, every row tile: compute capability 8.0 and 9.0, no local memory."""
+    rows = machine_code(dtype, hidden, *NINE)
+
+    assert len(rows) >= 40
+    require_fit(rows)
+
+
+def test_a_small_cell() -> None:
+    """The way there: one model at a small size, products, gates and projections."""
+    rows = machine_code("f32", 16, "tree_lstm")
+
+    assert {row["type"] for row in rows} == {"leaf", "internal", "out"}
+    assert {row["rows"] for row in rows} == {16, 32, 64}
+    require_fit(rows)
