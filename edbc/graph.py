@@ -68,6 +68,8 @@ class NodeType:
     """Canonical text of everything else in the signature: constants, keywords, shared parameters, views."""
     variadic: bool = False
     """True when a node has any number of operand groups (a segment sum over children)."""
+    transient: bool = False
+    """True when the outputs of a batch are read before the type's next batch runs, and need not be kept beyond it."""
     sites: tuple[str, ...] = field(default=(), compare=False)
     """Call sites: `file:line` of the user's code wherever it makes nodes of this type, in the order of their first
     use. Those beyond a bound are counted in `more_sites` only."""

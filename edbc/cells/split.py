@@ -12,8 +12,9 @@ Definitions, for one type in one mini-batch.
     are lazy operations and lazy outputs.
 (3) All other operations are the *core*. An affine of the core with some eager factors is cut in two: `W x + U h + b`
     becomes the *half* `W x + b`, which is eager, and `U h` with the half as its addend.
-(4) The eager part and the lazy part run for all nodes of the type in one batch each, so that a product over x is one
-    product for all words; the core runs where the schedule has the node. Schedule and policy never see the parts.
+(4) The eager part runs for many nodes of the type at once, those of a *chunk* (`edbc.runtime.chunks`), so that a
+    product over x is one product for many words; the lazy part for all of them, in one batch. The core runs where the
+    schedule has the node. Schedule and policy never see the parts.
 (5) What a part computes for later parts goes there as one row of memory per node, its *hand-over*: the variables side
     by side, halves first, in the order of the batches and within a batch in the order of the layout. So the halves of
     a product's results are one span, which the product adds to.
@@ -23,10 +24,10 @@ factors, which the core had to compute one after the other, become one product. 
 stream beside the others, which a single processor does not have; here they are one batch, which also makes them fast.)
 
 When it pays. A product over few rows is bound by reading its weights, so a batch costs as much as some more rows of
-the product would. Halves take K multiplications per element out of every batch but the first, and cost a write and a
-read of each element for every node, beside a fixed cost per mini-batch. `SplitCell.pays` weighs them with two constants
-taken from the measurements in docs/performance.md: an LSTM of hidden size H gains below some H / 4 rows per batch, once
-it has enough batches. The rule reads sizes and counts only, never a clock.
+the product would. Halves take K multiplications per element out of every batch but one per chunk, and cost a write and
+a read of each element for every node, beside a fixed cost per mini-batch. `SplitCell.pays` weighs them with two
+constants taken from the measurements in docs/performance.md: an LSTM of hidden size H gains below some H / 2 rows per
+batch, once it has enough batches. The rule reads sizes and counts only, never a clock.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from edbc.graph import ValueClass
 
 EAGER, CORE, LAZY = "eager", "core", "lazy"
 PARTS = (EAGER, CORE, LAZY)
-MULTIPLICATIONS_PER_ELEMENT = 4
+MULTIPLICATIONS_PER_ELEMENT = 2
 """What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
 MULTIPLICATIONS_PER_TYPE = 1_000_000
 """What splitting the nodes of a type and running one batch more costs, in the same unit: about 0.1 ms."""
@@ -78,12 +79,17 @@ class SplitCell:
     parts: Mapping[str, Part]
     homes: tuple[Origin, ...]
 
-    def pays(self, nodes: int, batches: int) -> bool:
-        """True when splitting is worth it for so many nodes in so many batches: see the module's docstring."""
-        apart = [part for name, part in self.parts.items() if name != CORE]
-        handed_over = sum(part.handed_over for part in self.parts.values())
-        saved = (batches - 1) * sum(part.multiplications for part in apart)
-        return saved > MULTIPLICATIONS_PER_ELEMENT * nodes * handed_over + MULTIPLICATIONS_PER_TYPE
+    @property
+    def handed_over(self) -> int:
+        """Elements that a node's parts hand over to each other."""
+        return sum(part.handed_over for part in self.parts.values())
+
+    def pays(self, nodes: int, batches: int, chunks: int = 1) -> bool:
+        """True when splitting is worth it for so many nodes in so many batches, with the eager part in so many chunks:
+        see the module's docstring."""
+        runs = {EAGER: chunks, CORE: batches, LAZY: 1}
+        saved = sum((batches - runs[name]) * part.multiplications for name, part in self.parts.items())
+        return saved > MULTIPLICATIONS_PER_ELEMENT * nodes * self.handed_over + MULTIPLICATIONS_PER_TYPE
 
 
 def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str]) -> dict[str, str]:

@@ -248,7 +248,7 @@ def _observed_json(observed: Observation) -> dict[str, Any]:
             "execution": observed.execution_seconds,
         },
         "parts": [
-            {"type": part.type, "part": part.part, "rows": part.rows, "seconds": part.seconds}
+            {"type": part.type, "part": part.part, "rows": part.rows, "batches": part.batches, "seconds": part.seconds}
             for part in observed.parts
         ],
         "schedule": [

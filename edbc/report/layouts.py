@@ -62,7 +62,7 @@ class CellLayout:
         """What may run outside of the schedule, in words; empty when nothing may."""
         told = []
         if self.eager:
-            told.append(f"what depends on {', '.join(self.eager)} alone runs for all nodes at once before the schedule")
+            told.append(f"what depends on {', '.join(self.eager)} alone runs for many nodes at once, ahead of them")
         if self.lazy:
             told.append(f"what only {', '.join(self.lazy)} needs runs for all nodes at once after it")
         return "; ".join(told)

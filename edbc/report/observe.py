@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edbc.cells.split import CORE
 from edbc.graph import Graph, NodeType, ValueClass
+from edbc.report.figures import count
 from edbc.schedule.policy import RULES, Policy, state_to_text
 from edbc.schedule.run import analysed, cheap_types, costs_of, encoding_code, run
 from edbc.schedule.schedule import Schedule
@@ -57,17 +59,18 @@ class Step:
 
 @dataclass(frozen=True)
 class PartStep:
-    """The batch of a type's eager or lazy part (`edbc.cells.split`), which no schedule holds."""
+    """The batches of a type's eager or lazy part (`edbc.cells.split`), which no schedule holds."""
 
     type: str
     part: str
     rows: int
+    batches: int
     seconds: float
 
     @property
     def text(self) -> str:
-        """`eager part of char`."""
-        return f"{self.part} part of {self.type}, {self.rows:,} rows at once"
+        """`eager part of char, 200 rows in 3 batches`."""
+        return f"{self.part} part of {self.type}, {self.rows:,} rows in {count(self.batches, 'batch', 'batches')}"
 
 
 @dataclass(frozen=True)
@@ -134,10 +137,10 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     graph = captured.graph
     seconds = np.min([times for _, times in timed], axis=0) if schedule.num_batches else np.zeros(0)
     states = states_of(graph, schedule, net.policy)
-    first = 0 if prepared.split is None else prepared.split.first
+    executed = range(schedule.num_batches) if prepared.split is None else prepared.split.executed.tolist()
     steps = tuple(
-        Step(kind, len(nodes), states[b], float(seconds[first + b]), *moved_bytes(prepared, first + b, len(nodes)))
-        for b, (kind, nodes) in enumerate(schedule.batches())
+        Step(kind, len(nodes), states[i], float(seconds[b]), *moved_bytes(prepared, b, len(nodes)))
+        for i, (b, (kind, nodes)) in enumerate(zip(executed, schedule.batches(), strict=True))
     )
     return Observation(
         source=source,
@@ -168,13 +171,13 @@ def _parts(prepared: Prepared, seconds: NDArray[np.float64]) -> Iterator[PartSte
     split = prepared.split
     if split is None:
         return
-    types = prepared.capture.graph.types
-    part_of = {kind: (whole, part) for whole, v in split.variants.items() for part, kind in v.type_of_part.items()}
-    last = split.first + split.whole[1].num_batches
-    for b, (kind, nodes) in enumerate(prepared.schedule.batches()):
-        if not split.first <= b < last:
-            whole, part = part_of[kind]
-            yield PartStep(types[whole].name, part, len(nodes), float(seconds[b]))
+    types, schedule = prepared.capture.graph.types, prepared.schedule
+    for whole, variant in split.variants.items():
+        for part, kind in variant.type_of_part.items():
+            if part != CORE:
+                of_part = schedule.batch_type == kind
+                rows, batches = int(np.diff(schedule.batch_ptr)[of_part].sum()), int(of_part.sum())
+                yield PartStep(types[whole].name, part, rows, batches, float(seconds[of_part].sum()))
 
 
 def least_batches(graph: Graph) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Definitions.
 (1) A *value* is an output of a node: a pair (node, output), numbered as in the mini-batch's graph.
 (2) A *segment* is what runs without the host looking: the batches from where execution stands up to a given one.
     Cutting a mini-batch into segments changes no number.
+    A value of a transient type can be looked at until the type's next batch has run.
 (3) The *keep-set* are values that outlive the execution. Memory belongs to the mini-batch while it executes and to the
     next one afterwards, so kept values are copied out once, when the last segment has run.
 
@@ -88,6 +89,12 @@ class Execution:
                 raise GraphError(
                     f"value ({node}, {output}): expected one of the first {done} batches, got one of batch {batch}; "
                     "run further"
+                )
+            kind = int(graph.node_type[node])
+            if graph.types[kind].transient and kind in self._segment.schedule.batch_type[batch + 1 : done]:
+                raise GraphError(
+                    f"value ({node}, {output}): expected one that is kept, got one of the transient type "
+                    f"{graph.types[kind].name}, whose next batch has run; look earlier"
                 )
 
     def results(self) -> list[Any]:

@@ -18,6 +18,7 @@ def place_values(
     operands,
     arity,
     variadic,
+    transient,
     output_class,
     external_class,
     external_use,
@@ -28,6 +29,7 @@ def place_values(
     The arena of a class holds first the externals, in the order in which batches read them (operand by operand, so that
     an operand that only one batch reads is a contiguous run), then the outputs: first outputs of all nodes, then second
     ones, of each type together, in schedule order. So what reads the states of all nodes of a type reads one run.
+    Batches of a transient type share the rows of the largest of them.
     Externals with `external_use` (results of the mini-batch) that no node reads come last among the externals.
 
     Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_externals (classes,)
@@ -68,11 +70,17 @@ def place_values(
     output_row = np.full((num_batches, output_class.shape[1]), -1, np.int64)
     by_type = batches_by_type(batch_type, len(arity))
     for j in range(output_class.shape[1]):
+        begin, last = 0, -1
         for b in by_type:
-            c = output_class[batch_type[b], j]
-            if c >= 0:
-                output_row[b, j] = class_rows[c]
-                class_rows[c] += batch_ptr[b + 1] - batch_ptr[b]
+            t = batch_type[b]
+            c = output_class[t, j]
+            if c < 0:
+                continue
+            if t != last or not transient[t]:
+                begin = class_rows[c]
+            last = t
+            output_row[b, j] = begin
+            class_rows[c] = max(class_rows[c], begin + batch_ptr[b + 1] - batch_ptr[b])
     return batch_of, position, output_row, external_row, class_externals, class_rows
 
 

@@ -5,6 +5,7 @@ Definitions.
 (1) The *arena* of a value class is a matrix with one row per value. Externals come first, in the order in which batches
     read them; then every batch writes its outputs as one contiguous slice.
 (2) An operand of a batch whose rows are a contiguous run is read in place; any other needs a gather.
+(3) Batches of a transient type all write to the same rows, as many as the largest of them has.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
     from edbc.runtime import kernels
 
     tables = _tables_of(graph.types, graph.classes)
-    classes, class_index, arity, variadic, operand_class, output_class = tables
+    classes, class_index, arity, variadic, transient, operand_class, output_class = tables
     of_graph = np.array([class_index[c] for c in graph.classes], np.int64)
     external_class = of_graph[graph.external_class] if len(of_graph) else np.zeros(0, np.int64)
     external_use = np.zeros(graph.num_externals, np.bool_)
     external_use[-1 - result_nodes[result_nodes < 0]] = True
     batch_of, position, output_row, external_row, class_externals, class_rows = kernels.place_values(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands, arity, variadic,
-        output_class, external_class, external_use, len(classes),
+        transient, output_class, external_class, external_use, len(classes),
     )  # fmt: skip
     rows, segment, start, items, run = kernels.operand_rows(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
@@ -78,7 +79,8 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
                      batch_of, position, output_row, external_row, rows, segment, start, items, run)  # fmt: skip
 
 
-_Tables = tuple[tuple[ValueClass, ...], dict[ValueClass, int], Longs, NDArray[np.bool_], Longs, Longs]
+_Flags = NDArray[np.bool_]
+_Tables = tuple[tuple[ValueClass, ...], dict[ValueClass, int], Longs, _Flags, _Flags, Longs, Longs]
 _KNOWN: dict[int, tuple[tuple[NodeType, ...], tuple[ValueClass, ...], _Tables]] = {}
 _KNOWN_LIMIT = 64
 
@@ -95,15 +97,16 @@ def _tables_of(types: tuple[NodeType, ...], classes: tuple[ValueClass, ...]) -> 
 
 
 def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...]) -> _Tables:
-    """Value classes in order of first mention, number of each, and per type arity, whether it is variadic, classes of
-    operands and of outputs."""
+    """Value classes in order of first mention, number of each, and per type arity, whether it is variadic and whether
+    transient, classes of operands and of outputs."""
     classes = tuple(dict.fromkeys([*(c for t in types for c in (*t.operands, *t.outputs)), *of_externals]))
     class_index = {c: i for i, c in enumerate(classes)}
     arity = np.array([len(t.operands) for t in types], np.int64)
     variadic = np.array([t.variadic for t in types], np.bool_)
+    transient = np.array([t.transient for t in types], np.bool_)
     operand_class = _class_table([t.operands for t in types], class_index)
     output_class = _class_table([t.outputs for t in types], class_index)
-    return classes, class_index, arity, variadic, operand_class, output_class
+    return classes, class_index, arity, variadic, transient, operand_class, output_class
 
 
 def _class_table(rows: Sequence[Sequence[ValueClass]], class_index: dict[ValueClass, int]) -> Longs:

@@ -2,10 +2,11 @@
 
 The plan names the operands that may be eager and the outputs that may be lazy (`edbc.cells.split` has the definitions);
 whether they are is told by the mini-batch: the operand has to be external in every node of the type, no node may read
-the output, and there have to be few rows per batch (`SplitCell.pays`). What executes is a graph in which a node of
-such a type is up to three nodes, under a schedule with one batch more per part: eager ones first, lazy ones last.
-Everything after that (placement, arenas, back ends) treats the parts as types like any other. Nodes of a type's eager
-part stand in the order of the schedule, so every batch of cores reads a contiguous run of their rows.
+the output, there has to be memory for what eager parts compute (`edbc.runtime.chunks`), and few rows per batch
+(`SplitCell.pays`). What executes is a graph in which a node of such a type is up to three nodes, under a schedule with
+more batches: eager ones chunk by chunk, each before the first batch of cores that reads it, lazy ones last. Everything
+after that (placement, arenas, back ends) treats the parts as types like any other. Nodes of a type's eager part stand
+in the order of the schedule, so every batch of cores reads a contiguous run of their rows.
 
 O(nodes + operands) per mini-batch, and one look at the operands when a type could be split and none is.
 """
@@ -24,9 +25,11 @@ from edbc.cells.program import Program
 from edbc.cells.split import CORE, EAGER, LAZY, PARTS, SplitCell, split_cell
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.runtime import splitting
+from edbc.runtime.chunks import Need, find_room
 from edbc.schedule.schedule import Schedule
 from edbc.trace.build import Capture
 from edbc.trace.table import TypeTable
+from edbc.trace.values import torch_dtype
 
 Longs = NDArray[np.int64]
 
@@ -60,6 +63,13 @@ class Variant:
     cell: SplitCell
     type_of_part: dict[str, int]
     """In the table of types."""
+    row_bytes: int
+    """Of what the parts of one node hand over."""
+
+    @property
+    def lasts(self) -> bool:
+        """True when what is handed over is needed to the end."""
+        return LAZY in self.cell.parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +80,8 @@ class SplitBatch:
     schedule: Schedule
     whole: tuple[Capture, Schedule]
     """What was captured, and the policy's schedule for it."""
-    first: int
-    """Batches of eager parts; the schedule's own follow, then those of lazy parts."""
+    executed: Longs
+    """Which executed batch each batch of the policy's schedule is."""
     variants: dict[int, Variant]
     """Of every type that is split."""
 
@@ -91,37 +101,47 @@ class Splitter:
 
     def split(self, capture: Capture, schedule: Schedule) -> SplitBatch | None:
         """The mini-batch with its cells split where that pays; None where it pays for none."""
-        variants = self.choose(capture.graph, schedule)
+        variants, room = self.choose(capture.graph, schedule)
         if not variants:
             return None
         tables = self._tables_of(capture.graph, variants)
-        return _split(capture, schedule, tables, variants, self.table.graph_types())
+        return _split(capture, schedule, tables, variants, room, self.table.graph_types())
 
-    def choose(self, graph: Graph, schedule: Schedule) -> dict[int, Variant]:
-        """The types that run split in this mini-batch."""
-        batches = np.bincount(schedule.batch_type, minlength=graph.num_types)
+    def choose(self, graph: Graph, schedule: Schedule) -> tuple[dict[int, Variant], Longs]:
+        """The types that run split in this mini-batch, and per type the room for its hand-over, in rows."""
+        sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types)
+        nodes, batches, _ = sizes
+        room = np.zeros(graph.num_types, np.int64)
         kinds = [k for k in np.flatnonzero(batches > 1).tolist() if self._of_plan(k) is not None]
         if not kinds:
-            return {}
+            return {}, room
         external, read = find_usage(graph)
-        nodes = graph.counts()
-        chosen = {k: self._choose(k, external[k], read[k], int(nodes[k]), int(batches[k])) for k in kinds}
-        return {k: variant for k, variant in chosen.items() if variant is not None}
+        wanted = {k: self._choose(k, external[k], read[k], int(nodes[k]), int(batches[k])) for k in kinds}
+        variants = {k: variant for k, variant in wanted.items() if variant is not None}
+        for kind, rows in find_room(_needs(variants, sizes), _output_bytes(graph, nodes)).items():
+            room[kind] = rows
+        chunks = splitting.count_chunks(schedule.batch_type, schedule.batch_ptr, room)
+        return {
+            k: variant for k, variant in variants.items()
+            if room[k] and variant.cell.pays(int(nodes[k]), int(batches[k]), int(chunks[k]))
+        }, room  # fmt: skip
 
     def kept_whole(self, graph: Graph, schedule: Schedule) -> Iterator[str]:
         """Why types that the plan lets run in parts do not in this mini-batch, a line each."""
-        chosen = self.choose(graph, schedule)
+        chosen, room = self.choose(graph, schedule)
         nodes, batches = graph.counts(), np.bincount(schedule.batch_type, minlength=graph.num_types)
         external, read = find_usage(graph)
         for kind in np.flatnonzero(batches).tolist():
             planned = self._of_plan(kind)
             if planned is None or kind in chosen:
                 continue
-            name = graph.types[kind].name
+            name, size = graph.types[kind].name, (int(nodes[kind]), int(batches[kind]))
             if not any(self._ways(planned, external[kind], read[kind])):
                 yield f"{name} ran whole: its operands were not all look-ups, or its outputs were read"
+            elif size[1] < 2 or room[kind] or self._choose(kind, external[kind], read[kind], *size) is None:
+                yield f"{name} ran whole: {size[0]:,} rows in {size[1]:,} batches gain nothing from parts"
             else:
-                yield f"{name} ran whole: {nodes[kind]:,} rows in {batches[kind]:,} batches gain nothing from parts"
+                yield f"{name} ran whole: what its parts hand over takes too much memory beside the outputs"
 
     @staticmethod
     def _ways(planned: Splittable, external: NDArray[np.bool_], read: NDArray[np.bool_]) -> tuple[bool, bool]:
@@ -165,7 +185,7 @@ class Splitter:
             if part in cell.parts:
                 types[part] = self.table.add_type(_type_of(part, whole, cell, names), whole.source)
                 self.programs[types[part]] = cell.parts[part].program
-        return Variant(cell, types)
+        return Variant(cell, types, cell.handed_over * torch_dtype(cell.parts[CORE].program.dtype).itemsize)
 
     def _tables_of(self, graph: Graph, variants: dict[int, Variant]) -> _Tables:
         key = (graph.num_types, *(id(variants.get(k)) for k in range(graph.num_types)))
@@ -183,7 +203,24 @@ def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str
         operands.append(classes[origin.index])
     constants = f"{whole.signature}; {EAGER} {','.join(names[0])}; {LAZY} {','.join(names[1])}"
     return NodeType(f"{whole.name}.{part}", f"{part} part of {whole.op}", tuple(operands), cell.parts[part].outputs,
-                    constants)  # fmt: skip
+                    constants, transient=part == EAGER and LAZY not in cell.parts)  # fmt: skip
+
+
+def _needs(variants: dict[int, Variant], sizes: Longs) -> list[Need]:
+    """What the types would hand over; `sizes` is of `splitting.batch_sizes`."""
+    found = []
+    for kind, variant in variants.items():
+        nodes, _, largest = sizes[:, kind].tolist()
+        found.append(Need(kind, nodes, variant.row_bytes, nodes if variant.lasts else largest))
+    return found
+
+
+def _output_bytes(graph: Graph, nodes: Longs) -> int:
+    """Of all outputs of all nodes."""
+    return sum(
+        int(nodes[kind]) * sum(c.size * torch_dtype(c.dtype).itemsize for c in graph.types[kind].outputs)
+        for kind in np.flatnonzero(nodes).tolist()
+    )
 
 
 def find_usage(graph: Graph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -227,23 +264,24 @@ def _new_tables(graph: Graph, variants: dict[int, Variant]) -> _Tables:
     return _Tables(has_part, home, part_type, origin_ptr, np.array(origins, np.int64).reshape(-1, 2))
 
 
-def _split(capture: Capture, schedule: Schedule, tables: _Tables, variants: dict[int, Variant],
+def _split(capture: Capture, schedule: Schedule, tables: _Tables, variants: dict[int, Variant], room: Longs,
            types: tuple[NodeType, ...]) -> SplitBatch:  # fmt: skip
     graph = capture.graph
-    number, kinds, ptr, order = splitting.number_parts(schedule.batch_type, schedule.batch_ptr, schedule.nodes,
-                                                       tables.has_part, graph.node_type)  # fmt: skip
+    number = splitting.number_parts(schedule.nodes, tables.has_part, graph.node_type)
+    kinds, ptr, order, executed = splitting.part_batches(schedule.batch_type, schedule.batch_ptr, schedule.nodes,
+                                                         graph.node_type, number, room)  # fmt: skip
     arrays = splitting.split_nodes(graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, number,
                                    tables.home, tables.part_type, tables.origin_ptr, tables.origin)  # fmt: skip
     node_type, operand_ptr, operands, outputs = map(_frozen, arrays)
-    executed = replace(graph, types=types, node_type=node_type, operand_ptr=operand_ptr, operands=operands,
-                       operand_output=outputs)  # fmt: skip
+    parts = replace(graph, types=types, node_type=node_type, operand_ptr=operand_ptr, operands=operands,
+                    operand_output=outputs)  # fmt: skip
     node, output = _moved(capture, tables, number)
     batch_type = tables.part_type[kinds[:, 0], kinds[:, 1]]
     return SplitBatch(
-        replace(capture, graph=executed, result_node=node, result_output=output),
-        replace(schedule, graph=executed, batch_type=_frozen(batch_type), batch_ptr=_frozen(ptr), nodes=_frozen(order)),
+        replace(capture, graph=parts, result_node=node, result_output=output),
+        replace(schedule, graph=parts, batch_type=_frozen(batch_type), batch_ptr=_frozen(ptr), nodes=_frozen(order)),
         (capture, schedule),
-        int(tables.has_part[splitting.EAGER].sum()),
+        executed,
         variants,
     )
 

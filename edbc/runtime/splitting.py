@@ -30,13 +30,37 @@ def find_usage(node_type, operand_ptr, operands, operand_output, num_types, most
 
 
 @njit(cache=True)
-def number_parts(batch_type, batch_ptr, nodes, has_part, node_type):
-    """Numbers of the nodes' parts, (3, n), -1 where a node has no such part, and the batches of the split schedule.
+def batch_sizes(batch_type, batch_ptr, num_types):
+    """Per type: nodes, batches, and nodes of the largest batch, (3, types)."""
+    found = np.zeros((3, num_types), np.int64)
+    for b in range(len(batch_type)):
+        t, count = batch_type[b], batch_ptr[b + 1] - batch_ptr[b]
+        found[0, t] += count
+        found[1, t] += 1
+        found[2, t] = max(found[2, t], count)
+    return found
 
-    Eager parts come first, type after type, within a type in the order of the schedule; then the cores, numbered as the
-    whole nodes were; then lazy parts. Batches: of each eager type one, then the schedule's, then of each lazy type one.
-    Returns the numbers, the kinds of batches (part, type), their borders and their nodes.
-    """
+
+@njit(cache=True)
+def count_chunks(batch_type, batch_ptr, room):
+    """Per type, in how many chunks its batches go that hold at most `room` nodes each; 0 where there is no room."""
+    chunks = np.zeros(len(room), np.int64)
+    left = np.zeros(len(room), np.int64)
+    for b in range(len(batch_type)):
+        t, count = batch_type[b], batch_ptr[b + 1] - batch_ptr[b]
+        if room[t] == 0:
+            continue
+        if chunks[t] == 0 or left[t] < count:
+            chunks[t] += 1
+            left[t] = room[t]
+        left[t] -= count
+    return chunks
+
+
+@njit(cache=True)
+def number_parts(nodes, has_part, node_type):
+    """Numbers of the nodes' parts, (3, n), -1 where a node has no such part: eager parts type after type, within a type
+    in the order of the schedule; then the cores, numbered as the whole nodes were; then lazy parts like eager ones."""
     n = len(nodes)
     number = np.full((3, n), -1, np.int64)
     total = 0
@@ -52,31 +76,73 @@ def number_parts(batch_type, batch_ptr, nodes, has_part, node_type):
                     if node_type[v] == t:
                         number[part, v] = total
                         total += 1
-    num_batches = len(batch_type) + has_part[EAGER].sum() + has_part[LAZY].sum()
-    kinds = np.zeros((num_batches, 2), np.int64)
-    ptr = np.zeros(num_batches + 1, np.int64)
-    order = np.empty(total, np.int64)
-    at = b = 0
-    for part in (EAGER, CORE, LAZY):
-        if part == CORE:
-            for c in range(len(batch_type)):
-                for i in range(batch_ptr[c], batch_ptr[c + 1]):
-                    order[at] = number[CORE, nodes[i]]
-                    at += 1
-                kinds[b, 0], kinds[b, 1] = CORE, batch_type[c]
-                b += 1
-                ptr[b] = at
+    return number
+
+
+@njit(cache=True)
+def _fill_chunk(b, batch_type, batch_ptr, nodes, room, of_node, order, at):
+    """Write the chunk that batch b opens to `order` from `at` on: the numbers `of_node` of its batches' nodes; returns
+    where it ends."""
+    begin = at
+    for c in range(b, len(batch_type)):
+        if batch_type[c] != batch_type[b]:
             continue
-        for t in range(has_part.shape[1]):
-            if has_part[part, t]:
-                for v in nodes:
-                    if node_type[v] == t:
-                        order[at] = number[part, v]
-                        at += 1
-                kinds[b, 0], kinds[b, 1] = part, t
-                b += 1
-                ptr[b] = at
-    return number, kinds, ptr, order
+        if at - begin + batch_ptr[c + 1] - batch_ptr[c] > room:
+            break
+        for i in range(batch_ptr[c], batch_ptr[c + 1]):
+            order[at] = of_node[nodes[i]]
+            at += 1
+    return at
+
+
+@njit(cache=True)
+def part_batches(batch_type, batch_ptr, nodes, node_type, number, room):
+    """The batches of the split schedule: the given ones, before them the chunks that they open, and after all of them
+    one batch of each type's lazy parts.
+
+    A batch of type t with eager parts opens a chunk when it does not fit in what is left of the `room[t]` nodes of the
+    type's last one. Returns the kinds of batches (part, type), their borders, their nodes, and which of them the given
+    batches are.
+    """
+    num_batches, num_types = len(batch_type), len(room)
+    total = 0
+    for part in (EAGER, CORE, LAZY):
+        for v in range(len(nodes)):
+            total += number[part, v] >= 0
+    kinds = np.zeros((2 * num_batches + num_types, 2), np.int64)
+    ptr = np.zeros(len(kinds) + 1, np.int64)
+    order = np.empty(total, np.int64)
+    executed = np.empty(num_batches, np.int64)
+    left = np.full(num_types, -1, np.int64)
+    at = made = 0
+    for b in range(num_batches):
+        t, count = batch_type[b], batch_ptr[b + 1] - batch_ptr[b]
+        if number[EAGER, nodes[batch_ptr[b]]] >= 0:
+            if left[t] < count:
+                left[t] = room[t]
+                at = _fill_chunk(b, batch_type, batch_ptr, nodes, room[t], number[EAGER], order, at)
+                kinds[made, 0], kinds[made, 1] = EAGER, t
+                made += 1
+                ptr[made] = at
+            left[t] -= count
+        for i in range(batch_ptr[b], batch_ptr[b + 1]):
+            order[at] = number[CORE, nodes[i]]
+            at += 1
+        executed[b] = made
+        kinds[made, 0], kinds[made, 1] = CORE, t
+        made += 1
+        ptr[made] = at
+    for t in range(num_types):
+        first = at
+        for v in nodes:
+            if node_type[v] == t and number[LAZY, v] >= 0:
+                order[at] = number[LAZY, v]
+                at += 1
+        if at > first:
+            kinds[made, 0], kinds[made, 1] = LAZY, t
+            made += 1
+            ptr[made] = at
+    return kinds[:made], ptr[: made + 1], order, executed
 
 
 @njit(cache=True)

@@ -5,7 +5,8 @@ It reads operands rather than users, counts nothing incrementally, and verifies
 (1) shape: `batch_ptr` runs from 0 to n, one entry more than there are batches, and no batch is empty;
 (2) coverage: every node of the graph is in exactly one batch;
 (3) types: the nodes of a batch have the batch's type;
-(4) order: every operand of a node is in an earlier batch than the node.
+(4) order: every operand of a node is in an earlier batch than the node;
+(5) life: no batch of a transient type runs between a batch of the type and a node that reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from edbc.schedule.schedule import Schedule
 
 
 def check_schedule(graph: Graph, schedule: Schedule) -> None:
-    """Verify (1) to (4). O(n + m).
+    """Verify (1) to (5). O(n + m).
 
     Raises ScheduleError that names the batch and the node.
     """
@@ -30,6 +31,7 @@ def check_schedule(graph: Graph, schedule: Schedule) -> None:
     batch_of_node[schedule.nodes] = batch_of_entry
     _check_types(graph, schedule, batch_of_node)
     _check_order(graph, batch_of_node)
+    _check_life(graph, schedule, batch_of_node)
 
 
 def _check_shape(graph: Graph, schedule: Schedule) -> None:
@@ -87,3 +89,20 @@ def _check_order(graph: Graph, batch_of_node: np.ndarray) -> None:
             f"batch {batch_of_node[node]}: node {node} reads node {needed} before it is computed "
             f"(batch {batch_of_node[needed]})"
         )
+
+
+def _check_life(graph: Graph, schedule: Schedule, batch_of_node: np.ndarray) -> None:
+    user = np.repeat(np.arange(graph.num_nodes), np.diff(graph.operand_ptr))
+    inner = graph.operands >= 0
+    user, operand = user[inner], graph.operands[inner]
+    for kind in [k for k, type_ in enumerate(graph.types) if type_.transient]:
+        batches = np.flatnonzero(schedule.batch_type == kind)
+        ours = graph.node_type[operand] == kind
+        written = np.searchsorted(batches, batch_of_node[user[ours]]) - 1
+        late = np.flatnonzero(batches[written] != batch_of_node[operand[ours]])
+        if len(late):
+            node, needed = int(user[ours][late[0]]), int(operand[ours][late[0]])
+            raise ScheduleError(
+                f"batch {batch_of_node[node]}: node {node} reads node {needed} of batch {batch_of_node[needed]}, whose "
+                f"memory batch {batches[written[late[0]]]} has taken"
+            )

@@ -178,16 +178,20 @@ def test_what_can_be_split_is_found() -> None:
     assert splittable(cell, batches, order, [True] * 3, [False] * 3) == ((), ())
 
 
-@pytest.mark.parametrize(("nodes", "batches", "pays"), [(10, 10, True), (60, 5, True), (64, 5, False), (9, 1, False)])
-def test_it_pays_below_a_quarter_of_the_inner_size(
-    nodes: int, batches: int, pays: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("nodes", "batches", "chunks", "pays"),
+    [(10, 10, 1, True), (127, 5, 1, True), (128, 5, 1, False), (63, 5, 3, True), (64, 5, 3, False), (9, 1, 1, False)],
+)
+def test_it_pays_below_half_of_the_inner_size(
+    nodes: int, batches: int, chunks: int, pays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fixed costs apart, an LSTM of hidden size 64 is split while its batches but one have fewer than 16 rows."""
+    """Fixed costs apart, an LSTM of hidden size 64 is split while its batches, without one for every chunk, have fewer
+    than 32 rows."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
     cell, plan_batches, order = planned(cell_of(LSTM(64), 3, 64))
     split = split_cell(cell, plan_batches, order, ["x"], [])
 
-    assert split.pays(nodes, batches) is pays
+    assert split.pays(nodes, batches, chunks) is pays
 
 
 def test_it_pays_only_with_enough_batches() -> None:

@@ -13,6 +13,7 @@ from edbc.runtime.kernels import externals_by_source
 from edbc.runtime.placement import Placement, place
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import run
+from edbc.schedule.schedule import Schedule
 
 SMALL, LARGE = ValueClass((2,)), ValueClass((3,))
 
@@ -110,6 +111,13 @@ def test_externals_by_source_equal_the_reference(graph: Graph, seed: int) -> Non
     assert ptr.tolist() == [sum(s < border for s, _, _ in expected) for border in range(6)]
 
 
+def schedule_of(graph: Graph, batches: list[tuple[int, list[int]]]) -> Schedule:
+    """A schedule from a list of batches."""
+    sizes = np.cumsum([0, *(len(nodes) for _, nodes in batches)]).astype(np.int32)
+    order = np.array([node for _, nodes in batches for node in nodes], np.int32)
+    return Schedule(graph, np.array([kind for kind, _ in batches], np.int32), sizes, order)
+
+
 def test_operands_of_several_fields_stand_field_by_field() -> None:
     """The rows of operand k of a batch are together, for all its nodes; gathered rows count what is no run."""
     pair = NodeType("pair", "pair", (SMALL, LARGE, SMALL), (SMALL, LARGE))
@@ -131,6 +139,20 @@ def test_states_of_all_nodes_of_a_type_are_one_run() -> None:
     placement = place(graph, schedule, np.zeros(0, np.int64))
     assert [kind for kind, _ in schedule.batches()] == [0, 0, 0, 1]
     assert placement.run[3, 0] >= 0
+
+
+def test_batches_of_a_transient_type_share_their_rows() -> None:
+    """They all begin at the same row, have as many as the largest of them, and nobody else's; readers find them."""
+    halves = NodeType("halves", "halves", (SMALL,), (LARGE,), transient=True)
+    core = NodeType("core", "core", (LARGE,), (LARGE,))
+    nodes = [(0, [-1]), (0, [-1]), (1, [0]), (1, [1]), (0, [-1]), (1, [4])]
+    graph = Graph.build([halves, core], nodes, externals=[SMALL]).lint()
+    schedule = schedule_of(graph, [(0, [0, 1]), (1, [2, 3]), (0, [4]), (1, [5])])
+    placement = place(graph, schedule, np.zeros(0, np.int64))
+
+    assert placement.output_row[:, 0].tolist() == [0, 2, 0, 4]
+    assert placement.class_rows[placement.class_index[LARGE]] == 5
+    assert placement.run[:, 0].tolist() == [-1, 0, 0, 0]
 
 
 @pytest.mark.parametrize("results", [[-1], [0, -1]])

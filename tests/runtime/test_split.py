@@ -15,10 +15,11 @@ from random_cells import RandomCell
 from torch import nn
 
 from edbc.cells.split import CORE, EAGER, LAZY, SplitCell
+from edbc.errors import GraphError
 from edbc.modelfile import import_model_file
 from edbc.parity import Eager, Parity
 from edbc.plan.reader import read_plan
-from edbc.runtime import splitting
+from edbc.runtime import chunks, splitting
 from edbc.runtime.session import Net, Stats
 from edbc.runtime.split import find_usage
 from edbc.schedule.check import check_schedule
@@ -74,13 +75,26 @@ def assert_equal_to_eager(net: Net, instances: list[Any], results: list[Any] | N
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split wherever it is possible, whether it pays or not."""
-    monkeypatch.setattr(SplitCell, "pays", lambda self, nodes, batches: True)
+    """Split wherever it is possible, whether it pays or not and whatever it takes in memory."""
+    monkeypatch.setattr(SplitCell, "pays", lambda *_: True)
+    monkeypatch.setattr(chunks, "SHARE", 1e6)
+
+
+@pytest.fixture
+def chunked(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with room for the largest batches and no more."""
+    monkeypatch.setattr("edbc.runtime.split.find_room", lambda needs, _: {need.kind: need.least for need in needs})
 
 
 def bound(model: nn.Module, instances: list[Any], backend: str | None = None, **options: Any) -> Net:
     """The model bound to a plan that splits what can be split."""
     return Net(plan_for(model, instances, split=everything), model.eval(), backend=backend, **options)
+
+
+def bound_eager(model: nn.Module, instances: list[Any], backend: str | None = None) -> Net:
+    """The same without lazy parts, which would have all hand-overs kept."""
+    plan = plan_for(model, instances, split=lambda *cell: (everything(*cell)[0], ()))
+    return Net(plan, model.eval(), backend=backend)
 
 
 def everything(cell, batches, order, external: list[bool], read: list[bool]) -> tuple:
@@ -110,6 +124,33 @@ def test_random_cells_in_parts_equal_eager(seed: int, size: int, backend: str) -
         assert_equal_to_eager(net, instances)
 
 
+@pytest.mark.usefixtures("chunked")
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10_000), backend=st.sampled_from(["cpu", "reference"]))
+def test_random_cells_in_chunks_equal_eager(seed: int, backend: str) -> None:
+    """The same when eager parts run chunk by chunk, each over the memory of the one before."""
+    instances = dags(seed)
+    net = bound_eager(RandomDagModel(seed, 4), instances, backend)
+    assert_equal_to_eager(net, instances)
+    if backend == "cpu":
+        poison(net)
+        assert_equal_to_eager(net, instances)
+
+
+@pytest.mark.usefixtures("chunked")
+def test_random_cells_do_run_in_chunks() -> None:
+    """Many of the seeds above have a type with several chunks."""
+    several = 0
+    for seed in range(20):
+        instances = dags(seed)
+        prepared = bound_eager(RandomDagModel(seed, 4), instances).prepare(instances)
+        batches = np.bincount(prepared.schedule.batch_type)
+        types = prepared.capture.graph.types
+        several += any(types[kind].transient and count > 2 for kind, count in enumerate(batches.tolist()))
+
+    assert several >= 5
+
+
 @pytest.mark.usefixtures("always")
 def test_random_cells_do_run_in_parts() -> None:
     """The seeds above split cells into every combination of parts."""
@@ -129,13 +170,14 @@ def test_float32_parts_equal_eager(seed: int) -> None:
     assert_equal_to_eager(bound(RandomDagModel(seed, 33).float(), instances), instances)
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("memory", ["always", "chunked"])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_executed_graph_and_schedule_are_legal(seed: int) -> None:
+def test_the_executed_graph_and_schedule_are_legal(seed: int, memory: str, request: pytest.FixtureRequest) -> None:
     """The split graph keeps every invariant, its schedule passes the checker, and the whole ones are what they were."""
+    request.getfixturevalue(memory)
     instances = dags(seed)
     model = RandomDagModel(seed, 4)
-    prepared = bound(model, instances).prepare(instances)
+    prepared = (bound if memory == "always" else bound_eager)(model, instances).prepare(instances)
     prepared.capture.graph.lint()
     check_schedule(prepared.capture.graph, prepared.schedule)
     unsplit = bound(model, instances, split=False).prepare(instances)
@@ -145,13 +187,13 @@ def test_the_executed_graph_and_schedule_are_legal(seed: int) -> None:
     assert np.array_equal(schedule.nodes, unsplit.schedule.nodes)
 
 
-def reference_parts(graph, schedule, has_part, part_type, home, origins):
-    """`number_parts` and `split_nodes` one node after the other: batches as lists of (type, operands)."""
-    by_part = {0: [], 2: []}
-    for part in by_part:
-        for t in range(graph.num_types):
-            nodes = [int(v) for v in schedule.nodes if has_part[part, t] and graph.node_type[v] == t]
-            by_part[part] += [nodes] if nodes or has_part[part, t] else []
+def reference_parts(graph, schedule, has_part, part_type, home, origins, room):
+    """`number_parts`, `part_batches` and `split_nodes` one node after the other: nodes as (type, operands), batches as
+    lists of nodes, and which of them the given batches are."""
+    by_part = {
+        part: [[int(v) for v in schedule.nodes if has_part[part, t] and graph.node_type[v] == t]
+               for t in range(graph.num_types)] for part in (0, 2)
+    }  # fmt: skip
     number = {}
     for part in (0, 1, 2):
         for v in [x for nodes in by_part[part] for x in nodes] if part != 1 else range(graph.num_nodes):
@@ -168,18 +210,27 @@ def reference_parts(graph, schedule, has_part, part_type, home, origins):
         wanted = origins.get((part, t), [(-1, k) for k in range(len(whole))])
         read = [operand(*whole[k]) if p < 0 else (number[p, v], k) for p, k in wanted]
         nodes[number[part, v]] = (part_type[part, t], read)
-    batches = [[number[0, v] for v in batch] for batch in by_part[0]]
-    batches += [[number[1, int(v)] for v in batch] for _, batch in schedule.batches()]
-    batches += [[number[2, v] for v in batch] for batch in by_part[2]]
-    return nodes, batches
+    batches, executed, chunk_of = [], [], {}
+    for t, batch in schedule.batches():
+        if has_part[0, t]:
+            if len(chunk_of.get(t, [])) + len(batch) > room[t] or t not in chunk_of:
+                chunk_of[t] = []
+                batches.append(chunk_of[t])
+            chunk_of[t] += [number[0, int(v)] for v in batch]
+        executed.append(len(batches))
+        batches.append([number[1, int(v)] for v in batch])
+    batches += [[number[2, v] for v in batch] for batch in by_part[2] if batch]
+    return nodes, batches, executed
 
 
-@pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("seed", [1, 2, 6, 22, 25])
-def test_native_splitting_equals_the_reference(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("memory", "seed"), [*(("always", seed) for seed in (1, 2, 6, 22, 25)), *(("chunked", seed) for seed in (1, 5, 30))]
+)
+def test_native_splitting_equals_the_reference(memory: str, seed: int, request: pytest.FixtureRequest) -> None:
     """The loops over arrays give the nodes, operands and batches that the definitions give one by one."""
+    request.getfixturevalue(memory)
     instances = dags(seed)
-    net = bound(RandomDagModel(seed, 4), instances)
+    net = (bound if memory == "always" else bound_eager)(RandomDagModel(seed, 4), instances)
     prepared = net.prepare(instances)
     whole, schedule = prepared.whole
     tables = net._splitter._tables_of(whole.graph, prepared.split.variants)
@@ -188,12 +239,28 @@ def test_native_splitting_equals_the_reference(seed: int) -> None:
         for part in range(3)
         for t in prepared.split.variants
     }
-    nodes, batches = reference_parts(
-        whole.graph, schedule, tables.has_part * (np.arange(3) != 1)[:, None], tables.part_type, tables.home, origins
+    room = net._splitter.choose(whole.graph, schedule)[1]
+    nodes, batches, executed = reference_parts(
+        whole.graph, schedule, tables.has_part, tables.part_type, tables.home, origins, room
     )
     graph = prepared.capture.graph
     assert {v: (int(graph.node_type[v]), graph.operands_of(v)) for v in range(graph.num_nodes)} == nodes
     assert [batch.tolist() for _, batch in prepared.schedule.batches()] == batches
+    assert prepared.split.executed.tolist() == executed
+    _assert_counts(schedule, room, prepared)
+
+
+def _assert_counts(schedule, room, prepared) -> None:
+    """`batch_sizes` and `count_chunks` say what the schedules show."""
+    sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, len(room))
+    chunked = splitting.count_chunks(schedule.batch_type, schedule.batch_ptr, room)
+    for t in range(len(room)):
+        own = [len(nodes) for kind, nodes in schedule.batches() if kind == t]
+        assert sizes[:, t].tolist() == [sum(own), len(own), max(own, default=0)]
+        variant = prepared.split.variants.get(t)
+        if variant is not None and EAGER in variant.type_of_part:
+            made = [kind for kind, _ in prepared.schedule.batches() if kind == variant.type_of_part[EAGER]]
+            assert chunked[t] == len(made)
 
 
 def test_usage_is_what_the_graph_says() -> None:
@@ -267,8 +334,8 @@ def test_words_of_the_zoo_run_first(name: str, backend: str, repository) -> None
 
 
 def test_large_batches_run_whole(repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixed costs apart: with more rows per batch than a quarter of the hidden size, nothing is split off; with fewer,
-    it is."""
+    """Fixed costs apart: with more rows per batch than half of the hidden size, nothing is split off; with fewer, it
+    is."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
     plan = read_plan(repository / "plans" / "lstm_nmt.yaml")
     file = import_model_file(repository / "models" / "lstm_nmt.py")
@@ -276,7 +343,7 @@ def test_large_batches_run_whole(repository, monkeypatch: pytest.MonkeyPatch) ->
     net = Net(plan, file.build(config, 0), rebind=True)
 
     assert EAGER in parts_in(net, file.sample(2, 5, config))
-    assert not parts_in(net, file.sample(64, 5, config))
+    assert not parts_in(net, file.sample(256, 5, config))
 
 
 @pytest.mark.usefixtures("always")
@@ -289,6 +356,26 @@ def test_unsplit_programs_stay_available() -> None:
 
     assert len(net.program(kind).loads) == 3
     assert all(step.addend is None for step in net.program(kind).steps if hasattr(step, "addend"))
+
+
+@pytest.mark.usefixtures("chunked")
+def test_what_chunks_overwrite_cannot_be_kept() -> None:
+    """A hand-over can be looked at until the next chunk has run; later, and for the keep-set, it is refused."""
+    instances = dags(1)
+    net = bound_eager(RandomDagModel(2, 4), instances)
+    prepared = net.prepare(instances)
+    types, kinds = prepared.capture.graph.types, prepared.schedule.batch_type.tolist()
+    (first, second, *_) = [b for b, kind in enumerate(kinds) if types[kind].transient]
+    value = (int(prepared.schedule.nodes[prepared.schedule.batch_ptr[first]]), 0)
+    with net.executing(prepared) as execution:
+        execution.run(until=second)
+        assert torch.isfinite(execution.values([value])[0]).all()
+        execution.run(until=second + 1)
+        with pytest.raises(GraphError, match="whose next batch has run; look earlier"):
+            execution.values([value])
+        execution.run()
+    with pytest.raises(GraphError, match="expected one that is kept"):
+        net.executing(prepared, keep=[value])
 
 
 def test_parts_have_numbers() -> None:

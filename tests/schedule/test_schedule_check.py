@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import graphs
 
 from edbc.errors import ScheduleError
-from edbc.graph import Graph
+from edbc.graph import Graph, NodeType
 from edbc.schedule.check import check_schedule
 from edbc.schedule.schedule import Schedule
 
@@ -52,6 +52,17 @@ def test_each_fault_is_named(batches: list[tuple[int, list[int]]], message: str)
     """The message names the batch and the node."""
     with pytest.raises(ScheduleError, match=message):
         check_schedule(GRAPH, schedule_of(GRAPH, batches))
+
+
+def test_memory_taken_too_early_is_named() -> None:
+    """What a transient type computed is read before its next batch; any later the check names all three."""
+    first = NodeType("leaf", "leaf", variadic=True, transient=True)
+    graph = Graph.build([first, "out"], [("leaf", []), ("leaf", []), ("out", [0]), ("out", [1])])
+
+    check_schedule(graph, schedule_of(graph, [(0, [0, 1]), (1, [2, 3])]))
+    check_schedule(graph, schedule_of(graph, [(0, [0]), (1, [2]), (0, [1]), (1, [3])]))
+    with pytest.raises(ScheduleError, match="batch 2: node 2 reads node 0 of batch 0, whose memory batch 1 has taken"):
+        check_schedule(graph, schedule_of(graph, [(0, [0]), (0, [1]), (1, [2, 3])]))
 
 
 def test_bounds_that_do_not_fit_are_refused() -> None:
