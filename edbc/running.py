@@ -3,8 +3,9 @@
 (1) The plan is bound to its model file, which is imported after its hash was compared with the plan's, built with the
     plan's config and weights: the file that the plan records, else seeded ones (or those that the setting names).
 (2) Instances come from files, or the model's `sample` makes up 256 (or `limit`) with seed 1; they run in mini-batches,
-    in order. The first mini-batch runs once before the clock starts: it loads and compiles kernels. What it takes in
-    memory is told before it executes, and its captures do not count as repeats.
+    in order. The first mini-batch runs once before the clock starts: it loads and compiles kernels, and its captures do
+    not count as repeats. What it takes in memory is told before it executes, and again before a later one that takes
+    MUCH_MORE times what was told.
 (3) With `verify` every output is compared with eager PyTorch; see `edbc.parity`.
 """
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 Tell = Callable[[str], None]
+MUCH_MORE = 1.25
 SAMPLED = 256
 """Instances made up where neither files nor a limit are given."""
 
@@ -287,6 +289,7 @@ class _Running:
         self.timeline = _timeline() if setting.trace is not None else None
         is_vertex = setting.front_end == "vertex"
         self.as_vertices = bound.file.vertex_instance(bound.config) if is_vertex else None
+        self.told_bytes = 0.0
 
     def run(self, name: str, tell: Tell) -> Report:
         """Every mini-batch in order, definition (2)."""
@@ -294,7 +297,7 @@ class _Running:
             given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
             if number == 0:
                 self._warm_up(given, tell)
-            results = self._results(given)
+            results = self._results(given, tell)
             if self.setting.output is not None:
                 for result in results:
                     self.file.add(result)
@@ -305,12 +308,17 @@ class _Running:
         return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds)
 
     def _warm_up(self, given: list[Any], tell: Tell) -> None:
-        def tell_demand(prepared: Prepared) -> None:
-            tell(f"memory: {prepared.demand.total / 1e6:,.1f} MB for a mini-batch of {len(given)}")
-
-        self.net.run(given, on_prepared=tell_demand)
+        self.net.run(given, on_prepared=lambda prepared: self._tell_demand(prepared, len(given), tell))
         if self.net.cache is not None:
             self.net.cache.forget()
+
+    def _tell_demand(self, prepared: Prepared, count: int, tell: Tell) -> None:
+        """Definition (2)."""
+        demand = prepared.demand
+        if demand.total > MUCH_MORE * self.told_bytes:
+            self.told_bytes = demand.total
+            tell(f"memory: {demand.total / 1e6:,.1f} MB for a mini-batch of {count}, {demand.values / 1e6:,.1f} of it "
+                 "for values")  # fmt: skip
 
     def _instances(self) -> Iterable[Any]:
         file, config, limit = self.bound.file, self.bound.config, self.setting.limit
@@ -318,10 +326,13 @@ class _Running:
             return file.load(self.setting.inputs, config, limit)
         return file.sample(SAMPLED if limit is None else limit, 1, config)
 
-    def _results(self, given: list[Any]) -> list[Any]:
+    def _results(self, given: list[Any], tell: Tell) -> list[Any]:
+        def tell_demand(prepared: Prepared) -> None:
+            self._tell_demand(prepared, len(given), tell)
+
         if self.timeline is not None:
-            return self.timeline.run(self.net, given, self.stats)
-        return self.net.run(given, self.stats)[0]
+            return self.timeline.run(self.net, given, self.stats, tell_demand)
+        return self.net.run(given, self.stats, on_prepared=tell_demand)[0]
 
     def _verify(self, eager: Any, batch: list[Any], results: list[Any]) -> None:
         started = time.perf_counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,9 @@ class Timeline:
         self._origin = 0.0
         self._mini_batches = 0
 
-    def run(self, net: Net, instances: Sequence[Any], stats: Stats) -> list[Any]:
-        """What `net(instances)` gives, recorded."""
+    def run(self, net: Net, instances: Sequence[Any], stats: Stats,
+            on_prepared: Callable[[Prepared], None] | None = None) -> list[Any]:  # fmt: skip
+        """What `net(instances)` gives, recorded. `on_prepared` is called before anything executes."""
         before = (stats.seconds.construction, stats.seconds.scheduling)
         started = time.perf_counter()
         self._origin = self._origin or started
@@ -51,6 +52,8 @@ class Timeline:
         self._add("capture", HOST, started, capture_seconds, facts)
         batches = {**facts, "batches": schedule.num_batches}
         self._add("scheduling", HOST, started + capture_seconds, scheduling_seconds, batches)
+        if on_prepared is not None:
+            on_prepared(prepared)
         executing = time.perf_counter()
         ends: list[float] = []
         results = net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))

@@ -56,8 +56,21 @@ def test_memory_is_said_before_execution(edbc, compiled: Path, trees: Path) -> N
     result = edbc(*options)
     taken = json.loads(result.stdout)["arena_bytes"]
 
-    assert f"memory: {taken / 1e6:,.1f} MB for a mini-batch of 3" in result.stderr
+    assert f"memory: {taken / 1e6:,.1f} MB for a mini-batch of 3, " in result.stderr
     assert "memory" not in edbc(*options, "--quiet").stderr
+
+
+def test_more_memory_is_said_before_it_is_taken(edbc, compiled: Path, trees: Path, tmp_path: Path) -> None:
+    """A mini-batch that takes much more than the ones before is announced, the last line is of the largest, and others
+    are not."""
+    grown = tmp_path / "grown.txt"
+    grown.write_text("(1 bad)\n(1 bad)\n" + trees.read_text())
+    options = ("--batch-size", 1, "--format", "json")
+    result = edbc("run", compiled / "plans" / "tree_lstm.yaml", "--input", grown, *options)
+    told = [line for line in result.stderr.splitlines() if "memory:" in line]
+
+    assert 1 < len(told) < 5
+    assert f"memory: {json.loads(result.stdout)['arena_bytes'] / 1e6:,.1f} MB" in told[-1]
 
 
 def test_batches_and_bounds_are_summed_over_mini_batches(edbc, compiled: Path, trees: Path) -> None:
