@@ -74,6 +74,8 @@ class NodeType:
     """Call sites: `file:line` of the user's code wherever it makes nodes of this type, in the order of their first
     use. Those beyond a bound are counted in `more_sites` only."""
     more_sites: int = field(default=0, compare=False)
+    drawn: int = field(default=0, compare=False)
+    """Operands, the last ones, that are random numbers (`edbc.trace.draws`): no part of the signature."""
 
     @property
     def source(self) -> str:
@@ -84,7 +86,8 @@ class NodeType:
     @property
     def signature(self) -> str:
         """One line: `cell internal(f32[8], f32[8]) -> f32[8]`."""
-        operands = ", ".join(map(str, self.operands)) + ("..." if self.variadic else "")
+        called_with = self.operands[: len(self.operands) - self.drawn]
+        operands = ", ".join(map(str, called_with)) + ("..." if self.variadic else "")
         constants = f" {{{self.constants}}}" if self.constants else ""
         return f"{self.op}({operands}){constants} -> {', '.join(map(str, self.outputs))}"
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from edbc.runtime.arenas import Arenas
+from edbc.runtime.draws import draw_seeds, drawn
 from edbc.runtime.memory import require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.trace.build import Capture, Result, Run
@@ -20,9 +21,11 @@ from edbc.vertex.join import VertexCapture
 
 
 def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view: ModelView) -> None:
-    """Bind every external that is read to its row of a table: rows of parameters as they are, constants stacked."""
+    """Bind every external that is read to its row of a table: rows of parameters as they are, constants stacked, random
+    numbers drawn."""
     from edbc.runtime import kernels
 
+    seeds = draw_seeds(capture.sources, capture.external_source, capture.external_index)
     order, ptr = kernels.externals_by_source(
         capture.external_source, placement.external_class, placement.external_row, placement.class_externals,
         len(capture.sources),
@@ -39,6 +42,8 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
                 arenas.bind(which, pool, index)
             else:
                 arenas.bind(which, torch.stack([pool[i] for i in index.tolist()]), np.arange(len(index)))
+        elif source.kind == "draw":
+            arenas.bind(which, drawn(source, index, seeds), np.arange(len(index)))
         else:
             assert source.ref is not None
             tensor = view.shared(source.ref).detach()

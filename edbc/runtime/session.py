@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ import torch
 from torch import nn
 
 from edbc.cells.canonical import cell_graph
+from edbc.cells.drawn import with_draws
 from edbc.cells.graph import CellGraph
-from edbc.cells.lower import lower
+from edbc.cells.lower import check_order, lower
 from edbc.cells.program import Program
 from edbc.errors import DeviceError, LayoutError, PlanError, StaleError, UnsupportedError
 from edbc.graph import NodeType
@@ -362,18 +363,34 @@ class Net:
 
     def program(self, kind: int) -> Program | None:
         """The lowered program of a type, not split, or None when it runs generically (mixed dtypes, integers)."""
-        cell = self.cell(self.table.operation_of_type[kind])
+        entry = self.table.operation_of_type[kind]
+        cell = self.cell(entry)
         if not cell.is_uniform():
+            self._refuse_mixed_draws(entry)
             return None
         if kind >= self.table.num_known:
             return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()), reuse=False)
         name = self.plan.types[kind].name
         planned = self.plan.cells[name]
-        self._compare(name, cell, planned)
+        evaluated = cell_of(entry, self.view, evaluating=True) if entry.operation.draws else cell
+        self._compare(name, evaluated, planned)
+        batches: Sequence[Sequence[str]] = planned.batches
+        order = self._order(evaluated, planned)
         try:
-            return lower(cell, planned.batches, self._order(cell, planned), f"plan cell {name!r}", reuse=False)
+            if evaluated is not cell:
+                check_order(evaluated, order, f"plan cell {name!r}")
+                batches, order = with_draws(evaluated, cell, batches, order)
+            return lower(cell, batches, order, f"plan cell {name!r}", reuse=False)
         except LayoutError as error:
             raise PlanError(str(error)) from None
+
+    def _refuse_mixed_draws(self, entry: Entry) -> None:
+        """What has no program runs the user's own module, which cannot be told what to draw."""
+        if entry.operation.draws:
+            raise UnsupportedError(
+                f"{entry.operation.kind} {entry.operation.name} draws random numbers and has values of several dtypes; "
+                "let random operations of training stand outside of it, or convert its operands to one dtype"
+            )
 
     def _order(self, cell: CellGraph, planned: PlanCell) -> Sequence[str]:
         return list(cell.classes()) if self.layout == "variable-order" else planned.layout
@@ -387,7 +404,7 @@ class Net:
         planned = self.plan.cells[name]
         if not planned.eager and not planned.lazy:
             return None
-        if self.program(kind) is None:
+        if self.table.operation_of_type[kind].operation.draws or self.program(kind) is None:
             return None
         cell = self.cell(self.table.operation_of_type[kind])
         return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, planned.lazy,
@@ -412,11 +429,14 @@ class Net:
                 self.kernel(kind)
 
 
-def cell_of(entry: Entry, view: ModelView) -> CellGraph:
-    """The canonical operation graph of an entry's cell, module or function."""
+def cell_of(entry: Entry, view: ModelView, evaluating: bool = False) -> CellGraph:
+    """The canonical operation graph of an entry's cell, module or function; that of eval mode where it is
+    `evaluating`."""
     operation = entry.operation
+    if evaluating:
+        operation = replace(operation, slots=operation.passed, draws=())
     prefix = f"{operation.name}." if operation.call is None else ""
-    return cell_graph(view.trace(operation), view, prefix)
+    return cell_graph(view.trace(operation, evaluating), view, prefix)
 
 
 def policy_of(plan: Plan, kind: str | None = None) -> Policy:

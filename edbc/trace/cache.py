@@ -26,6 +26,7 @@ from torch import nn
 
 from edbc.errors import ModelError
 from edbc.trace.build import Capture, Collected, Ints, build_collected, collect_results, local_refs, shifted_results
+from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.forward import no_garbage_collection, record
 from edbc.trace.recorder import Recorder, Recording
 from edbc.trace.values import Slot
@@ -46,7 +47,9 @@ class Part:
     external_index: Ints
     constants: dict[int, list[torch.Tensor]]
     given: Ints
-    """Externals that `externals` gives: all but whole parameters."""
+    """Externals that `externals` gives: all but whole parameters and random numbers."""
+    drawn: Ints
+    """Externals that are random numbers."""
     result_refs: Ints
     result_slots: list[Slot]
     nest: Any
@@ -168,7 +171,7 @@ def _record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
     entries = np.asarray(recording.entries, np.int64)
     num_values = int(arrays.num_outputs[entries].sum())
     source = np.asarray(recording.external_source, np.int64)
-    kinds = np.array([s.kind != "whole" for s in recording.table.sources], np.bool_)
+    kinds = np.array([s.kind for s in recording.table.sources], object)[source]
     return Part(
         entries,
         local_refs(recording, recording.refs, num_values),
@@ -176,7 +179,8 @@ def _record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
         source,
         np.asarray(recording.external_index, np.int64),
         recording.constants,
-        np.flatnonzero(kinds[source]),
+        np.flatnonzero((kinds != "whole") & (kinds != "draw")),
+        np.flatnonzero(kinds == "draw"),
         local_refs(recording, result_refs, num_values),
         slots,
         nests[0],
@@ -189,7 +193,7 @@ def _joined(recorder: Recorder, parts: Sequence[Part]) -> Capture:
     first_external = _starts([len(part.external_source) for part in parts])
     first_result = _starts([len(part.result_refs) for part in parts])
     constants: dict[int, list[torch.Tensor]] = {}
-    index = [_placed(part, constants) for part in parts]
+    index = [_placed(part, number, constants) for number, part in enumerate(parts)]
 
     def moved(name: str) -> Ints:
         arrays = [
@@ -226,9 +230,12 @@ def _starts(counts: Sequence[int]) -> list[int]:
     return np.cumsum([0, *counts])[:-1].tolist()
 
 
-def _placed(part: Part, constants: dict[int, list[torch.Tensor]]) -> Ints:
-    """A part's external indices once its constants have joined the mini-batch's."""
+def _placed(part: Part, number: int, constants: dict[int, list[torch.Tensor]]) -> Ints:
+    """A part's external indices once its constants have joined the mini-batch's, of which it is instance `number`."""
     index = part.external_index
+    if len(part.drawn):
+        index = index.copy()
+        index[part.drawn] += number << INSTANCE_BITS
     for source, pool in part.constants.items():
         together = constants.setdefault(source, [])
         if together:

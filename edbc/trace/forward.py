@@ -4,7 +4,8 @@ Three things of the user's code show only while it runs and are looked after her
 
 (1) Recursion deeper than Python's limit: the instance runs again on a large stack, and so do all later ones. What the
     first attempt recorded stays (the user's objects may refer to it) unless nothing uses it.
-(2) Random numbers: what eager execution would draw is not what a recording draws once, so drawing any is refused.
+(2) Random numbers: what eager execution would draw is not what a recording draws once, so drawing any is refused, but
+    for random operations on recorded tensors, whose numbers are drawn later (`trace.draws`).
 (3) Exceptions: they pass, with a note that names the instance; edbc's own name it too.
 """
 
@@ -23,7 +24,7 @@ from edbc.errors import EdbcError
 from edbc.trace import rules
 from edbc.trace.deep import run_on_large_stack, too_deep
 from edbc.trace.recorder import Recorder, Recording
-from edbc.trace.values import refuse
+from edbc.trace.values import Symbol, refuse
 
 
 def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
@@ -41,6 +42,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     random_state = torch.default_generator.get_state()
     forward: Callable[[Any], Any] = shadow.forward
     for number, instance in enumerate(instances):
+        recorder.next_instance(number)
         with Instance(recorder.first_instance + number):
             try:
                 result = forward(instance)
@@ -48,6 +50,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
                 if recorder.needs_deep_stack:
                     raise too_deep() from None
                 recorder.needs_deep_stack = True
+                recorder.next_instance(number)
                 aborted = (ends[-1] if ends else 0, len(recorder.entries))
                 result = run_on_large_stack(lambda instance=instance: forward(instance))  # type: ignore[misc]
         results.append(result)
@@ -87,16 +90,20 @@ class Instance:
             error.add_note(f"while recording instance {self.number}")
 
 
+_DRAW_REMEDY = (
+    "its result would differ from eager execution; draw outside of forward and pass the numbers in, or draw from "
+    "recorded tensors (torch.rand_like(h), F.dropout(h.new_ones(n)))"
+)
+
+
 class NoRandomNumbers(TorchFunctionMode):
     """Refuses functions that draw random numbers, at the user's line."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = rules.name_of(func)
-        if name in rules.DRAWS and not rules.is_off(name, args, kwargs or {}):
-            refuse(
-                f"'{name}' draws random numbers",
-                "its result would differ from eager execution; draw outside of forward and pass the numbers in",
-            )
+        drawing = name in rules.DRAWS and not rules.is_off(name, args, kwargs or {})
+        if drawing and not (args and isinstance(args[0], Symbol)):
+            refuse(f"'{name}' draws random numbers", _DRAW_REMEDY)
         return func(*args, **(kwargs or {}))
 
 
@@ -105,4 +112,4 @@ def _refuse_random(forward: Callable[[Any], Any], instances: Sequence[Any]) -> N
     with NoRandomNumbers():
         for instance in instances:
             forward(instance)
-    refuse("forward draws random numbers", "its result would differ from eager execution; draw outside of forward")
+    refuse("forward draws random numbers", _DRAW_REMEDY)

@@ -16,7 +16,7 @@ import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch import nn
 from edbc.graph import NodeType, ValueClass
 from edbc.trace import functions as _functions  # noqa: F401, wraps torch.autograd.Function.apply
 from edbc.trace import rules
+from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS
 from edbc.trace.numbers import lift_floats, lift_number
@@ -34,7 +35,8 @@ from edbc.trace.shapes import flat, pick, run_on_meta, split_outputs
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, location_of, user_frame, user_location
 from edbc.trace.special import STACKS, derived, is_view, lazy_stack, refuse_what_cannot_be_batched, special, view
-from edbc.trace.table import Entry, Hole, Operation, SharedRef, TypeTable, fill
+from edbc.trace.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
+from edbc.trace.tracer import CellTracer
 from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
 
 REF_BITS = 40
@@ -83,6 +85,11 @@ class Recorder:
         self.device = device or torch.device("cpu")
         self.in_cell = in_cell
         self.needs_deep_stack = False
+        self.instance = 0
+        """Number of the instance in its mini-batch."""
+        self.drawn_operands: list[Value] = []
+        self.drawn_classes: list[ValueClass] = []
+        """In a cell: operands for what it draws; the classes of those that were not known beforehand."""
         self.first_instance = 0
         """Number of a mini-batch's first instance in messages: counted along a stream, not 0 in every mini-batch."""
         self.next_value = self.next_external = next(Recorder._serial) << REF_BITS
@@ -107,6 +114,8 @@ class Recorder:
         self.external_index: list[int] = []
         self.constants: dict[int, list[torch.Tensor]] = {}
         self.names: dict[int, str] = {}
+        self.draws: list[Draw] = []
+        """What was drawn, of this instance or in this cell."""
         self.first_value, self.first_external = self.next_value, self.next_external
         self.forget_externals()
 
@@ -186,6 +195,24 @@ class Recorder:
     def number(self, number: float, dtype: torch.dtype) -> Value:
         """A Python number as an operand, `()`."""
         return self.shared_constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
+
+    def draw(self, draw: Draw, value_class: ValueClass) -> Value:
+        """Random numbers, new ones for every call; see `trace.draws`."""
+        number, slot = len(self.draws), self.table.slot(value_class)
+        self.draws.append(draw)
+        if number < len(self.drawn_operands):
+            return self.drawn_operands[number]
+        if self.in_cell:
+            self.drawn_classes.append(value_class)
+            return self.external(self.table.given_source("operand", value_class), number, slot)
+        return self.external(
+            self.table.drawn_source(draw, value_class), (self.instance << INSTANCE_BITS) + number, slot
+        )
+
+    def next_instance(self, number: int) -> None:
+        """From now on it is this instance of the mini-batch that runs."""
+        self.instance = number
+        self.draws = []
 
     def whole(self, shared: Shared) -> Value:
         """The external for a parameter passed as an operand (a learned initial state)."""
@@ -282,7 +309,7 @@ class Recorder:
             quick = tuple(parts)
             entry = self.functions.get(quick)
             if entry is not None:
-                return self.emit(entry, operands)
+                return self._emit_call(entry, operands)
         operands = []
         slots: list[Slot] = []
         described, template = self.describe((args, kwargs), operands, slots, shared_as_operand=True)
@@ -295,6 +322,14 @@ class Recorder:
             entry = self._calls[key] = self._new_call(path, kind, template, tuple(slots))
         if quick is not None:
             self.functions[quick] = entry
+        return self._emit_call(entry, operands)
+
+    def _emit_call(self, entry: Entry, operands: list[int]) -> Any:
+        """`emit`, with what the cell draws."""
+        draws = entry.operation.draws
+        if draws:
+            slots = entry.operation.slots[-len(draws) :]
+            operands += [self.draw(draw, slot.base).ref for draw, slot in zip(draws, slots, strict=True)]
         return self.emit(entry, operands)
 
     def function(
@@ -325,7 +360,7 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
     ) -> Any:
         """A torch function that is not known by `key` yet, or has no key."""
-        refuse_what_cannot_be_batched(func, name, args, kwargs)
+        refuse_what_cannot_be_batched(self, func, name, args, kwargs)
         result = special(self, func, name, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -422,9 +457,13 @@ class Recorder:
 
     def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry:
         self._bound_variants(path, slots)
-        operation = Operation(kind, path, None, template, slots)
-        outputs, classes = self.tracer.output_classes(operation)
-        index = self.table.add_type(call_type(path, kind, template, slots, classes), [user_location()])
+        called = Operation(kind, path, None, template, slots)
+        outputs, classes = self.tracer.output_classes(called)
+        drawn = self.tracer.draws(called)
+        drawn_slots = tuple(self.table.slot(value_class) for _, value_class in drawn)
+        operation = replace(called, slots=(*slots, *drawn_slots), draws=tuple(draw for draw, _ in drawn))
+        draft = call_type(path, kind, template, operation.slots, classes, len(drawn))
+        index = self.table.add_type(draft, [user_location()])
         return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)
 
     def _new_function(
@@ -461,22 +500,3 @@ class Recorder:
     def shared_meta(self, ref: SharedRef) -> torch.Tensor:
         """A parameter without its data."""
         return self.tracer.shared(ref).detach().to("meta")
-
-
-class CellTracer:
-    """What a recorder asks about cells and parameters; `trace.shadow.ModelView` implements it."""
-
-    boundary: CodeType
-    """The function that runs cells when they are traced."""
-
-    def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
-        """Template of the outputs of a cell or module and the class of each."""
-        raise NotImplementedError
-
-    def shared(self, ref: SharedRef) -> torch.Tensor:
-        """The model's parameter or buffer behind a reference, with its views taken."""
-        raise NotImplementedError
-
-    def require_unchanged(self) -> None:
-        """Raise when the model is no longer what recording started from."""
-        raise NotImplementedError

@@ -18,7 +18,7 @@ import copy
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -33,9 +33,10 @@ from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.hooks import num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
 from edbc.trace.mark import is_cell
-from edbc.trace.recorder import CellTracer, Recorder, Recording
+from edbc.trace.recorder import Recorder, Recording
 from edbc.trace.shapes import split_outputs
-from edbc.trace.table import Operation, SharedRef, TypeTable, fill
+from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill
+from edbc.trace.tracer import CellTracer
 from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -59,6 +60,8 @@ class CellTrace:
     outputs: tuple[Value, ...]
     template: Any
     """Template of what the call returns."""
+    draws: tuple[tuple[Draw, ValueClass], ...] = ()
+    """What it draws, in order."""
 
 
 def shared_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -97,7 +100,7 @@ class ModelView(CellTracer):
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self._traces: dict[Operation, CellTrace] = {}
+        self._traces: dict[tuple[Operation, bool], CellTrace] = {}
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]
         self._glances = [_Glance(module) for _, module in self._modules]
@@ -173,18 +176,30 @@ class ModelView(CellTracer):
         trace = self.trace(operation)
         return trace.template, tuple(class_of(value._meta()) for value in trace.outputs)
 
-    def trace(self, operation: Operation) -> CellTrace:
-        """The operations of a cell, module or function for operands of the given slots."""
-        known = self._traces.get(operation)
+    @property
+    def may_draw(self) -> bool:  # type: ignore[override]
+        """See CellTracer."""
+        return self.model.training
+
+    def draws(self, operation: Operation) -> Sequence[tuple[Draw, ValueClass]]:
+        """See CellTracer."""
+        return self.trace(operation).draws
+
+    def trace(self, operation: Operation, evaluating: bool = False) -> CellTrace:
+        """The operations of a cell, module or function for operands of the given slots; in eval mode where it is
+        `evaluating`, whatever the model's mode is."""
+        known = self._traces.get((operation, evaluating))
         if known is None:
-            known = self._traces[operation] = self._trace(operation)
+            known = self._traces[operation, evaluating] = self._trace(operation, evaluating)
         return known
 
-    def _trace(self, operation: Operation) -> CellTrace:
+    def _trace(self, operation: Operation, evaluating: bool) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True)
         recorder._tracer = self
         function: Callable[..., Any]
         operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
+        num_passed = len(operation.passed)
+        recorder.drawn_operands = operands[num_passed:]
         if operation.call is not None:
             function = functools.partial(_as_function, recorder, operation)
             names = [f"x{i}" for i in range(len(operands))]
@@ -192,7 +207,10 @@ class ModelView(CellTracer):
         else:
             module = self.model.get_submodule(operation.name)
             function = self.shadow(module, recorder)
-            names = _operand_names(module, operation.template, len(operands))
+            if evaluating:
+                function.eval()
+            names = _operand_names(module, operation.template, num_passed)
+            names += [f"drawn{number}" for number in range(len(operation.draws))]
             args, kwargs = fill(operation.template, operands)
         try:
             with NoRandomNumbers():
@@ -201,7 +219,9 @@ class ModelView(CellTracer):
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
         template, outputs = split_outputs(result, operation.name)
         values = tuple(self._as_value(recorder, output) for output in outputs)
-        return CellTrace(recorder.finish([result]), tuple(names), values, template)
+        classes = [*(operand.slot.base for operand in recorder.drawn_operands), *recorder.drawn_classes]
+        draws = tuple(zip(recorder.draws, classes, strict=False))
+        return CellTrace(recorder.finish([result]), tuple(names), values, template, draws)
 
     def _operand(self, recorder: Recorder, index: int, slot: Slot) -> Value:
         table = recorder.table
@@ -321,7 +341,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
     if isinstance(module, nn.Embedding) and not is_cell(module):
         call = _embedding_call(recorder, module)
     elif isinstance(module, _PASS_IN_EVAL) and not is_cell(module):
-        call = _identity_call(path)
+        call = _pass_call(type(module).forward)
     else:
         call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
     kind = type(module)
@@ -351,14 +371,9 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
     return call
 
 
-def _identity_call(path: str) -> Callable[..., Any]:
+def _pass_call(forward: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.training and getattr(self, "p", 0):
-            raise UnsupportedError(
-                f"{path}: dropout draws random numbers while the model is in training mode; call "
-                "model.eval() before binding"
-            )
-        return value
+        return forward(self, value) if self.training and getattr(self, "p", 0) else value
 
     return call
 

@@ -59,11 +59,17 @@ def view_text(name: str, template: Any) -> str:
 
 
 def call_type(
-    path: str, kind: str, template: Any, slots: tuple[Slot, ...], classes: tuple[ValueClass, ...]
+    path: str,
+    kind: str,
+    template: Any,
+    slots: tuple[Slot, ...],
+    classes: tuple[ValueClass, ...],
+    drawn: int = 0,
 ) -> NodeType:
-    """The type of a call of a cell or a module of torch.nn."""
+    """The type of a call of a cell or a module of torch.nn; the last slots are `drawn` random ones."""
+    passed = slots[: len(slots) - drawn]
     return NodeType(_short_name(path), f"{kind} {path}", tuple(slot.base for slot in slots), classes,
-                    constants_text(template, slots, plain_call=True))  # fmt: skip
+                    constants_text(template, passed, plain_call=True), drawn=drawn)  # fmt: skip
 
 
 def _short_name(path: str) -> str:

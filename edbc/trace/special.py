@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edbc.trace import rules
+from edbc.trace.draws import DRAWN, SUPPORTED
 from edbc.trace.lazy import Stack
 from edbc.trace.lookup import looked_up
 from edbc.trace.numbers import LONG
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 STACKS = frozenset((torch.stack, torch.cat, torch.concat, torch.concatenate))
 
 
-def refuse_what_cannot_be_batched(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise UnsupportedError for what would need values, change tensors or draw random numbers."""
+def refuse_what_cannot_be_batched(
+    rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise UnsupportedError for what would need values, change tensors or draw random numbers in another way than
+    `trace.draws` knows."""
     if rules.changes_in_place(func, name, kwargs):
         refuse(
             f"a recorded tensor was changed in place ({name})",
@@ -33,17 +37,20 @@ def refuse_what_cannot_be_batched(func: Any, name: str, args: tuple[Any, ...], k
             "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
             "move the decision into a cell, or take it from the instance",
         )
-    if name in rules.RANDOM and not rules.is_off(name, args, kwargs):
+    if rules.draws(name, args, kwargs) and not (rec.tracer.may_draw and name in DRAWN):
         refuse(
             f"'{name}' draws random numbers",
-            "its result would differ from eager execution; call model.eval(), or draw outside of forward",
+            f"of such functions only {SUPPORTED} are known, and in training mode only; call model.eval(), or draw "
+            "outside of forward",
         )
 
 
 def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that are no node, or another node, in some cases."""
-    if name in rules.DROPOUTS:
+    if name in rules.DROPOUTS and rules.is_off(name, args, kwargs):
         return args[0]
+    if name in DRAWN and rules.draws(name, args, kwargs):
+        return DRAWN[name](rec, name, *args, **kwargs)
     if name in rules.CASTS and isinstance(args[0], Symbol):
         rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
         kwargs = _without_device(kwargs)

@@ -5,7 +5,7 @@ Definitions.
 (1) An *entry* is one way in which nodes of a type are recorded: a callable and the slots of its operands. Several
     entries may make one type (sums of two and of three operands are two entries of the type `sum`).
 (2) A *source* is where externals come from: rows of a parameter, a whole parameter, constants given by the instances,
-    or, while a cell is traced, its operands.
+    random numbers (`trace.draws`), or, while a cell is traced, its operands.
 (3) A *template* is a nest of tuples, lists and dicts with a `Hole` where an operand goes and a `SharedRef` where a
     parameter goes. What a type does is a callable and a template, so that it can run on other values: symbols, meta
     tensors, batches.
@@ -135,13 +135,24 @@ def shared_refs(template: Any) -> list[SharedRef]:
     return found
 
 
+class Draw(NamedTuple):
+    """A distribution: `keep` (0 with probability `first`, else `second`), `uniform` from `first` to `second`, `normal`
+    of that mean and standard deviation."""
+
+    kind: str
+    first: float
+    second: float
+
+
 @dataclass(frozen=True)
 class Source:
-    """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter), `constant`, `operand`."""
+    """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter), `constant`, `operand`,
+    `draw`."""
 
     kind: str
     ref: SharedRef | None
     value_class: ValueClass
+    draw: Draw | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +166,13 @@ class Operation:
     """The torch function; None for cells and modules, which are looked up by name."""
     template: Any
     slots: tuple[Slot, ...]
+    draws: tuple[Draw, ...] = ()
+    """What a cell draws; their slots are the last ones."""
+
+    @property
+    def passed(self) -> tuple[Slot, ...]:
+        """Slots of what the caller passes."""
+        return self.slots[: len(self.slots) - len(self.draws)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +257,10 @@ class TypeTable:
     def given_source(self, kind: str, value_class: ValueClass) -> int:
         """Number of the source of constants, or of a cell's operands, of one class."""
         return self._add_source(Source(kind, None, value_class))
+
+    def drawn_source(self, draw: Draw, value_class: ValueClass) -> int:
+        """Number of the source of random numbers of one distribution and class."""
+        return self._add_source(Source("draw", None, value_class, draw))
 
     def _add_source(self, source: Source) -> int:
         with self._lock:

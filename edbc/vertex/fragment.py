@@ -35,13 +35,15 @@ from edbc.trace.build import Capture, build
 from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.recorder import Recorder
 from edbc.trace.table import Entry, EntryArrays, Hole, Operation, TypeTable
-from edbc.trace.values import Shared, Slot, Symbol, Value
+from edbc.trace.values import Shared, Slot, Symbol, Value, refuse
 from edbc.vertex.function import Vertex, VertexFunction
 from edbc.vertex.inputs import Columns
 from edbc.vertex.instance import VertexInstance
 
 OWN, EXTERNAL, GATHERED, SHARED = range(4)
 """Kinds of references."""
+DRAW_BITS = 8
+"""The number of a draw in its instance is that of its vertex times 2 ** DRAW_BITS, plus its number there."""
 
 
 class Interface(NamedTuple):
@@ -62,7 +64,8 @@ class Reference(NamedTuple):
 
 
 class External(NamedTuple):
-    """An external that every vertex has for itself: what its `column` says, or `item` where that is -1."""
+    """An external that every vertex has for itself: what its `column` says, or `item` where that is -1. The item of
+    random numbers is their number among the vertex's draws."""
 
     column: int
     source: int
@@ -254,7 +257,9 @@ class _Reading:
         value_class = int(built.graph.external_class[number])
         kind = built.sources[source].kind
         column, limit = self.pulls.column_of_external.get(number, (-1, 0))
-        if column >= 0 or kind == "row":
+        if kind == "draw" and item >> DRAW_BITS:
+            refuse(f"a vertex function draws random numbers more than {1 << DRAW_BITS} times", "draw larger tensors")
+        if column >= 0 or kind in ("row", "draw"):
             self.externals.append(External(column, source, item, value_class, limit))
             return Reference(EXTERNAL, len(self.externals) - 1, 0)
         if kind == "constant":

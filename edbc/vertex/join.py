@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from edbc.errors import InputError
 from edbc.graph import Graph
 from edbc.trace.build import Capture
+from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.table import TypeTable
 from edbc.trace.values import Slot
+from edbc.vertex.fragment import DRAW_BITS
 from edbc.vertex.inputs import Pools
 from edbc.vertex.instance import VertexInstance
 from edbc.vertex.tables import FragmentTables
@@ -139,6 +141,7 @@ def write(
     )
     if vertex >= 0:
         raise _beyond_table(batch, tables.columns.names[column], int(columns[column, vertex]), vertex)
+    _number_draws(batch, table, first_external, out.external_source[:count], out.external_index[:count])
     values = np.empty(len(fragment_of), np.uint64), np.empty(num_given, np.int64)
     kernels.write_nodes(
         batch, fragment_of, (first_external, shared_number), tables.nodes, tables.operands, tables.given, values, out
@@ -152,6 +155,18 @@ def write(
         graph, table.sources, out.external_source[:count], out.external_index[:count], pools, out.result_node,
         out.result_output, [], [], len(batch.start), _outputs(tables, row_ptr.tolist(), out.push_counts),
     )  # fmt: skip
+
+
+def _number_draws(batch: Batch, table: TypeTable, first_external: Ints, sources: Longs, index: Longs) -> None:
+    """Give draws their indices (`edbc.trace.draws`): so far they are counted in each vertex."""
+    draws = np.array([source.kind == "draw" for source in table.sources], np.bool_)
+    if not draws.any():
+        return
+    which = np.flatnonzero(draws[sources])
+    vertex = np.searchsorted(first_external, which, side="right") - 1
+    instance = np.searchsorted(batch.vertex_ptr, vertex, side="right") - 1
+    vertex -= batch.vertex_ptr[instance]
+    index[which] += (instance << INSTANCE_BITS) + (vertex << DRAW_BITS)
 
 
 def _frozen(array: Ints) -> Ints:

@@ -147,8 +147,8 @@ class Dropped(nn.Module):
 
 
 def test_dropout_does_nothing_in_eval_mode() -> None:
-    """BUGS 11: with `eval()` outputs are eager's, bit-equal between runs, and no node is dropout's; without it a net
-    without training says so instead of drawing one mask for all."""
+    """BUGS 11: with `eval()` outputs are eager's, bit-equal between runs, and no node is dropout's; masks of training
+    are tested in tests/training/test_random.py."""
     model = seeded(Dropped)
     net = require_parity(model, [0, 1, 4], sizes=(1, 3))
     assert torch.equal(torch.stack(net([0, 1])), torch.stack(net([0, 1])))

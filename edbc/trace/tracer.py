@@ -1,0 +1,37 @@
+"""What a recorder asks about cells and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+
+from edbc.graph import ValueClass
+from edbc.trace.table import Draw, Operation, SharedRef
+
+
+class CellTracer:
+    """See the module's docstring; `trace.shadow.ModelView` implements it."""
+
+    boundary: CodeType
+    """The function that runs cells when they are traced."""
+    may_draw = False
+    """True when random operations are recorded: in training."""
+
+    def draws(self, operation: Operation) -> Sequence[tuple[Draw, ValueClass]]:
+        """What a cell draws, in order."""
+        raise NotImplementedError
+
+    def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
+        """Template of the outputs of a cell or module and the class of each."""
+        raise NotImplementedError
+
+    def shared(self, ref: SharedRef) -> torch.Tensor:
+        """The model's parameter or buffer behind a reference, with its views taken."""
+        raise NotImplementedError
+
+    def require_unchanged(self) -> None:
+        """Raise when the model is no longer what recording started from."""
+        raise NotImplementedError
