@@ -4,8 +4,9 @@
 
 Both nets take turns on the same mini-batches of real instances, in processor time; *exec* is the median of executing
 one, *sched* how much longer the shortest scheduling and placing takes. *rows* are the nodes per batch of the types that
-the plan lets split. The rule decides per mini-batch which types are split; `--always` splits wherever possible, to
-show what the rule declines. A ratio below 1 is a gain.
+the plan lets split; *split* names what ran in parts, with the chunks of the eager part. *MB* are values and workspace.
+The rule decides per mini-batch which types are split; `--always` splits wherever there is memory, to show what the rule
+declines. A ratio below 1 is a gain.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from zoo import INPUTS
 
-from edbc.cells.split import SplitCell
+from edbc.cells.split import EAGER, SplitCell
 from edbc.modelfile import import_model_file
 from edbc.plan.reader import read_plan
 from edbc.runtime.session import Net, Prepared, Stats
@@ -52,6 +53,17 @@ def rows_per_batch(prepared: Prepared, plan_types: Sequence[str]) -> str:
     return f"{statistics.mean(sizes):.1f}" if sizes else "-"
 
 
+def parts_of(prepared: Prepared) -> str:
+    """`char in 12`: types that ran in parts, with their chunks; `none` without any."""
+    if prepared.split is None:
+        return "none"
+    types, batches = prepared.whole[0].graph.types, prepared.schedule.batch_type
+    return ", ".join(
+        f"{types[kind].name} in {(batches == variant.type_of_part.get(EAGER, -1)).sum()}"
+        for kind, variant in prepared.split.variants.items()
+    )
+
+
 def measure(name: str, batch_size: int, options: argparse.Namespace) -> str:
     """A row of the table."""
     plan = read_plan(Path(options.plans) / f"{name}.yaml")
@@ -63,18 +75,19 @@ def measure(name: str, batch_size: int, options: argparse.Namespace) -> str:
     model = file.build(config, plan.model.seed)
     nets = [Net(plan, model, rebind=True, split=split) for split in (False, True)]
     samples: list[list[tuple[float, float]]] = [[], []]
+    taken = [0, 0]
     for number in range(TURNS.get(batch_size, 7) + 1):
-        for net, sample in zip(nets, samples, strict=True):
+        for side, (net, sample) in enumerate(zip(nets, samples, strict=True)):
             prepared, scheduling, execution = turn(net, instances)
+            taken[side] = prepared.demand.total
             if number:
                 sample.append((scheduling, execution))
     sched, sched_split = (1e3 * min(scheduling for scheduling, _ in sample) for sample in samples)
     whole, split = (1e3 * statistics.median(execution for _, execution in sample) for sample in samples)
     names = {n for n, cell in plan.cells.items() if cell.eager or cell.lazy}
-    types = prepared.whole[0].graph.types
-    apart = ", ".join(types[k].name for k in prepared.split.variants) if prepared.split else "none"
-    columns = [name, str(batch_size), rows_per_batch(prepared, names), apart, f"{whole:.2f}", f"{split:.2f}",
-               f"{split / whole:.2f}", f"{sched_split - sched:+.2f}"]  # fmt: skip
+    columns = [name, str(batch_size), rows_per_batch(prepared, names), parts_of(prepared), f"{whole:.2f}",
+               f"{split:.2f}", f"{split / whole:.2f}", f"{sched_split - sched:+.2f}",
+               *(f"{size / 1e6:.2f}" for size in taken)]  # fmt: skip
     return f"| {' | '.join(columns)} |"
 
 
@@ -91,7 +104,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.always:
         SplitCell.pays = lambda *_: True  # type: ignore[method-assign]
-    print("| model | batch | rows | split | exec ms, whole | exec ms, parts | ratio | sched ms |\n" + 8 * "|---" + "|")
+    header = "model | batch | rows | split | exec ms, whole | parts | ratio | sched ms | MB, whole | parts"
+    print(f"| {header} |\n" + 10 * "|---" + "|")
     for name in options.models.split(","):
         for batch_size in map(int, options.batch_size.split(",")):
             print(measure(name, batch_size, options), flush=True)

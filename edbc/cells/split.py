@@ -24,10 +24,10 @@ factors, which the core had to compute one after the other, become one product. 
 stream beside the others, which a single processor does not have; here they are one batch, which also makes them fast.)
 
 When it pays. A product over few rows is bound by reading its weights, so a batch costs as much as some more rows of
-the product would. Halves take K multiplications per element out of every batch but one per chunk, and cost a write and
-a read of each element for every node, beside a fixed cost per mini-batch. `SplitCell.pays` weighs them with two
-constants taken from the measurements in docs/performance.md: an LSTM of hidden size H gains below some H / 2 rows per
-batch, once it has enough batches. The rule reads sizes and counts only, never a clock.
+the product would. Halves take K multiplications per element out of every batch but one per chunk; they cost a write and
+a read of each element for every node, preparing a graph with more nodes, and a fixed amount per mini-batch.
+`SplitCell.pays` weighs them with constants taken from the measurements in docs/performance.md: an LSTM of hidden size
+128 gains below some 50 rows per batch, once it has enough batches. The rule reads sizes and counts only, never a clock.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ EAGER, CORE, LAZY = "eager", "core", "lazy"
 PARTS = (EAGER, CORE, LAZY)
 MULTIPLICATIONS_PER_ELEMENT = 2
 """What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
+MULTIPLICATIONS_PER_NODE = 300
+"""What preparing one node in parts costs, in the same unit: some 80 ns."""
 MULTIPLICATIONS_PER_TYPE = 1_000_000
 """What splitting the nodes of a type and running one batch more costs, in the same unit: about 0.1 ms."""
 
@@ -89,7 +91,8 @@ class SplitCell:
         see the module's docstring."""
         runs = {EAGER: chunks, CORE: batches, LAZY: 1}
         saved = sum((batches - runs[name]) * part.multiplications for name, part in self.parts.items())
-        return saved > MULTIPLICATIONS_PER_ELEMENT * nodes * self.handed_over + MULTIPLICATIONS_PER_TYPE
+        cost = MULTIPLICATIONS_PER_ELEMENT * self.handed_over + MULTIPLICATIONS_PER_NODE
+        return saved > nodes * cost + MULTIPLICATIONS_PER_TYPE
 
 
 def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str]) -> dict[str, str]:

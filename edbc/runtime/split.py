@@ -112,18 +112,19 @@ class Splitter:
         sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types)
         nodes, batches, _ = sizes
         room = np.zeros(graph.num_types, np.int64)
-        kinds = [k for k in np.flatnonzero(batches > 1).tolist() if self._of_plan(k) is not None]
+        size = {k: (int(nodes[k]), int(batches[k])) for k in np.flatnonzero(batches > 1).tolist()}
+        kinds = [k for k in size if self._hopeful(k, *size[k])]
         if not kinds:
             return {}, room
         external, read = find_usage(graph)
-        wanted = {k: self._choose(k, external[k], read[k], int(nodes[k]), int(batches[k])) for k in kinds}
+        wanted = {k: self._choose(k, self._ways(k, external, read), *size[k]) for k in kinds}
         variants = {k: variant for k, variant in wanted.items() if variant is not None}
         for kind, rows in find_room(_needs(variants, sizes), _output_bytes(graph, nodes)).items():
             room[kind] = rows
         chunks = splitting.count_chunks(schedule.batch_type, schedule.batch_ptr, room)
         return {
             k: variant for k, variant in variants.items()
-            if room[k] and variant.cell.pays(int(nodes[k]), int(batches[k]), int(chunks[k]))
+            if room[k] and variant.cell.pays(*size[k], int(chunks[k]))
         }, room  # fmt: skip
 
     def kept_whole(self, graph: Graph, schedule: Schedule) -> Iterator[str]:
@@ -132,33 +133,39 @@ class Splitter:
         nodes, batches = graph.counts(), np.bincount(schedule.batch_type, minlength=graph.num_types)
         external, read = find_usage(graph)
         for kind in np.flatnonzero(batches).tolist():
-            planned = self._of_plan(kind)
-            if planned is None or kind in chosen:
+            if self._of_plan(kind) is None or kind in chosen:
                 continue
             name, size = graph.types[kind].name, (int(nodes[kind]), int(batches[kind]))
-            if not any(self._ways(planned, external[kind], read[kind])):
+            ways = self._ways(kind, external, read)
+            if not any(ways):
                 yield f"{name} ran whole: its operands were not all look-ups, or its outputs were read"
-            elif size[1] < 2 or room[kind] or self._choose(kind, external[kind], read[kind], *size) is None:
+            elif size[1] < 2 or room[kind] or self._choose(kind, ways, *size) is None:
                 yield f"{name} ran whole: {size[0]:,} rows in {size[1]:,} batches gain nothing from parts"
             else:
                 yield f"{name} ran whole: what its parts hand over takes too much memory beside the outputs"
 
-    @staticmethod
-    def _ways(planned: Splittable, external: NDArray[np.bool_], read: NDArray[np.bool_]) -> tuple[bool, bool]:
-        """Whether the operands that may be eager are, and the outputs that may be lazy."""
-        eager = bool(planned.eager_operands) and bool(external[planned.eager_operands].all())
-        return eager, bool(planned.lazy_outputs) and not read[planned.lazy_outputs].any()
-
-    def _choose(self, kind: int, external: NDArray[np.bool_], read: NDArray[np.bool_], nodes: int,
-                batches: int) -> Variant | None:  # fmt: skip
+    def _ways(self, kind: int, external: NDArray[np.bool_], read: NDArray[np.bool_]) -> tuple[bool, bool]:
+        """Whether the operands that may be eager are, and the outputs that may be lazy; see `find_usage`."""
         planned = self._of_plan(kind)
         assert planned is not None
-        eager, lazy = self._ways(planned, external, read)
-        for ways in ((eager, lazy), (eager, False), (False, lazy)):
-            variant = self._variant(kind, *ways) if any(ways) else None
+        operands, outputs = planned.eager_operands, planned.lazy_outputs
+        eager = bool(operands) and bool(external[kind, operands].all())
+        return eager, bool(outputs) and not read[kind, outputs].any()
+
+    def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int) -> Variant | None:
+        """What pays of the `ways` that are open to a type: eager operands, lazy outputs."""
+        eager, lazy = ways
+        for open_ways in ((eager, lazy), (eager, False), (False, lazy)):
+            variant = self._variant(kind, *open_ways) if any(open_ways) else None
             if variant is not None and variant.cell.pays(nodes, batches):
                 return variant
         return None
+
+    def _hopeful(self, kind: int, nodes: int, batches: int) -> bool:
+        """Whether a type would pay if all operands and outputs were as its plan hopes: known without a look at them."""
+        planned = self._of_plan(kind)
+        ways = (bool(planned.eager), bool(planned.lazy)) if planned is not None else (False, False)
+        return self._choose(kind, ways, nodes, batches) is not None
 
     def _of_plan(self, kind: int) -> Splittable | None:
         if kind not in self._known:

@@ -110,8 +110,8 @@ def part_batches(batch_type, batch_ptr, nodes, node_type, number, room):
         for v in range(len(nodes)):
             total += number[part, v] >= 0
     kinds = np.zeros((2 * num_batches + num_types, 2), np.int64)
-    ptr = np.zeros(len(kinds) + 1, np.int64)
-    order = np.empty(total, np.int64)
+    ptr = np.zeros(len(kinds) + 1, np.int32)
+    order = np.empty(total, np.int32)
     executed = np.empty(num_batches, np.int64)
     left = np.full(num_types, -1, np.int64)
     at = made = 0
@@ -155,41 +155,40 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
     """
     n = len(node_type)
     total = 0
-    for part in (EAGER, CORE, LAZY):
+    for part in range(3):
         for v in range(n):
             total += number[part, v] >= 0
-    new_type = np.empty(total, np.int64)
-    size = np.zeros(total + 1, np.int64)
-    whole = np.zeros(n, np.bool_)
-    for v in range(n):
-        t = node_type[v]
-        whole[v] = part_type[CORE, t] == t
-        for part in (EAGER, CORE, LAZY):
-            at = number[part, v]
+    new_type = np.empty(total, np.int32)
+    new_ptr = np.zeros(total + 1, np.int32)
+    for part in range(3):
+        for v in range(n):
+            at, t = number[part, v], node_type[v]
             if at >= 0:
                 new_type[at] = part_type[part, t]
-                has = operand_ptr[v + 1] - operand_ptr[v]
-                size[at + 1] = has if whole[v] else origin_ptr[part, t + 1] - origin_ptr[part, t]
-    new_ptr = np.cumsum(size)
-    new_operands = np.empty(new_ptr[total], np.int64)
-    new_output = np.zeros(new_ptr[total], np.int64)
-    for v in range(n):
-        t = node_type[v]
-        for part in (EAGER, CORE, LAZY):
+                whole = part_type[CORE, t] == t
+                has = operand_ptr[v + 1] - operand_ptr[v] if whole else origin_ptr[part, t + 1] - origin_ptr[part, t]
+                new_ptr[at + 1] = has
+    for at in range(total):
+        new_ptr[at + 1] += new_ptr[at]
+    new_operands = np.empty(new_ptr[total], np.int32)
+    new_output = np.zeros(new_ptr[total], np.int32)
+    for part in range(3):
+        for v in range(n):
             if number[part, v] < 0:
                 continue
-            at = new_ptr[number[part, v]]
-            first = operand_ptr[v] if whole[v] else origin_ptr[part, t]
-            last = operand_ptr[v + 1] if whole[v] else origin_ptr[part, t + 1]
+            t, begin, at = node_type[v], operand_ptr[v], new_ptr[number[part, v]]
+            whole = part_type[CORE, t] == t
+            first = begin if whole else origin_ptr[part, t]
+            last = operand_ptr[v + 1] if whole else origin_ptr[part, t + 1]
             for i in range(first, last):
-                k = i if whole[v] else operand_ptr[v] + origin[i, 1]
-                if not whole[v] and origin[i, 0] != WHOLE:
+                k = i if whole else begin + origin[i, 1]
+                if not whole and origin[i, 0] != WHOLE:
                     new_operands[at], new_output[at] = number[origin[i, 0], v], origin[i, 1]
                 elif operands[k] < 0:
                     new_operands[at] = operands[k]
                 else:
-                    u = operands[k]
-                    where = home[node_type[u], operand_output[k]]
-                    new_operands[at], new_output[at] = number[where[0], u], where[1]
+                    u, j = operands[k], operand_output[k]
+                    of = node_type[u]
+                    new_operands[at], new_output[at] = number[home[of, j, 0], u], home[of, j, 1]
                 at += 1
     return new_type, new_ptr, new_operands, new_output

@@ -337,6 +337,7 @@ def test_large_batches_run_whole(repository, monkeypatch: pytest.MonkeyPatch) ->
     """Fixed costs apart: with more rows per batch than half of the hidden size, nothing is split off; with fewer, it
     is."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
+    monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_NODE", 0)
     plan = read_plan(repository / "plans" / "lstm_nmt.yaml")
     file = import_model_file(repository / "models" / "lstm_nmt.py")
     config = file.config({**plan.model.config, "hidden_size": 32, "vocab_size": 50})
