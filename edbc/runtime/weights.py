@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from edbc.runtime.changes import generation
 from edbc.runtime.cuda.streams import Origin, origin
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
+
+if TYPE_CHECKING:
+    from edbc.runtime.packing import Moves
 
 Key = tuple[int, tuple[tuple[int, int, int], ...]]
 
@@ -61,6 +64,8 @@ class PackedWeights:
         mapped = (s for step in maps for s in step.sources if isinstance(s, SharedRef))
         self._refs = tuple(dict.fromkeys((*mapped, *others)))
         placed = [p for packed in program.weights for p in (*packed.blocks, *packed.biases)]
+        self._packed_refs = tuple(dict.fromkeys(p.block.ref for p in placed))
+        self._moves: Moves | None = None
         self._names = tuple(
             dict.fromkeys(n for ref in [*(p.block.ref for p in placed), *self._refs] for n in ref.names)
         )
@@ -75,7 +80,7 @@ class PackedWeights:
         """The weights as the parameters are now. One comparison per parameter when none has changed."""
         key = (generation(), tuple([_state(home[name]) for home, name in self._homes]))
         if self._pack is None or key != self._key or self._print() != self._printed:
-            packed = [self._packed(p) for p in self.program.weights]
+            packed = self._packed_natively() or [self._packed(p) for p in self.program.weights]
             vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
             self._pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
             self._key = key
@@ -101,6 +106,20 @@ class PackedWeights:
         from edbc.runtime.fingerprint import fingerprint
 
         return int(fingerprint(*self._sample)) if self._sample is not None and len(self._sample[0]) else 0
+
+    def _packed_natively(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """The same in one native call, nothing where that cannot be."""
+        if self.device.type != "cpu":
+            return []
+        from edbc.runtime.packing import can_move, moves_of
+
+        tensors = [self._tensor(ref) for ref in self._packed_refs]
+        if not can_move(tensors):
+            return []
+        if self._moves is None:
+            shapes = {ref: tuple(t.shape) for ref, t in zip(self._packed_refs, tensors, strict=True)}
+            self._moves = moves_of(self.program.weights, shapes)
+        return self._moves.pack(tensors)
 
     def _packed(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
         with torch.no_grad():

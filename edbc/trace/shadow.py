@@ -106,6 +106,8 @@ class ModelView(CellTracer):
         self._glances = [_Glance(module) for _, module in self._modules]
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
+        self._owners: dict[str, tuple[nn.Module, str]] = {}
+        """Modules of a bound model stay; what they hold may change."""
 
     @property
     def boundary(self) -> CodeType:  # type: ignore[override]
@@ -143,8 +145,11 @@ class ModelView(CellTracer):
 
     def tensor(self, name: str) -> torch.Tensor:
         """The parameter, buffer or attribute with a dotted name, as it is now."""
-        owner, _, last = name.rpartition(".")
-        return getattr(self.model.get_submodule(owner), last)
+        home = self._owners.get(name)
+        if home is None:
+            owner, _, last = name.rpartition(".")
+            home = self._owners[name] = self.model.get_submodule(owner), last
+        return getattr(*home)
 
     def shared(self, ref: SharedRef) -> torch.Tensor:
         """See CellTracer."""
