@@ -15,7 +15,7 @@ from edbc.runtime.placement import Longs, Placement
 from edbc.trace.build import Capture
 from edbc.trace.lookup import look_up_of
 from edbc.trace.table import SharedRef
-from edbc.training.inputs import Inputs
+from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reach import Bools
 from edbc.training.reverse import Reversal
 
@@ -25,7 +25,7 @@ def parameter_gradients(
 ) -> Iterator[tuple[SharedRef, torch.Tensor]]:
     """A gradient per source that is a parameter and has reached externals."""
     given = given & (placement.external_row >= 0)
-    for number in np.unique(capture.external_source[given]).tolist():
+    for number in sources_of(capture, given):
         source = capture.sources[number]
         if source.ref is None:
             continue

@@ -24,14 +24,13 @@ import torch
 from edbc.errors import UnsupportedError
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.boundary import load_externals
-from edbc.runtime.placement import Longs
 from edbc.runtime.tables import NativeKernel
 from edbc.trace.table import SharedRef
 from edbc.training.externals import constant_gradients, parameter_gradients
-from edbc.training.inputs import Inputs
+from edbc.training.inputs import Inputs, sources_of
 from edbc.training.native import NativeReversal
 from edbc.training.reach import Bools, Reach
-from edbc.training.results import groups_of
+from edbc.training.results import ClassGradient, groups_of, tensors_of, used_results
 from edbc.training.reverse import Reversal
 from edbc.training.trainer import Trainer
 
@@ -74,13 +73,13 @@ class Run:
         """The parameters that reached values and externals depend on."""
         capture = self.prepared.capture
         dependences = self.trainer.dependences(capture)
-        refs = {
-            ref
-            for kind, output in zip(*np.nonzero(self.reach.outputs(reached)), strict=True)
-            for ref in dependences[kind].parameters[output]
-        }
-        sources = [capture.sources[number] for number in np.unique(capture.external_source[given]).tolist()]
-        return refs | {source.ref for source in sources if source.ref is not None}
+        refs: set[SharedRef] = set()
+        for kind, output in np.argwhere(self.reach.outputs(reached)).tolist():
+            dependence = dependences[kind]
+            assert dependence is not None
+            refs |= dependence.parameters[output]
+        refs.update(ref for n in sources_of(capture, given) if (ref := capture.sources[n].ref) is not None)
+        return refs
 
     def forward(self) -> list[torch.Tensor]:
         """Execute, keep the arenas, and return a tensor per group."""
@@ -94,27 +93,22 @@ class Run:
         net.backend.execute(segment, self.arenas, self.trainer.kernel)
         kernels = {kind: self.trainer.kernel(kind) for kind in self.kinds}
         self.packs = {k: kernel.weights.pack for k, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
-        return [self.arenas.rows(group.class_index, group.rows) for group in self.groups]
+        return tensors_of(self.groups, self.arenas)
 
     # --- backward --------------------------------------------------------------------------------------------------
 
     def backward(self, gradients: Sequence[torch.Tensor | None], keeps_graph: bool) -> list[torch.Tensor | None]:
         """A gradient per input, None where eager has none."""
-        used = [
-            (group, group.used(gradient), gradient)
-            for group, gradient in zip(self.groups, gradients, strict=True)
-            if gradient is not None
-        ]
-        values = np.concatenate([np.zeros(0, np.int64), *(self.results[g.which[rows]] for g, rows, _ in used)])
+        used = [(g, d) for g, d in zip(self.groups, gradients, strict=True) if d is not None]
+        values, results = used_results(self.results, used)
         reached, given = self.reach.reached(self.requires, values, self.externals)
-        results = [(group.class_index, group.rows, gradient) for group, _, gradient in used]
         found, constants = self._reverse(reached, given, results, keeps_graph)
         wanted = self._refs(reached, given)
         of_parameters = [found.get(ref) if ref in wanted else None for ref in self.inputs.refs]
         return [*of_parameters, *(constants.get(key) for key in self.inputs.constants)]
 
     def _reverse(
-        self, reached: Bools, given: Bools, results: list[tuple[int, Longs, torch.Tensor]], keeps_graph: bool
+        self, reached: Bools, given: Bools, results: list[ClassGradient], keeps_graph: bool
     ) -> tuple[dict[SharedRef, torch.Tensor], dict[tuple[int, int], torch.Tensor]]:
         """Gradients of parameters, and of constants that are reached."""
         assert self.arenas is not None

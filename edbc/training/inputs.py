@@ -65,10 +65,16 @@ class Inputs:
         }
 
 
+def sources_of(capture: Capture, of: Bools | None = None) -> list[int]:
+    """The numbers of the sources of externals, of some or of all."""
+    numbers = capture.external_source if of is None else capture.external_source[of]
+    return np.flatnonzero(np.bincount(numbers)).tolist()
+
+
 def inputs_of(capture: Capture, dependences: Sequence[Dependence | None], view: ModelView) -> Inputs:
     """The inputs of a mini-batch; `dependences[t]` is None for types without nodes."""
     refs = [ref for dependence in dependences if dependence is not None for ref in dependence.refs]
-    for number in np.unique(capture.external_source).tolist():
+    for number in sources_of(capture):
         ref = capture.sources[number].ref
         if ref is not None:
             refs.append(ref)

@@ -14,7 +14,6 @@ Definitions.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from edbc.cells.program import Placed
 from edbc.runtime.cpu import CpuArenas
 from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
@@ -34,9 +32,10 @@ from edbc.trace.values import torch_dtype
 from edbc.training.adjoint import Adjoint
 from edbc.training.atoms import Vector
 from edbc.training.dependence import is_float
-from edbc.training.inputs import Inputs
+from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reverse import Reversal
 from edbc.training.tables import TypeTables, workspace_stride
+from edbc.training.unpack import Part
 from edbc.training.walk import (
     Reversed,
     Rows,
@@ -84,8 +83,6 @@ class NativeReversal(Reversal):
         self.rows_of_gradients = Rows(self._starts, memory.stride, memory.externals, memory.external_start,
                                       self._external_addresses())  # fmt: skip
         self.weights, self._weight_gradients = self._weight_memory()
-        packed = [packed for adjoint in self.tables.adjoints.values() for packed in adjoint.program.weights]
-        self._num_blocks = Counter(placed.block.ref for p in packed for placed in p.blocks)
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
@@ -149,7 +146,7 @@ class NativeReversal(Reversal):
         """Externals that are parameters or rows of them, and where their gradients are added up."""
         capture, placement = self.capture, self.segment.placement
         given = self.given & (placement.external_row >= 0)
-        for number in np.unique(capture.external_source[given]).tolist():
+        for number in sources_of(capture, given):
             source = capture.sources[number]
             if source.ref is None:
                 continue
@@ -188,6 +185,7 @@ class NativeReversal(Reversal):
     # --- weights ---------------------------------------------------------------------------------------------------
 
     def _weight_memory(self) -> tuple[Weights, dict[int, list[torch.Tensor | None]]]:
+        """Packed weights, and memory for their gradients where a part of them is sought; see `Part.source`."""
         num_types, num_products = len(self.segment.graph.types), len(self.tables.arrays.products)
         shared, vectors = np.zeros((2, num_types), np.int64)
         weight, gradient, bias = np.zeros((3, num_products), np.int64)
@@ -196,67 +194,44 @@ class NativeReversal(Reversal):
             adjoint, pack = self.tables.adjoints[kind], self.packs[kind]
             dtype = torch_dtype(adjoint.program.dtype)
             shared[kind] = self._zeros(_shared_values(adjoint, pack, dtype))
+            sought = {part.source for part in self.tables.parts[kind] if self._is_sought(part)}
             tensors: list[torch.Tensor | None] = [torch.zeros(sum(v.size for v in adjoint.vectors), dtype=dtype)]
             vectors[kind] = tensors[0].data_ptr()  # type: ignore[union-attr]
-            for number, product in enumerate(adjoint.weights):
-                packed = adjoint.program.weights[product.weight]
-                weight[first + number] = pack.matrices[product.weight].data_ptr()
-                of_weight = of_bias = None
-                if any(map(self._is_sought, packed.blocks)):
-                    of_weight = torch.zeros(product.columns, product.rows, dtype=dtype)
-                    gradient[first + number] = of_weight.data_ptr()
-                if any(map(self._is_sought, packed.biases)):
-                    of_bias = torch.zeros(product.columns, dtype=dtype)
-                    bias[first + number] = of_bias.data_ptr()
-                tensors += [of_weight, of_bias]
+            for k, product in enumerate(adjoint.weights):
+                weight[first + k] = pack.matrices[product.weight].data_ptr()
+                shapes = (gradient, (product.columns, product.rows)), (bias, (product.columns,))
+                for source, (addresses, shape) in enumerate(shapes, 2 * k + 1):
+                    tensor = torch.zeros(shape, dtype=dtype) if source in sought else None
+                    addresses[first + k] = 0 if tensor is None else tensor.data_ptr()
+                    tensors.append(tensor)
             found[kind] = tensors
         return Weights(shared, vectors, weight, gradient, bias), found
 
-    def _is_sought(self, placed: Placed) -> bool:
-        return self.parameters[placed.block.ref].requires_grad
+    def _is_sought(self, part: Part) -> bool:
+        return self.parameters[part.ref].requires_grad
 
     def _unpack(self, kind: int) -> None:
         """Gradients of packed weights, biases and vectors to the parameters that they are blocks of."""
-        adjoint = self.tables.adjoints[kind]
-        vectors, *tensors = self._weight_gradients[kind]
-        assert vectors is not None
-        offset = 0
-        for vector in adjoint.vectors:
-            if self.parameters[vector.ref].requires_grad:
-                whole = self._gradient_of(vector.ref).view(-1)
-                whole[vector.offset : vector.offset + vector.size] += vectors[offset : offset + vector.size]
-            offset += vector.size
-        for product, of_weight, of_bias in zip(adjoint.weights, tensors[::2], tensors[1::2], strict=True):
-            packed = adjoint.program.weights[product.weight]
-            places = Counter((placed.row, placed.column) for placed in packed.blocks)
-            for placed in packed.blocks:
-                if of_weight is not None:
-                    self._add_block(placed, of_weight, places[placed.row, placed.column] == 1)
-            for placed in packed.biases:
-                if of_bias is not None:
-                    self._add_bias(placed, of_bias)
+        packed = self._weight_gradients[kind]
+        for part in self.tables.parts[kind]:
+            tensor = packed[part.source]
+            if tensor is not None and self._is_sought(part):
+                self._add_part(part, tensor)
 
-    def _add_block(self, placed: Placed, packed: torch.Tensor, is_alone: bool) -> None:
-        """Add a piece of a packed gradient; a view of it will do where no other piece stands there (`is_alone`) and the
-        parameter consists of this block in this type only."""
-        block = placed.block
-        if not self._is_sought(placed):
+    def _add_part(self, part: Part, packed: torch.Tensor) -> None:
+        """Definition (2) of `training.unpack`."""
+        piece = packed[slice(*part.rows)] if part.columns is None else packed[slice(*part.rows), slice(*part.columns)]
+        parameter = self.parameters[part.ref]
+        if part.ref not in self.found and part.is_alone and not part.transposed and piece.numel() == parameter.numel():
+            self.found[part.ref] = piece.contiguous().view(parameter.shape)
             return
-        assert block.columns is not None
-        (top, bottom), (left, right) = block.rows, block.columns
-        piece = packed[placed.column : placed.column + bottom - top, placed.row : placed.row + right - left]
-        shape = self.parameters[block.ref].shape
-        if block.transposed:
-            piece, (top, bottom), (left, right) = piece.t(), block.columns, block.rows
-        if is_alone and self._num_blocks[block.ref] == 1 and block.ref not in self.found and piece.shape == shape:
-            self.found[block.ref] = piece
+        whole = self._gradient_of(part.ref)
+        if part.of_columns is None:
+            whole.view(-1)[slice(*part.of_rows)] += piece
+        elif part.transposed:
+            whole[slice(*part.of_columns), slice(*part.of_rows)] += piece.t()
         else:
-            self._gradient_of(block.ref)[top:bottom, left:right] += piece
-
-    def _add_bias(self, placed: Placed, packed: torch.Tensor) -> None:
-        if self._is_sought(placed):
-            first, last = placed.block.rows
-            self._gradient_of(placed.block.ref)[first:last] += packed[placed.column : placed.column + last - first]
+            whole[slice(*part.of_rows), slice(*part.of_columns)] += piece
 
     # --- the pass --------------------------------------------------------------------------------------------------
 

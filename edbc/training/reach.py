@@ -72,9 +72,7 @@ class Reach:
     def outputs(self, reached: Bools) -> Bools:
         """For every type and output, whether any node's is reached; (t, outputs)."""
         table = np.zeros(self.trainable.shape, np.bool_)
-        found = np.flatnonzero(reached)
-        nodes = np.searchsorted(self.first_value, found, side="right") - 1
-        table[self.graph.node_type[nodes], found - self.first_value[nodes]] = True
+        outputs_kernel(self.graph.node_type, self.first_value, reached, table)
         return table
 
     def values(self, nodes: Longs, outputs: Longs) -> Longs:
@@ -119,6 +117,14 @@ def requires_kernel(node_type, ptr, operands, output, arity, depends, trainable,
                     needed = externals[-1 - u] if u < 0 else requires[first[u] + output[i]]
             requires[first[v] + j] = needed
     return requires
+
+
+@njit(cache=True)
+def outputs_kernel(node_type, first, reached, table):
+    """`Reach.outputs`, node by node."""
+    for v in range(len(node_type)):
+        for j in range(first[v + 1] - first[v]):
+            table[node_type[v], j] |= reached[first[v] + j]
 
 
 @njit(cache=True)

@@ -12,6 +12,7 @@ Definitions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.runtime.arenas import Arenas
 from edbc.runtime.boundary import arrange, result_classes
 from edbc.runtime.placement import Longs, Placement
 from edbc.trace.build import Capture
@@ -42,11 +44,36 @@ class Group:
     is_exact: bool
     """False for a group of several results, see definition (3)."""
 
-    def used(self, gradient: torch.Tensor) -> Bools:
-        """Which of its results a loss uses that gave this gradient, `(rows, size)`."""
-        if self.is_exact:
-            return np.ones(len(self.which), np.bool_)
-        return gradient.any(1).cpu().numpy()
+    def used(self, gradient: torch.Tensor) -> Longs:
+        """The results that a loss uses which gave this gradient, `(rows, size)`."""
+        return self.which if self.is_exact else self.which[gradient.any(1).cpu().numpy()]
+
+
+ClassGradient = tuple[int, Longs, torch.Tensor]
+"""A class, rows of it and their gradient."""
+
+
+def used_results(values: Longs, used: Sequence[tuple[Group, torch.Tensor]]) -> tuple[Longs, list[ClassGradient]]:
+    """Of groups with the gradients that a loss gave: the values of the results that it uses, given the value of every
+    result; and the gradients, class by class and group by group in them."""
+    which = [group.used(gradient) for group, gradient in used]
+    found = []
+    for c in sorted({group.class_index for group, _ in used}):
+        of_class = [(group.rows, gradient) for group, gradient in used if group.class_index == c]
+        rows, gradients = zip(*of_class, strict=True)
+        found.append((c, np.concatenate(rows), torch.cat(gradients)))
+    return values[np.concatenate([np.zeros(0, np.int64), *which])], found
+
+
+def tensors_of(groups: Sequence[Group], arenas: Arenas) -> list[torch.Tensor]:
+    """A tensor per group, `(rows, size)`, each with memory of its own: results may be changed in place."""
+    tensors: list[torch.Tensor] = []
+    for c, neighbours in itertools.groupby(groups, lambda group: group.class_index):
+        rows = [group.rows for group in neighbours]
+        together = arenas.rows(c, np.concatenate(rows))
+        parts = together.split([len(r) for r in rows])
+        tensors += [together] if len(parts) == 1 else [part.clone() for part in parts]
+    return tensors
 
 
 def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[Group]:
@@ -54,9 +81,16 @@ def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[G
     rows = placement.value_rows(capture.result_node, capture.result_output)
     classes = result_classes(capture, placement)
     of_vertices = isinstance(capture, VertexCapture)
+    parts = list(_parts(capture, classes, requires))
+    if not parts:
+        return []
+    ends = np.cumsum([0, *map(len, parts)])
+    together, begin = np.concatenate(parts), ends[:-1]
+    required = np.logical_or.reduceat(requires[together], begin).tolist()
+    which_class = classes[together[begin]].tolist()
     return [
-        Group(which, int(classes[which[0]]), rows[which], bool(requires[which].any()), of_vertices or len(which) == 1)
-        for which in _parts(capture, classes, requires)
+        Group(which, which_class[i], rows[which], required[i], of_vertices or len(which) == 1)
+        for i, which in enumerate(parts)
     ]
 
 

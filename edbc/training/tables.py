@@ -14,6 +14,7 @@ from edbc.runtime.rowops import OPERATIONS
 from edbc.trace.values import torch_dtype
 from edbc.training.adjoint import WORKSPACE, Adjoint, BackProduct, Instruction, Phase
 from edbc.training.derivatives import GRADIENTS
+from edbc.training.unpack import Part, parts_of
 from edbc.training.walk import FIRST_GRADIENT, MEAN, PASS, PRODUCT, PROGRAM, SUM, Adjoints
 
 _OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
@@ -48,6 +49,8 @@ class TypeTables:
     reductions: Mapping[int, str]
     first_product: Mapping[int, int]
     arrays: Adjoints
+    parts: Mapping[int, tuple[Part, ...]]
+    """What the gradients of each type's packed weights are."""
 
 
 def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]],
@@ -95,7 +98,8 @@ class _Writer:
             _matrix(self.instructions, 10), ptr[2], _matrix(self.products, 4), ptr[3], _matrix(self.inputs, 4),
             input_stride,
         )  # fmt: skip
-        return TypeTables(self.adjoints, {k: op for k, (op, _) in self.reductions.items()}, first_product, arrays)
+        return TypeTables(self.adjoints, {k: op for k, (op, _) in self.reductions.items()}, first_product, arrays,
+                          {kind: parts_of(adjoint) for kind, adjoint in self.adjoints.items()})  # fmt: skip
 
     def _write(self, adjoint: Adjoint, width: int) -> None:
         rank = {product.weight: number for number, product in enumerate(adjoint.weights)}

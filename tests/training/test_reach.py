@@ -77,3 +77,5 @@ def test_passes_equal_the_definitions(case: tuple[Reach, np.ndarray], seed: int)
     internal, given_ = reach.reached(found, numbers, externals)
     assert {(v, j) for v, j in values if internal[reach.first_value[v] + j]} == {x for x in reached if x[0] >= 0}
     assert {-1 - e for e in range(4) if given_[e]} == {v for v, _ in reached if v < 0}
+    of_types = {(int(graph.node_type[v]), j) for v, j in reached if v >= 0}
+    assert {tuple(pair) for pair in np.argwhere(reach.outputs(internal)).tolist()} == of_types
