@@ -102,8 +102,8 @@ def _of_blocks(packed: Packed, first: int, number: Mapping[SharedRef, int],
         target = first + placed.row * packed.columns + placed.column
         adds = (placed.row, placed.column) in met
         met.add((placed.row, placed.column))
-        yield [number[placed.block.ref], top * stride + left, bottom - top, right - left, stride, target, packed.columns,
-               not placed.block.transposed, adds]  # fmt: skip
+        source = number[placed.block.ref], top * stride + left, bottom - top, right - left, stride
+        yield [*source, target, packed.columns, not placed.block.transposed, adds]
 
 
 def _in_parameter(block: Block) -> tuple[tuple[int, int], tuple[int, int]]:
