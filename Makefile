@@ -3,6 +3,9 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 # The venv's own programs, so that no activation is needed.
 BIN    := .venv/bin
+# What runs `make gpu`: the venv where there is one.
+GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),$(PYTHON))
+GPU_JSON   ?= build/gpu.json
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
@@ -46,9 +49,9 @@ bench: venv ## measure end to end against eager PyTorch
 triton: venv ## add Triton (0.3 GB): tests then run the GPU's kernels, in its interpreter where there is no GPU
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[cuda]"
 
-gpu: venv ## the tests that a GPU runs, and benchmarks/end_to_end.py on it
-	$(BIN)/python -m pytest tests/runtime/cuda --slow
-	$(BIN)/python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json
+# A machine with a GPU brings its own torch and Triton, often without a network: no virtual environment is made for it.
+gpu: ## on a machine with a GPU: its tests, then the workloads against eager, in nine minutes
+	$(GPU_PYTHON) benchmarks/gpu.py --json $(GPU_JSON)
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow

@@ -2,17 +2,22 @@
 
     python benchmarks/end_to_end.py [--data DIR] [--sweep] [--against eager,depth,agenda] [--only NAME,..] [--json FILE]
                                     [--processor-time]
-    python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json
+    python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json [--seconds N]
 
 Per workload: compile (or take from --plans), then `edbc.bench` at hidden size 128, mini-batches of 32, one thread,
 vocabularies of 256. With --processor-time the clock is the process's own, for machines that are busy. With --sweep
 also other batch sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32 and 256 with hidden sizes
-128, 256 and 512 for every workload. Medians; read ratios, not absolute figures, and compare within one run only.
-`benchmarks/calibrate.py --peers` puts the rows beside other systems.
+128, 256 and 512 for every workload, the most telling combinations first. Medians; read ratios, not absolute figures,
+and compare within one run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
 
 On a GPU eager runs on the same GPU, `exec ms` is the time until the device is done, and the file of --json tells host
-and device time apart (`issuing`) and counts launches. A combination that fails prints one line and the others go on;
-then the exit code is 1.
+and device time apart (`issuing`, `device_seconds`) and counts launches. --warm measures nothing: it runs every
+combination once, so that a later run finds compiled kernels.
+
+A combination that fails prints one line and the others go on; then the exit code is 1. With --seconds none is begun
+after that time. The file of --json is whole after every combination: `rows`, what `failed` and why, what was
+`left_out`, and the machine. Where the data are not there the model's made-up instances are measured, and `inputs` of a
+row says so.
 """
 
 from __future__ import annotations
@@ -21,11 +26,13 @@ import argparse
 import itertools
 import json
 import os
+import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +41,11 @@ import torch
 from edbc.bench import Row, Setting, bench_plan
 from edbc.cli.bench import HEADER, line_of
 from edbc.compiler import compile_model
+from edbc.files import replace_file
+from edbc.modelfile import import_model_file
 from edbc.plan.reader import read_plan
 from edbc.plan.writer import write_plan
+from edbc.runtime.session import Net
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -47,6 +57,11 @@ class Workload:
     model: str
     files: tuple[str, ...]
     settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The model file."""
+        return REPOSITORY / "models" / f"{self.model}.py"
 
 
 SST, LATTICES, TAGS = "sst_trees/dev.txt", "zh_lattice_edbatch/train.txt", "wikiner_tags/first1200.txt"
@@ -64,51 +79,141 @@ WORKLOADS = (
 )
 SWEPT = ("tree_lstm", "lattice_lstm")
 BATCH_SIZES, HIDDEN_SIZES = (1, 8, 64, 256), (64, 256, 512)
+ON_CUDA = ((32, 128), (256, 512), (1, 128), (256, 128), (32, 512), (32, 256), (256, 256), (1, 512), (1, 256))
+"""(batch size, hidden size), the most telling first."""
 
 
-CUDA_BATCH_SIZES, CUDA_HIDDEN_SIZES = (32, 1, 256), (128, 256, 512)
+@dataclass(frozen=True)
+class Job:
+    """One combination to measure."""
+
+    workload: Workload
+    batch_size: int
+    hidden_size: int
+
+    def __str__(self) -> str:
+        return f"{self.workload.model}, batch {self.batch_size}, hidden {self.hidden_size}"
 
 
-def combinations(workload: Workload, sweep: bool, device: str) -> Iterator[tuple[int, int]]:
-    """(batch size, hidden size)."""
+def jobs_of(workloads: Sequence[Workload], sweep: bool, device: str) -> Iterator[Job]:
+    """In the order of measuring: workload by workload, on a GPU combination by combination."""
     if sweep and device == "cuda":
-        yield from itertools.product(CUDA_BATCH_SIZES, CUDA_HIDDEN_SIZES)
+        yield from (Job(workload, *sizes) for sizes, workload in itertools.product(ON_CUDA, workloads))
         return
-    yield 32, 128
-    if sweep and workload.model in SWEPT:
-        yield from ((size, 128) for size in BATCH_SIZES)
-        yield from ((32, size) for size in HIDDEN_SIZES)
+    for workload in workloads:
+        yield Job(workload, 32, 128)
+        if sweep and workload.model in SWEPT:
+            yield from (Job(workload, size, 128) for size in BATCH_SIZES)
+            yield from (Job(workload, 32, size) for size in HIDDEN_SIZES)
+
+
+@dataclass
+class Record:
+    """What has been found so far, written to `path` after every job."""
+
+    path: Path | None
+    conditions: dict[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def write(self) -> None:
+        """See the module's docstring."""
+        if self.path is not None:
+            found = {"rows": self.rows, "failed": self.failed, "left_out": self.left_out}
+            text = json.dumps({"conditions": self.conditions, **found}, indent=1) + "\n"
+            replace_file(self.path, lambda file: file.write_text(text))
+
+
+def conditions(options: argparse.Namespace) -> dict[str, Any]:
+    """The machine and what runs on it."""
+    found = {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine(),
+             "dtype": options.dtype, "rounds": options.rounds, "mini_batches": options.mini_batches}  # fmt: skip
+    if options.device == "cuda":
+        major, minor = torch.cuda.get_device_capability()
+        found |= {"gpu": torch.cuda.get_device_name(), "capability": f"{major}.{minor}", "cuda": torch.version.cuda,
+                  "triton": _version_of("triton")}  # fmt: skip
+    return found
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def plan_of(workload: Workload, folder: Path) -> Path:
     """The compiled plan, compiled now when the folder has none."""
     path = folder / f"{workload.model}.yaml"
     if not path.is_file():
-        model = REPOSITORY / "models" / f"{workload.model}.py"
-        write_plan(compile_model(model, plan_folder=folder).plan, path)
+        write_plan(compile_model(workload.path, plan_folder=folder).plan, path)
     return path
 
 
-def rows_of(workload: Workload, data: Path, folder: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """Every row of a workload."""
-    path = plan_of(workload, folder)
-    plan = read_plan(path)
-    for batch_size, hidden_size in combinations(workload, options.sweep, options.device):
-        limit = max(options.mini_batches * batch_size, min(64, 32 * options.mini_batches))
-        setting = Setting(batch_size, tuple(options.against.split(",")), limit, options.rounds, options.dtype,
-                          device=options.device)  # fmt: skip
-        settings = {"vocab_size": 256, "hidden_size": hidden_size, **dict(workload.settings)}
-        inputs = [str(data / name) for name in workload.files]
-        model = str(REPOSITORY / "models" / f"{workload.model}.py")
+def inputs_of(workload: Workload, data: Path) -> list[str]:
+    """The workload's files, or none where they are not all there: then the model makes instances up."""
+    files = [data / name for name in workload.files]
+    return [str(file) for file in files] if all(file.is_file() for file in files) else []
+
+
+def limit_of(job: Job, options: argparse.Namespace) -> int:
+    """Instances to read."""
+    return max(options.mini_batches * job.batch_size, min(64, 32 * options.mini_batches))
+
+
+def settings_of(job: Job) -> dict[str, Any]:
+    """The model's config beside its defaults."""
+    return {"vocab_size": 256, "hidden_size": job.hidden_size, **dict(job.workload.settings)}
+
+
+def measure(job: Job, folder: Path, options: argparse.Namespace) -> list[Row]:
+    """The rows of a job."""
+    path = plan_of(job.workload, folder)
+    setting = Setting(job.batch_size, tuple(options.against.split(",")), limit_of(job, options), options.rounds,
+                      options.dtype, device=options.device, eager_seconds=options.eager_seconds)  # fmt: skip
+    inputs = inputs_of(job.workload, Path(options.data))
+    return bench_plan(path, read_plan(path), inputs, settings_of(job), setting, str(job.workload.path))
+
+
+def warm(job: Job, folder: Path, options: argparse.Namespace) -> list[Row]:
+    """Every mini-batch of a job once."""
+    plan = read_plan(plan_of(job.workload, folder))
+    file = import_model_file(job.workload.path)
+    config = file.config({**plan.model.config, **settings_of(job)})
+    limit, inputs = limit_of(job, options), inputs_of(job.workload, Path(options.data))
+    instances = list(file.load(inputs, config, limit)) if inputs else file.sample(limit, 1, config)
+    model = file.build(config, plan.model.seed).to(options.device, getattr(torch, options.dtype))
+    net = Net(plan, model, rebind=True)
+    with torch.no_grad():
+        for first in range(0, len(instances), job.batch_size):
+            net.run(instances[first : first + job.batch_size])
+    return []
+
+
+def run(jobs: Sequence[Job], record: Record, folder: Path, options: argparse.Namespace) -> None:
+    """Every job, until time is up."""
+    began = time.monotonic()
+    for job in jobs:
+        if time.monotonic() - began > options.seconds:
+            record.left_out.append(str(job))
+            continue
         try:
-            yield from bench_plan(path, plan, inputs, settings, setting, model)
+            rows = (warm if options.warm else measure)(job, folder, options)
         except Exception as error:  # a long run without anybody beside it: say what failed, measure the rest
-            options.failed = True
-            print(f"{workload.model:20} batch {batch_size}, hidden {hidden_size}: {error!r}", flush=True)
+            record.failed.append({"job": str(job), "error": repr(error)})
+            print(f"{job}: {error!r}", flush=True)
+            rows = []
+        source = "data" if inputs_of(job.workload, Path(options.data)) else "sample"
+        record.rows += [{**row.as_json(), "inputs": source} for row in rows]
+        for row in rows:
+            print(line_of(row), flush=True)
+        record.write()
+    record.write()
 
 
-def main() -> None:
-    """Measure and print."""
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = os.environ.get("EDBC_DATA", str(REPOSITORY.parent / "shared" / "data"))
     parser.add_argument("--data", default=default, help="folder with the shared data sets")
@@ -117,32 +222,42 @@ def main() -> None:
     parser.add_argument("--against", default="eager")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mini-batches", type=int, default=4)
+    parser.add_argument(
+        "--eager-seconds", type=float, default=10.0, help="per combination, and at least one mini-batch"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no combination after this time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processor-time", action="store_true", help="other processes do not count; one thread only")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--warm", action="store_true", help="compile kernels, measure nothing")
     parser.add_argument("--json", default=None, help="also write the rows there")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: expected a CUDA device, got none")
-    options.failed = False
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 when a combination failed."""
+    options = parse(arguments)
     torch.set_num_threads(options.threads)
     if options.processor_time:
         time.perf_counter = time.process_time  # type: ignore[assignment]
     chosen = [w for w in WORKLOADS if not options.only or w.model in options.only.split(",")]
+    record = Record(Path(options.json) if options.json else None, conditions(options))
+    for workload in chosen:
+        if not inputs_of(workload, Path(options.data)):
+            print(f"{workload.model}: no {workload.files[0]} in {options.data}, so its sample is used", file=sys.stderr)
     print(HEADER)
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(options.plans or temporary)
-        for workload in chosen:
-            for row in rows_of(workload, Path(options.data), folder, options):
-                rows.append(row)
-                print(line_of(row), flush=True)
-    if options.json:
-        Path(options.json).write_text(json.dumps({"rows": [row.as_json() for row in rows]}, indent=1) + "\n")
-    sys.exit(int(options.failed))
+        jobs = list(jobs_of(chosen, options.sweep, options.device))
+        run(jobs, record, Path(options.plans or temporary), options)
+    if record.left_out:
+        print(f"left out after {options.seconds:g} s: {len(record.left_out)} of {len(jobs)} combinations")
+    return int(bool(record.failed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,11 +13,13 @@ Definitions.
     counts (on a device the least time until it is done): a busy machine interrupts long calls more often than short
     ones.
 (3) *Eager* is the unmodified model, instance by instance, without gradients; it takes its turns until it has used up
-    EAGER_SECONDS, and at least one. Ratios to it are taken on the same mini-batches of the same rounds.
+    EAGER_SECONDS (a setting), and at least one. Ratios to it are taken on the same mini-batches of the same rounds.
 (4) The front end `record` runs the model's forward per instance. `vertex` joins instances that were turned into arrays
     when they were loaded, for models that can (`vertex_instance`).
 (5) `issuing` is the part of execution in which the host issues work; on a device the rest of it is waiting. `launches`
-    are those of generated kernels.
+    are those of generated kernels. `device_seconds` is the device's own part: it is held up while the host issues a
+    whole mini-batch, then timed by its own clock. Where its queue cannot hold all of that it is an upper bound; on a
+    CPU it is None.
 (6) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes.
 """
 
@@ -51,6 +53,9 @@ WHOLE = "no-split"
 BASELINES = ("eager", "depth", "agenda", "sufficient", "critical", WHOLE)
 EAGER_SECONDS = 10.0
 FLOOR_BATCHES, FLOOR_TURNS = 2, 15
+DEVICE_TURNS = 5
+CYCLES_PER_SECOND = 2e9
+"""At least what a GPU's clock does, so that a device is held up for longer than asked rather than for less."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Row:
     device: str = "cpu"
     dtype: str = "float32"
     launches: float = 0.0
+    device_seconds: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The row as a JSON object."""
@@ -124,6 +130,7 @@ class Setting:
     dtype: str = "float32"
     backend: str | None = None
     device: str = "cpu"
+    eager_seconds: float = EAGER_SECONDS
 
 
 def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str, Any], setting: Setting,
@@ -152,7 +159,7 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
             packed = [convert(instance, **config) for instance in instances]
             contestants.append(_Contestant(net, "vertex", policy, _batches(packed, setting.batch_size)))
     eager = Eager(net_model) if "eager" in setting.against else None
-    _take_turns(contestants, eager, _batches(instances, setting.batch_size), setting.rounds)
+    _take_turns(contestants, eager, _batches(instances, setting.batch_size), setting)
     rows = [_row(path.stem, config, contestant, setting) for contestant in contestants]
     return rows if eager is None else [*rows, _eager_row(path.stem, config, contestants[0], setting)]
 
@@ -163,17 +170,18 @@ def _batches(instances: Sequence[Any], size: int) -> list[list[Any]]:
     return whole or [list(instances)]
 
 
-def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches: list[list[Any]], rounds: int) -> None:
+def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches: list[list[Any]],
+                setting: Setting) -> None:  # fmt: skip
     """Definition (1)."""
     for contestant in contestants:
         for batch in contestant.batches:
             contestant.net.run(batch)
     gc.collect()
     used = 0.0
-    for turn in range(rounds):
+    for turn in range(setting.rounds):
         for number, batch in enumerate(batches):
             seconds = None
-            if eager is not None and (turn == number == 0 or used < EAGER_SECONDS):
+            if eager is not None and (turn == number == 0 or used < setting.eager_seconds):
                 seconds = _seconds(lambda batch=batch: eager.run(batch), contestants[0].net.device)  # type: ignore[misc]
                 used += seconds
             for contestant in contestants:
@@ -269,7 +277,31 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
         device=setting.device,
         dtype=setting.dtype,
         launches=statistics.median(s.launches for s in samples),
+        device_seconds=_device_seconds(contestant),
     )  # fmt: skip
+
+
+def _device_seconds(contestant: _Contestant) -> float | None:
+    """Definition (5), of the first mini-batch."""
+    net = contestant.net
+    if net.device.type != "cuda":
+        return None
+    prepared = net.prepare(contestant.batches[0])
+    hold = 2 * max(sample.issuing for sample in contestant.samples)
+    return statistics.median(_held_up(lambda: net.execute(prepared), hold, net.device) for _ in range(DEVICE_TURNS))
+
+
+def _held_up(function: Callable[[], Any], hold: float, device: torch.device) -> float:
+    """Seconds of the device for what a function issues while the device does nothing for `hold` seconds."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.no_grad(), torch.cuda.device(device):
+        torch.cuda._sleep(int(CYCLES_PER_SECOND * hold))
+        begin.record()
+        function()
+        end.record()
+        wait_for(device)
+    milliseconds: float = begin.elapsed_time(end)
+    return milliseconds / 1e3
 
 
 def _floor_ratios(contestant: _Contestant) -> tuple[float, float] | tuple[None, None]:

@@ -183,12 +183,13 @@ class _Writer:
             return _Tile(_power(job.columns, 16, 32 if self.is_double else 64), _power(widest, 16, self._inner))
         if isinstance(job, RowProductJob):
             columns = 1 if job.n == 1 else _power(job.n, 16, 32)
-            return _Tile(columns, _power(job.k, 16, self._inner), _power(job.m, 16, 32))
+            return _Tile(columns, _power(job.k, 16, self._inner), _power(job.m, 16, self._inner))
         columns = _power(job.size, 1, 128)
         return _Tile(columns, rows=1024 // columns)
 
     @property
     def _inner(self) -> int:
+        """Half as much where a number takes two registers: a tile more and products of float64 leave the registers."""
         return 16 if self.is_double else 32
 
     def _programs(self, job: Job, count: int, rows: int) -> int:

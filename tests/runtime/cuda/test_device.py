@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from typing import Any
 
 import pytest
 import torch
 from bound import plan_for
 from devices import NINE, PoisonedBackend, opened, paths, require_parity
+from torch.utils._pytree import tree_leaves
 
 from edbc.cells.split import splittable
 from edbc.runtime.session import Net
@@ -64,3 +67,53 @@ def test_mini_batches_of_one_and_many(front_end: str) -> None:
     for batch in (instances[:1], instances[1:4], instances[4:]):
         require_parity(net, batch)
     assert len(list(net.stream(instances, batch_size=64))) == len(instances)
+
+
+@pytest.mark.cuda
+def test_runs_are_equal_bit_for_bit() -> None:
+    """Sums of generated kernels add in the order of their items, however the device's blocks are scheduled."""
+    net, instances = on_gpu("child_sum_tree_lstm", torch.float32)
+    with torch.no_grad():
+        first, second = (tree_leaves(net(instances)) for _ in range(2))
+
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True) if isinstance(a, torch.Tensor))
+
+
+@pytest.mark.cuda
+def test_threads_may_have_streams_of_their_own() -> None:
+    """Two threads on two streams share a net that has packed no weights yet: each gets its own results."""
+    net, instances = on_gpu("tree_lstm", torch.float64, count=64)
+    halves = (instances[:32], instances[32:])
+    found: dict[int, list[Any]] = {}
+
+    def work(number: int) -> None:
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(5):
+                found[number] = net(halves[number])
+            torch.cuda.current_stream().synchronize()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with torch.no_grad():
+        for number, half in enumerate(halves):
+            for ours, theirs in zip(tree_leaves(found[number]), tree_leaves(net(half)), strict=True):
+                assert torch.equal(ours, theirs)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm", "bilstm_tagger"])
+def test_gradients_equal_the_cpu(name: str) -> None:
+    """In float64, of every parameter; where eager has none there is none."""
+    net, instances = on_gpu(name, torch.float64, count=8)
+    twin = copy.deepcopy(net.model).cpu()
+    for model, results in ((net.model, net(instances)), (twin, [twin(instance) for instance in instances])):
+        model.zero_grad(set_to_none=True)
+        sum(leaf.square().sum() for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)).backward()
+    for (label, ours), theirs in zip(net.model.named_parameters(), twin.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None), label
+        if ours.grad is not None and theirs.grad is not None:
+            error = (ours.grad.cpu() - theirs.grad).abs().max()
+            assert error <= 1e-11 * theirs.grad.abs().max() + 1e-15, label

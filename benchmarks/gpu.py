@@ -1,0 +1,163 @@
+"""One command for a machine with a GPU: the tests that need one, then the nine workloads against eager on it.
+
+    python benchmarks/gpu.py [--json build/gpu.json] [--seconds 530] [--data DIR]
+
+Two phases, which together end within --seconds:
+
+(1) At once, within SHARE of the time: the tests of the CUDA back end, on several processes where pytest-xdist is
+    installed; and a process per workload that runs every combination once (`end_to_end.py --warm`), so that the second
+    phase finds compiled kernels in Triton's cache.
+(2) Alone on the machine: `end_to_end.py --device cuda --sweep`, batch 1, 32 and 256 at hidden size 128, 256 and 512,
+    the most telling combinations first, for the time that is left.
+
+What fails or is cut off costs nothing else. The benchmark's record is the file of --json, whole after every
+combination; how the tests and the warming ended is in NAME.tests.json beside it, the tests' output in NAME.tests.log.
+The exit code is 1 when anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from end_to_end import REPOSITORY, WORKLOADS
+
+SHARE = 0.45
+"""Of the time, for the first phase."""
+GRACE = 15.0
+"""Seconds that the second phase's last combination may take after it has begun."""
+PROCESSES = 4
+"""For the tests."""
+BRIEF = ("--rounds", "2", "--mini-batches", "2", "--eager-seconds", "2")
+"""What makes 81 combinations fit."""
+
+
+@dataclass
+class Child:
+    """A process of this script's own, its output in a file."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait(self, until: float) -> str:
+        """`passed`, `failed` or `cut off` when it has not ended by then."""
+        try:
+            code = self.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+            return "cut off"
+        return "failed" if code else "passed"
+
+
+def start(name: str, arguments: Sequence[str], folder: Path) -> Child:
+    """Begin `python ARGUMENTS` in the repository, with this checkout first among the modules."""
+    log = folder / f"{name}.log"
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, *arguments], cwd=REPOSITORY, env=environment, stdout=output,
+                                   stderr=subprocess.STDOUT)  # fmt: skip
+    return Child(name, process, log)
+
+
+def arguments_of_tests() -> list[str]:
+    """Warnings of other versions than those that the project is tested with do not fail a test here."""
+    workers = ["-n", str(PROCESSES)] if importlib.util.find_spec("xdist") else []
+    return ["-m", "pytest", "tests/runtime/cuda", "-q", "-W", "default", "-p", "no:cacheprovider", *workers]
+
+
+def arguments_of_benchmark(options: argparse.Namespace, *more: str) -> list[str]:
+    """The benchmark on this GPU with the committed plans."""
+    data = ["--data", options.data] if options.data else []
+    return ["benchmarks/end_to_end.py", "--device", "cuda", "--sweep", "--plans", "plans", *data, *more]
+
+
+def first_phase(options: argparse.Namespace, folder: Path, until: float) -> bool:
+    """Definition (1); True when all went well."""
+    tests = start("tests", arguments_of_tests(), folder)
+    warming = [
+        start(w.model, arguments_of_benchmark(options, "--warm", "--only", w.model, *BRIEF), folder) for w in WORKLOADS
+    ]
+    outcomes = {child.name: child.wait(until) for child in [*warming, tests]}
+    text = tests.log.read_text(errors="replace")
+    found = {"outcomes": outcomes, "summary": summary_of(text), "failures": failures_of(text)}
+    beside(options, "log").write_text(text)
+    beside(options, "json").write_text(json.dumps(found, indent=1) + "\n")
+    print(f"tests {outcomes['tests']}: {found['summary']}", *failures_of(text), sep="\n", flush=True)
+    for child in warming:
+        if outcomes[child.name] != "passed":
+            print(f"{child.name}, run once: {outcomes[child.name]}", *ends_of(child), sep="\n", flush=True)
+    return set(outcomes.values()) == {"passed"}
+
+
+def beside(options: argparse.Namespace, ending: str) -> Path:
+    """A file of the tests beside that of --json."""
+    return Path(options.json).with_suffix(f".tests.{ending}")
+
+
+def summary_of(text: str) -> str:
+    """pytest's last line of counts."""
+    found: list[str] = re.findall(r"^.*\d+ (?:passed|failed|skipped|error).*$", text, re.MULTILINE)
+    return found[-1].strip("= ") if found else "no summary"
+
+
+def failures_of(text: str) -> list[str]:
+    """The lines that name failed tests."""
+    return re.findall(r"^(?:FAILED|ERROR) .*$", text, re.MULTILINE)
+
+
+def ends_of(child: Child) -> list[str]:
+    """The last lines of what it printed."""
+    return child.log.read_text(errors="replace").splitlines()[-5:]
+
+
+def second_phase(options: argparse.Namespace, folder: Path, until: float) -> bool:
+    """Definition (2); True when all went well."""
+    left = max(0.0, until - time.monotonic() - GRACE)
+    path = str(Path(options.json).resolve())
+    child = start(
+        "benchmark", arguments_of_benchmark(options, "--seconds", f"{left:.0f}", "--json", path, *BRIEF), folder
+    )
+    outcome = child.wait(until)
+    print(child.log.read_text(errors="replace"), f"benchmark {outcome}", flush=True)
+    return outcome == "passed"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", default="build/gpu.json", help="where the benchmark's record goes")
+    parser.add_argument("--seconds", type=float, default=530.0, help="for everything")
+    parser.add_argument("--data", default=None, help="folder with the shared data sets")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Both phases; 1 when anything failed."""
+    options, began = parse(arguments), time.monotonic()
+    Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        outcomes = [first_phase(options, folder, began + SHARE * options.seconds),
+                    second_phase(options, folder, began + options.seconds)]  # fmt: skip
+    return int(not all(outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
