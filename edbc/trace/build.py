@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -22,7 +22,8 @@ from edbc.errors import UnsupportedError
 from edbc.graph import Graph, NodeType
 from edbc.trace.forward import no_garbage_collection, record
 from edbc.trace.lazy import Extreme
-from edbc.trace.recorder import Recorder, Recording
+from edbc.trace.recorder import Recorder
+from edbc.trace.recording import Recording
 from edbc.trace.shapes import flat
 from edbc.trace.table import Source, TypeTable
 from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value
@@ -47,6 +48,8 @@ class Capture:
     result_output: Ints  # (r,)
     result_slots: list[Slot]
     results: list[Any]
+    detached: NDArray[np.bool_] | None = field(default=None, kw_only=True)  # (n,)
+    """Nodes recorded where gradients were switched off; None when there are none."""
 
 
 class Result:
@@ -100,17 +103,21 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
     value_base = _offsets(num_outputs)
     refs = local_refs(recording, recording.refs, int(value_base[-1]), ptr)
     result_refs = local_refs(recording, result_refs, int(value_base[-1]))
+    detached = np.zeros(len(entries), np.bool_)
+    detached[np.asarray(recording.detached, np.int64)] = True
     if recording.aborted != (0, 0):
-        entries, refs, result_refs = _without_aborted(recording, entries, refs, result_refs, ptr, value_base)
+        kept = _without_aborted(recording, refs, result_refs, ptr, value_base)
+        detached = detached[kept]
+        entries, refs, result_refs = _only(kept, entries, refs, result_refs, ptr, value_base)
         num_operands, num_outputs = of_entry.num_operands[entries], of_entry.num_outputs[entries]
         ptr, value_base = _offsets(num_operands), _offsets(num_outputs)
     value_node = np.repeat(np.arange(len(entries)), num_outputs)
     node_type = of_entry.type_index[entries]
-    is_sum = of_entry.is_sum[entries]
+    is_sum = of_entry.is_sum[entries] & ~detached
     value_output = np.arange(value_base[-1]) - value_base[value_node]
     if fuse_sums and is_sum.any():
-        node_type, ptr, refs, value_node, value_output = _fuse_sums(
-            table, entries, node_type, is_sum, ptr, refs, value_base, value_node, value_output, result_refs
+        detached, node_type, ptr, refs, value_node, value_output = _fuse_sums(
+            detached, table, entries, node_type, is_sum, ptr, refs, value_base, value_node, value_output, result_refs
         )
     operands, operand_output = _as_operands(refs, value_node, value_output)
     result_node, result_output = _as_operands(result_refs, value_node, value_output)
@@ -134,6 +141,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         result_output,
         result_slots,
         results,
+        detached=detached if detached.any() else None,
     )
 
 
@@ -168,19 +176,26 @@ def _refuse_foreign(recording: Recording, at: int, ptr: Ints | None) -> NoReturn
 
 
 def _without_aborted(
-    recording: Recording, entries: Ints, refs: Ints, result_refs: Ints, ptr: Ints, value_base: Ints
-) -> tuple[Ints, Ints, Ints]:
-    """Drop nodes of an aborted first attempt that nothing reads; rare, hence plain Python."""
+    recording: Recording, refs: Ints, result_refs: Ints, ptr: Ints, value_base: Ints
+) -> NDArray[np.bool_]:
+    """All nodes but those of an aborted first attempt that nothing reads; rare, hence plain Python."""
     first, last = recording.aborted
     used = np.zeros(value_base[-1] + 1, np.bool_)  # the last place takes what externals mark
     used[np.maximum(np.concatenate([refs[: ptr[first]], refs[ptr[last] :], result_refs]), -1)] = True
     used[-1] = False
-    kept = np.ones(len(entries), np.bool_)
+    kept = np.ones(len(ptr) - 1, np.bool_)
     for node in range(last - 1, first - 1, -1):
         kept[node] = used[value_base[node] : value_base[node + 1]].any()
         if kept[node]:
             read = refs[ptr[node] : ptr[node + 1]]
             used[read[read >= 0]] = True
+    return kept
+
+
+def _only(
+    kept: NDArray[np.bool_], entries: Ints, refs: Ints, result_refs: Ints, ptr: Ints, value_base: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """The nodes that are kept, numbered anew: entries, operands and results."""
     kept_value = np.repeat(kept, np.diff(value_base))
     new_value = np.append(np.cumsum(kept_value) - 1, 0)
     refs = refs[np.repeat(kept, np.diff(ptr))]
@@ -213,6 +228,7 @@ def _as_operands(refs: Ints, value_node: Ints, value_output: Ints) -> tuple[Ints
 
 
 def _fuse_sums(
+    detached: NDArray[np.bool_],
     table: TypeTable,
     entries: Ints,
     node_type: Ints,
@@ -223,9 +239,9 @@ def _fuse_sums(
     value_node: Ints,
     value_output: Ints,
     result_refs: Ints,
-) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Chains of additions into segment sums; returns the arrays of the graph that remains, values still numbered as
-    before but with their new node and output."""
+) -> tuple[NDArray[np.bool_], Ints, Ints, Ints, Ints, Ints]:
+    """Chains of additions into segment sums; returns which nodes of the graph that remains are detached, and its
+    arrays, values still numbered as before but with their new node and output."""
     from edbc.trace import kernels
 
     uses = np.bincount(refs[refs >= 0], minlength=len(value_node))
@@ -244,7 +260,7 @@ def _fuse_sums(
     new_output = np.where(fused, fused_of_value % kernels.MAX_FIELDS, value_output)
     new_type = node_type[kept].copy()
     _retype_merged(table, entries, kept, leader, field, num_fields, new_type)
-    return new_type, new_ptr, new_refs, new_node, new_output
+    return detached[kept], new_type, new_ptr, new_refs, new_node, new_output
 
 
 def _retype_merged(

@@ -28,7 +28,8 @@ from edbc.errors import ModelError
 from edbc.trace.build import Capture, Collected, Ints, build_collected, collect_results, local_refs, shifted_results
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.forward import no_garbage_collection, record
-from edbc.trace.recorder import Recorder, Recording
+from edbc.trace.recorder import Recorder
+from edbc.trace.recording import Recording
 from edbc.trace.values import Slot
 
 CHECK_EVERY = 100
@@ -50,13 +51,15 @@ class Part:
     """Externals that `externals` gives: all but whole parameters and random numbers."""
     drawn: Ints
     """Externals that are random numbers."""
+    detached: Ints
+    """Nodes recorded where gradients were switched off."""
     result_refs: Ints
     result_slots: list[Slot]
     nest: Any
 
     def same_as(self, other: Part) -> bool:
         """True when both add the same to a mini-batch."""
-        arrays = ("entries", "refs", "external_source", "external_index", "result_refs")
+        arrays = ("entries", "refs", "external_source", "external_index", "detached", "result_refs")
         return (
             all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
             and self.result_slots == other.result_slots
@@ -181,6 +184,7 @@ def _record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
         recording.constants,
         np.flatnonzero((kinds != "whole") & (kinds != "draw")),
         np.flatnonzero(kinds == "draw"),
+        np.asarray(recording.detached, np.int64),
         local_refs(recording, result_refs, num_values),
         slots,
         nests[0],
@@ -220,6 +224,7 @@ def _joined(recorder: Recorder, parts: Sequence[Part]) -> Capture:
         0,
         0,
         ends,
+        together([part.detached + start for part, start in zip(parts, [0, *ends], strict=False)]),
     )
     nests = [shifted_results(part.nest, start) for part, start in zip(parts, first_result, strict=True)]
     slots = [slot for part in parts for slot in part.result_slots]

@@ -23,7 +23,9 @@ from torch.overrides import TorchFunctionMode
 from edbc.errors import EdbcError
 from edbc.trace import rules
 from edbc.trace.deep import run_on_large_stack, too_deep
-from edbc.trace.recorder import Recorder, Recording
+from edbc.trace.gradmode import watched_by
+from edbc.trace.recorder import Recorder
+from edbc.trace.recording import Recording
 from edbc.trace.values import Symbol, refuse
 
 
@@ -40,7 +42,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     ends: list[int] = []
     aborted = (0, 0)
     random_state = torch.default_generator.get_state()
-    forward: Callable[[Any], Any] = shadow.forward
+    forward = _watched(recorder, shadow.forward)
     for number, instance in enumerate(instances):
         recorder.next_instance(number)
         with Instance(recorder.first_instance + number):
@@ -59,6 +61,16 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
         _refuse_random(forward, instances)
     recorder.tracer.require_unchanged()
     return recorder.finish(results, ends, aborted)
+
+
+def _watched(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`forward`, on whatever thread it runs, with changes of the gradient mode noted."""
+
+    def run(instance: Any) -> Any:
+        with watched_by(recorder):
+            return forward(instance)
+
+    return run
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class Stack(Lazy):
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int:
-            item = self.items[index]
+            item = self.items[index] if self.rec.flows else self.rec.without_gradient(self.items[index])
             return item.squeeze(0) if self.cat else item
         if type(index) is slice and self.items[index]:
             return Stack(self.rec, self.items[index], self.cat)

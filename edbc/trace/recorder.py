@@ -16,7 +16,7 @@ import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -31,10 +31,20 @@ from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS
 from edbc.trace.numbers import lift_floats, lift_number
+from edbc.trace.recording import Recording
 from edbc.trace.shapes import flat, pick, run_on_meta, split_outputs
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, location_of, user_frame, user_location
-from edbc.trace.special import STACKS, derived, is_view, lazy_stack, refuse_what_cannot_be_batched, special, view
+from edbc.trace.special import (
+    STACKS,
+    derived,
+    is_view,
+    lazy_stack,
+    refuse_what_cannot_be_batched,
+    special,
+    view,
+    without_gradient,
+)
 from edbc.trace.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
 from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
@@ -43,36 +53,6 @@ REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
 MAX_VARIANTS = 512
 """Signatures that differ only in constants before recording stops, because nothing would batch."""
-
-
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """What the instances of one mini-batch did, as flat sequences; `trace.build` makes a Graph of it."""
-
-    table: TypeTable
-    entries: Sequence[int] | np.ndarray
-    """Entry of each node."""
-    refs: Sequence[int] | np.ndarray
-    """Operands of all nodes, node after node: `ref` of values (see `trace.values`)."""
-    external_source: Sequence[int] | np.ndarray
-    external_index: Sequence[int] | np.ndarray
-    constants: dict[int, list[torch.Tensor]]
-    """Constants by source."""
-    results: list[Any]
-    """What each instance's forward returned, with Values in it."""
-    names: dict[int, str]
-    """Local variable that each node's first output was assigned to, where recorded (inside cells only)."""
-    first_value: int
-    """Refs of this mini-batch start here, and those of its externals at `-1 - first_external`."""
-    first_external: int
-    instance_ends: list[int]
-    """Number of nodes when each instance had run."""
-    aborted: tuple[int, int] = (0, 0)
-    """Range of nodes that a first attempt at an instance recorded; those that nothing reads are no nodes."""
-
-    def local(self, ref: int) -> int:
-        """A ref counted from the start of this mini-batch."""
-        return ref - self.first_value if ref >= 0 else ref + self.first_external
 
 
 class Recorder:
@@ -87,6 +67,10 @@ class Recorder:
         self.needs_deep_stack = False
         self.instance = 0
         """Number of the instance in its mini-batch."""
+        self.flows = True
+        """False where forward has switched gradients off."""
+        self.in_fragment = False
+        """True while it records a vertex function."""
         self.drawn_operands: list[Value] = []
         self.drawn_classes: list[ValueClass] = []
         """In a cell: operands for what it draws; the classes of those that were not known beforehand."""
@@ -114,6 +98,7 @@ class Recorder:
         self.external_index: list[int] = []
         self.constants: dict[int, list[torch.Tensor]] = {}
         self.names: dict[int, str] = {}
+        self._switches: list[int] = [] if self.flows else [0]
         self.draws: list[Draw] = []
         """What was drawn, of this instance or in this cell."""
         self.first_value, self.first_external = self.next_value, self.next_external
@@ -141,8 +126,30 @@ class Recorder:
             self.first_value,
             self.first_external,
             instance_ends or [],
+            self.detached(),
             aborted,
         )
+
+    # --- gradients -------------------------------------------------------------------------------------------------
+
+    def switch_gradients(self, flows: bool) -> None:
+        """See `trace.gradmode`."""
+        if self.in_fragment:
+            refuse("a vertex function switches gradients off or on", "use .detach() of what shall have no gradient")
+        self.flows = flows
+        self._switches.append(len(self.entries))
+
+    def detached(self) -> Sequence[int] | np.ndarray:
+        """Nodes recorded without gradients."""
+        if not self._switches:
+            return ()
+        borders = [*self._switches, len(self.entries)]
+        ranges = [np.arange(a, b) for a, b in zip(borders[::2], borders[1::2], strict=False)]
+        return np.concatenate(ranges)
+
+    def without_gradient(self, result: Any) -> Any:
+        """What was there before gradients went off, seen such that none passes."""
+        return without_gradient(self, result, None)
 
     @property
     def tracer(self) -> CellTracer:
@@ -270,7 +277,7 @@ class Recorder:
 
     def add(self, left: Any, right: Any) -> Any:
         """`left + right`; adding nothing (`sum(list)` starts with 0) is no node."""
-        for zero, other in ((left, right), (right, left)):
+        for zero, other in ((left, right), (right, left)) if self.flows else ():
             if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.dtype.is_floating_point:
                 return other
         return self.function(torch.add, (left, right), {})
@@ -278,7 +285,7 @@ class Recorder:
     def reduction(self, op: str, items: Sequence[Value]) -> Value:
         """A node of the variadic type `op` over values of one slot without views; of one item, that item."""
         if len(items) == 1:
-            return items[0]
+            return items[0] if self.flows else self.without_gradient(items[0])
         slot = items[0].slot
         entry = self._reductions.get((op, slot, len(items)))
         if entry is None:
@@ -336,6 +343,14 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None
     ) -> Any:
         """Record a torch function or tensor method."""
+        if not self.flows:
+            first_value = self.next_value
+            return without_gradient(self, self._recorded(func, args, kwargs, name), first_value)
+        return self._recorded(func, args, kwargs, name)
+
+    def _recorded(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
+    ) -> Any:
         if func in STACKS:
             stack = lazy_stack(self, func.__name__, *args, **kwargs)
             if stack is not NotImplemented:

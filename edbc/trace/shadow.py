@@ -30,10 +30,12 @@ from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
 from edbc.trace.calls import recorded_call
 from edbc.trace.forward import NoRandomNumbers
+from edbc.trace.gradmode import watched_by
 from edbc.trace.hooks import num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
 from edbc.trace.mark import is_cell
-from edbc.trace.recorder import Recorder, Recording
+from edbc.trace.recorder import Recorder
+from edbc.trace.recording import Recording
 from edbc.trace.shapes import split_outputs
 from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
@@ -218,7 +220,7 @@ class ModelView(CellTracer):
             names += [f"drawn{number}" for number in range(len(operation.draws))]
             args, kwargs = fill(operation.template, operands)
         try:
-            with NoRandomNumbers():
+            with NoRandomNumbers(), watched_by(recorder):
                 result = function(*args, **kwargs)
         except EdbcError as error:
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error

@@ -148,6 +148,32 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
     return rec.seen(value, outputs, slots)
 
 
+def detached_view(rec: Recorder, value: Any) -> Any:
+    """`value.detach()`, once."""
+    views = value.slot.views if type(value) is Value else value.ref.views
+    if (views and views[-1].detaches) or not value.dtype.is_floating_point:
+        return value
+    return view(rec, torch.Tensor.detach, "detach", None, (value,), {})
+
+
+def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any:
+    """What a call gave where gradients are off, such that none passes; values from `first_value` on are new nodes',
+    which `Recorder.detached` tells."""
+
+    def walk(item: Any) -> Any:
+        kind = type(item)
+        if issubclass(kind, Lazy):
+            return walk(item.materialise())
+        is_told = first_value is not None and not rec.in_cell and kind is Value and item.ref >= first_value
+        if kind in (Value, Shared) and not is_told:
+            return detached_view(rec, item)
+        if kind in (tuple, list):
+            return kind(map(walk, item))
+        return kind(*map(walk, item)) if isinstance(item, tuple) and hasattr(item, "_fields") else item
+
+    return walk(result)
+
+
 def derived(rec: Recorder, func: Any, name: str, described: Any, template: Any, first: Shared) -> Any:
     """A function of parameters only: no node, but a parameter by another name, computed once per mini-batch."""
 

@@ -180,7 +180,13 @@ class Symbol:
         return self.rec.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        if type(other) is int and other == 0 and type(self) is Value and self.slot.dtype.is_floating_point:
+        if (
+            type(other) is int
+            and other == 0
+            and type(self) is Value
+            and self.slot.dtype.is_floating_point
+            and (self.rec.flows)
+        ):
             return self  # sum(list) starts with 0
         return self.rec.add(other, self)
 
@@ -306,9 +312,13 @@ class Shared(Symbol):
     dtype = property(lambda self: self.tensor.dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is int and 0 <= index < self.rows:
+        if type(index) is int and 0 <= index < self.rows and self.rec.flows:
             return self.row(index)
         if not self.rec.in_cell:
+            if not self.rec.flows:
+                seen = self.rec.without_gradient(self)
+                if seen is not self:
+                    return seen[index]
             found = self._rows(index)
             if found is not None:
                 return found
@@ -385,10 +395,11 @@ class Rows(Lazy):
         return torch.empty((len(self.indices), *self.table.shape[1:]), dtype=self.table.dtype, device="meta")
 
     def __getitem__(self, index: Any) -> Any:
+        table = self.table if self.rec.flows else self.rec.without_gradient(self.table)
         if type(index) is int:
-            return self.table.lookup(self.indices[index])
+            return table.lookup(self.indices[index])
         if type(index) is slice:
-            return Rows(self.table, self.indices[index])
+            return Rows(table, self.indices[index])
         return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
 
     def unbind(self, dim: int = 0) -> Any:

@@ -27,7 +27,7 @@ from edbc.runtime.boundary import load_externals
 from edbc.runtime.tables import NativeKernel
 from edbc.trace.table import SharedRef
 from edbc.training.externals import constant_gradients, parameter_gradients
-from edbc.training.inputs import Inputs, sources_of
+from edbc.training.inputs import Inputs, Parameters, sources_of
 from edbc.training.native import NativeReversal
 from edbc.training.reach import Bools, Reach
 from edbc.training.results import ClassGradient, groups_of, tensors_of, used_results
@@ -114,7 +114,7 @@ class Run:
         assert self.arenas is not None
         trainer, capture, placement = self.trainer, self.prepared.capture, self.prepared.placement
         tables = trainer.tables(placement, self.kinds)
-        parameters = {ref: p.detach().requires_grad_(p.requires_grad) for ref, p in self.inputs.parameters.items()}
+        parameters = Parameters(trainer.net.view, self.inputs.parameters)
         in_torch = {k: trainer.gradient(k) for k in self.kinds if k not in {*tables.adjoints, *tables.reductions}}
         whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters)
         if tables.adjoints or tables.reductions:

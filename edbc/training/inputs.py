@@ -11,7 +11,7 @@ Definitions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,18 @@ def sources_of(capture: Capture, of: Bools | None = None) -> list[int]:
     """The numbers of the sources of externals, of some or of all."""
     numbers = capture.external_source if of is None else capture.external_source[of]
     return np.flatnonzero(np.bincount(numbers)).tolist()
+
+
+class Parameters(dict[SharedRef, torch.Tensor]):
+    """Leaves of a graph of their own in the place of inputs; others of the model's, which no output depends on (inside
+    `.detach()`), as constants when they are asked for."""
+
+    def __init__(self, view: ModelView, inputs: Mapping[SharedRef, torch.Tensor]):
+        super().__init__({ref: p.detach().requires_grad_(p.requires_grad) for ref, p in inputs.items()})
+        self._view = view
+
+    def __missing__(self, ref: SharedRef) -> torch.Tensor:
+        return self.setdefault(ref, self._view.shared(ref).detach())
 
 
 def inputs_of(capture: Capture, dependences: Sequence[Dependence | None], view: ModelView) -> Inputs:

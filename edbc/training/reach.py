@@ -3,7 +3,8 @@
 Definitions.
 
 (1) A value *requires* a gradient when it depends (`training.dependence`) on a trainable parameter, or on an external or
-    a value that requires one. Eager's `requires_grad`.
+    a value that requires one, and its node was not recorded where gradients were off (`trace.gradmode`). Eager's
+    `requires_grad`.
 (2) A value is *reached* when it requires a gradient and a result that the loss uses depends on it. Eager computes a
     gradient for exactly these values, and leaves `.grad` of what no reached value depends on as it was: None.
 
@@ -37,6 +38,8 @@ class Reach:
     depends: Bools  # (t, outputs, operands)
     trainable: Bools  # (t, outputs)
     first_value: Longs  # (n + 1,)
+    detached: Bools | None = None  # (n,)
+    """Nodes that no gradient passes."""
 
     def requires(self, externals: Bools) -> Bools:
         """Definition (1) for every value; `externals` says it of the externals."""
@@ -45,6 +48,7 @@ class Reach:
         return requires_kernel(
             graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, arity, self.depends,
             self.trainable, self.first_value, externals,
+            np.zeros(0, np.bool_) if self.detached is None else self.detached,
         )  # fmt: skip
 
     def reached(self, requires: Bools, used: Longs, externals: Bools) -> tuple[Bools, Bools]:
@@ -81,7 +85,8 @@ class Reach:
         return np.where(internal, self.first_value[np.where(internal, nodes, 0)] + outputs, nodes)
 
 
-def reach_of(graph: Graph, dependences: Sequence[Dependence | None], trainable: Sequence[Sequence[bool]]) -> Reach:
+def reach_of(graph: Graph, dependences: Sequence[Dependence | None], trainable: Sequence[Sequence[bool]],
+             detached: Bools | None = None) -> Reach:  # fmt: skip
     """`dependences[t]` is None, and `trainable[t]` empty, for types without nodes."""
     num_outputs = np.array([len(t.outputs) for t in graph.types], np.int64)
     widest = max([1, *(len(t.operands) for t in graph.types)])
@@ -94,7 +99,7 @@ def reach_of(graph: Graph, dependences: Sequence[Dependence | None], trainable: 
             own[kind, :outputs] = trainable[kind]
     first = np.zeros(graph.num_nodes + 1, np.int64)
     np.cumsum(num_outputs[graph.node_type], out=first[1:])
-    return Reach(graph, depends, own, first)
+    return Reach(graph, depends, own, first, detached)
 
 
 def _arities(graph: Graph) -> Longs:
@@ -103,11 +108,13 @@ def _arities(graph: Graph) -> Longs:
 
 
 @njit(cache=True)
-def requires_kernel(node_type, ptr, operands, output, arity, depends, trainable, first, externals):
+def requires_kernel(node_type, ptr, operands, output, arity, depends, trainable, first, externals, detached):
     """Definition (1), node by node."""
     requires = np.zeros(first[-1], np.bool_)
     for v in range(len(node_type)):
         t = node_type[v]
+        if len(detached) and detached[v]:
+            continue
         for j in range(first[v + 1] - first[v]):
             needed = trainable[t, j]
             for i in range(ptr[v], ptr[v + 1]):

@@ -68,7 +68,7 @@ class Trainer:
         trainable = [
             [] if d is None else [any(map(inputs.require, refs)) for refs in d.parameters] for d in dependences
         ]
-        mini_batch = Run(self, prepared, inputs, reach_of(capture.graph, dependences, trainable))
+        mini_batch = Run(self, prepared, inputs, reach_of(capture.graph, dependences, trainable, capture.detached))
         tensors = MiniBatch.apply(mini_batch, *mini_batch.inputs.tensors)
         return restore(prepared.capture, prepared.placement, mini_batch.groups, tensors)
 

@@ -33,6 +33,7 @@ from edbc.errors import InputError, ModelError
 from edbc.graph import ValueClass
 from edbc.trace.build import Capture, build
 from edbc.trace.forward import NoRandomNumbers
+from edbc.trace.gradmode import watched_by
 from edbc.trace.recorder import Recorder
 from edbc.trace.table import Entry, EntryArrays, Hole, Operation, TypeTable
 from edbc.trace.values import Shared, Slot, Symbol, Value, refuse
@@ -124,7 +125,8 @@ def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], a
     gathered = _Gathered(recorder, interfaces)
     pulls = _Pulls(around, instance)
     vertex = Vertex(gathered.states, pulls.read)
-    with NoRandomNumbers():
+    recorder.in_fragment = True
+    with NoRandomNumbers(), watched_by(recorder):
         function(vertex)
     values = [*(value for _, value in vertex.pushed), *(vertex.scattered or ())]
     recording = recorder.finish([_recorded(recorder, value) for value in values])

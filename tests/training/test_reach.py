@@ -39,7 +39,8 @@ def reaches(draw: st.DrawFn) -> tuple[Reach, np.ndarray]:
     graph = Graph.build(types, nodes, externals=[SCALAR] * 4).lint()
     dependences = [Dependence(bits(outputs, operands), (frozenset(),) * outputs) for operands, outputs, _ in shapes]
     trainable = [bits(outputs).tolist() for _, outputs, _ in shapes]
-    return reach_of(graph, dependences, trainable), bits(4)
+    detached = bits(graph.num_nodes) if draw(st.booleans()) else None
+    return reach_of(graph, dependences, trainable, detached), bits(4)
 
 
 def edges(reach: Reach, node: int, output: int) -> list[tuple[int, int]]:
@@ -61,7 +62,8 @@ def test_passes_equal_the_definitions(case: tuple[Reach, np.ndarray], seed: int)
     requires: dict[tuple[int, int], bool] = {(-1 - e, 0): bool(externals[e]) for e in range(4)}
     for v, j in values:
         own = bool(reach.trainable[int(graph.node_type[v]), j])
-        requires[v, j] = own or any(requires[operand] for operand in edges(reach, v, j))
+        passes = reach.detached is None or not reach.detached[v]
+        requires[v, j] = passes and (own or any(requires[operand] for operand in edges(reach, v, j)))
     found = reach.requires(externals)
     assert [bool(found[reach.first_value[v] + j]) for v, j in values] == [requires[value] for value in values]
 

@@ -1,0 +1,102 @@
+"""Where forward switches gradients off: `torch.no_grad()` and its like, seen while recording.
+
+What eager PyTorch computes inside of them requires no gradient, so nothing that is recorded there may pass one on:
+
+(1) A node that was recorded there is *detached*: training takes none of its outputs to require a gradient
+    (`training.reach`). Its type is what it would be elsewhere, so that it runs in the same batches. Sums that are
+    detached are not fused with others.
+(2) A view, a look-up, or anything else that is no node, and every operation inside a cell, gives what `.detach()` of it
+    gives: another operand for what reads it.
+
+The contexts are classes of Python, which are wrapped: a thread that is recording hears of every change. Asking for the
+mode at every node would cost a tenth of recording.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+
+class Watcher(Protocol):
+    """What hears of changes while it records: a Recorder."""
+
+    flows: bool
+    """False where gradients are switched off."""
+
+    def switch_gradients(self, flows: bool) -> None:
+        """Called for every change."""
+
+
+_of_thread = threading.local()
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """A context in which this thread tells `watcher`."""
+    before = getattr(_of_thread, "watcher", None)
+    _of_thread.watcher = watcher
+    try:
+        yield
+    finally:
+        _of_thread.watcher = before
+
+
+def _tell(flows: bool) -> None:
+    watcher = getattr(_of_thread, "watcher", None)
+    if watcher is not None and watcher.flows != flows:
+        watcher.switch_gradients(flows)
+
+
+def _flows() -> bool:
+    watcher = getattr(_of_thread, "watcher", None)
+    return watcher is None or watcher.flows
+
+
+def _wrap(kind: type, flows_inside: Callable[[Any], bool]) -> None:
+    """Tell of entering and leaving a context, which restores what held before: as the recording sees it, where a
+    mini-batch without gradients is no change."""
+    enter, leave = kind.__enter__, kind.__exit__  # type: ignore[attr-defined]
+
+    def entered(self: Any) -> Any:
+        self._edbc_flowed = _flows()
+        _tell(flows_inside(self))  # first: what refuses must leave the mode as it was
+        return enter(self)
+
+    def left(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        _tell(self._edbc_flowed)
+        return result
+
+    kind.__enter__, kind.__exit__ = entered, left  # type: ignore[attr-defined]
+
+
+def _wrap_switch(kind: type) -> None:
+    """`torch.set_grad_enabled`, which is a context and a function."""
+    begin, enter, leave = kind.__init__, kind.__enter__, kind.__exit__  # type: ignore[attr-defined, misc]
+
+    def called(self: Any, mode: bool) -> None:
+        self._edbc_flowed = _flows()
+        _tell(mode)
+        begin(self, mode)
+
+    def entered(self: Any) -> Any:
+        _tell(self.mode)
+        return enter(self)
+
+    def left(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        _tell(self._edbc_flowed)
+        return result
+
+    kind.__init__, kind.__enter__, kind.__exit__ = called, entered, left  # type: ignore
+
+
+_wrap(torch.no_grad, lambda _: False)
+_wrap(torch.enable_grad, lambda _: True)
+_wrap(torch.inference_mode, lambda context: not context.mode)
+_wrap_switch(torch.set_grad_enabled)
