@@ -46,6 +46,7 @@ from edbc.trace.build import Capture, capture
 from edbc.trace.cache import StructureCache
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.sizes import without_numbers
 from edbc.trace.table import Entry, TypeTable
 from edbc.trace.values import class_of
 from edbc.training.trainer import Trainer
@@ -138,8 +139,7 @@ class Net:
         if rebind is None:
             rebind = not any(f"{class_of(torch.empty(0, dtype=self.dtype)).dtype}[" in t.signature for t in plan.types)
         self.rebind = rebind
-        self.table = TypeTable([(t.name, t.signature) for t in plan.types],
-                               (lambda plan, here: erased(plan) == erased(here)) if rebind else None)  # fmt: skip
+        self.table = TypeTable([(t.name, t.signature) for t in plan.types], other_sizes=rebind)
         self.policy = policy_of(plan, policy)
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         self.split = split and getattr(self.backend, "adds", False)
@@ -416,7 +416,7 @@ class Net:
         for number in range(max(len(lines), len(planned.operations))):
             here = lines[number] if number < len(lines) else "nothing"
             there = planned.operations[number] if number < len(planned.operations) else "nothing"
-            if here != there and not (self.rebind and _NUMBER.sub("#", here) == _NUMBER.sub("#", there)):
+            if here != there and not (self.rebind and without_numbers(here) == without_numbers(there)):
                 raise StaleError(
                     f"plan cell {name!r}, operation {number}: expected {here!r} from the model, got {there!r}; run "
                     "'edbc compile' again"
@@ -456,20 +456,6 @@ def policy_of(plan: Plan, kind: str | None = None) -> Policy:
 def plan_costs(plan: Plan) -> tuple[float, ...]:
     """The policy's costs in the order of the types; empty when every batch counts the same."""
     return relative_costs([plan.costs[t.name].fixed_us for t in plan.types] if plan.costs else [])
-
-
-_NUMBER = re.compile(r"(?<![\w.])\d+")
-
-
-def erased(signature: str) -> str:
-    """A signature with sizes and float widths left out, equal sizes still told as equal. Names keep their digits.
-
-    >>> erased("cell leaf(f32[8]) -> f32[8], f32[16]") == erased("cell leaf(f64[4]) -> f64[4], f64[8]")
-    True
-    """
-    numbers: dict[str, str] = {}
-    text = re.sub(r"\b(bf16|f16|f32|f64)\b", "f", signature)
-    return _NUMBER.sub(lambda m: numbers.setdefault(m.group(), f"#{len(numbers)}"), text)
 
 
 def check_requirements(requirements: Sequence[str]) -> None:

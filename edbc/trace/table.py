@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from edbc.errors import StaleError
 from edbc.graph import NodeType, ValueClass
+from edbc.trace.sizes import meant
 from edbc.trace.values import Slot, torch_dtype
 
 Ints = NDArray[np.int64]
@@ -210,12 +211,12 @@ class EntryArrays:
 class TypeTable:
     """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
 
-    `matches(plan's signature, signature)` lets a plan serve a model of other sizes: what has no exact type takes the
-    one that matches.
+    With `other_sizes` a plan serves a model of other sizes: what has no exact type takes the one that `sizes.meant`
+    finds.
     """
 
-    def __init__(self, known: Iterable[tuple[str, str]] = (), matches: Callable[[str, str], bool] | None = None):
-        self._matches = matches
+    def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False):
+        self._other_sizes = other_sizes
         self.entries: list[Entry] = []
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []
@@ -274,7 +275,7 @@ class TypeTable:
         unique by a number."""
         with self._lock:
             index = self._type_of_signature.get(draft.signature)
-            if index is None and self._matches is not None:
+            if index is None and self._other_sizes:
                 index = self._rebound(draft.signature)
             if index is None:
                 index = self._type_of_signature[draft.signature] = len(self.types)
@@ -304,9 +305,9 @@ class TypeTable:
             self._graph_types = None
 
     def _rebound(self, signature: str) -> int | None:
-        """The plan's type that this signature stands for in a model of other sizes, by `matches`; it stands for no
-        other from now on. Raises StaleError when several types of the plan could be meant."""
-        found = self._matching(signature)
+        """The plan's type that this signature stands for in a model of other sizes; it stands for no other from now
+        on. Raises StaleError when several types of the plan could be meant."""
+        found = self._meant(signature)
         if len(found) > 1:
             raise StaleError(
                 f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "
@@ -317,10 +318,12 @@ class TypeTable:
         self._type_of_signature[signature] = index = self._type_of_signature.pop(found[0])
         return index
 
-    def _matching(self, signature: str) -> list[str]:
-        """Signatures of the plan's types, not recorded yet, that match."""
-        known = [text for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None]
-        return [text for text in known if self._matches is not None and self._matches(text, signature)]
+    def _meant(self, signature: str) -> list[str]:
+        """Signatures of the plan's types, not recorded yet, that this one could stand for."""
+        if not self._other_sizes:
+            return []
+        known = (text for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None)
+        return meant(signature, known)
 
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
                   is_sum: bool = False) -> Entry:  # fmt: skip
@@ -335,7 +338,7 @@ class TypeTable:
     def is_planned(self, signature: str) -> bool:
         """True for the signature of a type that the plan knows, at these or at other sizes."""
         index = self._type_of_signature.get(signature)
-        return bool(self._matching(signature)) if index is None else index < self.num_known
+        return bool(self._meant(signature)) if index is None else index < self.num_known
 
     def graph_types(self) -> tuple[NodeType, ...]:
         """All types in index order; one that the plan knows and nobody has recorded yet has an empty signature."""
