@@ -88,7 +88,9 @@ class CellGradient:
         classes = self.cell.classes()
         seen = [values[s.variable or ""].reshape(count, *classes[s.variable or ""].shape) for s in sources]
         function = RowFunction(op.call, op.template, [s.views for s in sources], parameters.__getitem__)
-        return function(seen, count)[op.output or 0].reshape(count, op.result.size)
+        found = function.by_form(seen)
+        found = function(seen, count)[op.output or 0] if found is None else found
+        return found.reshape(count, op.result.size)
 
 
 def _affine(op: CellOp, inputs: Tensors, parameters: Mapping[SharedRef, torch.Tensor], count: int) -> torch.Tensor:

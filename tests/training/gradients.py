@@ -22,10 +22,10 @@ def tensors(results: Any) -> Iterator[torch.Tensor]:
 
 
 def random_loss(results: list[Any]) -> torch.Tensor:
-    """Every element of every result with a random weight of its own."""
+    """Every element of every result with a random weight of its own, the same in every dtype."""
     generator = torch.Generator().manual_seed(5)
     rows = torch.cat([t.reshape(-1) for t in tensors(results)])
-    return (rows * torch.randn(rows.shape, generator=generator, dtype=rows.dtype)).sum()
+    return (rows * torch.randn(rows.shape, generator=generator).to(rows.dtype)).sum()
 
 
 def gradients(model: nn.Module, loss: torch.Tensor) -> Gradients:
