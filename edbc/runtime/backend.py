@@ -125,8 +125,10 @@ def backend_of(name: str | None, device: torch.device) -> Backend:
         from edbc.runtime.cuda.backend import CudaBackend
 
         return CudaBackend(device)
+    here = ["reference", *(n for n in NAMES if n == device.type)]
     raise DeviceError(
-        f"--backend {name}: expected a back end for {device}, got one of {', '.join(NAMES)}; leave it out"
+        f"--backend {name}: expected one that runs on {device} ({' or '.join(here)}), got {name!r}; use another --device, "
+        "or leave --backend out"
     )
 
 
