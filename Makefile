@@ -6,10 +6,11 @@ BIN    := .venv/bin
 # What runs `make gpu`: the venv where there is one.
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),$(PYTHON))
 GPU_JSON   ?= build/gpu.json
+COVERED := schedule layout plan
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test slow lint format plans check zoo bench triton gpu clean
+.PHONY: help venv demo test slow plain coverage lint format plans check zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -55,6 +56,13 @@ gpu: ## on a machine with a GPU: its tests, then the workloads against eager, in
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow
+
+plain: venv ## run the tests without numba's compiler: every native loop as plain Python (long)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest
+
+coverage: venv ## line and branch coverage of schedule/, layout/ and plan/, in plain Python; fails under 90 % of any
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(COVERED:%=tests/%)
+	$(foreach part,$(COVERED),$(BIN)/python -m coverage report --include='edbc/$(part)/*' --fail-under=90 &&) true
 
 lint: venv ## ruff and mypy
 	$(BIN)/ruff check .

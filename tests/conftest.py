@@ -7,9 +7,13 @@ repository is tried. Tests that need a file from it skip, and say so, where it i
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from budget import PLAIN
+
+from edbc.errors import DeviceError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -21,7 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip slow tests unless asked, and CUDA tests where there is no device; both with their reason.
+    """Skip slow tests unless asked, CUDA tests where there is no device, and tests of compiled code where nothing is
+    compiled; all with their reason.
 
     Marks, not keywords: a test's keywords hold the names of its folders too.
     """
@@ -30,6 +35,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(skip_slow)
+    if PLAIN:
+        for item in items:
+            if item.get_closest_marker("compiled"):
+                item.add_marker(pytest.mark.skip(reason="compiled: nothing is under NUMBA_DISABLE_JIT=1"))
     cuda_items = [item for item in items if item.get_closest_marker("cuda")]
     if cuda_items:
         import torch
@@ -37,6 +46,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in cuda_items:
                 item.add_marker(pytest.mark.skip(reason="cuda: no CUDA device here"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Under NUMBA_DISABLE_JIT=1 a test that asks for the native back end, which is not there then, is skipped."""
+    try:
+        return (yield)
+    except DeviceError as error:
+        if PLAIN and "expected numba's compiler" in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 @pytest.fixture(scope="session")

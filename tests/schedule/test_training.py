@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import yaml
+from budget import budget
 from strategies import chain_graph, random_lattice_graph, random_tree_graph, swapped_trees_graph
 
 from edbc.graph import Graph
@@ -111,7 +112,9 @@ def test_trees_reach_the_lower_bound() -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_training_is_deterministic(encoding: str) -> None:
     """Equal arguments give equal tables and records; another seed explores otherwise."""
-    first, second = (train(LATTICES, encoding=encoding, seed=3, trials=150, validation=UNSEEN) for _ in range(2))
+    first, second = (
+        train(LATTICES, encoding=encoding, seed=3, trials=budget(150, 20), validation=UNSEEN) for _ in range(2)
+    )
 
     assert first == second
     assert list(first.policy.table.items()) == list(second.policy.table.items())
@@ -120,7 +123,7 @@ def test_training_is_deterministic(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_records_are_plain_and_true(encoding: str) -> None:
     """A record survives YAML, and its figures are what running the policy gives."""
-    result = train(LATTICES, encoding=encoding, trials=100, validation=UNSEEN)
+    result = train(LATTICES, encoding=encoding, trials=budget(100, 20), validation=UNSEEN)
     record = result.record
 
     assert yaml.safe_load(yaml.safe_dump(dict(record))) == record
@@ -131,7 +134,7 @@ def test_records_are_plain_and_true(encoding: str) -> None:
 
 def test_tables_hold_reached_states_only() -> None:
     """Every state of the table is met on a training or validation graph, and none is unseen there."""
-    policy = train(LATTICES, encoding="critical", trials=100, validation=UNSEEN).policy
+    policy = train(LATTICES, encoding="critical", trials=budget(100, 20), validation=UNSEEN).policy
     met = set()
     for graph in (*LATTICES, *UNSEEN):
         slow = ReferenceFrontier(graph)
@@ -160,7 +163,7 @@ def test_training_stops_at_the_bound() -> None:
 
 def test_selection_never_loses_to_a_heuristic() -> None:
     """On the training graphs, the selected policy needs no more batches than the best baseline."""
-    result = select(LATTICES, UNSEEN, seeds=(0, 1), trials=150)
+    result = select(LATTICES, UNSEEN, seeds=(0, 1), trials=budget(150, 10))
     compared = result.record["compared"]
 
     assert result.record["batches"] <= min(result.record["baselines"].values())
@@ -175,7 +178,7 @@ def test_selection_never_loses_to_a_heuristic() -> None:
 def test_schedules_of_learned_policies_are_legal() -> None:
     """Every encoding's policy gives schedules that the checker accepts, on graphs that it has not seen."""
     for encoding in ENCODINGS:
-        policy = train(LATTICES, encoding=encoding, trials=100).policy
+        policy = train(LATTICES, encoding=encoding, trials=budget(100, 10)).policy
         for graph in UNSEEN:
             check_schedule(graph, run(graph, policy))
 
@@ -241,7 +244,7 @@ def test_costs_buy_dear_batches_with_cheap_ones() -> None:
     """On unseen lattices with nearly free sums, what was selected by cost runs fewer cells and more batches than what
     was selected by count, and costs less."""
     unseen, cost = cheaper_when_longer()
-    policies = [select(LATTICES, UNSEEN, seeds=(0,), trials=150, cost=c).policy for c in ((), cost)]
+    policies = [select(LATTICES, UNSEEN, seeds=(0,), trials=budget(150, 50), cost=c).policy for c in ((), cost)]
     by_count, by_cost = (np.concatenate([run(g, policy).batch_type for g in unseen]) for policy in policies)
     is_cell = np.array(cost) == 1.0
 
@@ -253,7 +256,7 @@ def test_costs_buy_dear_batches_with_cheap_ones() -> None:
 def test_policies_keep_the_costs_that_they_were_trained_with() -> None:
     """Costs are part of the policy and of what training compares, and of the record."""
     unseen, cost = cheaper_when_longer()
-    result = train(LATTICES, encoding="rank", trials=100, cost=cost)
+    result = train(LATTICES, encoding="rank", trials=budget(100, 20), cost=cost)
 
     assert result.policy.cost == cost
     assert result.record["cost"] == round(total(result.policy, LATTICES), 6)

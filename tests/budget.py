@@ -1,0 +1,17 @@
+"""How much work a test does: less where numba's compiler is switched off, and all that it compiles is plain Python.
+
+`NUMBA_DISABLE_JIT=1 make test` is a run of its own, for coverage of the native loops (`make coverage`); there a loop is
+some hundred times slower, and what takes seconds compiled would take hours.
+"""
+
+from __future__ import annotations
+
+import os
+
+PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+"""True when nothing is compiled."""
+
+
+def budget(compiled: int, plain: int) -> int:
+    """`compiled` trials, examples or mini-batches; `plain` of them where nothing is compiled."""
+    return plain if PLAIN else compiled
