@@ -1,6 +1,6 @@
 """What threads, dtypes and streams gain, everything that is compared taking turns in one process.
 
-    python benchmarks/breadth.py [threads] [dtypes] [stream] [--data DIR] [--model NAME] [--hidden N] [--batch N]
+    python benchmarks/breadth.py [threads] [dtypes] [stream] [--data DIR] [--model NAME] [--hidden N,..] [--batch N,..]
                                  [--rounds N] [--processor-time]
 
 threads: executing a mini-batch with one thread of torch and its BLAS and with all. dtypes: the same weights in each
@@ -8,12 +8,13 @@ dtype, and the bare products beside them. stream: `net.stream` against a loop of
 model's Python. Medians over rounds of real trees; `spread` is the distance between the quartiles as a part of the
 median. With --processor-time the clock is the process's own, which tells dtypes apart on a busy machine; threads and
 streams need wall time and a quiet one. Without --hidden and --batch: 512 and 256 for threads, 256 and 64 for dtypes,
-256 and 32 for streams.
+256 and 32 for streams; with several, every combination.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -116,6 +117,11 @@ def stream(options: argparse.Namespace, hidden: int, batch: int) -> None:
                take_turns(contestants, options.rounds))  # fmt: skip
 
 
+def numbers(text: str) -> list[int]:
+    """`1,8,32`."""
+    return [int(part) for part in text.split(",")]
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -123,8 +129,8 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*SIZES, []], default=list(SIZES))
     parser.add_argument("--data", default=default, help="folder with the shared data sets")
     parser.add_argument("--model", default="tree_lstm", help="a model of the zoo on trees")
-    parser.add_argument("--hidden", type=int, default=None)
-    parser.add_argument("--batch", type=int, default=None)
+    parser.add_argument("--hidden", type=numbers, default=None)
+    parser.add_argument("--batch", type=numbers, default=None)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--processor-time", action="store_true", help="other processes do not count")
     options = parser.parse_args()
@@ -133,7 +139,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for part in options.parts:
         hidden, batch = SIZES[part]
-        globals()[part](options, options.hidden or hidden, options.batch or batch)
+        for sizes in itertools.product(options.hidden or [hidden], options.batch or [batch]):
+            globals()[part](options, *sizes)
 
 
 if __name__ == "__main__":

@@ -127,8 +127,8 @@ def backend_of(name: str | None, device: torch.device) -> Backend:
         return CudaBackend(device)
     here = ["reference", *(n for n in NAMES if n == device.type)]
     raise DeviceError(
-        f"--backend {name}: expected one that runs on {device} ({' or '.join(here)}), got {name!r}; use another --device, "
-        "or leave --backend out"
+        f"--backend {name}: expected one that runs on {device} ({' or '.join(here)}), got {name!r}; use another "
+        "--device, or leave --backend out"
     )
 
 

@@ -22,6 +22,7 @@ from edbc.graph import NodeType
 from edbc.runtime.arenas import arena_bytes, row_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.encode import encode
+from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.reduction import ReductionKernel
@@ -151,22 +152,12 @@ class CpuBackend:
             if dtype is None:
                 _run_in_torch(begin, segment, arenas, kernel_of_type)
             else:
-                with self._threads.limited(partial(self._work, schedule, kernels, begin, end)):
+                work = partial(count_work, begin, end, schedule.batch_type, schedule.batch_ptr, shot.products)
+                with self._threads.limited(work):
                     walk(begin, end, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
                          shot.tables, _LIKE[dtype])  # fmt: skip
             if on_batch is not None:
                 on_batch(begin)
-
-    @staticmethod
-    def _work(schedule: Schedule, kernels: dict[int, Native], begin: int, end: int) -> tuple[float, int]:
-        """Multiplications and products of a stretch of batches."""
-        kinds = schedule.batch_type[begin:end]
-        per_row, products = np.zeros(int(kinds.max()) + 1), np.zeros(int(kinds.max()) + 1, np.int64)
-        for kind in np.unique(kinds).tolist():
-            weights = getattr(getattr(kernels[kind], "program", None), "weights", ())
-            per_row[kind], products[kind] = sum(w.rows * w.columns for w in weights), len(weights)
-        rows = _counts(schedule)[begin:end]
-        return float((rows * per_row[kinds]).sum()), int(products[kinds].sum())
 
     def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
         found = {kind: kernel_of_type(kind) for kind in sorted(set(segment.schedule.batch_type.tolist()))}

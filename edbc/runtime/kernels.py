@@ -203,3 +203,15 @@ def externals_by_source(external_source, external_class, external_row, class_ext
             order[at[external_source[e]]] = e
             at[external_source[e]] += 1
     return order, ptr
+
+
+@njit(cache=True)
+def count_work(begin, end, batch_type, batch_ptr, products):
+    """Multiplications and products of batches begin to end; `products` (types, 2) are a node's multiplications and a
+    batch's products."""
+    multiplications = count = 0.0
+    for b in range(begin, end):
+        t = batch_type[b]
+        multiplications += (batch_ptr[b + 1] - batch_ptr[b]) * products[t, 0]
+        count += products[t, 1]
+    return multiplications, count

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edbc.cells.program import Program
 from edbc.runtime.phases import (
@@ -68,6 +69,9 @@ class Snapshot:
     packs: dict[int, Pack]
     vectors: list[torch.Tensor] = field(repr=False)
     """Keeps alive what the tables hold the addresses of."""
+    products: NDArray[np.float64]
+    """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
+    `kernels.count_work`."""
 
     def serves(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels with their weights as they are now."""
@@ -107,7 +111,13 @@ class _Writer:
             phase_ptr[kind + 1] = len(self.phases)
         tables = Tables(code, num_operands, num_outputs, phase_ptr, _matrix(self.phases, PHASE_FIELDS),
                         _matrix(self.instructions, INSTRUCTION_FIELDS), stride)  # fmt: skip
-        return Snapshot(tables, dict(self.kernels), self.packs, self.vectors)
+        return Snapshot(tables, dict(self.kernels), self.packs, self.vectors, self._products(num_types))
+
+    def _products(self, num_types: int) -> NDArray[np.float64]:
+        found = np.zeros((num_types, 2))
+        for kind, pack in self.packs.items():
+            found[kind] = sum(matrix.numel() for matrix in pack.matrices), len(pack.matrices)
+        return found
 
     def _write(self, kernel: NativeKernel, pack: Pack) -> None:
         width = kernel.dtype.itemsize

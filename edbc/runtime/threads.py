@@ -55,7 +55,7 @@ class ProductThreads:
         self._lock = threading.Lock()
 
     @contextmanager
-    def limited(self, work: Callable[[], tuple[float, int]]) -> Iterator[None]:
+    def limited(self, work: Callable[[], tuple[float, float]]) -> Iterator[None]:
         """Run the block with the number of threads that suits its products; `work` counts their multiplications and
         them, where there is a choice."""
         import torch

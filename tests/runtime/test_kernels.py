@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import random_graph, random_lattice_graph, random_tree_graph
 
 from edbc.graph import Graph, NodeType, ValueClass
-from edbc.runtime.kernels import externals_by_source
+from edbc.runtime.kernels import count_work, externals_by_source
 from edbc.runtime.placement import Placement, place
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import run
@@ -169,3 +169,17 @@ def test_an_empty_graph_has_no_rows() -> None:
     placement = place(graph, run(graph, Policy("depth")), np.zeros(0, np.int64))
     assert placement.class_rows.tolist() == [0]
     assert placement.gathered_rows == 0
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(graph=GRAPHS, seed=st.integers(0, 100))
+def test_work_is_counted_batch_by_batch(graph: Graph, seed: int) -> None:
+    """Multiplications of every node and products of every batch in a stretch of the schedule."""
+    schedule = run(graph, Policy("critical"))
+    rng = np.random.default_rng(seed)
+    products = rng.integers(0, 9, (graph.num_types, 2)).astype(float)
+    begin, end = sorted(rng.integers(0, schedule.num_batches + 1, 2).tolist())
+    stretch = list(schedule.batches())[begin:end]
+    expected = (sum(len(v) * products[t, 0] for t, v in stretch), sum(products[t, 1] for t, _ in stretch))
+
+    assert count_work(begin, end, schedule.batch_type, schedule.batch_ptr, products) == expected
