@@ -148,7 +148,7 @@ class Net:
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
         self.cache: StructureCache | None = None
-        """Set it (`edbc.trace.cache.structure_cache`) to capture repeated structures once."""
+        """Set it (`edbc.trace.cache.structure_cache`) to capture repeated structures once; it serves all modes."""
         self._lock = threading.RLock()
         self.trainer = Trainer(self)
         self._options: dict[str, Any] = {
@@ -183,7 +183,9 @@ class Net:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The plan bound to a copy of the model."""
-        return Net(self.plan, copy.deepcopy(self.model, memo), backend=self.backend, **self._options)
+        net = Net(self.plan, copy.deepcopy(self.model, memo), backend=self.backend, **self._options)
+        net.cache = None if self.cache is None else self.cache.anew()
+        return net
 
     def in_mode(self) -> Net:
         """This net, or its twin for the modules' present training flags: which code runs may depend on them."""
@@ -194,6 +196,7 @@ class Net:
                 net = self._of_mode.get(flags)
                 if net is None:
                     net = self._of_mode[flags] = Net(self.plan, self.model, backend=self.backend, **self._options)
+        net.cache = self.cache
         return net
 
     def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:

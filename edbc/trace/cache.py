@@ -74,7 +74,7 @@ def _equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 
 
 class StructureCache:
-    """Parts by key, and how often one was found. `verify` checks every hit."""
+    """Parts by key, those of each type table apart, and how often one was found. `verify` checks every hit."""
 
     def __init__(
         self,
@@ -96,6 +96,10 @@ class StructureCache:
         """Hits among all instances so far."""
         return self.hits / max(self.hits + self.misses, 1)
 
+    def anew(self) -> StructureCache:
+        """A cache for the same model file, with no parts yet."""
+        return StructureCache(self.structure_key, self.externals, self.verify)
+
     def forget(self) -> None:
         """Start again with no parts and no counts (after a warm-up)."""
         self.hits = self.misses = self.checked = self._nodes = 0
@@ -115,7 +119,7 @@ class StructureCache:
 
     def _part(self, shadow: nn.Module, recorder: Recorder, number: int, instance: Any) -> Part:
         recorder.first_instance = number
-        key = self.structure_key(instance)
+        key = recorder.table, self.structure_key(instance)
         known = self._parts.get(key)
         if known is None:
             self.misses += 1

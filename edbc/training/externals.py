@@ -17,7 +17,7 @@ from edbc.trace.lookup import look_up_of
 from edbc.trace.table import SharedRef
 from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reach import Bools
-from edbc.training.reverse import Reversal
+from edbc.training.reverse import Reversal, sum_dtype
 
 
 def parameter_gradients(
@@ -62,4 +62,5 @@ def _table_gradient(ref: SharedRef, table: torch.Tensor, index: Longs, rows: tor
     rows = rows.view(len(where), *table.shape[1:])
     if look_up is not None and look_up.sparse:
         return torch.sparse_coo_tensor(where[None], rows, table.shape, check_invariants=False)
-    return torch.zeros_like(table, requires_grad=False).index_add_(0, where, rows)
+    total = torch.zeros_like(table, dtype=sum_dtype(table.dtype), requires_grad=False)
+    return total.index_add_(0, where, rows.to(total.dtype))

@@ -126,7 +126,8 @@ class Run:
         reversal.run(results)
         for ref, gradient in parameter_gradients(capture, placement, self.inputs, reversal, given):
             reversal.add_parameter(ref, gradient)
-        return reversal.found, dict(constant_gradients(capture, placement, self.inputs, reversal, given))
+        found = {ref: gradient.to(parameters[ref].dtype) for ref, gradient in reversal.found.items()}
+        return found, dict(constant_gradients(capture, placement, self.inputs, reversal, given))
 
 
 class MiniBatch(torch.autograd.Function):

@@ -8,7 +8,8 @@ Definitions.
     consumers came later in the schedule.
 (2) Rows are added in the order of the schedule, one batch after the other, so that the sums are the same bits in every
     run.
-(3) Only *live* nodes take part: those with a reached output (`training.reach`). What the loss does not use neither
+(3) Of the short floats, bfloat16 and float16, sums of many terms are added up in float32 and rounded once.
+(4) Only *live* nodes take part: those with a reached output (`training.reach`). What the loss does not use neither
     costs time nor lets a not-a-number through.
 
 This is the reference: `training.recompute` gives the gradient of each batch.
@@ -33,6 +34,11 @@ from edbc.training.reach import Bools, Reach
 from edbc.training.recompute import CellGradient, MaybeTensors, ReductionGradient
 
 TypeGradient = CellGradient | ReductionGradient
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In what gradients of a dtype are added up, definition (3)."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 @dataclass(eq=False)
@@ -65,19 +71,21 @@ class Reversal:
             placement, value_class = self.segment.placement, self.segment.placement.classes[class_index]
             device = next((p.device for p in self.parameters.values()), torch.device("cpu"))
             arena = torch.zeros(int(placement.class_rows[class_index]), value_class.size,
-                                dtype=torch_dtype(value_class.dtype), device=device)  # fmt: skip
+                                dtype=sum_dtype(torch_dtype(value_class.dtype)), device=device)  # fmt: skip
             self.rows[class_index] = arena
         return arena
 
     def add_parameter(self, ref: SharedRef, gradient: torch.Tensor) -> None:
         """Add to the gradient of a parameter."""
         known = self.found.get(ref)
+        gradient = gradient.to(sum_dtype(gradient.dtype))
         self.found[ref] = gradient if known is None else known + gradient
 
     def take(self, class_index: int, rows: Longs) -> torch.Tensor:
         """Gradients of rows of a class, `(len(rows), size)`."""
         arena = self.arena(class_index)
-        return arena.index_select(0, torch.from_numpy(rows).to(arena.device))
+        dtype = torch_dtype(self.segment.placement.classes[class_index].dtype)
+        return arena.index_select(0, torch.from_numpy(rows).to(arena.device)).to(dtype)
 
     def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
         """Add to gradients of rows of a class, in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -205,6 +206,13 @@ def test_structures_captured_once_draw_anew() -> None:
     for _ in range(2):
         assert torch.equal(step(cached, groups=[[[1, 2], [1, 2], [3]]])[0], expected)
     assert cached.cache.hits == 4
+    net.cache = StructureCache(tuple)
+    for mode in (True, False, True):
+        net.model.train(mode)
+        with torch.no_grad():
+            net([[1, 2], [1, 2]])
+    assert (net.cache.hits, net.cache.misses) == (4, 2), "modes share the cache, not what it holds"
+    assert copy.deepcopy(net).cache.hits == 0
 
 
 def test_eager_s_distribution() -> None:

@@ -139,6 +139,27 @@ def test_autocast_is_refused() -> None:
         net(instances)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
+    """One thread and two give the same bits, run after run, for the same outputs' gradients."""
+    model = RandomTreeModel(12, 48).to(dtype)
+    instances = random_trees(12, 40)
+    net = net_for(model, instances)
+    before, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 1, 2):
+            torch.set_num_threads(count)
+            results = net(instances)
+            weights = [torch.arange(t.numel(), dtype=dtype).view(t.shape) for t in tensors(results)]
+            model.zero_grad(set_to_none=True)
+            torch.autograd.backward(list(tensors(results)), weights)
+            found.append([p.grad for p in model.parameters()])
+    finally:
+        torch.set_num_threads(before)
+    for others in found[1:]:
+        assert all(a is b is None or torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
+
+
 def test_a_kept_graph_runs_again() -> None:
     """retain_graph=True: the second backward pass gives the same bits; without it, it is an error as in eager."""
     net, instances = tree_net(10)

@@ -1,0 +1,69 @@
+"""Long trainings: memory that stays flat over thousands of steps, dropout, Adam and waiting mini-batches included."""
+
+from __future__ import annotations
+
+import gc
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from gradients import random_loss
+from helpers import bound
+from test_random import Model, chain
+from torch import nn
+
+from edbc.runtime.session import Net
+
+
+def resident_megabytes() -> float:
+    """Memory of this process that is in use now."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("no /proc here")
+    return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024  # type: ignore[index]
+
+
+def net_with_dropout() -> Net:
+    """Chains of cells with dropout, in training mode."""
+    net = bound(Model(chain, torch.float32), [[1, 2], [3]])
+    net.model.train()
+    return net
+
+
+def growth(steps: int, warm_up: int) -> float:
+    """Megabytes that `steps` steps on 1 to 12 sentences of 1 to 20 words add after `warm_up` of them; every third step
+    has two mini-batches, both forward passes before the backward pass, and some losses never get one."""
+    torch.manual_seed(0)
+    net, rng = net_with_dropout(), random.Random(1)
+    assert isinstance(net.model, nn.Module)
+    optimizer = torch.optim.Adam(net.model.parameters(), 1e-4)
+    before = 0.0
+    for number in range(warm_up + steps):
+        if number == warm_up:
+            gc.collect()
+            before = resident_megabytes()
+        losses = [
+            random_loss(net([rng.choices(range(12), k=rng.randrange(1, 21)) for _ in range(rng.randrange(1, 13))]))
+            for _ in range(2 if number % 3 == 0 else 1)
+        ]
+        if number % 7:
+            optimizer.zero_grad()
+            sum(losses).backward()  # type: ignore[union-attr]
+            optimizer.step()
+    gc.collect()
+    return resident_megabytes() - before
+
+
+def test_memory_is_flat_over_hundreds_of_steps() -> None:
+    """300 steps add less than 8 MB to what the first 100 took; one kept arena each would add more."""
+    assert growth(300, 100) < 8
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_ten_thousand_steps() -> None:
+    """10,000 steps add less than 8 MB."""
+    added = growth(10_000, 500)
+    print(f"{added:.1f} MB")
+    assert added < 8
