@@ -94,13 +94,15 @@ def build(recording: Recording, fuse_sums: bool = True) -> Capture:
 
 def build_collected(recording: Recording, collected: Collected, fuse_sums: bool = True) -> Capture:
     """The Capture of a recording whose results have been collected (which may record more: whole parameters, rows)."""
+    from edbc.trace import kernels
+
     table = recording.table
     result_refs, result_slots, results = collected
     entries = np.asarray(recording.entries, np.int64)
     of_entry = table.arrays()
-    num_operands, num_outputs = of_entry.num_operands[entries], of_entry.num_outputs[entries]
-    ptr = _offsets(num_operands)
-    value_base = _offsets(num_outputs)
+    ptr, value_base, value_node, value_output = kernels.number_values(
+        entries, of_entry.num_operands, of_entry.num_outputs
+    )
     refs = local_refs(recording, recording.refs, int(value_base[-1]), ptr)
     result_refs = local_refs(recording, result_refs, int(value_base[-1]))
     detached = np.zeros(len(entries), np.bool_)
@@ -109,18 +111,17 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         kept = _without_aborted(recording, refs, result_refs, ptr, value_base)
         detached = detached[kept]
         entries, refs, result_refs = _only(kept, entries, refs, result_refs, ptr, value_base)
-        num_operands, num_outputs = of_entry.num_operands[entries], of_entry.num_outputs[entries]
-        ptr, value_base = _offsets(num_operands), _offsets(num_outputs)
-    value_node = np.repeat(np.arange(len(entries)), num_outputs)
+        ptr, value_base, value_node, value_output = kernels.number_values(
+            entries, of_entry.num_operands, of_entry.num_outputs
+        )
     node_type = of_entry.type_index[entries]
     is_sum = of_entry.is_sum[entries] & ~detached
-    value_output = np.arange(value_base[-1]) - value_base[value_node]
     if fuse_sums and is_sum.any():
         detached, node_type, ptr, refs, value_node, value_output = _fuse_sums(
             detached, table, entries, node_type, is_sum, ptr, refs, value_base, value_node, value_output, result_refs
         )
-    operands, operand_output = _as_operands(refs, value_node, value_output)
-    result_node, result_output = _as_operands(result_refs, value_node, value_output)
+    operands, operand_output = kernels.as_operands(refs, value_node, value_output)
+    result_node, result_output = kernels.as_operands(result_refs, value_node, value_output)
     source = np.asarray(recording.external_source, np.int64)
     graph = Graph(
         table.graph_types(),
@@ -150,14 +151,14 @@ def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int
 
     `ptr` says which node each operand belongs to; without it the refs are results.
     """
-    refs = np.asarray(refs, np.int64)
-    internal = refs >= 0
-    local = np.where(internal, refs - recording.first_value, refs + recording.first_external)
-    foreign = np.where(
-        internal, (local < 0) | (local >= num_values), (local >= 0) | (local < -len(recording.external_source))
-    )
-    if foreign.any():
-        _refuse_foreign(recording, int(np.flatnonzero(foreign)[0]), ptr)
+    from edbc.trace import kernels
+
+    local, foreign = kernels.local_refs(
+        np.asarray(refs, np.int64), recording.first_value, recording.first_external, num_values,
+        len(recording.external_source),
+    )  # fmt: skip
+    if foreign >= 0:
+        _refuse_foreign(recording, int(foreign), ptr)
     return local
 
 
@@ -206,25 +207,10 @@ def _only(
     )
 
 
-def _offsets(counts: Ints) -> Ints:
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
-
-
 def _frozen(array: Ints) -> NDArray[np.int32]:
     result = np.ascontiguousarray(array, dtype=np.int32)
     result.setflags(write=False)
     return result
-
-
-def _as_operands(refs: Ints, value_node: Ints, value_output: Ints) -> tuple[Ints, Ints]:
-    """Values as pairs (node, output); externals stay negative."""
-    internal = refs >= 0
-    safe = np.where(internal, refs, 0)
-    if not len(value_node):
-        return refs, np.zeros_like(refs)
-    return np.where(internal, value_node[safe], refs), np.where(internal, value_output[safe], 0)
 
 
 def _fuse_sums(

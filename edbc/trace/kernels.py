@@ -12,6 +12,52 @@ _SEARCH = 16
 
 
 @njit(cache=True)
+def local_refs(refs, first_value, first_external, num_values, num_externals):  # type: ignore[no-untyped-def]
+    """Refs counted from the start of a mini-batch, and the first one that is not of this mini-batch, or -1."""
+    local = np.empty(len(refs), np.int64)
+    foreign = np.int64(-1)
+    for i in range(len(refs) - 1, -1, -1):
+        ref = refs[i]
+        if ref >= 0:
+            local[i] = ref - first_value
+            is_ours = 0 <= local[i] < num_values
+        else:
+            local[i] = ref + first_external
+            is_ours = -num_externals <= local[i] < 0
+        if not is_ours:
+            foreign = i
+    return local, foreign
+
+
+@njit(cache=True)
+def number_values(entries, num_operands, num_outputs):  # type: ignore[no-untyped-def]
+    """Where the operands and the values of every node begin, and the node and output of every value; operands and
+    outputs are counted by entry."""
+    n = len(entries)
+    ptr, value_base = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    for v in range(n):
+        ptr[v + 1] = ptr[v] + num_operands[entries[v]]
+        value_base[v + 1] = value_base[v] + num_outputs[entries[v]]
+    value_node, value_output = np.empty(value_base[n], np.int64), np.empty(value_base[n], np.int64)
+    for v in range(n):
+        for value in range(value_base[v], value_base[v + 1]):
+            value_node[value] = v
+            value_output[value] = value - value_base[v]
+    return ptr, value_base, value_node, value_output
+
+
+@njit(cache=True)
+def as_operands(refs, value_node, value_output):  # type: ignore[no-untyped-def]
+    """Values as pairs (node, output); externals stay negative."""
+    nodes, outputs = refs.copy(), np.zeros(len(refs), np.int64)
+    for i in range(len(refs)):
+        if refs[i] >= 0:
+            nodes[i] = value_node[refs[i]]
+            outputs[i] = value_output[refs[i]]
+    return nodes, outputs
+
+
+@njit(cache=True)
 def absorbed_sums(is_sum, ptr, refs, value_node, value_uses):  # type: ignore[no-untyped-def]
     """Which sums live on only as the first term of another sum: `absorber[v]` is that sum, or -1. O(operands)."""
     n = len(is_sum)

@@ -125,3 +125,33 @@ def test_sums_equal_their_reference(seed: int) -> None:
         for v in members:
             assert fused[r.value_base[v]] == position * kernels.MAX_FIELDS + field[v]
     assert kept.tolist() == [v for v in range(len(is_sum)) if absorber[v] < 0 and leader[v] in (-1, v)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_numbers_of_values(seed: int) -> None:
+    """Values are numbered node by node and output by output; refs become pairs, externals stay as they are."""
+    rng = random.Random(seed)
+    num_operands, num_outputs = [rng.randrange(3) for _ in range(4)], [rng.randrange(3) for _ in range(4)]
+    entries = [rng.randrange(4) for _ in range(rng.randrange(30))]
+    pairs = [(v, j) for v, entry in enumerate(entries) for j in range(num_outputs[entry])]
+    ptr, base, node, output = kernels.number_values(
+        *(np.array(x, np.int64) for x in (entries, num_operands, num_outputs))
+    )
+    refs = np.array([rng.randrange(-3, len(pairs)) for _ in range(20)], np.int64)
+    nodes, outputs = kernels.as_operands(refs, node, output)
+
+    assert ptr.tolist() == [sum(num_operands[e] for e in entries[:v]) for v in range(len(entries) + 1)]
+    assert base.tolist() == [sum(num_outputs[e] for e in entries[:v]) for v in range(len(entries) + 1)]
+    assert list(zip(node.tolist(), output.tolist(), strict=True)) == pairs
+    assert list(zip(nodes.tolist(), outputs.tolist(), strict=True)) == [
+        pairs[ref] if ref >= 0 else (ref, 0) for ref in refs.tolist()
+    ]
+
+
+@pytest.mark.parametrize("refs", [[100, 104, -51, -53], [105, 99], [-54, -51, -50], [-50], []])
+def test_refs_are_counted_from_the_start_of_their_mini_batch(refs: list[int]) -> None:
+    """Of five values from 100 on and three externals from 50 on, what is not of this mini-batch is told first."""
+    local, foreign = kernels.local_refs(np.array(refs, np.int64), 100, 50, 5, 3)
+    wrong = [i for i, ref in enumerate(refs) if not (100 <= ref < 105 or -53 <= ref <= -51)]
+    assert foreign == (wrong[0] if wrong else -1)
+    assert local.tolist() == [ref - 100 if ref >= 0 else ref + 50 for ref in refs]
