@@ -44,6 +44,7 @@ from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
 from edbc.trace.build import Capture, capture
 from edbc.trace.cache import StructureCache
+from edbc.trace.forward import no_garbage_collection
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.sizes import without_numbers
@@ -216,7 +217,7 @@ class Net:
         if on_prepared is not None:
             on_prepared(prepared)
         started = time.perf_counter()
-        with memory_errors(f"running {prepared.capture.graph.num_nodes:,} nodes"):
+        with memory_errors(f"running {prepared.capture.graph.num_nodes:,} nodes"), no_garbage_collection():
             results = self.execute(prepared, on_batch)
         if stats is not None:
             stats.seconds.issuing += time.perf_counter() - started
