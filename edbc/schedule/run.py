@@ -58,7 +58,7 @@ def _walked(graph: Graph, dag: Dag, policy: Policy) -> tuple[Schedule, int]:
     batch_type, batch_ptr, nodes, rows, bound = walk(
         dag, encoding, *policy.compiled, rule, cheap, costs_of(policy.cost, graph.num_types)
     )
-    table_steps = int(np.count_nonzero(rows >= 0))
+    table_steps = int(np.count_nonzero(rows >= 0)) if encoding >= 0 else 0
     unseen = len(rows) - table_steps if encoding >= 0 else 0
     return Schedule(graph, batch_type, batch_ptr, nodes, table_steps, unseen), int(bound)
 

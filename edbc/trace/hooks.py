@@ -19,10 +19,15 @@ _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
 _ALL = (*_FORWARD, *_BACKWARD)
 
 
+def hooks_of(module: nn.Module) -> list[dict[int, object]]:
+    """The dictionaries of the hooks that are registered on a module itself."""
+    state = module.__dict__
+    return [state[name] for name in _ALL]
+
+
 def num_hooks(module: nn.Module) -> int:
     """Hooks that are registered on a module itself."""
-    state = module.__dict__
-    return sum([len(state[name]) for name in _ALL])
+    return sum(map(len, hooks_of(module)))
 
 
 def refuse_hooks(model: nn.Module, is_node: Callable[[nn.Module], bool]) -> None:

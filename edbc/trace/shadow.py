@@ -31,7 +31,7 @@ from edbc.graph import ValueClass
 from edbc.trace.calls import recorded_call
 from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.gradmode import watched_by
-from edbc.trace.hooks import num_hooks, refuse_hooks
+from edbc.trace.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
 from edbc.trace.mark import is_cell
 from edbc.trace.recorder import Recorder
@@ -105,7 +105,7 @@ class ModelView(CellTracer):
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]
-        self._glances = [_Glance(module) for _, module in self._modules]
+        self._glance = _Glance([module for _, module in self._modules])
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
         self._owners: dict[str, tuple[nn.Module, str]] = {}
@@ -130,13 +130,10 @@ class ModelView(CellTracer):
                         f"{first} and {other} of the model were one tensor when it was bound and are two now; tie them "
                         "again, or bind the model again"
                     )
-        for number, ((path, module), before) in enumerate(zip(self._modules, self._state, strict=True)):
-            if self._glances[number].still_holds():
-                continue
+        if self._glance.still_holds():
+            return
+        for (path, module), before in zip(self._modules, self._state, strict=True):
             now = _state(module)
-            if now == before:
-                self._glances[number] = _Glance(module)
-                continue
             for changed in before:
                 if now.get(changed) == before[changed] or (path, changed) in self._assigned:
                     continue
@@ -144,6 +141,7 @@ class ModelView(CellTracer):
                     f"attribute {f'{path}.{changed}' if path else changed!r} of the model changed after it was bound; "
                     "bind the model again"
                 )
+        self._glance = _Glance([module for _, module in self._modules])
 
     def tensor(self, name: str) -> torch.Tensor:
         """The parameter, buffer or attribute with a dotted name, as it is now."""
@@ -274,30 +272,37 @@ def _state(module: nn.Module) -> dict[str, Any]:
 
 
 class _Glance:
-    """What a module refers to: whether all of it is still there is told in a third of the time of `_state`, which
-    then need not be asked. Holds what it compares, so that nothing new can stand at an old address."""
+    """What modules refer to: whether all of it is still there is told in a fraction of the time of `_state`, which then
+    need not be asked. Holds what it compares, so that nothing new can stand at an old address."""
 
-    def __init__(self, module: nn.Module):
-        self._module = module
-        self._kind = type(module)
-        self._dicts = (module.__dict__, module._parameters, module._buffers, module._modules)
+    def __init__(self, modules: Sequence[nn.Module]):
+        self._modules = modules
+        self._kinds = list(map(type, modules))
+        self._dicts = [d for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
         self._objects = self._referred()
-        self._tensors = [(t, t.shape, t.dtype) for t in self._objects if isinstance(t, torch.Tensor)]
-        self._num_hooks = num_hooks(module)
+        self._tensors = [t for t in self._objects if isinstance(t, torch.Tensor)]
+        self._shapes, self._dtypes = self._of_tensors()
+        self._hooks = [hooks for module in modules for hooks in hooks_of(module)]
+        self._num_hooks = sum(map(len, self._hooks))
 
     def _referred(self) -> list[Any]:
-        own, parameters, buffers, children = self._dicts
-        return [*own.values(), *parameters.values(), *buffers.values(), *children.values()]
+        found: list[Any] = []
+        for items in self._dicts:
+            found += items.values()
+        return found
+
+    def _of_tensors(self) -> tuple[list[torch.Size], list[torch.dtype]]:
+        return [t.shape for t in self._tensors], [t.dtype for t in self._tensors]
 
     def still_holds(self) -> bool:
-        """True when the module refers to the very same objects; then `_state` is what it was."""
+        """True when the modules refer to the very same objects; then their `_state` is what it was."""
         now = self._referred()
         return (
-            type(self._module) is self._kind
+            list(map(type, self._modules)) == self._kinds
             and len(now) == len(self._objects)
             and all(map(operator.is_, now, self._objects))
-            and all(t.shape == shape and t.dtype is dtype for t, shape, dtype in self._tensors)
-            and num_hooks(self._module) == self._num_hooks
+            and self._of_tensors() == (self._shapes, self._dtypes)
+            and sum(map(len, self._hooks)) == self._num_hooks
         )
 
 
