@@ -23,6 +23,7 @@ from numba import njit, types
 from numba.extending import overload, register_jitable
 
 from edbc.runtime.pointers import float_of_bits, load, store
+from edbc.schedule.native import INNER
 
 OPERATIONS = (
     "copy", "sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "abs", "square", "reciprocal", "gelu", "silu",
@@ -45,7 +46,7 @@ _EXP_HIGHEST, _EXP_LOWEST = _F(89.0), _F(-104.0)
 
 # `contract` alone: reassociation or finite-only arithmetic would change results and lose not-a-number.
 _flags: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
-_jit = njit(**_flags)
+_jit = njit(**INNER, **_flags)
 
 
 @register_jitable(**_flags)

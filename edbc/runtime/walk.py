@@ -28,13 +28,16 @@ from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED,
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS, apply, divide
+from edbc.schedule.native import INNER
 
 _ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _MATMUL, _MATMUL_ADD = OPERATIONS.index("matmul"), OPERATIONS.index("matmul_add")
 _ONE = np.float32(1)
+_AS_IT_IS = ord("N")
+"""The letter for a matrix that the BLAS does not transpose; numba would compile its strings for `ord`."""
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-_jit = njit(**_flags)
+_jit = njit(**INNER, **_flags)
 
 TORCH, PROGRAM, REDUCTION = 0, 1, 2
 """What runs a type: torch, phases, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
@@ -338,7 +341,7 @@ def _build(checksum: int) -> Callable[..., None]:
         bases, strides, row = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         classes = np.zeros(slots, np.int64)
         frame = np.zeros(9 + (checksum & 0), np.int64)
-        frame[0] = ord("N")
+        frame[0] = _AS_IT_IS
         store(frame.ctypes.data + 56, 0, like + _ONE)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
         for b in range(begin, end):

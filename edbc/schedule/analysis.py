@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.native import native
+from edbc.schedule.native import inner, native
 
 
 class Dag(NamedTuple):
@@ -72,7 +72,7 @@ def analyse(
     return Dag(node_type, num_operands, user_ptr, users, type_ptr, depth, below, same_ptr, same_users, same_left)
 
 
-@native
+@inner
 def invert(n: int, operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints]:
     """Operand counts, and users as CSR: definition (1)."""
     num_operands = np.zeros(n, np.int32)
@@ -98,7 +98,7 @@ def invert(n: int, operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints]
     return num_operands, user_ptr, users
 
 
-@native
+@inner
 def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) -> Ints:
     """`below`, definition (2), users before operands."""
     n = len(node_type)
@@ -112,7 +112,7 @@ def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) 
     return below
 
 
-@native
+@inner
 def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: Ints) -> tuple[Ints, Ints, int]:
     """Edges of the same-type graph, definition (3), and its number of elements.
 
@@ -152,15 +152,22 @@ def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: I
     return sources[:num_edges], targets[:num_edges], num_elements
 
 
-@native
+@inner
+def copy(source: Ints, begin: int, end: int, target: Ints, at: int) -> None:
+    """`target[at:]` becomes `source[begin:end]`. A slice assignment compiles numba's strings, for its message."""
+    for i in range(begin, end):
+        target[at + i - begin] = source[i]
+
+
+@inner
 def grow(array: Ints) -> Ints:
     """A copy with twice the room and more."""
     larger = np.empty(2 * len(array) + 16, np.int32)
-    larger[: len(array)] = array
+    copy(array, 0, len(array), larger, 0)
     return larger
 
 
-@native
+@inner
 def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, Ints, Ints]:
     """Edges as CSR by source, and how many arrive at each target."""
     arriving = np.zeros(num_elements, np.int32)
@@ -178,7 +185,7 @@ def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, 
     return arriving, ptr, grouped
 
 
-@native
+@inner
 def depths(operand_ptr: Ints, operands: Ints) -> Ints:
     """Topological depth of every node: 0 without node operands, else one more than the deepest operand."""
     n = len(operand_ptr) - 1

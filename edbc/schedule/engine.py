@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.analysis import Dag
-from edbc.schedule.native import native
+from edbc.schedule.analysis import Dag, copy
+from edbc.schedule.native import inner, native
 
 
 class Frontier(NamedTuple):
@@ -64,9 +64,9 @@ def new_frontier(dag: Dag) -> Frontier:
 def restart(dag: Dag, frontier: Frontier) -> None:
     """Nothing has run: the nodes without node operands are ready."""
     n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
-    frontier.left[:] = dag.num_operands
-    frontier.head[:] = dag.type_ptr[:num_types]
-    frontier.tail[:] = dag.type_ptr[:num_types]
+    copy(dag.num_operands, 0, n, frontier.left, 0)
+    copy(dag.type_ptr, 0, num_types, frontier.head, 0)
+    copy(dag.type_ptr, 0, num_types, frontier.tail, 0)
     frontier.reach[:] = 0
     for v in range(n):
         if dag.num_operands[v] == 0:
@@ -76,14 +76,14 @@ def restart(dag: Dag, frontier: Frontier) -> None:
         for v in range(n):
             frontier.depth_sum[dag.node_type[v]] += dag.depth[v]
     if len(dag.same_left):
-        frontier.same_left[:] = dag.same_left
+        copy(dag.same_left, 0, len(dag.same_left), frontier.same_left, 0)
         frontier.same_size[:] = 0
         for v in range(n):
             if dag.same_left[v] == 0:
                 frontier.same_size[dag.node_type[v]] += 1
 
 
-@native
+@inner
 def push(dag: Dag, frontier: Frontier, v: int) -> None:
     """Node v becomes ready."""
     a = dag.node_type[v]
@@ -117,7 +117,7 @@ def execute(dag: Dag, frontier: Frontier, a: int) -> None:
             release(dag, frontier, a, frontier.ready[i])
 
 
-@native
+@inner
 def release(dag: Dag, frontier: Frontier, a: int, element: int) -> None:
     """Node `element` of type a has run: whatever waited for it alone joins Frontier(G^a), through joins too."""
     n = len(dag.node_type)

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numba import njit
 
 PACKAGE = Path(__file__).resolve().parent
+INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of functions that only native code calls."""
 
 
 def native(function: Callable[..., Any]) -> Any:
@@ -28,6 +30,19 @@ def native(function: Callable[..., Any]) -> Any:
         return np.errstate(over="ignore")(function)
     drop_stale(Path(str(dispatcher.stats.cache_path)))
     return dispatcher
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile as a part of the native functions that call it. Python cannot call it, which spares compiling what takes
+    Python's arguments apart (for a function of two named tuples of arrays: most of its code)."""
+    dispatcher: Any = njit(**INNER)(function)
+    if dispatcher is not function:  # called from Python all the same, it would crash the process
+        dispatcher.__class__ = type("Inner", (type(dispatcher),), {"__call__": _refuse})
+    return dispatcher
+
+
+def _refuse(dispatcher: Any, *args: Any) -> NoReturn:
+    raise TypeError(f"{dispatcher.py_func.__name__} is an inner function: native code alone can call it")
 
 
 @cache

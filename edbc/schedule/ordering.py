@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from edbc.graph import Ints
+from edbc.schedule.native import inner
 
 
 @njit(cache=True)
@@ -30,7 +31,7 @@ def ordered(operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints) -> 
     return result
 
 
-@njit(cache=True)
+@inner
 def chosen_readers(operand_ptr: Ints, operands: Ints, n: int) -> Ints:
     """The operand entry by which a node's reader, definition (1) of `edbc.schedule.order`, reads it; -1 without one."""
     is_read = np.zeros(n, np.bool_)
@@ -46,7 +47,7 @@ def chosen_readers(operand_ptr: Ints, operands: Ints, n: int) -> Ints:
     return entry
 
 
-@njit(cache=True)
+@inner
 def order_read(
     operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints, batch_of: Ints, reader: Ints, unread: Ints,
     result: Ints,
@@ -72,7 +73,7 @@ def order_read(
                 result[free[batch_of[u]]] = u
 
 
-@njit(cache=True)
+@inner
 def entries_by_position(operand_ptr: Ints, batch: Ints, begin: Ints, entries: Ints) -> int:
     """Write the operand entries of a batch's nodes, first operands first, and return how many there are. `begin` is
     room for where each position begins, two more than there are positions."""
@@ -92,7 +93,7 @@ def entries_by_position(operand_ptr: Ints, batch: Ints, begin: Ints, entries: In
     return begin[most]
 
 
-@njit(cache=True)
+@inner
 def order_unread(
     operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints, batch_of: Ints, reader: Ints, unread: Ints,
     result: Ints,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.graph import Ints
-from edbc.schedule.native import native
+from edbc.schedule.native import inner, native
 
 
 class Table(NamedTuple):
@@ -47,7 +47,7 @@ def compile_table(table: Mapping[tuple[int, ...], int]) -> tuple[Table, Ints]:
     return compiled, actions
 
 
-@native
+@inner
 def hash_words(words: Ints, size: int) -> np.int64:
     """A 64-bit hash of the first `size` words."""
     value = np.int64(size)
@@ -83,7 +83,8 @@ def insert(table: Table, slot: int, words: Ints, size: int) -> int:
     table.used[0] += 1
     table.keys[slot] = hash_words(words, size)
     table.row_of_slot[slot] = row
-    table.words[row, :size] = words[:size]
+    for k in range(size):
+        table.words[row, k] = words[k]
     table.num_words[row] = size
     return row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.analysis import Dag, depths
+from edbc.schedule.analysis import Dag, copy, depths
 from edbc.schedule.choice import CHAINS, CRITICAL, Floats, choose, describe, encode, new_scratch
 from edbc.schedule.engine import execute, new_frontier, restart
 from edbc.schedule.native import native
@@ -45,7 +45,7 @@ def walk(
                 describe(frontier, scratch)
             action = choose(dag, frontier, scratch, rule, cheap)
         low, high = frontier.head[action], frontier.tail[action]
-        nodes[done : done + high - low] = frontier.ready[low:high]
+        copy(frontier.ready, low, high, nodes, done)
         done += high - low
         batch_type[count] = action
         count += 1
@@ -66,7 +66,7 @@ def follow(dag: Dag, sequence: Ints) -> tuple[Ints, Ints, Ints]:
         low, high = frontier.head[action], frontier.tail[action]
         if low == high:
             continue
-        nodes[done : done + high - low] = frontier.ready[low:high]
+        copy(frontier.ready, low, high, nodes, done)
         done += high - low
         batch_type[count] = action
         count += 1

@@ -25,7 +25,7 @@ def local_refs(refs, first_value, first_external, num_values, num_externals):  #
             local[i] = ref + first_external
             is_ours = -num_externals <= local[i] < 0
         if not is_ours:
-            foreign = i
+            foreign = np.int64(i)
     return local, foreign
 
 

@@ -1,10 +1,14 @@
-"""Cached kernels are dropped when any file of the package changes."""
+"""Cached kernels are dropped when any file of the package changes; inner functions are for native code."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from edbc.schedule.native import drop_stale
+import numpy as np
+import pytest
+from numba import config, njit
+
+from edbc.schedule.native import drop_stale, inner
 
 
 def test_an_edited_file_empties_the_cache(tmp_path: Path) -> None:
@@ -28,3 +32,16 @@ def test_an_edited_file_empties_the_cache(tmp_path: Path) -> None:
 
     assert drop_stale.__wrapped__(folder, package)
     assert not index.exists()
+
+
+@inner
+def twice(numbers: np.ndarray) -> float:
+    return 2 * numbers[0]
+
+
+def test_inner_functions_serve_native_code_alone() -> None:
+    """Compiled into its caller it runs; a call from Python, which would crash the process, is refused."""
+    assert njit(lambda numbers: twice(numbers))(np.arange(3) + 4) == 8
+    if not config.DISABLE_JIT:
+        with pytest.raises(TypeError, match="twice is an inner function"):
+            twice(np.arange(3))
