@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from end_to_end import REPOSITORY, WORKLOADS
 
 SHARE = 0.45
@@ -145,7 +146,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", default="build/gpu.json", help="where the benchmark's record goes")
     parser.add_argument("--seconds", type=float, default=530.0, help="for everything")
     parser.add_argument("--data", default=None, help="folder with the shared data sets")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("expected a CUDA device, got none")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -53,7 +53,7 @@ WHOLE = "no-split"
 BASELINES = ("eager", "depth", "agenda", "sufficient", "critical", WHOLE)
 EAGER_SECONDS = 10.0
 FLOOR_BATCHES, FLOOR_TURNS = 2, 15
-DEVICE_TURNS = 5
+DEVICE_TURNS, LONGEST_HOLD = 5, 0.25
 CYCLES_PER_SECOND = 2e9
 """At least what a GPU's clock does, so that a device is held up for longer than asked rather than for less."""
 
@@ -287,7 +287,7 @@ def _device_seconds(contestant: _Contestant) -> float | None:
     if net.device.type != "cuda":
         return None
     prepared = net.prepare(contestant.batches[0])
-    hold = 2 * max(sample.issuing for sample in contestant.samples)
+    hold = min(2 * max(sample.issuing for sample in contestant.samples), LONGEST_HOLD)
     return statistics.median(_held_up(lambda: net.execute(prepared), hold, net.device) for _ in range(DEVICE_TURNS))
 
 

@@ -30,7 +30,7 @@ from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, Parameters, sources_of
 from edbc.training.native import NativeReversal
 from edbc.training.reach import Bools, Reach
-from edbc.training.results import ClassGradient, groups_of, tensors_of, used_results
+from edbc.training.results import ClassGradient, gathers_of, groups_of, tensors_of, used_results
 from edbc.training.reverse import Reversal
 from edbc.training.trainer import Trainer
 
@@ -88,12 +88,13 @@ class Run:
         self.kinds: list[int] = np.unique(prepared.schedule.batch_type).tolist()
         self.arenas = net.backend.arenas(segment, prepared.demand)
         load_externals(prepared.capture, prepared.placement, self.arenas, net.view)
-        for group in self.groups:
-            self.arenas.expect(group.class_index, group.rows)
+        gathers = gathers_of(self.groups)
+        for class_index, rows, _ in gathers:
+            self.arenas.expect(class_index, rows)
         net.backend.execute(segment, self.arenas, self.trainer.kernel)
         kernels = {kind: self.trainer.kernel(kind) for kind in self.kinds}
         self.packs = {k: kernel.weights.pack for k, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
-        return tensors_of(self.groups, self.arenas)
+        return tensors_of(gathers, self.arenas)
 
     # --- backward --------------------------------------------------------------------------------------------------
 

@@ -65,14 +65,25 @@ def used_results(values: Longs, used: Sequence[tuple[Group, torch.Tensor]]) -> t
     return values[np.concatenate([np.zeros(0, np.int64), *which])], found
 
 
-def tensors_of(groups: Sequence[Group], arenas: Arenas) -> list[torch.Tensor]:
-    """A tensor per group, `(rows, size)`, each with memory of its own: results may be changed in place."""
-    tensors: list[torch.Tensor] = []
+Gather = tuple[int, Longs, list[int]]
+"""A class, its rows that neighbouring groups hold, and how many of them belong to each."""
+
+
+def gathers_of(groups: Sequence[Group]) -> list[Gather]:
+    """What `tensors_of` will read, known before anything executes."""
+    gathers = []
     for c, neighbours in itertools.groupby(groups, lambda group: group.class_index):
         rows = [group.rows for group in neighbours]
-        together = arenas.rows(c, np.concatenate(rows))
-        parts = together.split([len(r) for r in rows])
-        tensors += [together] if len(parts) == 1 else [part.clone() for part in parts]
+        gathers.append((c, np.concatenate(rows), [len(r) for r in rows]))
+    return gathers
+
+
+def tensors_of(gathers: Sequence[Gather], arenas: Arenas) -> list[torch.Tensor]:
+    """A tensor per group, `(rows, size)`, each with memory of its own: results may be changed in place."""
+    tensors: list[torch.Tensor] = []
+    for c, rows, sizes in gathers:
+        together = arenas.rows(c, rows)
+        tensors += [together] if len(sizes) == 1 else [part.clone() for part in together.split(sizes)]
     return tensors
 
 

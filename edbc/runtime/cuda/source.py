@@ -274,8 +274,8 @@ class _Body:
             self._line(f"acc = tl.dot({factors}, acc, input_precision=PRECISION)")
 
     def _factor(self, value: Value, at: str, mask: str) -> str:
-        """The value with zeros outside the mask, so that a tile's rest adds nothing."""
-        if not isinstance(value, Apply):
+        """The value in the tile's own shape, with zeros outside the mask, so that a tile's rest adds nothing."""
+        if not isinstance(value, Apply | Number):
             return self._value(value, at, mask, "0.0")
         name = self._value(value, at, mask, "1.0")
         self._line(f"x = tl.where({mask}, {name}, 0.0)")

@@ -1,5 +1,6 @@
 """Machine code of every kernel of models, made without a GPU: `machine_code.py DTYPE HIDDEN MODEL...` prints, as JSON,
-what each takes of a card. Triton must not be in its interpreter's mode.
+what each takes of a card. Triton must not be in its interpreter's mode. The name TABLE stands for every element-wise
+operation and every reduction, at HIDDEN elements.
 
 Kernels are compiled as a launch compiles them (addresses that 16 divides, whole numbers not specialised), for every
 row tile that a batch may ask for. Equal texts are compiled once.
@@ -22,11 +23,28 @@ from devices import opened
 
 from edbc.cells.split import splittable
 from edbc.runtime.cuda.compiled import FUNCTIONS
-from edbc.runtime.cuda.launches import launches_of
+from edbc.runtime.cuda.launches import (
+    Apply,
+    Computed,
+    Launches,
+    MapJob,
+    Number,
+    Operand,
+    Parameter,
+    Piece,
+    ProductJob,
+    RowProductJob,
+    Written,
+    launches_of,
+)
+from edbc.runtime.cuda.operations import OPERATIONS
 from edbc.runtime.cuda.source import CONSTANTS, ROW_TILES, Kernel, kernels_of, reduction_kernel, row_tile
+from edbc.runtime.reduction import OPS
 from edbc.runtime.session import Net
+from edbc.trace.table import SharedRef
 
 CAPABILITIES = (80, 90)
+TABLE = "TABLE"
 ELEMENTS = {"f32": ("*fp32", torch.float32), "f64": ("*fp64", torch.float64), "bf16": ("*bf16", torch.bfloat16)}
 
 
@@ -49,6 +67,32 @@ def kernels(name: str, dtype: str, hidden: int) -> Iterator[tuple[str, Kernel]]:
             yield node_type.name, reduction_kernel(node_type.op, [c.size for c in node_type.outputs], dtype)
         elif (program := net.program(kind)) is not None and (launches := launches_of(program)) is not None:
             yield from ((node_type.name, kernel) for kernel in kernels_of(launches))
+
+
+def table(dtype: str, size: int) -> Iterator[tuple[str, Kernel]]:
+    """A map of every operation of the table, and every reduction."""
+    sources = (Operand(0, 0), Operand(1, 0))
+    targets = tuple((Written(j, 0), Apply(op, sources)) for j, op in enumerate(OPERATIONS))
+    maps = Launches(((MapJob(size, targets),),), 0, (), (size, size), (size,) * len(targets), dtype)
+    yield from (("maps", kernel) for kernel in kernels_of(maps))
+    yield from (("values", kernel) for kernel in kernels_of(values(dtype, size)))
+    yield from ((op, reduction_kernel(op, [size, 1], dtype)) for op in OPS)
+
+
+def values(dtype: str, size: int) -> Launches:
+    """Every kind of value where a product, a product of rows' own matrices and a map may read it, shared by all rows or
+    not; results of one launch are read by the next."""
+    parameter, half = SharedRef("p"), size // 4 * 2
+    kinds = (Operand(0, 0), Parameter(parameter, 1), Number(0.5), Apply("exp", (Operand(1, 0),)),
+             Apply("tanh", (Parameter(parameter, 0),)), Apply("add", (Number(1.0), Operand(0, 0))))  # fmt: skip
+    product = ProductJob(tuple(Piece(kind, half) for kind in kinds), 0, 3 * size, True, 0, size, Computed(0))
+    matrix = RowProductJob(Piece(kinds[3], 2 * half), (Piece(kinds[4], half), Piece(kinds[2], half)), 2, half, 2,
+                           Computed(size))  # fmt: skip
+    vector = RowProductJob(Piece(kinds[1], 2 * half), (Piece(kinds[5], half),), 2, half, 1, Computed(size + 4))
+    outputs = MapJob(half, tuple((Written(j, 0), kind) for j, kind in enumerate((*kinds, Computed(3)))))
+    after = ProductJob((Piece(Computed(1), half),), 1, half, False, 0, half, Written(7, 0))
+    jobs = ((product, matrix, vector), (outputs, after))
+    return Launches(jobs, size + 6, (parameter,), (size, size), (half,) * 8, dtype)
 
 
 def row_tiles(kernel: Kernel, dtype: str) -> list[int]:
@@ -88,7 +132,7 @@ def measured(dtype: str, hidden: int, models: list[str]) -> Iterator[dict[str, A
     """A row per kernel, row tile and capability."""
     seen: set[str] = set()
     for model in models:
-        for name, kernel in kernels(model, dtype, hidden):
+        for name, kernel in table(dtype, hidden) if model == TABLE else kernels(model, dtype, hidden):
             if kernel.text in seen:
                 continue
             seen.add(kernel.text)

@@ -145,6 +145,7 @@ def test_the_device_is_held_up_while_the_host_issues(monkeypatch: pytest.MonkeyP
 def children(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """What each child of `make gpu` was started with; in its place runs a line of Python."""
     _, gpu = scripts
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     begun: dict[str, list[str]] = {}
     real = gpu.start
     lines = {
@@ -184,14 +185,25 @@ def test_one_command_survives_what_fails(
     assert "1 failed" in (tmp_path / "new" / "gpu.tests.log").read_text()
 
 
-def test_children_are_started_with_arguments_that_exist(scripts: Any, children: dict[str, list[str]], tmp_path: Path,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_children_are_started_with_arguments_that_exist(
+    scripts: Any, children: dict[str, list[str]], tmp_path: Path
+) -> None:
     """Every argument of every child is one that the benchmark's own parser takes; the tests' folder is there."""
     end_to_end, gpu = scripts
     gpu.second_phase(gpu.parse(["--json", str(tmp_path / "gpu.json"), "--data", "/d"]), tmp_path, 1e9)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     options = end_to_end.parse(children["benchmark"][1:])
 
     assert children["benchmark"][0] == "benchmarks/end_to_end.py"
     assert (options.device, options.sweep, options.data, options.warm) == ("cuda", True, "/d", False)
     assert (end_to_end.REPOSITORY / gpu.arguments_of_tests()[2]).is_dir()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_nothing_is_begun(scripts: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and the exit code of wrong usage, before the tests take their minutes."""
+    _, gpu = scripts
+    with pytest.raises(SystemExit) as stopped:
+        gpu.main([])
+
+    assert stopped.value.code == 2
+    assert "expected a CUDA device, got none" in capsys.readouterr().err
