@@ -48,6 +48,8 @@ class Glimpse(NamedTuple):
     first: int
     stop: int
     shape: tuple[int, ...]
+    is_detached: bool = False
+    """Whether one of the views lets no gradient through."""
 
     @classmethod
     def through(cls, views: Sequence[View], shape: Sequence[int]) -> Glimpse | None:
@@ -59,13 +61,14 @@ class Glimpse(NamedTuple):
             elements = view.apply(elements)
         flat = elements.reshape(-1).tolist()
         first = flat[0] if flat else 0
-        return (
-            cls(first, first + len(flat), tuple(elements.shape)) if flat == [*range(first, first + len(flat))] else None
-        )
+        if flat != [*range(first, first + len(flat))]:
+            return None
+        return cls(first, first + len(flat), tuple(elements.shape), any(view.detaches for view in views))
 
     def of(self, value: torch.Tensor) -> torch.Tensor:
         """What is seen of every row of `value`."""
-        return value.reshape(len(value), -1)[:, self.first : self.stop].reshape(len(value), *self.shape)
+        seen = value.reshape(len(value), -1)[:, self.first : self.stop].reshape(len(value), *self.shape)
+        return seen.detach() if self.is_detached else seen
 
 
 class BatchedForm(NamedTuple):
