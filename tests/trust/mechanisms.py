@@ -2,8 +2,9 @@
 
     python tests/trust/mechanisms.py [ROW ...]
 
-Each row of MECHANISMS edits one place of a copy of the repository, as a careless change would, and runs a few tests
-there; some must fail. It prints what failed, which docs/trust.md records, and exits 1 when nothing did.
+So with the mechanisms of training, in `training_mechanisms`: by name, `training` means all of them. Each row edits one
+place of a copy of the repository, as a careless change would, and runs a few tests there; some must fail. It prints
+what failed, which docs/trust.md records, and exits 1 when nothing did.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ BUGS = "tests/trust/test_bugs.py"
 class Mechanism(NamedTuple):
     """One place that keeps a row's bug out."""
 
-    row: int
+    row: int | str
+    """Of the bugs' table, or a name of its own."""
     what: str
     file: str
     old: str
@@ -111,16 +113,18 @@ def failures(mechanism: Mechanism, folder: Path) -> list[str]:
 
 def main() -> None:
     """Break each mechanism, or those of the rows given."""
-    rows = {int(row) for row in sys.argv[1:]}
+    from training_mechanisms import TRAINING
+
+    rows = set(sys.argv[1:])
     unnoticed = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "repository"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", "build", ".venv"))
-        for mechanism in MECHANISMS:
-            if not rows or mechanism.row in rows:
+        for mechanism in (*MECHANISMS, *TRAINING):
+            if not rows or str(mechanism.row) in rows or ("training" in rows and mechanism in TRAINING):
                 found = failures(mechanism, folder)
                 unnoticed += not found
-                print(f"{mechanism.row:2}  {mechanism.what}: {', '.join(found) or 'NOTHING FAILED'}", flush=True)
+                print(f"{mechanism.row!s:>2}  {mechanism.what}: {', '.join(found) or 'NOTHING FAILED'}", flush=True)
     sys.exit(bool(unnoticed))
 
 

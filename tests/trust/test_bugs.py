@@ -18,6 +18,7 @@ from chains import write_lengths
 from helpers import bound, captured, counts, require_parity, seeded
 from mechanisms import MECHANISMS, Mechanism, is_current
 from torch import nn
+from training_mechanisms import TRAINING
 
 import edbc as package
 from edbc.errors import UnsupportedError
@@ -38,7 +39,7 @@ def test_every_row_has_a_test_that_names_it(repository: Path) -> None:
     assert claimed >= set(ROWS)
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: str(mechanism.row))
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, *TRAINING], ids=lambda mechanism: str(mechanism.row))
 def test_the_breakages_still_apply(mechanism: Mechanism) -> None:
     """What `python tests/trust/mechanisms.py` breaks is still there, in one place, and its tests exist."""
     assert is_current(mechanism)
