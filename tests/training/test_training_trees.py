@@ -301,3 +301,12 @@ def test_a_mini_batch_that_needs_no_gradient_is_captured_once(monkeypatch: pytes
     for ours, theirs in zip(tensors(results), tensors(expected), strict=True):
         assert not ours.requires_grad
         assert torch.equal(ours, theirs)
+
+
+def test_parameters_changed_through_data() -> None:
+    """Writing through `.data` leaves no trace on a parameter; the next mini-batch of training reads it all the same."""
+    net, instances = tree_net(13)
+    require_equal_gradients(net, instances)
+    for parameter in net.model.parameters():
+        parameter.data.mul_(0.5)
+    require_equal_gradients(net, instances)

@@ -58,12 +58,11 @@ def test_gradients_equal_eager(name: str) -> None:
 
 
 def scaled(found: Gradients, exact: Gradients) -> dict[str, list[torch.Tensor]]:
-    """All gradients as one output, each by the scale of its reference; by the largest where that is nought (a bias in
-    front of a softmax)."""
+    """All gradients as one output, each by the scale of its reference, or by a tenth of the largest scale where that
+    is more: gradients that nearly cancel (a bias in front of a softmax) are errors only."""
     scales = {name: float(g.abs().max()) for name, g in exact.items() if g is not None}
     largest = max(scales.values())
-    return {"gradients": [g.to_dense() / (scale if (scale := scales[name]) > 1e-6 * largest else largest)
-                          for name, g in found.items() if g is not None]}  # fmt: skip
+    return {"gradients": [g.to_dense() / max(scales[n], 0.1 * largest) for n, g in found.items() if g is not None]}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -42,7 +42,7 @@ TRAINING = (
         "edbc/training/trainer.py",
         "        changes.count()\n",
         "",
-        (TREES + "::test_optimisers",),
+        (TREES + "::test_parameters_changed_through_data",),
     ),
     Mechanism(
         "create_graph",
