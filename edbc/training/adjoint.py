@@ -20,40 +20,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edbc.cells.program import Copy, Program, Span, Store
 from edbc.training.atoms import Atom, Atoms, Source, Vector, atoms_of
-from edbc.training.derivatives import RULES, rule
-
-WORKSPACE, SCRATCH, SHARED, VECTORS, SAVED, KEPT, DELTA, FIRST_OPERAND = range(8)
-"""Slots. `SHARED` holds parameters and numbers that instructions read, `VECTORS` the gradients of those parameters."""
-
-Place = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """`target = op(sources)`, or `target += ...` when it `adds`, for `size` elements. `is_gradient` tells an operation
-    of `derivatives.GRADIENTS` from one of `rowops.OPERATIONS`."""
-
-    op: str
-    size: int
-    target: Place
-    sources: tuple[Place, ...]
-    adds: bool = False
-    is_gradient: bool = True
-
-
-@dataclass(frozen=True)
-class BackProduct:
-    """`workspace[target:] = workspace[delta:] @ weight transposed`."""
-
-    weight: int
-    delta: int
-    target: int
-
-
-Phase = BackProduct | tuple[Instruction, ...]
+from edbc.training.derivatives import rule
+from edbc.training.instructions import (
+    DELTA,
+    FIRST_OPERAND,
+    KEPT,
+    SAVED,
+    SCRATCH,
+    SHARED,
+    VECTORS,
+    WORKSPACE,
+    BackProduct,
+    Instruction,
+    Phase,
+    Place,
+    joined,
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +87,7 @@ class Adjoint:
 def adjoint_of(program: Program) -> Adjoint | None:
     """The adjoint of a program, or None when a step has no rule."""
     atoms = atoms_of(program) if program.dtype in ("f32", "f64") else None
-    if atoms is None or any(a.kind == "map" and a.op != "sum" and a.op not in RULES for a in atoms.atoms):
+    if atoms is None or any(a.kind == "map" and rule(a.op, 0) is None for a in atoms.atoms):
         return None
     return _Building(program, atoms).adjoint()
 
@@ -115,6 +101,10 @@ class _Event:
     writes: frozenset[tuple[str, object]]
     values: tuple[int, ...] = ()
     """Atoms whose values it reads."""
+
+
+_Goal = tuple[tuple[object, int], tuple[str, object], bool]
+"""A place, what an event that writes there is known to write, and whether it adds."""
 
 
 @dataclass
@@ -170,7 +160,7 @@ class _Building:
         """Atoms that an output depends on."""
         active = {number for output in self.graph.outputs for number in output}
         for atom in reversed(self.atoms):
-            if atom.number in active and atom.kind == "map":
+            if atom.number in active and atom.kind in ("map", "matmul"):
                 active |= {s for s in atom.sources if isinstance(s, int)}
             elif atom.number in active and atom.kind == "product":
                 active |= set(self.graph.products[atom.index].sources)
@@ -200,7 +190,9 @@ class _Building:
         """Atoms whose values a derivative reads."""
         found: set[int] = set()
         for atom in self.atoms:
-            if atom.number in self.active and atom.kind == "map":
+            if atom.number in self.active and atom.kind == "matmul":
+                found |= {v for v in atom.sources if isinstance(v, int)}
+            elif atom.number in self.active and atom.kind == "map":
                 for operand in range(len(atom.sources)):
                     found |= {v for v in self._reads(atom, operand) if isinstance(v, int)}
         return found
@@ -239,6 +231,8 @@ class _Building:
             if atom.kind == "map":
                 for operand, source in enumerate(atom.sources):
                     self._differentiate(atom, operand, source)
+            elif atom.kind == "matmul":
+                self._differentiate_matmul(atom)
             elif atom.kind == "product" and atom.number == self._first_active(atom.index):
                 self._back_product(atom.index)
 
@@ -278,23 +272,51 @@ class _Building:
         assert isinstance(source, float)
         return SHARED, self.shared.of((source, size), size)
 
+    def _differentiate_matmul(self, atom: Atom) -> None:
+        """The gradients of both matrices; the right one's atoms are rows of it, definition (4) of `training.atoms`."""
+        (m, k, n), (a, *rows) = atom.shape, atom.sources
+        goal = self._goal(a)
+        column = 0
+        for b in rows:
+            size = self._size(b)
+            shape = (m, size // n, n, k)
+            self._matrix_gradient("left", atom, a, goal, b, shape, column, 0)
+            self._matrix_gradient("right", atom, b, self._goal(b), a, shape, 0, column)
+            column += size // n
+
+    def _matrix_gradient(self, op: str, atom: Atom, to: Source, goal: _Goal, other: Source, shape: tuple[int, ...],
+                         shift: int, of_other: int) -> None:  # fmt: skip
+        """One gradient, from column `shift` of its target on, that reads the other matrix from `of_other` on."""
+        target, key, adds = goal
+        gradient = self._home(atom.number) or ("gradient", atom.number)
+        slot, offset = ("value", other) if isinstance(other, int) else self._constant(other, self._size(other))
+        values = (other,) if isinstance(other, int) else ()
+        item = Instruction(op, self._size(to), (*target, shift), (gradient, (slot, offset, of_other)), adds,  # type: ignore[arg-type]
+                           shape=shape)  # fmt: skip
+        self.events.append(_Event(item, frozenset([("gradient", atom.number)]), frozenset([key]), values))
+
     def _add(self, to: Source, op: str, sources: tuple[Place, ...], values: tuple[int, ...],
              of: Atom | None = None) -> None:  # fmt: skip
         """An instruction that adds to the gradient of an atom or a parameter."""
-        if isinstance(to, Vector):
-            target: object = (VECTORS, self.vectors.of(to, to.size))
-            key: tuple[str, object] = ("vector", to)
-            adds, size = True, to.size
-        else:
-            assert isinstance(to, int)
-            size, key = self.atoms[to].size, ("gradient", to)
-            target = self._home(to) or key
-            in_memory = isinstance(target[0], int) and target[0] > WORKSPACE
-            adds = in_memory or to in self.written
-            self.written.add(to)
+        target, key, adds = self._goal(to)
         reads = {("gradient", of.number)} if of is not None else set()
-        item = Instruction(op, size, target, sources, adds)  # type: ignore[arg-type]
+        item = Instruction(op, self._size(to), target, sources, adds)  # type: ignore[arg-type]
         self.events.append(_Event(item, frozenset(reads), frozenset([key]), values))
+
+    def _size(self, source: Source) -> int:
+        assert not isinstance(source, float)
+        return source.size if isinstance(source, Vector) else self.atoms[source].size
+
+    def _goal(self, to: Source) -> _Goal:
+        """Where the next piece of the gradient of an atom or a parameter goes."""
+        if isinstance(to, Vector):
+            return (VECTORS, self.vectors.of(to, to.size)), ("vector", to), True
+        assert isinstance(to, int)
+        key = ("gradient", to)
+        target: tuple[object, int] = self._home(to) or key
+        adds = to in self.written or (isinstance(target[0], int) and target[0] > WORKSPACE)
+        self.written.add(to)
+        return target, key, adds
 
     def _back_product(self, p: int) -> None:
         product = self.graph.products[p]
@@ -338,7 +360,7 @@ class _Building:
         )  # fmt: skip
         return Adjoint(
             self._forward(), self.graph.num_operands, len(self.graph.outputs), self._saved_width(), self.kept.width,
-            self.workspace.width, self.scratch.width, tuple(_joined(phases)), weights, tuple(inputs), input_width,
+            self.workspace.width, self.scratch.width, tuple(joined(phases)), weights, tuple(inputs), input_width,
             tuple(self.shared.place_of), tuple(self.vectors.place_of),  # type: ignore[arg-type]
         )  # fmt: skip
 
@@ -394,12 +416,13 @@ class _Building:
         return (*first_computed, *(self._resolved(item, local) for item in items))
 
     def _resolved(self, item: Instruction, local: dict[int, Place]) -> Instruction:
-        def place(of: tuple[object, int]) -> Place:
+        def place(of: Any) -> Place:
+            known = of[:2]
             if of[0] == "gradient":
-                return self._home(of[1]) or local[of[1]]
-            if of[0] == "value":
-                return self._value(of[1])
-            return of  # type: ignore[return-value]
+                known = self._home(of[1]) or local[of[1]]
+            elif of[0] == "value":
+                known = self._value(of[1])
+            return known[0], known[1] + sum(of[2:])
 
         return replace(item, target=place(item.target), sources=tuple(place(s) for s in item.sources))
 
@@ -474,35 +497,3 @@ def _blocked(event: _Event, waiting: Sequence[_Event]) -> bool:
         if other.writes & (event.reads | event.writes) or other.reads & event.writes:
             return True
     return False
-
-
-def _joined(phases: Sequence[Phase]) -> Iterator[Phase]:
-    """Neighbouring passes as one, and neighbouring instructions as one where all their places adjoin."""
-    pending: list[Instruction] = []
-    for phase in phases:
-        if isinstance(phase, BackProduct):
-            if pending:
-                yield tuple(_merged(pending))
-            pending = []
-            yield phase
-        else:
-            pending += phase
-    if pending:
-        yield tuple(_merged(pending))
-
-
-def _merged(instructions: Sequence[Instruction]) -> list[Instruction]:
-    merged: list[Instruction] = []
-    for item in instructions:
-        last = merged[-1] if merged else None
-        if last is not None and _continues(last, item):
-            item = replace(last, size=last.size + item.size)
-            merged.pop()
-        merged.append(item)
-    return merged
-
-
-def _continues(left: Instruction, right: Instruction) -> bool:
-    same = (left.op, left.adds, left.is_gradient) == (right.op, right.adds, right.is_gradient)
-    pairs = zip((left.target, *left.sources), (right.target, *right.sources), strict=False)
-    return same and all((a[0], a[1] + left.size) == b for a, b in pairs)

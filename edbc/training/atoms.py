@@ -5,16 +5,20 @@ Definitions.
 (1) An *atom* is a piece of a variable that no step of the program cuts: borders of spans are carried through maps and
     copies until nothing changes. So a map falls into element-wise operations from whole atoms to a whole atom.
 (2) Copies make no atoms: what stands in their result is the source's atom.
-(3) An atom comes from an operand (*load*), a product (*product*) or an element-wise operation (*map*), and is assigned
-    once. Atoms are numbered in the order in which the program computes them.
+(3) An atom comes from an operand (*load*), a product (*product*), an element-wise operation (*map*) or a product of the
+    row's own matrices (*matmul*), and is assigned once. Atoms are numbered in the order in which the program computes
+    them.
+(4) Of a matmul the left matrix and the result are one atom each; the right one may fall into atoms that are whole rows
+    of it (a concatenation), for then the product is the sum of products of the left one's columns with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
+from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.trace.table import SharedRef
 
 
@@ -38,13 +42,16 @@ class Atom:
     number: int
     size: int
     kind: str
-    """`load`, `product` or `map`."""
+    """`load`, `product`, `map` or `matmul`."""
     index: int = 0
     """Operand or product."""
     offset: int = 0
     """First element of the operand, or first column of the product's result."""
     op: str = ""
     sources: tuple[Source, ...] = ()
+    """Of a matmul the left matrix, then the rows of the right one."""
+    shape: tuple[int, int, int] = (0, 0, 0)
+    """Of a matmul (m, k, n): matrices (m, k) and (k, n)."""
 
 
 @dataclass(frozen=True)
@@ -73,29 +80,46 @@ class Atoms:
 
 
 def atoms_of(program: Program) -> Atoms | None:
-    """The atoms of a program, or None when it has calls of torch or products with addends."""
-    if any(isinstance(s, Call) or (isinstance(s, Product) and s.addend is not None) for s in program.steps):
+    """The atoms of a program, or None when it has other calls of torch, matrices in pieces or products with addends."""
+    steps = [row_product(step) if isinstance(step, Call) else step for step in program.steps]
+    known = [step for step in steps if step is not None and getattr(step, "addend", None) is None]
+    if len(known) < len(steps):
         return None
-    return _Reading(program).atoms()
+    reading = _Reading(program, known)
+    if not all(reading.is_readable(step) for step in known if isinstance(step, RowProduct)):
+        return None
+    return reading.atoms()
+
+
+_Known = Product | Map | Copy | RowProduct
 
 
 class _Reading:
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, steps: Sequence[_Known]):
         self.program = program
-        self.borders = sorted(_borders(program))
+        self.steps = steps
+        self.borders = sorted(_borders(program, steps))
         self.at: dict[int, int] = {}
         """The atom that stands at a column."""
         self.found: list[Atom] = []
         self.spans: list[Span] = []
         self.products: list[AtomProduct] = []
 
+    def is_readable(self, step: RowProduct) -> bool:
+        """Definition (4)."""
+        whole = [span for span in (step.a, step.result) if isinstance(span, Span)]
+        rows = list(self._pieces(step.b)) if isinstance(step.b, Span) else []
+        return all(len(list(self._pieces(span))) == 1 for span in whole) and all(r.size % step.n == 0 for r in rows)
+
     def atoms(self) -> Atoms:
         for load in self.program.loads:
             for piece in self._pieces(load.span):
                 self._new(piece, "load", load.operand, piece.offset - load.span.offset)
-        for step in self.program.steps:
+        for step in self.steps:
             if isinstance(step, Product):
                 self._product(step)
+            elif isinstance(step, RowProduct):
+                self._matmul(step)
             elif isinstance(step, Map):
                 self._map(step)
             elif isinstance(step, Copy):
@@ -113,9 +137,9 @@ class _Reading:
         return tuple(self.at[piece.offset] for piece in self._pieces(span))
 
     def _new(self, piece: Span, kind: str, index: int = 0, offset: int = 0, op: str = "",
-             sources: tuple[Source, ...] = ()) -> int:  # fmt: skip
+             sources: tuple[Source, ...] = (), shape: tuple[int, int, int] = (0, 0, 0)) -> int:  # fmt: skip
         number = self.at[piece.offset] = len(self.found)
-        self.found.append(Atom(number, piece.size, kind, index, offset, op, sources))
+        self.found.append(Atom(number, piece.size, kind, index, offset, op, sources, shape))
         self.spans.append(piece)
         return number
 
@@ -126,6 +150,11 @@ class _Reading:
             for piece in self._pieces(step.result)
         )
         self.products.append(AtomProduct(step.weight, sources, results))
+
+    def _matmul(self, step: RowProduct) -> None:
+        a = self._source(step.a, 0, step.m * step.k)
+        b = self._numbers(step.b) if isinstance(step.b, Span) else (Vector(step.b, 0, step.k * step.n),)
+        self._new(step.result, "matmul", op="matmul", sources=(a, *b), shape=(step.m, step.k, step.n))
 
     def _map(self, step: Map) -> None:
         for piece in list(self._pieces(step.result)):
@@ -139,16 +168,14 @@ class _Reading:
         return Vector(source, inside, size) if isinstance(source, SharedRef) else float(source)
 
 
-def _borders(program: Program) -> set[int]:
+def _borders(program: Program, steps: Sequence[_Known]) -> set[int]:
     """Definition (1)."""
     pairs: list[tuple[Span, Span]] = []
     spans = [load.span for load in program.loads] + [store.span for store in program.stores]
-    for step in program.steps:
-        assert not isinstance(step, Call)
-        sources = step.sources if isinstance(step, Map) else (step.source,)
-        read = [source for source in sources if isinstance(source, Span)]
+    for step in steps:
+        read = _read(step)
         spans += [step.result, *read]
-        if not isinstance(step, Product):
+        if isinstance(step, Map | Copy):
             pairs += [(source, step.result) for source in read]
     borders = {edge for span in spans for edge in (span.offset, span.stop)}
     known = 0
@@ -159,3 +186,12 @@ def _borders(program: Program) -> set[int]:
             borders |= {x + shift for x in borders if a.offset <= x <= a.stop}
             borders |= {x - shift for x in borders if b.offset <= x <= b.stop}
     return borders
+
+
+def _read(step: _Known) -> list[Span]:
+    """The spans that a step reads."""
+    if isinstance(step, RowProduct):
+        sources: tuple[object, ...] = (step.a, step.b)
+    else:
+        sources = step.sources if isinstance(step, Map) else (step.source,)
+    return [source for source in sources if isinstance(source, Span)]

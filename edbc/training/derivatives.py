@@ -25,7 +25,8 @@ class Rule:
 
 GRADIENTS = (
     "zero", "pass", "negate", "times", "sigmoid", "tanh", "relu", "log", "sqrt", "abs", "square", "reciprocal",
-    "gelu", "silu", "softplus", "quotient", "divisor", "maximum", "minimum",
+    "gelu", "silu", "softplus", "quotient", "divisor", "maximum", "minimum", "power",
+    "exponent",
 )  # fmt: skip
 """Names of gradient operations; `training.rowgradients` has their loops, and their meaning in one line each."""
 
@@ -49,9 +50,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "div": (Rule("quotient", (Y,)), Rule("divisor", (RESULT, Y))),
     "maximum": (Rule("maximum", (X, Y)), Rule("maximum", (Y, X))),
     "minimum": (Rule("minimum", (X, Y)), Rule("minimum", (Y, X))),
+    "pow": (Rule("power", (X, Y)), Rule("exponent", (RESULT, X))),
 }
-"""By the operation's name, a rule per operand. `sum` passes d to each; operations that are missing (`pow`) are left to
-recomputation."""
+"""By the operation's name, a rule per operand. `sum` passes d to each."""
 
 
 def rule(op: str, operand: int) -> Rule | None:

@@ -119,7 +119,8 @@ class Run:
         in_torch = {k: trainer.gradient(k) for k in self.kinds if k not in {*tables.adjoints, *tables.reductions}}
         whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters)
         if tables.adjoints or tables.reductions:
-            native = NativeReversal(*whole, capture, self.inputs, tables, self.packs, trainer.pool, keeps_graph)
+            native = NativeReversal(*whole, capture, self.inputs, tables, self.packs, trainer.pool, keeps_graph,
+                                    trainer.at_once)  # fmt: skip
             native.run(results)
             native.release()
             return native.found, native.constants

@@ -9,6 +9,8 @@ Definitions.
     belong at once: to a row of the gradient of their table, to that of a parameter, or, when nobody asks for them, to a
     row of *trash*.
 (3) Deltas overwrite what the forward pass saved, unless autograd keeps the graph; then they have memory of their own.
+(4) *Lazy products* are one product per weight over the nodes of all batches, after the walk (Cavs's lazy batching).
+    Batches of `at_once` nodes and more can be multiplied in the walk instead; `Trainer.at_once` says why none are.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ class NativeReversal(Reversal):
     packs: Mapping[int, Pack]
     pool: Pool
     keeps_graph: bool
+    at_once: int
+    """Definition (4); 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -259,18 +263,17 @@ class NativeReversal(Reversal):
         """See Reversal."""
         for class_index, rows, gradient in results:
             self.add(class_index, rows, gradient)
+        whole = self.batches, self.values, self.rows_of_gradients, self.tables.arrays, self.weights
         for begin, end, dtype in reversed(list(self._stretches())):
             if dtype is None:
                 self.batch(begin)
             else:
-                scratch = self._workspace + self._scratch
-                walk_back(begin, end, BLOCK, self._workspace, scratch, dtype.itemsize, self.batches, self.values,
-                          self.rows_of_gradients, self.tables.arrays, self.weights, _LIKE[dtype])  # fmt: skip
+                walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
+                          self._workspace + self._scratch, dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
         for kind, adjoint in self.tables.adjoints.items():
             if adjoint.weights:
                 dtype = torch_dtype(adjoint.program.dtype)
-                weight_products(kind, WEIGHT_BLOCK, self._workspace, dtype.itemsize, self.batches, self.values,
-                                self.rows_of_gradients, self.tables.arrays, self.weights, _LIKE[dtype])  # fmt: skip
+                weight_products(kind, self.at_once, WEIGHT_BLOCK, self._workspace, dtype.itemsize, *whole, _LIKE[dtype])
             self._unpack(kind)
         for ref, (index, rows) in self._sparse.items():
             table = self.parameters[ref]

@@ -29,7 +29,7 @@ _F = np.float32
 _ZERO, _HALF, _ONE, _TWO, _TWENTY = _F(0), _F(0.5), _F(1), _F(2), _F(20)
 _CODE = {name: code for code, name in enumerate(GRADIENTS)}
 (_PASS, _NEGATE, _TIMES, _SIGMOID, _TANH, _RELU, _LOG, _SQRT, _ABS, _SQUARE, _RECIPROCAL, _GELU, _SILU, _SOFTPLUS,
- _QUOTIENT, _DIVISOR, _MAXIMUM, _MINIMUM) = (_CODE[name] for name in GRADIENTS[1:])  # fmt: skip
+ _QUOTIENT, _DIVISOR, _MAXIMUM, _MINIMUM, _POWER, _EXPONENT) = (_CODE[name] for name in GRADIENTS[1:])  # fmt: skip
 
 
 def gelu_slope(x: Any) -> Any:
@@ -74,6 +74,17 @@ def _minimum(d, x, y):
     return _ZERO if x > y else (d * _HALF if x == y else d)
 
 
+@_jit
+def _power(d, x, y):
+    return _ZERO if y == _ZERO else d * (y * x ** (y - _ONE))
+
+
+@_jit
+def _exponent(d, power, x):
+    """0 to a power that is not negative has no slope, as in torch; to a negative one it is infinite."""
+    return _ZERO if x == _ZERO and power <= _ONE else d * (power * np.log(x))
+
+
 def _loops(function: Callable[..., Any]) -> Callable[..., None]:
     """A storing and an adding loop for an expression of d, a and b."""
     scalar = _jit(function) if not hasattr(function, "py_func") else function
@@ -109,6 +120,8 @@ _quotient_slope = _loops(lambda d, y, b: d / y)
 _divisor_slope = _loops(lambda d, q, y: -d * (q / y))
 _maximum_slope = _loops(_maximum)
 _minimum_slope = _loops(_minimum)
+_power_slope = _loops(_power)
+_exponent_slope = _loops(_exponent)
 
 
 @_jit
@@ -156,5 +169,9 @@ def differentiate(op, target, d, a, b, n, adds, like):
         _maximum_slope(target, d, a, b, n, adds, like)
     elif op == _MINIMUM:
         _minimum_slope(target, d, a, b, n, adds, like)
+    elif op == _POWER:
+        _power_slope(target, d, a, b, n, adds, like)
+    elif op == _EXPONENT:
+        _exponent_slope(target, d, a, b, n, adds, like)
     else:
         _fill_zero(target, n, like)

@@ -12,14 +12,25 @@ from edbc.runtime.placement import Placement
 from edbc.runtime.pool import ALIGNMENT, aligned
 from edbc.runtime.rowops import OPERATIONS
 from edbc.trace.values import torch_dtype
-from edbc.training.adjoint import WORKSPACE, Adjoint, BackProduct, Instruction, Phase
+from edbc.training.adjoint import Adjoint
 from edbc.training.derivatives import GRADIENTS
+from edbc.training.instructions import MATRIX_GRADIENTS, WORKSPACE, BackProduct, Instruction, Phase
 from edbc.training.unpack import Part, parts_of
-from edbc.training.walk import FIRST_GRADIENT, MEAN, PASS, PRODUCT, PROGRAM, SUM, Adjoints
+from edbc.training.walk import (
+    EXTREME,
+    FIRST_GRADIENT,
+    FIRST_MATRIX,
+    MEAN,
+    PASS,
+    PRODUCT,
+    PROGRAM,
+    SUM,
+    Adjoints,
+)
 
 _OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
 _GRADIENT = {name: code for code, name in enumerate(GRADIENTS)}
-REDUCTIONS = {"sum": SUM, "mean": MEAN}
+REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME}
 """Reductions that are differentiated natively."""
 
 
@@ -95,7 +106,7 @@ class _Writer:
         arrays = Adjoints(
             code, num_operands, num_outputs, self.placement.operand_class, self.placement.output_class, saved, kept,
             stride, ptr[0], np.array(self.slots, np.int64), ptr[1], _matrix(self.phases, 6),
-            _matrix(self.instructions, 10), ptr[2], _matrix(self.products, 4), ptr[3], _matrix(self.inputs, 4),
+            _matrix(self.instructions, 14), ptr[2], _matrix(self.products, 4), ptr[3], _matrix(self.inputs, 4),
             input_stride,
         )  # fmt: skip
         return TypeTables(self.adjoints, {k: op for k, (op, _) in self.reductions.items()}, first_product, arrays,
@@ -119,11 +130,14 @@ class _Writer:
 
 
 def _instruction(item: Instruction, width: int) -> list[int]:
-    code = FIRST_GRADIENT + 2 * _GRADIENT[item.op] + item.adds if item.is_gradient else _OPERATION[item.op]
+    if item.shape:
+        code = FIRST_MATRIX + 2 * MATRIX_GRADIENTS.index(item.op) + item.adds
+    else:
+        code = FIRST_GRADIENT + 2 * _GRADIENT[item.op] + item.adds if item.is_gradient else _OPERATION[item.op]
     row = [code, item.size]
     for slot, offset in (item.target, *item.sources):
         row += [slot, offset * width]
-    return row
+    return [*row, 0, 0, *item.shape] if item.shape else row
 
 
 def _slots(phases: Iterable[Phase]) -> set[int]:

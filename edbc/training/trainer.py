@@ -42,6 +42,9 @@ class Trainer:
 
     def __init__(self, net: Net, native: bool = True):
         self.net = net
+        self.at_once = 0
+        """See `training.native`, definition (4). All products are lazy; 1 is for comparison. Neither 1 nor 16 to 128
+        changed the time of a step by more than its noise on tree-LSTMs and lattices of hidden size 128 and 256."""
         self.native = native and net.backend.name == "cpu"
         self._dependences: dict[int, Dependence] = {}
         self._gradients: dict[int, TypeGradient] = {}

@@ -26,15 +26,15 @@ from edbc.runtime import pointers, rowops
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
 from edbc.runtime.rowops import apply
 from edbc.training import rowgradients
-from edbc.training.adjoint import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE
 from edbc.training.derivatives import GRADIENTS
+from edbc.training.instructions import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE
 from edbc.training.rowgradients import differentiate
 
-_ONE = np.float32(1)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**_flags)
 
-PROGRAM, SUM, MEAN = 1, 2, 3
+PROGRAM, SUM, MEAN, EXTREME = 1, 2, 3, 4
 """What a type is differentiated by; 0: torch."""
 PRODUCT, PASS = 0, 1
 """Kinds of phases."""
@@ -42,6 +42,8 @@ FIXED, REGULAR, SCATTERED = 0, 1, 2
 """Kinds of slots in `where`: fixed, base + r x stride, by row numbers; one more for those of gradients."""
 FIRST_GRADIENT = 1 << 8
 """Operation codes from here on are gradient operations, twice their number, and one more when they add."""
+FIRST_MATRIX = 1 << 9
+"""From here on those of `instructions.MATRIX_GRADIENTS`, likewise."""
 _PASS_CODE = GRADIENTS.index("pass")
 
 
@@ -178,7 +180,22 @@ def _row_address(where, slot, r, rows, of_values, of_gradients):
 
 @_jit
 def _pass(
-    code, begin, end, first, last, slots, stride, live, rows, of_values, of_gradients, where, workspace, row, like
+    code,
+    begin,
+    end,
+    first,
+    last,
+    slots,
+    stride,
+    live,
+    rows,
+    of_values,
+    of_gradients,
+    where,
+    workspace,
+    row,
+    frame,
+    like,
 ):
     """Instructions begin to end for live nodes first to last of a batch, one row after the other."""
     for i in range(first, last):
@@ -190,7 +207,10 @@ def _pass(
             target, a = row[code[at, 2]] + code[at, 3], row[code[at, 4]] + code[at, 5]
             x, y = row[code[at, 6]] + code[at, 7], row[code[at, 8]] + code[at, 9]
             op = code[at, 0]
-            if op >= FIRST_GRADIENT:
+            if op >= FIRST_MATRIX:
+                m, k, n, stride_of_rows = code[at, 10], code[at, 11], code[at, 12], code[at, 13]
+                _matrix_gradient(op - FIRST_MATRIX, target, a, x, m, k, n, stride_of_rows, frame, like)
+            elif op >= FIRST_GRADIENT:
                 differentiate((op - FIRST_GRADIENT) >> 1, target, a, x, y, code[at, 1], op & 1, like)
             else:
                 apply(op, target, a, x, y, code[at, 1], like)
@@ -205,6 +225,22 @@ def _back_product(phase, m, stride, workspace, weight, frame, width, like):
     frame[5], frame[6], frame[7] = max(columns, 1), stride // width, stride // width
     gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, weight, at + 40, workspace + delta, at + 48, at + 72,
          workspace + target, at + 56, like)  # fmt: skip
+
+
+@_jit
+def _matrix_gradient(code, target, d, other, m, k, n, stride, frame, like):
+    """See `instructions.MATRIX_GRADIENTS`; `code` is twice the number there, and one more to add. The routine sees
+    transposes, as `_back_product` says."""
+    at = frame.ctypes.data
+    beta = at + 64 if code & 1 else at + 72
+    if code < 2:
+        frame[2], frame[3], frame[4] = k, m, n
+        frame[5], frame[6], frame[7] = max(n, 1), max(n, 1), max(stride, 1)
+        gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, other, at + 40, d, at + 48, beta, target, at + 56, like)
+    else:
+        frame[2], frame[3], frame[4] = n, k, m
+        frame[5], frame[6], frame[7] = max(n, 1), max(stride, 1), max(n, 1)
+        gemm(at + 8, at, at + 16, at + 24, at + 32, at + 64, d, at + 40, other, at + 48, beta, target, at + 56, like)
 
 
 @_jit
@@ -224,95 +260,55 @@ def _program(
                 _back_product(phase, last - first, tables.stride[t], workspace, weight, frame, width, like)
             else:
                 _pass(tables.instructions, phase[1], phase[2], first, last, slots, tables.stride[t], batches.live,
-                      batches.rows, values.external_address, gradients.external_address, where, workspace, row,
+                      batches.rows, values.external_address, gradients.external_address, where, workspace, row, frame,
                       like)  # fmt: skip
 
 
 @_jit
-def _reduction(t, b, batches, gradients, tables, alive, counts, width, like):
-    """Spread the gradient of a sum or mean over its items."""
+def _reduction(t, b, batches, values, gradients, tables, alive, width, like):
+    """Spread the gradient of a reduction over its items, which stand node after node."""
     count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
     alive[:count] = False
-    counts[:count] = 0
     for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
         alive[batches.live[i]] = True
     items, start = batches.items[b], batches.start[b]
-    for i in range(items):
-        counts[batches.segment[start + i]] += 1
     for k in range(tables.num_operands[t]):
-        c, n = tables.output_class[t, k], gradients.stride[tables.output_class[t, k]] // width
-        for i in range(items):
-            node = batches.segment[start + i]
-            if not alive[node]:
-                continue
-            source = _address(gradients, c, batches.output_row[b, k] + node)
-            target = _address(gradients, c, batches.rows[start + k * items + i])
-            if tables.code[t] == SUM:
-                differentiate(_PASS_CODE, target, source, source, source, n, 1, like)
-            else:
-                share = like + np.float32(counts[node])
-                for e in range(n):
-                    store(target, e, load(target, e, like) + load(source, e, like) / share)
+        rows = batches.rows[start + k * items : start + (k + 1) * items]
+        first = 0
+        while first < items:
+            node = batches.segment[start + first]
+            last = first + 1
+            while last < items and batches.segment[start + last] == node:
+                last += 1
+            if alive[node]:
+                result = batches.output_row[b, k] + node
+                _spread(
+                    tables.code[t], rows[first:last], result, tables.output_class[t, k], values, gradients, width, like
+                )
+            first = last
 
 
-def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
-    """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
-
-    @njit(cache=True, **_flags)
-    def walk_back(begin, end, block, workspace, scratch, width, batches, values, gradients, tables, weights, like):
-        """Differentiate batches end - 1 down to begin, all of types with native code."""
-        row = np.zeros(FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1]), np.int64)
-        frame = np.zeros(10 + (checksum & 0), np.int64)
-        frame[0], frame[1] = ord("T"), ord("N")
-        store(frame.ctypes.data + 64, 0, like + _ONE)
-        widest = 0
-        for b in range(begin, end):
-            widest = max(widest, batches.batch_ptr[b + 1] - batches.batch_ptr[b])
-        where = np.zeros((len(row), 6), np.int64)
-        alive, counts = np.zeros(widest, np.bool_), np.zeros(widest, np.int64)
-        for b in range(end - 1, begin - 1, -1):
-            t = batches.batch_type[b]
-            if tables.code[t] >= SUM:
-                _reduction(t, b, batches, gradients, tables, alive, counts, width, like)
-            else:
-                _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, row,
-                         frame, width, like)  # fmt: skip
-
-    @njit(cache=True, **_flags)
-    def weight_products(t, block, workspace, width, batches, values, gradients, tables, weights, like):
-        """The gradients of the weights of type t: one product each over all its live nodes, in blocks."""
-        frame = np.zeros(10 + (checksum & 0), np.int64)
-        frame[0], frame[1] = ord("N"), ord("T")
-        store(frame.ctypes.data + 64, 0, like + _ONE)
-        deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
-        deltas = workspace + block * tables.input_stride[t]
-        rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
-        slots = FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1])
-        where = np.zeros((slots, 6), np.int64)
-        filled = 0
-        for b in range(len(batches.batch_type)):
-            if batches.batch_type[b] != t:
-                continue
-            _find_slots(t, b, batches, values, gradients, tables, weights, 0, where)
-            for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
-                r = batches.live[i]
-                target = workspace + filled * tables.input_stride[t]
-                for p in range(tables.input_ptr[t], tables.input_ptr[t + 1]):
-                    slot, offset, size, column = (
-                        tables.inputs[p, 0], tables.inputs[p, 1], tables.inputs[p, 2], tables.inputs[p, 3],
-                    )  # fmt: skip
-                    source = _row_address(where, slot, r, rows, of_values, of_gradients)
-                    copy_bytes(target + column, source + offset, size)
-                source = _row_address(where, DELTA, r, rows, of_values, of_gradients)
-                copy_bytes(deltas + filled * deltas_stride, source, deltas_stride)
-                filled += 1
-                if filled == block:
-                    _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
-                    filled = 0
-        if filled:
-            _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
-
-    return walk_back, weight_products
+@_jit
+def _spread(code, rows, result, c, values, gradients, width, like):
+    """Add the gradient of one node's result, in row `result` of class c, to the gradients of its items, in `rows`."""
+    n, source = gradients.stride[c] // width, _address(gradients, c, result)
+    if code == SUM:
+        for row in rows:
+            differentiate(_PASS_CODE, _address(gradients, c, row), source, source, source, n, 1, like)
+        return
+    best = _address(values, c, result)
+    for e in range(n):
+        found = load(best, e, like)
+        among = like + np.float32(len(rows))
+        if code == EXTREME:
+            among = like * _ZERO
+            for row in rows:
+                among += _ONE if load(_address(values, c, row), e, like) == found else _ZERO
+        share = load(source, e, like) / among
+        for row in rows:
+            target = _address(gradients, c, row)
+            chosen = code == MEAN or load(_address(values, c, row), e, like) == found
+            store(target, e, load(target, e, like) + (share if chosen else share * _ZERO))
 
 
 @_jit
@@ -334,6 +330,80 @@ def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, frame, width
         frame[5], frame[6], frame[7] = tables.input_stride[t] // width, deltas_stride // width, rows
         gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, inputs + column, at + 40, deltas + delta, at + 48, at + 64,
              weights.weight_gradient[p], at + 56, like)  # fmt: skip
+
+
+@_jit
+def _products(t, begin, end, at_once, block, workspace, width, batches, values, gradients, tables, weights, like):
+    """The gradients of the weights of type t: one product each over its live nodes in batches begin to end, in blocks,
+    but for batches of `at_once` nodes and more, if that is not 0."""
+    frame = np.zeros(10, np.int64)
+    frame[0], frame[1] = ord("N"), ord("T")
+    store(frame.ctypes.data + 64, 0, like + _ONE)
+    deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
+    deltas = workspace + block * tables.input_stride[t]
+    rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
+    slots = FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1])
+    where = np.zeros((slots, 6), np.int64)
+    filled = 0
+    for b in range(begin, end):
+        if batches.batch_type[b] != t or 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]:
+            continue
+        _find_slots(t, b, batches, values, gradients, tables, weights, 0, where)
+        for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
+            r = batches.live[i]
+            target = workspace + filled * tables.input_stride[t]
+            for p in range(tables.input_ptr[t], tables.input_ptr[t + 1]):
+                slot, offset, size, column = (
+                    tables.inputs[p, 0], tables.inputs[p, 1], tables.inputs[p, 2], tables.inputs[p, 3],
+                )  # fmt: skip
+                source = _row_address(where, slot, r, rows, of_values, of_gradients)
+                copy_bytes(target + column, source + offset, size)
+            source = _row_address(where, DELTA, r, rows, of_values, of_gradients)
+            copy_bytes(deltas + filled * deltas_stride, source, deltas_stride)
+            filled += 1
+            if filled == block:
+                _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
+                filled = 0
+    if filled:
+        _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
+
+
+def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
+    """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
+
+    @njit(cache=True, **_flags)
+    def walk_back(begin, end, block, at_once, product_block, workspace, scratch, width, batches, values, gradients,
+                  tables, weights, like):  # fmt: skip
+        """Differentiate batches end - 1 down to begin, all of types with native code; in batches with at least
+        `at_once` live nodes (0: in none) multiply for the weights too, in blocks of `product_block` rows."""
+        row = np.zeros(FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1]), np.int64)
+        frame = np.zeros(10 + (checksum & 0), np.int64)
+        frame[0], frame[1] = ord("T"), ord("N")
+        store(frame.ctypes.data + 64, 0, like + _ONE)
+        widest = 0
+        for b in range(begin, end):
+            widest = max(widest, batches.batch_ptr[b + 1] - batches.batch_ptr[b])
+        where = np.zeros((len(row), 6), np.int64)
+        alive = np.zeros(widest, np.bool_)
+        for b in range(end - 1, begin - 1, -1):
+            t = batches.batch_type[b]
+            if tables.code[t] >= SUM:
+                _reduction(t, b, batches, values, gradients, tables, alive, width, like)
+            else:
+                _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, row,
+                         frame, width, like)  # fmt: skip
+                many = 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]
+                if many and tables.product_ptr[t] < tables.product_ptr[t + 1]:
+                    _products(t, b, b + 1, 0, product_block, workspace, width, batches, values, gradients, tables,
+                              weights, like)  # fmt: skip
+
+    @njit(cache=True, **_flags)
+    def weight_products(t, at_once, block, workspace, width, batches, values, gradients, tables, weights, like):
+        """What `walk_back` has left: one product for each weight of type t over all nodes of the other batches."""
+        _products(t, 0, len(batches.batch_type) + (checksum & 0), at_once, block, workspace, width, batches, values,
+                  gradients, tables, weights, like)  # fmt: skip
+
+    return walk_back, weight_products
 
 
 def _checksum(*modules: Any) -> int:
