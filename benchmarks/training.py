@@ -1,13 +1,18 @@
 """Training: forward and backward of mini-batches on real data against eager PyTorch and against bare products.
 
     python benchmarks/training.py [--data DIR] [--only NAME,..] [--hidden 128,256] [--front-end vertex] [--rounds 5]
-                                  [--mini-batches 3] [--vocabulary 256] [--parts]
+                                  [--mini-batches 3] [--vocabulary 256]
+
+One row per model of the zoo at hidden size 128, the targets' models at 256 too, and one row apart with a vocabulary of
+20,000, for which eager adds a dense gradient of the table per look-up. Real data where there are any, else the model's
+own sample (`zoo.MADE_UP`).
 
 Definitions. A *step* is the forward pass of a mini-batch of 32 instances, a loss (the mean square of all results) and
 its backward pass; construction and scheduling are part of it, the optimiser is not (its step, Adam with foreach, and
 `zero_grad` stand beside). *Eager* is the same with the model run instance by instance. The *floor* is, per batch and
 type, one product with all gates side by side, then one for its operands' gradients, then per type one product over all
-nodes for the weights' gradients. The three take turns on each mini-batch; the clock is the process's own, and the least
+nodes for the weights' gradients. *Eager products* are the net's steps with one product per weight and batch in place of
+one per weight. They take turns on each mini-batch; the clock is the process's own, and the least
 of the rounds counts for the net and the floor, which are short. *MB* is how far a step raises the resident memory of a
 process of its own, whose net and model have run on one instance before (what a pool keeps counts: a fresh process keeps
 nothing). Read ratios, and compare within one run only.
@@ -22,12 +27,13 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from end_to_end import WORKLOADS, Workload
+from zoo import INPUTS, MADE_UP
 
 from edbc.modelfile import ModelFile, import_model_file
 from edbc.plan.reader import read_plan
@@ -36,8 +42,21 @@ from edbc.runtime.session import Net
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BATCH_SIZE = 32
-TITLES = ("eager ms", "edbc ms", "floor ms", "x eager", "x floor", "Adam ms", "eager MB", "edbc MB")
-HEADER = f"{'workload':20}{'hidden':>7}" + "".join(f"{title:>9}" for title in TITLES)
+TARGETS = ("tree_lstm", "lattice_lstm")
+LARGE_VOCABULARY = 20_000
+TITLES = (
+    "eager ms",
+    "edbc ms",
+    "per batch",
+    "floor ms",
+    "x eager",
+    "x floor",
+    "Adam ms",
+    "eager MB",
+    "edbc MB",
+    "ratio",
+)
+HEADER = f"{'workload':21}{'hidden':>7}" + "".join(f"{title:>10}" for title in TITLES)
 
 
 def loss_of(results: Sequence[Any]) -> torch.Tensor:
@@ -100,19 +119,17 @@ class Floor:
 
 
 class Contest:
-    """One workload at one hidden size."""
+    """One model at one hidden size."""
 
-    def __init__(self, workload: Workload, hidden: int, options: argparse.Namespace):
-        self.name, self.hidden = workload.model, hidden
-        file: ModelFile = import_model_file(REPOSITORY / "models" / f"{workload.model}.py")
+    def __init__(self, name: str, hidden: int, options: argparse.Namespace):
+        self.name, self.hidden = name, hidden
+        file: ModelFile = import_model_file(REPOSITORY / "models" / f"{name}.py")
         known = file.config({})
-        wanted = {"vocab_size": options.vocabulary, "hidden_size": hidden, **dict(workload.settings)}
+        wanted = {"vocab_size": options.vocabulary, "hidden_size": hidden}
         config = file.config({key: value for key, value in wanted.items() if key in known})
-        paths = [str(Path(options.data) / name) for name in workload.files]
-        limit = BATCH_SIZE * options.mini_batches
-        instances = [x for x, _ in zip(file.load(paths, config), range(limit), strict=False)]
+        instances = instances_of(file, name, config, options)
         self.model = file.build(config, 0).train()
-        self.net = Net(read_plan(REPOSITORY / "plans" / f"{workload.model}.yaml"), self.model, rebind=True)
+        self.net = Net(read_plan(REPOSITORY / "plans" / f"{name}.yaml"), self.model, rebind=True)
         self.batches = [instances[i : i + BATCH_SIZE] for i in range(0, len(instances), BATCH_SIZE)]
         self.given = self.batches
         if options.front_end == "vertex" and hasattr(file.module, "vertex_instance"):
@@ -135,19 +152,23 @@ class Contest:
     def row(self, rounds: int) -> str:
         """The line of the table."""
         eager: list[float] = []
-        ours, floors = [[] for _ in self.given], [[] for _ in self.given]  # type: ignore[var-annotated]
+        ours, others, floors = ([[] for _ in self.given] for _ in range(3))  # type: ignore[var-annotated]
         self.step(lambda: self.net(self.given[0]))
         gc.collect()
         for turn in range(rounds):
             for number, (batch, given) in enumerate(zip(self.batches, self.given, strict=True)):
                 if turn == 0:
                     eager.append(self.step(lambda batch=batch: [self.model(x) for x in batch]))  # type: ignore[misc]
-                ours[number].append(self.step(lambda given=given: self.net(given)))  # type: ignore[misc]
+                for at_once, times in ((0, ours), (1, others))[:: 1 - 2 * (turn % 2)]:
+                    self.net.in_mode().trainer.at_once = at_once
+                    times[number].append(self.step(lambda given=given: self.net(given)))  # type: ignore[misc]
                 floors[number].append(seconds(self.floors[number].run))
+        self.net.in_mode().trainer.at_once = 0
         adam = statistics.median(self.update(given) for given in self.given) * 1e3
         e = statistics.median(eager) * 1e3
-        n, f = (statistics.median(map(min, times)) * 1e3 for times in (ours, floors))
-        return f"{self.name:20}{self.hidden:7}{e:9.1f}{n:9.2f}{f:9.2f}{e / n:9.1f}{n / f:9.2f}{adam:9.2f}"
+        n, o, f = (statistics.median(map(min, times)) * 1e3 for times in (ours, others, floors))
+        figures = f"{e:10.1f}{n:10.2f}{o:10.2f}{f:10.2f}{e / n:10.1f}{n / f:10.2f}{adam:10.2f}"
+        return f"{self.name:21}{self.hidden:7}{figures}"
 
     def peak(self, who: str) -> float:
         """Megabytes that a step of `eager` or of the net takes."""
@@ -157,21 +178,37 @@ class Contest:
         return peak_bytes(lambda: self.step(lambda: run(batches[0]))) / 1e6
 
 
-def peaks(workload: Workload, hidden: int, options: argparse.Namespace) -> str:
-    """Memory of eager and of the net, each in a process of its own."""
+def instances_of(file: ModelFile, name: str, config: dict[str, Any], options: argparse.Namespace) -> list[Any]:
+    """As many as the mini-batches take."""
+    limit = BATCH_SIZE * options.mini_batches
+    if name in MADE_UP:
+        return list(file.sample(limit, 1, config))
+    paths = [str(Path(options.data) / path) for path in INPUTS[name]]
+    return list(islice(file.load(paths, config), limit))
+
+
+def peaks(name: str, hidden: int, options: argparse.Namespace) -> str:
+    """Memory of eager and of the net, each in a process of its own, and their ratio."""
     context = multiprocessing.get_context("spawn")
     found = []
     for who in ("eager", "edbc"):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_send_peak, args=(theirs, who, workload, hidden, options))
+        process = context.Process(target=_send_peak, args=(theirs, who, name, hidden, options))
         process.start()
         found.append(ours.recv())
         process.join()
-    return "".join(f"{megabytes:9.1f}" for megabytes in found)
+    return "".join(f"{megabytes:10.1f}" for megabytes in found) + f"{found[1] / found[0]:10.2f}"
 
 
-def _send_peak(pipe: Any, who: str, workload: Workload, hidden: int, options: argparse.Namespace) -> None:
-    pipe.send(Contest(workload, hidden, options).peak(who))
+def _send_peak(pipe: Any, who: str, name: str, hidden: int, options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    pipe.send(Contest(name, hidden, options).peak(who))
+
+
+def print_row(name: str, hidden: int, options: argparse.Namespace) -> None:
+    """Measure a model and print its line."""
+    memory = peaks(name, hidden, options)
+    print(Contest(name, hidden, options).row(options.rounds) + memory, flush=True)
 
 
 def main() -> None:
@@ -179,20 +216,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = os.environ.get("EDBC_DATA", str(REPOSITORY.parent / "shared" / "data"))
     parser.add_argument("--data", default=default, help="folder with the shared data sets")
-    parser.add_argument("--only", default="", help="workloads, separated by commas")
-    parser.add_argument("--hidden", default="128,256")
+    parser.add_argument("--only", default="", help="models, separated by commas")
+    parser.add_argument("--hidden", default="", help="hidden sizes, in place of those of the table")
     parser.add_argument("--front-end", default="vertex", choices=["vertex", "record"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mini-batches", type=int, default=3)
     parser.add_argument("--vocabulary", type=int, default=256)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = [w for w in WORKLOADS if not options.only or w.model in options.only.split(",")]
+    chosen = options.only.split(",") if options.only else sorted((*INPUTS, *MADE_UP))
     print(HEADER)
-    for workload in chosen:
-        for hidden in map(int, options.hidden.split(",")):
-            memory = peaks(workload, hidden, options)
-            print(Contest(workload, hidden, options).row(options.rounds) + memory, flush=True)
+    for name in chosen:
+        for hidden in map(int, (options.hidden or ("128,256" if name in TARGETS else "128")).split(",")):
+            print_row(name, hidden, options)
+    if not options.only:
+        options.vocabulary = LARGE_VOCABULARY
+        print(f"\nA vocabulary of {LARGE_VOCABULARY:,}:\n{HEADER}")
+        print_row(TARGETS[0], 128, options)
 
 
 if __name__ == "__main__":
