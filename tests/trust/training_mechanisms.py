@@ -77,14 +77,6 @@ TRAINING = (
         (TREES + "::test_parts_of_the_results", TREES + "::test_a_parameter_that_no_instance_needs_stays_none"),
     ),
     Mechanism(
-        "tied weights",
-        "a parameter in several products takes the gradient of the first",
-        "edbc/training/native.py",
-        "if part.ref not in self.found and part.is_alone and",
-        "if part.ref not in self.found and",
-        (MODELS + "::test_tied_weights",),
-    ),
-    Mechanism(
         "repeated operands",
         "an operand's gradient replaces what its row had",
         "edbc/training/adjoint.py",
