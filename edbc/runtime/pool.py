@@ -23,12 +23,14 @@ def aligned(size: int) -> int:
 
 
 class Pool:
-    """See the module's docstring. Threads may take and give at any time."""
+    """See the module's docstring. Threads may take and give at any time; so may the garbage collector, which gives what
+    dead mini-batches held while any statement runs, those of `take` too: hence the lock may be taken again by its
+    holder, and a buffer given in the middle of `take` is at worst dropped."""
 
     def __init__(self, limit: int = 4):
         self.limit = limit
         self._idle: list[torch.Tensor] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def take(self, size: int) -> torch.Tensor:
         """A buffer of at least `size` bytes, not initialised. Raises DeviceError when memory is short."""

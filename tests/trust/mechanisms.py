@@ -40,8 +40,8 @@ MECHANISMS = (
               (BUGS,)),
     Mechanism(4, "signatures leave out constants and keywords", "edbc/trace/signature.py",
               'return "; ".join(part for part in (text, views) if part)', "return views", (BUGS,)),
-    Mechanism(6, "no guard for a mini-batch without nodes", "edbc/trace/build.py",
-              "    if not len(value_node):\n        return refs, np.zeros_like(refs)\n", "",
+    Mechanism(6, "no guard for a mini-batch without nodes", "edbc/runtime/cpu.py",
+              " if len(of_batch) else []", "",
               ("tests/trace/test_structures.py", "tests/trust/test_faults.py::"
                "test_one_node_and_200_000_nodes_in_one_mini_batch", "tests/runtime/test_kernels.py")),
     Mechanism(7, "a repeated operand is recorded once", "edbc/trace/recorder.py",
