@@ -12,10 +12,15 @@ from pathlib import Path
 
 import pytest
 from budget import PLAIN
+from hypothesis import HealthCheck, settings
 
 from edbc.errors import DeviceError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# How fast a busy machine draws examples says nothing of what is tested.
+settings.register_profile("edbc", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("edbc")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
