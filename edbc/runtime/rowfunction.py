@@ -53,25 +53,15 @@ class RowFunction:
 
     def fill(self, values: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
         """Compute into `out`, `(count, ...)`, by the function's batched form; False when it has none."""
-        form = self._batched_form(values)
-        if form is None:
-            return False
-        with torch.no_grad():
-            form.apply(values, self.shared, out)
-        return True
-
-    def by_form(self, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """The one tensor that the call returns, `(count, ...)`, by the function's batched form; autograd may follow.
-        None when it has none."""
-        form = self._batched_form(values)
-        return None if form is None else form.apply(values, self.shared)
-
-    def _batched_form(self, values: Sequence[torch.Tensor]) -> BatchedForm | None:
         if not self._form_is_known:
             shapes = [value.shape[1:] for value in values]
             self._form = BatchedForm.find(self.call, self.template, self.views, shapes, self.shared)
             self._form_is_known = True
-        return self._form
+        if self._form is None:
+            return False
+        with torch.no_grad():
+            self._form.apply(values, self.shared, out)
+        return True
 
     def _one(self, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
         seen = []

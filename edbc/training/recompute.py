@@ -18,6 +18,7 @@ from edbc.graph import NodeType
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import MAPS
 from edbc.runtime.rowfunction import RowFunction
+from edbc.runtime.rowrules import BatchedForm
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 
@@ -39,8 +40,8 @@ class CellGradient:
 
     def __init__(self, cell: CellGraph):
         self.cell = cell
-        self._functions: dict[str, RowFunction] = {}
-        self._parameters: Mapping[SharedRef, torch.Tensor] = {}
+        self._classes = cell.classes()
+        self._forms: dict[str, BatchedForm | None] = {}
 
     def run(self, operands: Tensors, wanted: Sequence[bool], parameters: Mapping[SharedRef, torch.Tensor],
             outputs: MaybeTensors) -> Gradients:  # fmt: skip
@@ -85,11 +86,16 @@ class CellGradient:
                  count: int) -> torch.Tensor:  # fmt: skip
         assert op.call is not None
         sources = [source for source in op.sources if source.variable is not None]
-        classes = self.cell.classes()
-        seen = [values[s.variable or ""].reshape(count, *classes[s.variable or ""].shape) for s in sources]
-        function = RowFunction(op.call, op.template, [s.views for s in sources], parameters.__getitem__)
-        found = function.by_form(seen)
-        found = function(seen, count)[op.output or 0] if found is None else found
+        views, shared = [s.views for s in sources], parameters.__getitem__
+        shapes = [self._classes[s.variable or ""].shape for s in sources]
+        seen = [values[s.variable or ""].reshape(count, *shape) for s, shape in zip(sources, shapes, strict=True)]
+        if op.name not in self._forms:
+            self._forms[op.name] = BatchedForm.find(op.call, op.template, views, shapes, shared)
+        form = self._forms[op.name]
+        if form is None:
+            found = RowFunction(op.call, op.template, views, shared)(seen, count)[op.output or 0]
+        else:
+            found = form.apply(seen, shared)
         return found.reshape(count, op.result.size)
 
 

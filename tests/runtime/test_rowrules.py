@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from edbc.runtime.rowfunction import RowFunction
-from edbc.runtime.rowrules import Glimpse
+from edbc.runtime.rowrules import BatchedForm, Glimpse
 from edbc.trace.table import Hole, SharedRef, View, fill
 
 SHAPES = {
@@ -102,13 +102,12 @@ def test_equal_to_every_row(call: Any, template: Any, shapes: list[Any], views: 
     workspace = torch.full((count, size + 20), 7.0)
     out = workspace[:, 10 : 10 + size].view(count, *expected[0].shape)
 
-    function = RowFunction(call, template, views, shared)
-    assert function.fill(values, out)
+    assert RowFunction(call, template, views, shared).fill(values, out)
     torch.testing.assert_close(out, torch.stack(expected), rtol=1e-5, atol=1e-6)
     assert (torch.cat([workspace[:, :10], workspace[:, 10 + size :]], dim=1) == 7).all()
-    found = function.by_form(values)
-    assert found is not None
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
+    form = BatchedForm.find(call, template, views, shapes, shared)
+    assert form is not None
+    torch.testing.assert_close(form.apply(values, shared), torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
 NONE = {
