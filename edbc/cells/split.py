@@ -86,6 +86,11 @@ class SplitCell:
         """Elements that a node's parts hand over to each other."""
         return sum(part.handed_over for part in self.parts.values())
 
+    @property
+    def lasts(self) -> bool:
+        """True when what the eager part computes is needed to the end: by lazy parts, or as outputs of the cell."""
+        return LAZY in self.parts or any(home.part == EAGER for home in self.homes)
+
     def pays(self, nodes: int, batches: int, chunks: int = 1) -> bool:
         """True when splitting is worth it for so many nodes in so many batches, with the eager part in so many chunks:
         see the module's docstring."""

@@ -66,11 +66,6 @@ class Variant:
     row_bytes: int
     """Of what the parts of one node hand over."""
 
-    @property
-    def lasts(self) -> bool:
-        """True when what is handed over is needed to the end."""
-        return LAZY in self.cell.parts
-
 
 @dataclass(frozen=True, eq=False)
 class SplitBatch:
@@ -210,7 +205,7 @@ def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str
         operands.append(classes[origin.index])
     constants = f"{whole.signature}; {EAGER} {','.join(names[0])}; {LAZY} {','.join(names[1])}"
     return NodeType(f"{whole.name}.{part}", f"{part} part of {whole.op}", tuple(operands), cell.parts[part].outputs,
-                    constants, transient=part == EAGER and LAZY not in cell.parts)  # fmt: skip
+                    constants, transient=part == EAGER and not cell.lasts)  # fmt: skip
 
 
 def _needs(variants: dict[int, Variant], sizes: Longs) -> list[Need]:
@@ -218,7 +213,7 @@ def _needs(variants: dict[int, Variant], sizes: Longs) -> list[Need]:
     found = []
     for kind, variant in variants.items():
         nodes, _, largest = sizes[:, kind].tolist()
-        found.append(Need(kind, nodes, variant.row_bytes, nodes if variant.lasts else largest))
+        found.append(Need(kind, nodes, variant.row_bytes, nodes if variant.cell.lasts else largest))
     return found
 
 
