@@ -19,21 +19,27 @@ Definitions, for one type in one mini-batch.
     by side, halves first, in the order of the batches and within a batch in the order of the layout. So the halves of
     a product's results are one span, which the product adds to.
 
+(6) Where nodes have equal eager operands (the same rows of the same tables), they may *share* one eager part: it is
+    one node, which the cores of all of them read. Words repeat, so most products over x can be shared.
+
 A part keeps the batches and the order of the plan's layout as far as they speak of it; eager affines of the same
 factors, which the core had to compute one after the other, become one product. (Cavs runs eager operators in a second
 stream beside the others, which a single processor does not have; here they are one batch, which also makes them fast.)
 
 When it pays. A product over few rows is bound by reading its weights, so a batch costs as much as some more rows of
-the product would. Halves take K multiplications per element out of every batch but one per chunk; they cost a write and
-a read of each element for every node, preparing a graph with more nodes, and a fixed amount per mini-batch.
-`SplitCell.pays` weighs them with constants taken from the measurements in docs/performance.md: an LSTM of hidden size
-128 gains below some 50 rows per batch, once it has enough batches. The rule reads sizes and counts only, never a clock.
+the product would. Halves take K multiplications per element out of every batch but one per chunk, and out of every node
+that shares another's; they cost a write and a read of each element for every node, a copy of it where parts are shared,
+preparing a graph with more nodes, and a fixed amount per mini-batch. `SplitCell.pays` weighs them with constants taken
+from the measurements in docs/performance.md: an LSTM of hidden size 128 gains below some 50 rows per batch, once it has
+enough batches, and with any number of rows once one product in eight is shared. The rule reads sizes and counts only,
+never a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from edbc.cells.graph import CellGraph, CellOp, Source
 from edbc.cells.lower import batch_key, lower
@@ -44,6 +50,10 @@ EAGER, CORE, LAZY = "eager", "core", "lazy"
 PARTS = (EAGER, CORE, LAZY)
 MULTIPLICATIONS_PER_ELEMENT = 2
 """What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
+MULTIPLICATIONS_PER_SHARED_ELEMENT = 1
+"""What it costs beside that where the core must not write over it, because others read it too."""
+MULTIPLICATIONS_OF_A_ROW = 0.075
+"""What a multiplication of one row's product costs, in the same unit: rows are many, and weights then in cache."""
 MULTIPLICATIONS_PER_NODE = 300
 """What preparing one node in parts costs, in the same unit: some 80 ns."""
 MULTIPLICATIONS_PER_TYPE = 1_000_000
@@ -68,7 +78,7 @@ class Part:
     handed_over: int
     """Elements of the hand-over, which is the last output where there is one."""
 
-    @property
+    @cached_property
     def multiplications(self) -> int:
         """Of its products, for one node."""
         return sum(_area(packed.blocks) for packed in self.program.weights)
@@ -80,8 +90,10 @@ class SplitCell:
 
     parts: Mapping[str, Part]
     homes: tuple[Origin, ...]
+    shares: bool = False
+    """True when nodes may share eager parts, definition (6)."""
 
-    @property
+    @cached_property
     def handed_over(self) -> int:
         """Elements that a node's parts hand over to each other."""
         return sum(part.handed_over for part in self.parts.values())
@@ -91,13 +103,21 @@ class SplitCell:
         """True when what the eager part computes is needed to the end: by lazy parts, or as outputs of the cell."""
         return LAZY in self.parts or any(home.part == EAGER for home in self.homes)
 
-    def pays(self, nodes: int, batches: int, chunks: int = 1) -> bool:
-        """True when splitting is worth it for so many nodes in so many batches, with the eager part in so many chunks:
-        see the module's docstring."""
+    def pays(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None) -> bool:
+        """True when splitting is worth it for so many nodes in so many batches, with so many rows of the eager part,
+        one per node where it is not shared, in so many chunks: see the module's docstring."""
+        return self.gain(nodes, batches, chunks, rows) > 0
+
+    def gain(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None) -> float:
+        """Multiplications that splitting saves, costs taken off; see `pays`."""
         runs = {EAGER: chunks, CORE: batches, LAZY: 1}
-        saved = sum((batches - runs[name]) * part.multiplications for name, part in self.parts.items())
+        saved: float = sum((batches - runs[name]) * part.multiplications for name, part in self.parts.items())
         cost = MULTIPLICATIONS_PER_ELEMENT * self.handed_over + MULTIPLICATIONS_PER_NODE
-        return saved > nodes * cost + MULTIPLICATIONS_PER_TYPE
+        if self.shares:
+            eager = self.parts[EAGER]
+            saved += MULTIPLICATIONS_OF_A_ROW * (nodes - (nodes if rows is None else rows)) * eager.multiplications
+            cost += MULTIPLICATIONS_PER_SHARED_ELEMENT * eager.handed_over
+        return saved - nodes * cost - MULTIPLICATIONS_PER_TYPE
 
 
 def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str]) -> dict[str, str]:
@@ -118,8 +138,9 @@ def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str])
 
 
 def split_cell(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], eager: Collection[str],
-               lazy: Collection[str], where: str = "cell") -> SplitCell | None:  # fmt: skip
+               lazy: Collection[str], where: str = "cell", shares: bool = False) -> SplitCell | None:  # fmt: skip
     """The parts of a cell whose batches and order are a plan's; None when there is nothing to split off or no core.
+    With `shares` nodes may share eager parts.
 
     Raises LayoutError as `lower` does.
     """
@@ -127,7 +148,7 @@ def split_cell(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequenc
     splitting = _Splitting(cell, batches, order, part_of, set(eager))
     if not splitting.ops[CORE] or not (splitting.ops[EAGER] or splitting.ops[LAZY]):
         return None
-    return splitting.result(where)
+    return splitting.result(where, shares and bool(splitting.ops[EAGER]))
 
 
 def splittable(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], external: Sequence[bool],
@@ -228,15 +249,15 @@ class _Splitting:
 
         return tuple(sorted(read - (set(self.outputs[part]) if part == CORE else set()), key=key))
 
-    def result(self, where: str) -> SplitCell:
-        parts = {part: self._part(part, where) for part in PARTS if self.ops[part]}
+    def result(self, where: str, shares: bool) -> SplitCell:
+        parts = {part: self._part(part, where, shares) for part in PARTS if self.ops[part]}
         homes = [
             Origin(part, self.outputs[part].index(name))
             for name in self.cell.outputs for part in [self.part_of.get(name, CORE)]
         ]  # fmt: skip
-        return SplitCell(parts, tuple(homes))
+        return SplitCell(parts, tuple(homes), shares)
 
-    def _part(self, part: str, where: str) -> Part:
+    def _part(self, part: str, where: str, shares: bool) -> Part:
         classes = {**self.cell.classes(), **{half: self.cell.classes()[name] for name, half in self.half_of.items()}}
         rows = self._operand_rows(part)
         handed = self.handed[part]
@@ -254,7 +275,7 @@ class _Splitting:
         row_sizes = [len(names) for _, names in rows]
         store_sizes = [1] * len(self.outputs[part]) + [len(handed)] * bool(handed)
         program = _joined(program, row_sizes, store_sizes)
-        if part == CORE and not self._reads(LAZY).intersection(self.handed[EAGER]):
+        if part == CORE and not shares and not self._reads(LAZY).intersection(self.handed[EAGER]):
             loads = [replace(load, is_last=origin.part == EAGER) for load, (origin, _) in
                      zip(program.loads, rows, strict=True)]  # fmt: skip
             program = replace(program, loads=tuple(loads))

@@ -128,7 +128,7 @@ class Net:
 
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
                  layout: str = "plan", backend: str | Backend | None = None, rebind: bool | None = None,
-                 split: bool = True):  # fmt: skip
+                 split: bool = True, share: bool = True):  # fmt: skip
         self.plan = plan
         self.model = model
         self.strict = strict
@@ -144,7 +144,7 @@ class Net:
         self.policy = policy_of(plan, policy)
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         self.split = split and getattr(self.backend, "adds", False)
-        self._splitter = Splitter(self.table, self._splittable)
+        self._splitter = Splitter(self.table, self._splittable, share)
         self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
@@ -158,6 +158,7 @@ class Net:
             "layout": layout,
             "rebind": rebind,
             "split": split,
+            "share": share,
         }
         self._of_mode = {tuple(module.training for module in model.modules()): self}
 
@@ -289,7 +290,7 @@ class Net:
             )
             return
         captured, schedule = prepared.whole
-        yield from self._splitter.kept_whole(captured.graph, schedule)
+        yield from self._splitter.kept_whole(captured, schedule)
 
     def _count(self, stats: Stats, num_instances: int, prepared: Prepared) -> None:
         captured, schedule = prepared.whole

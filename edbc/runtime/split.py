@@ -6,16 +6,19 @@ the output, there has to be memory for what eager parts compute (`edbc.runtime.c
 (`SplitCell.pays`). What executes is a graph in which a node of such a type is up to three nodes, under a schedule with
 more batches: eager ones chunk by chunk, each before the first batch of cores that reads it, lazy ones last. Everything
 after that (placement, arenas, back ends) treats the parts as types like any other. Nodes of a type's eager part stand
-in the order of the schedule, so every batch of cores reads a contiguous run of their rows.
+in the order of the schedule, so every batch of cores reads a contiguous run of their rows; but where nodes with equal
+eager operands share one, rows stand where the schedule first needs them.
 
 O(nodes + operands) per mini-batch, and one look at the operands when a type could be split and none is.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +27,7 @@ from edbc.cells.graph import CellGraph
 from edbc.cells.program import Program
 from edbc.cells.split import CORE, EAGER, LAZY, PARTS, SplitCell, split_cell
 from edbc.graph import Graph, NodeType, ValueClass
-from edbc.runtime import splitting
+from edbc.runtime import sharing, splitting
 from edbc.runtime.chunks import Need, find_room
 from edbc.schedule.schedule import Schedule
 from edbc.trace.build import Capture
@@ -32,6 +35,7 @@ from edbc.trace.table import TypeTable
 from edbc.trace.values import torch_dtype
 
 Longs = NDArray[np.int64]
+_NO_CHUNKS = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((2, 0), np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,60 +85,94 @@ class SplitBatch:
     """Of every type that is split."""
 
 
-class Splitter:
-    """Splits the mini-batches of one bound plan. `splittable(kind)` is what the plan says of a type, if anything."""
+class Chosen(NamedTuple):
+    """The types of a mini-batch that run split, and the rows of their eager parts."""
 
-    def __init__(self, table: TypeTable, splittable: Callable[[int], Splittable | None]):
+    variants: dict[int, Variant]
+    room: Longs
+    """Per type, for its hand-over, in rows."""
+    row: Longs
+    """This, `opened` and `counts` are of `splitting.find_chunks`."""
+    opened: Longs
+    counts: Longs
+
+
+class Splitter:
+    """Splits the mini-batches of one bound plan. `splittable(kind)` is what the plan says of a type, if anything.
+    Without `share` every node has an eager part of its own."""
+
+    def __init__(self, table: TypeTable, splittable: Callable[[int], Splittable | None], share: bool = True):
         self.table = table
+        self.share = share
         self.programs: dict[int, Program] = {}
         """Of the types that are parts."""
         self._splittable = splittable
         self._known: dict[int, Splittable | None] = {}
-        self._variants: dict[tuple[int, bool, bool], Variant | None] = {}
+        self._hoped: dict[int, tuple[Variant, ...]] = {}
+        self._variants: dict[tuple[int, bool, bool, bool], Variant | None] = {}
         self._tables: dict[tuple[int, ...], _Tables] = {}
         self._lock = threading.RLock()
 
     def split(self, capture: Capture, schedule: Schedule) -> SplitBatch | None:
         """The mini-batch with its cells split where that pays; None where it pays for none."""
-        variants, room = self.choose(capture.graph, schedule)
-        if not variants:
+        chosen = self.choose(capture, schedule)
+        if not chosen.variants:
             return None
-        tables = self._tables_of(capture.graph, variants)
-        return _split(capture, schedule, tables, variants, room, self.table.graph_types())
+        tables = self._tables_of(capture.graph, chosen.variants)
+        return _split(capture, schedule, tables, chosen, self.table.graph_types())
 
-    def choose(self, graph: Graph, schedule: Schedule) -> tuple[dict[int, Variant], Longs]:
-        """The types that run split in this mini-batch, and per type the room for its hand-over, in rows."""
+    def choose(self, capture: Capture, schedule: Schedule) -> Chosen:
+        """The types that run split in this mini-batch."""
+        graph = capture.graph
         sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types)
         nodes, batches, _ = sizes
         room = np.zeros(graph.num_types, np.int64)
         size = {k: (int(nodes[k]), int(batches[k])) for k in np.flatnonzero(batches > 1).tolist()}
-        kinds = [k for k in size if self._hopeful(k, *size[k])]
+        kinds = [k for k, of_kind in size.items() if any(hope.cell.pays(*of_kind, 1, 1) for hope in self._hopes(k))]
         if not kinds:
-            return {}, room
+            return Chosen({}, room, *_NO_CHUNKS)
         external, read = find_usage(graph)
-        wanted = {k: self._choose(k, self._ways(k, external, read), *size[k]) for k in kinds}
+        ways = {k: self._ways(k, external, read) for k in kinds}
+        leader, distinct = self._find_equal(capture, schedule, [k for k in kinds if ways[k][0]])
+        wanted = {k: self._choose(k, ways[k], *size[k], int(distinct[k])) for k in kinds}
         variants = {k: variant for k, variant in wanted.items() if variant is not None}
-        for kind, rows in find_room(_needs(variants, sizes), _output_bytes(graph, nodes)).items():
+        for kind, rows in find_room(_needs(variants, sizes, distinct), _output_bytes(graph, nodes)).items():
             room[kind] = rows
-        chunks = splitting.count_chunks(schedule.batch_type, schedule.batch_ptr, room)
-        return {
+        alone = [k for k, variant in variants.items() if not variant.cell.shares]
+        if alone:
+            leader = np.where(np.isin(graph.node_type, alone), np.arange(graph.num_nodes), leader)
+        chunks = splitting.find_chunks(schedule.batch_type, schedule.batch_ptr, schedule.nodes, leader, room)
+        counts = chunks[-1]
+        return Chosen({
             k: variant for k, variant in variants.items()
-            if room[k] and variant.cell.pays(*size[k], int(chunks[k]))
-        }, room  # fmt: skip
+            if room[k] and variant.cell.pays(*size[k], int(counts[0, k]), int(counts[1, k]))
+        }, room, *chunks)  # fmt: skip
 
-    def kept_whole(self, graph: Graph, schedule: Schedule) -> Iterator[str]:
+    def _find_equal(self, capture: Capture, schedule: Schedule, kinds: Collection[int]) -> tuple[Longs, Longs]:
+        """See `sharing.find_equal_operands`, for the operands of these types that may be eager."""
+        graph = capture.graph
+        asked = [self._eager_operands(k) if self.share and k in kinds else [] for k in range(graph.num_types)]
+        asked_ptr = np.cumsum([0, *map(len, asked)])
+        return sharing.find_equal_operands(
+            schedule.nodes, graph.node_type, graph.operand_ptr, graph.operands, capture.external_source,
+            capture.external_index, asked_ptr, np.array(list(itertools.chain(*asked)), np.int64),
+        )  # fmt: skip
+
+    def kept_whole(self, capture: Capture, schedule: Schedule) -> Iterator[str]:
         """Why types that the plan lets run in parts do not in this mini-batch, a line each."""
-        chosen, room = self.choose(graph, schedule)
+        graph = capture.graph
+        chosen = self.choose(capture, schedule)
         nodes, batches = graph.counts(), np.bincount(schedule.batch_type, minlength=graph.num_types)
         external, read = find_usage(graph)
         for kind in np.flatnonzero(batches).tolist():
-            if self._of_plan(kind) is None or kind in chosen:
+            if self._of_plan(kind) is None or kind in chosen.variants:
                 continue
             name, size = graph.types[kind].name, (int(nodes[kind]), int(batches[kind]))
             ways = self._ways(kind, external, read)
+            distinct = self._find_equal(capture, schedule, [kind] if ways[0] else [])[1]
             if not any(ways):
                 yield f"{name} ran whole: its operands were not all look-ups, or its outputs were read"
-            elif size[1] < 2 or room[kind] or self._choose(kind, ways, *size) is None:
+            elif size[1] < 2 or chosen.room[kind] or self._choose(kind, ways, *size, int(distinct[kind])) is None:
                 yield f"{name} ran whole: {size[0]:,} rows in {size[1]:,} batches gain nothing from parts"
             else:
                 yield f"{name} ran whole: what its parts hand over takes too much memory beside the outputs"
@@ -147,39 +185,55 @@ class Splitter:
         eager = bool(operands) and bool(external[kind, operands].all())
         return eager, bool(outputs) and not read[kind, outputs].any()
 
-    def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int) -> Variant | None:
-        """What pays of the `ways` that are open to a type: eager operands, lazy outputs."""
-        eager, lazy = ways
-        for open_ways in ((eager, lazy), (eager, False), (False, lazy)):
-            variant = self._variant(kind, *open_ways) if any(open_ways) else None
-            if variant is not None and variant.cell.pays(nodes, batches):
-                return variant
+    def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int, distinct: int) -> Variant | None:
+        """What pays of the `ways` that are open to a type: eager operands, of which `distinct` nodes differ (0 where
+        none may be shared), lazy outputs."""
+        for found in self._variants_of(kind, ways, distinct > 0):
+            best = max(found, key=lambda variant: variant.cell.gain(nodes, batches, 1, distinct), default=None)
+            if best is not None and best.cell.pays(nodes, batches, 1, distinct):
+                return best
         return None
 
-    def _hopeful(self, kind: int, nodes: int, batches: int) -> bool:
-        """Whether a type would pay if all operands and outputs were as its plan hopes: known without a look at them."""
-        planned = self._of_plan(kind)
-        ways = (bool(planned.eager), bool(planned.lazy)) if planned is not None else (False, False)
-        return self._choose(kind, ways, nodes, batches) is not None
+    def _hopes(self, kind: int) -> tuple[Variant, ...]:
+        """The ways to split a type, if all operands and outputs are as its plan hopes. Where none of them pays with all
+        eager operands equal, a mini-batch needs no look at them."""
+        if kind not in self._hoped:
+            planned = self._of_plan(kind)
+            eager, lazy = (bool(planned.eager), bool(planned.lazy)) if planned is not None else (False, False)
+            found = self._variants_of(kind, (eager, lazy), self.share)
+            self._hoped[kind] = tuple(itertools.chain(*found))
+        return self._hoped[kind]
+
+    def _variants_of(self, kind: int, ways: tuple[bool, bool], may_share: bool) -> Iterator[list[Variant]]:
+        """The ways to split a type, the one with the most parts first, each with and without shared eager parts."""
+        eager, lazy = ways
+        for open_ways in dict.fromkeys(((eager, lazy), (eager, False), (False, lazy))):
+            shares = [False, True] if open_ways[0] and may_share else [False]
+            found = [self._variant(kind, *open_ways, s) for s in shares] if any(open_ways) else []
+            yield [variant for variant in found if variant is not None]
 
     def _of_plan(self, kind: int) -> Splittable | None:
         if kind not in self._known:
             self._known[kind] = self._splittable(kind)
         return self._known[kind]
 
-    def _variant(self, kind: int, eager: bool, lazy: bool) -> Variant | None:
-        key = (kind, eager, lazy)
+    def _eager_operands(self, kind: int) -> list[int]:
+        planned = self._of_plan(kind)
+        return planned.eager_operands if planned is not None else []
+
+    def _variant(self, kind: int, eager: bool, lazy: bool, shares: bool) -> Variant | None:
+        key = (kind, eager, lazy, shares)
         with self._lock:
             if key not in self._variants:
-                self._variants[key] = self._new_variant(kind, eager, lazy)
+                self._variants[key] = self._new_variant(*key)
             return self._variants[key]
 
-    def _new_variant(self, kind: int, eager: bool, lazy: bool) -> Variant | None:
+    def _new_variant(self, kind: int, eager: bool, lazy: bool, shares: bool) -> Variant | None:
         planned, whole = self._of_plan(kind), self.table.types[kind]
         assert planned is not None
         assert whole is not None
         names = planned.eager if eager else (), planned.lazy if lazy else ()
-        cell = split_cell(planned.cell, planned.batches, planned.order, *names, planned.where)
+        cell = split_cell(planned.cell, planned.batches, planned.order, *names, planned.where, shares)
         if cell is None:
             return None
         types = {}
@@ -204,16 +258,20 @@ def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str
         classes = whole.operands if origin.part is None else cell.parts[origin.part].outputs
         operands.append(classes[origin.index])
     constants = f"{whole.signature}; {EAGER} {','.join(names[0])}; {LAZY} {','.join(names[1])}"
-    return NodeType(f"{whole.name}.{part}", f"{part} part of {whole.op}", tuple(operands), cell.parts[part].outputs,
-                    constants, transient=part == EAGER and not cell.lasts)  # fmt: skip
+    name = f"{whole.name}.{part}"
+    if cell.shares and part == CORE:
+        constants, name = f"{constants}; {EAGER} part shared", f"{whole.name}.shared.{part}"
+    return NodeType(name, f"{part} part of {whole.op}", tuple(operands), cell.parts[part].outputs, constants,
+                    transient=part == EAGER and not cell.lasts)  # fmt: skip
 
 
-def _needs(variants: dict[int, Variant], sizes: Longs) -> list[Need]:
-    """What the types would hand over; `sizes` is of `splitting.batch_sizes`."""
+def _needs(variants: dict[int, Variant], sizes: Longs, distinct: Longs) -> list[Need]:
+    """What the types would hand over; `sizes` is of `splitting.batch_sizes`, `distinct` of `_find_equal`."""
     found = []
     for kind, variant in variants.items():
         nodes, _, largest = sizes[:, kind].tolist()
-        found.append(Need(kind, nodes, variant.row_bytes, nodes if variant.cell.lasts else largest))
+        rows = int(distinct[kind]) if variant.cell.shares else nodes
+        found.append(Need(kind, rows, variant.row_bytes, rows if variant.cell.lasts else min(rows, largest)))
     return found
 
 
@@ -266,12 +324,13 @@ def _new_tables(graph: Graph, variants: dict[int, Variant]) -> _Tables:
     return _Tables(has_part, home, part_type, origin_ptr, np.array(origins, np.int64).reshape(-1, 2))
 
 
-def _split(capture: Capture, schedule: Schedule, tables: _Tables, variants: dict[int, Variant], room: Longs,
+def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen,
            types: tuple[NodeType, ...]) -> SplitBatch:  # fmt: skip
     graph = capture.graph
-    number = splitting.number_parts(schedule.nodes, tables.has_part, graph.node_type)
-    kinds, ptr, order, executed = splitting.part_batches(schedule.batch_type, schedule.batch_ptr, schedule.nodes,
-                                                         graph.node_type, number, room)  # fmt: skip
+    number = splitting.number_parts(schedule.nodes, tables.has_part, graph.node_type, chosen.row, chosen.counts[1])
+    kinds, ptr, order, executed = splitting.part_batches(
+        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.node_type, number, chosen.row, chosen.opened
+    )
     arrays = splitting.split_nodes(graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, number,
                                    tables.home, tables.part_type, tables.origin_ptr, tables.origin)  # fmt: skip
     node_type, operand_ptr, operands, outputs = map(_frozen, arrays)
@@ -284,7 +343,7 @@ def _split(capture: Capture, schedule: Schedule, tables: _Tables, variants: dict
         replace(schedule, graph=parts, batch_type=_frozen(batch_type), batch_ptr=_frozen(ptr), nodes=_frozen(order)),
         (capture, schedule),
         executed,
-        variants,
+        chosen.variants,
     )
 
 

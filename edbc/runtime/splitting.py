@@ -42,89 +42,102 @@ def batch_sizes(batch_type, batch_ptr, num_types):
 
 
 @njit(cache=True)
-def count_chunks(batch_type, batch_ptr, room):
-    """Per type, in how many chunks its batches go that hold at most `room` nodes each; 0 where there is no room."""
-    chunks = np.zeros(len(room), np.int64)
-    left = np.zeros(len(room), np.int64)
-    for b in range(len(batch_type)):
-        t, count = batch_type[b], batch_ptr[b + 1] - batch_ptr[b]
+def find_chunks(batch_type, batch_ptr, nodes, leader, room):
+    """The rows that eager parts compute. Consecutive batches of type t read the rows of one chunk, at most `room[t]`; a
+    chunk has one row for all of its nodes with the same `leader`. Types without room have no rows.
+
+    Returns per node the number of its row among those of its type, -1 where it has none; per batch the rows of the
+    chunk that it opens, begin and end, equal where it opens none; and per type chunks and rows, (2, types).
+    """
+    num_batches, num_types = len(batch_type), len(room)
+    row = np.full(len(nodes), -1, np.int64)
+    opened = np.zeros((num_batches, 2), np.int64)
+    counts = np.zeros((2, num_types), np.int64)
+    opener = np.full(num_types, -1, np.int64)
+    chunk_of = np.full(len(nodes), -2, np.int64)
+    row_in_chunk = np.empty(len(nodes), np.int64)
+    met_in = np.full(len(nodes), -1, np.int64)
+    for b in range(num_batches):
+        t = batch_type[b]
         if room[t] == 0:
             continue
-        if chunks[t] == 0 or left[t] < count:
-            chunks[t] += 1
-            left[t] = room[t]
-        left[t] -= count
-    return chunks
+        fresh = 0
+        for i in range(batch_ptr[b], batch_ptr[b + 1]):
+            u = leader[nodes[i]]
+            if chunk_of[u] != opener[t] and met_in[u] != b:
+                met_in[u] = b
+                fresh += 1
+        if opener[t] < 0 or opened[opener[t], 1] - opened[opener[t], 0] + fresh > room[t]:
+            opener[t] = b
+            opened[b] = counts[1, t]
+            counts[0, t] += 1
+        for i in range(batch_ptr[b], batch_ptr[b + 1]):
+            u = leader[nodes[i]]
+            if chunk_of[u] != opener[t]:
+                chunk_of[u] = opener[t]
+                row_in_chunk[u] = counts[1, t]
+                counts[1, t] += 1
+            row[nodes[i]] = row_in_chunk[u]
+        opened[opener[t], 1] = counts[1, t]
+    return row, opened, counts
 
 
 @njit(cache=True)
-def number_parts(nodes, has_part, node_type):
-    """Numbers of the nodes' parts, (3, n), -1 where a node has no such part: eager parts type after type, within a type
-    in the order of the schedule; then the cores, numbered as the whole nodes were; then lazy parts like eager ones."""
+def number_parts(nodes, has_part, node_type, row, rows):
+    """Numbers of the nodes' parts, (3, n), -1 where a node has no such part: eager parts type after type, `rows[t]` of
+    type t, a node's its `row`; then the cores, numbered as the whole nodes were; then lazy parts type after type, in
+    the order of the schedule."""
     n = len(nodes)
     number = np.full((3, n), -1, np.int64)
     total = 0
-    for part in (EAGER, CORE, LAZY):
-        if part == CORE:
+    for t in range(has_part.shape[1]):
+        if has_part[EAGER, t]:
             for v in range(n):
-                number[CORE, v] = total + v
-            total += n
-            continue
-        for t in range(has_part.shape[1]):
-            if has_part[part, t]:
-                for v in nodes:
-                    if node_type[v] == t:
-                        number[part, v] = total
-                        total += 1
+                if node_type[v] == t:
+                    number[EAGER, v] = total + row[v]
+            total += rows[t]
+    for v in range(n):
+        number[CORE, v] = total + v
+    total += n
+    for t in range(has_part.shape[1]):
+        if has_part[LAZY, t]:
+            for v in nodes:
+                if node_type[v] == t:
+                    number[LAZY, v] = total
+                    total += 1
     return number
 
 
 @njit(cache=True)
-def _fill_chunk(b, batch_type, batch_ptr, nodes, room, of_node, order, at):
-    """Write the chunk that batch b opens to `order` from `at` on: the numbers `of_node` of its batches' nodes; returns
-    where it ends."""
-    begin = at
-    for c in range(b, len(batch_type)):
-        if batch_type[c] != batch_type[b]:
-            continue
-        if at - begin + batch_ptr[c + 1] - batch_ptr[c] > room:
-            break
-        for i in range(batch_ptr[c], batch_ptr[c + 1]):
-            order[at] = of_node[nodes[i]]
-            at += 1
-    return at
-
-
-@njit(cache=True)
-def part_batches(batch_type, batch_ptr, nodes, node_type, number, room):
+def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
     """The batches of the split schedule: the given ones, before them the chunks that they open, and after all of them
-    one batch of each type's lazy parts.
+    one batch of each type's lazy parts. See `find_chunks` for `row` and `opened`.
 
-    A batch of type t with eager parts opens a chunk when it does not fit in what is left of the `room[t]` nodes of the
-    type's last one. Returns the kinds of batches (part, type), their borders, their nodes, and which of them the given
-    batches are.
+    Returns the kinds of batches (part, type), their borders, their nodes, and which of them the given batches are.
     """
-    num_batches, num_types = len(batch_type), len(room)
-    total = 0
-    for part in (EAGER, CORE, LAZY):
-        for v in range(len(nodes)):
-            total += number[part, v] >= 0
+    num_batches = len(batch_type)
+    num_types = 0
+    total = len(nodes)
+    for t in batch_type:
+        num_types = max(num_types, t + 1)
+    for b in range(num_batches):
+        total += opened[b, 1] - opened[b, 0]
+    for v in nodes:
+        total += number[LAZY, v] >= 0
     kinds = np.zeros((2 * num_batches + num_types, 2), np.int64)
     ptr = np.zeros(len(kinds) + 1, np.int32)
     order = np.empty(total, np.int32)
     executed = np.empty(num_batches, np.int64)
-    left = np.full(num_types, -1, np.int64)
     at = made = 0
     for b in range(num_batches):
-        t, count = batch_type[b], batch_ptr[b + 1] - batch_ptr[b]
-        if number[EAGER, nodes[batch_ptr[b]]] >= 0:
-            if left[t] < count:
-                left[t] = room[t]
-                at = _fill_chunk(b, batch_type, batch_ptr, nodes, room[t], number[EAGER], order, at)
-                kinds[made, 0], kinds[made, 1] = EAGER, t
-                made += 1
-                ptr[made] = at
-            left[t] -= count
+        t, v = batch_type[b], nodes[batch_ptr[b]]
+        if number[EAGER, v] >= 0 and opened[b, 1] > opened[b, 0]:
+            for k in range(opened[b, 0], opened[b, 1]):
+                order[at] = number[EAGER, v] - row[v] + k
+                at += 1
+            kinds[made, 0], kinds[made, 1] = EAGER, t
+            made += 1
+            ptr[made] = at
         for i in range(batch_ptr[b], batch_ptr[b + 1]):
             order[at] = number[CORE, nodes[i]]
             at += 1
@@ -142,7 +155,7 @@ def part_batches(batch_type, batch_ptr, nodes, node_type, number, room):
             kinds[made, 0], kinds[made, 1] = LAZY, t
             made += 1
             ptr[made] = at
-    return kinds[:made], ptr[: made + 1], order, executed
+    return kinds[:made], ptr[: made + 1], order[:at], executed
 
 
 @njit(cache=True)
@@ -150,20 +163,23 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
     """The nodes of the split graph: types, operand borders, operands and their outputs.
 
     `home[t, j]` is (part, output) of output j of type t; `part_type[part, t]` the type of a part; `origin` the operands
-    of parts as (part or WHOLE, index), those of part p of type t from `origin_ptr[p, t]` to `origin_ptr[p, t + 1]`. A
-    type without parts has the type itself as its core's, and its core every operand that the whole node has.
+    of parts as (part or WHOLE, index), those of part p of type t from `origin_ptr[p, t]` to `origin_ptr[p, t + 1]`. An
+    eager part that several nodes share has the operands of the first. A type without parts has the type itself as its
+    core's, and its core every operand that the whole node has.
     """
     n = len(node_type)
     total = 0
     for part in range(3):
         for v in range(n):
-            total += number[part, v] >= 0
+            total = max(total, number[part, v] + 1)
     new_type = np.empty(total, np.int32)
     new_ptr = np.zeros(total + 1, np.int32)
+    first_of = np.full(total, -1, np.int64)
     for part in range(3):
         for v in range(n):
             at, t = number[part, v], node_type[v]
-            if at >= 0:
+            if at >= 0 and first_of[at] < 0:
+                first_of[at] = v
                 new_type[at] = part_type[part, t]
                 whole = part_type[CORE, t] == t
                 has = operand_ptr[v + 1] - operand_ptr[v] if whole else origin_ptr[part, t + 1] - origin_ptr[part, t]
@@ -174,7 +190,7 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
     new_output = np.zeros(new_ptr[total], np.int32)
     for part in range(3):
         for v in range(n):
-            if number[part, v] < 0:
+            if number[part, v] < 0 or first_of[number[part, v]] != v:
                 continue
             t, begin, at = node_type[v], operand_ptr[v], new_ptr[number[part, v]]
             whole = part_type[CORE, t] == t

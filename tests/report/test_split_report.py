@@ -47,7 +47,10 @@ def test_explain_shows_parts_in_every_form(repository: Path) -> None:
     assert data["layouts"][0]["eager"] == ["x"]
     assert data["observed"]["batches"] == net.prepare(instances).whole[1].num_batches
     counts = {t["name"]: t["nodes"] for t in data["types"]}
-    assert [part["rows"] for part in parts] == [counts["char"], counts["word"]]
+    rows = {part["type"]: part["rows"] for part in parts}
+    assert all(0 < rows[name] < counts[name] for name in ("char", "word"))
+    _, unshared, instances = lattice(repository, share=False)
+    assert [part.rows for part in observe(unshared, instances, "three").parts] == [counts["char"], counts["word"]]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_a_timeline_shows_parts_as_batches_of_their_own(repository: Path) -> Non
     prepared = net.prepare(instances)
     for kind, node_type in enumerate(prepared.capture.graph.types):
         assert names.count(node_type.name) == (prepared.schedule.batch_type == kind).sum()
-    assert {"char.eager", "char.core"} <= set(names)
+    assert {"char.eager", "char.shared.core"} <= set(names)
     facts = next(event["args"] for event in timeline.events if event["name"] == "scheduling")
     assert (facts["nodes"], facts["batches"]) == (stats.nodes, stats.batches)
 

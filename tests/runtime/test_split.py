@@ -25,6 +25,7 @@ from edbc.runtime.split import find_usage
 from edbc.schedule.check import check_schedule
 from edbc.trace.mark import cell
 
+WORDS = 40
 Node = tuple[int, tuple[int, ...]]
 """A word, and the earlier nodes that are read."""
 
@@ -36,7 +37,7 @@ class RandomDagModel(nn.Module):
     def __init__(self, seed: int, size: int):
         super().__init__()
         torch.manual_seed(seed)
-        self.words = nn.Parameter(torch.randn(20, size, dtype=torch.float64))
+        self.words = nn.Parameter(torch.randn(WORDS, size, dtype=torch.float64))
         self.start = nn.Parameter(torch.randn(size, dtype=torch.float64))
         self.step = cell(RandomCell(seed, 3, 12, size))
 
@@ -53,9 +54,8 @@ class RandomDagModel(nn.Module):
 
 def random_dag(rng: random.Random) -> list[Node]:
     """Up to a dozen nodes."""
-    return [
-        (rng.randrange(20), tuple(rng.sample(range(i), min(i, rng.randrange(3))))) for i in range(rng.randrange(1, 12))
-    ]
+    size = rng.randrange(1, 12)
+    return [(rng.randrange(WORDS), tuple(rng.sample(range(i), min(i, rng.randrange(3))))) for i in range(size)]
 
 
 def dags(seed: int, count: int = 6) -> list[list[Node]]:
@@ -75,8 +75,8 @@ def assert_equal_to_eager(net: Net, instances: list[Any], results: list[Any] | N
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split wherever it is possible, whether it pays or not and whatever it takes in memory."""
-    monkeypatch.setattr(SplitCell, "pays", lambda *_: True)
+    """Split and share wherever it is possible, whether it pays or not and whatever it takes in memory."""
+    monkeypatch.setattr(SplitCell, "gain", lambda self, *_: 1 + self.shares)
     monkeypatch.setattr(chunks, "SHARE", 1e6)
 
 
@@ -91,10 +91,10 @@ def bound(model: nn.Module, instances: list[Any], backend: str | None = None, **
     return Net(plan_for(model, instances, split=everything), model.eval(), backend=backend, **options)
 
 
-def bound_eager(model: nn.Module, instances: list[Any], backend: str | None = None) -> Net:
+def bound_eager(model: nn.Module, instances: list[Any], backend: str | None = None, **options: Any) -> Net:
     """The same without lazy parts, which would have all hand-overs kept."""
     plan = plan_for(model, instances, split=lambda *cell: (everything(*cell)[0], ()))
-    return Net(plan, model.eval(), backend=backend)
+    return Net(plan, model.eval(), backend=backend, **options)
 
 
 def everything(cell, batches, order, external: list[bool], read: list[bool]) -> tuple:
@@ -154,15 +154,17 @@ def test_outputs_that_eager_parts_compute_are_kept(seed: int, backend: str) -> N
 @pytest.mark.usefixtures("chunked")
 def test_random_cells_do_run_in_chunks() -> None:
     """Many of the seeds above have a type with several chunks."""
-    several = 0
+    several, shared = 0, 0
     for seed in range(20):
         instances = dags(seed)
         prepared = bound_eager(RandomDagModel(seed, 4), instances).prepare(instances)
         batches = np.bincount(prepared.schedule.batch_type)
         types = prepared.capture.graph.types
-        several += any(types[kind].transient and count > 2 for kind, count in enumerate(batches.tolist()))
+        several += any(types[kind].transient and count > 1 for kind, count in enumerate(batches.tolist()))
+        shared += prepared.split is not None and any(v.cell.shares for v in prepared.split.variants.values())
 
     assert several >= 5
+    assert shared >= 5
 
 
 @pytest.mark.usefixtures("always")
@@ -201,80 +203,131 @@ def test_the_executed_graph_and_schedule_are_legal(seed: int, memory: str, reque
     assert np.array_equal(schedule.nodes, unsplit.schedule.nodes)
 
 
-def reference_parts(graph, schedule, has_part, part_type, home, origins, room):
-    """`number_parts`, `part_batches` and `split_nodes` one node after the other: nodes as (type, operands), batches as
-    lists of nodes, and which of them the given batches are."""
-    by_part = {
-        part: [[int(v) for v in schedule.nodes if has_part[part, t] and graph.node_type[v] == t]
-               for t in range(graph.num_types)] for part in (0, 2)
-    }  # fmt: skip
-    number = {}
-    for part in (0, 1, 2):
-        for v in [x for nodes in by_part[part] for x in nodes] if part != 1 else range(graph.num_nodes):
-            number[part, v] = len(number)
+def looked_up(capture, v: int, operands: list[int]) -> tuple:
+    """What a node reads there: the rows of sources, and whose output else."""
+    read = [capture.graph.operands_of(v)[k] for k in operands]
+    return tuple(
+        (int(capture.external_source[-1 - u]), int(capture.external_index[-1 - u]), "row") if u < 0 else (u, j)
+        for u, j in read
+    )
+
+
+def reference_parts(capture, schedule, tables, variants, room):
+    """`find_chunks`, `number_parts`, `part_batches` and `split_nodes` one node after the other: nodes as (type,
+    operands), batches as lists of nodes, and which of them the given batches are."""
+    graph = capture.graph
+    row, chunk_of_batch = {}, {}
+    eager: dict[int, list[int]] = {t: [] for t in variants}
+    for b, (t, batch) in enumerate(schedule.batches()):
+        variant = variants.get(t)
+        if variant is None or EAGER not in variant.type_of_part:
+            continue
+        asked = [o.index for o in variant.cell.parts[EAGER].operands]
+        keys = [looked_up(capture, v, asked) if variant.cell.shares else v for v in batch.tolist()]
+        chunks_so_far = [chunk for c, chunk in chunk_of_batch.items() if schedule.batch_type[c] == t]
+        chunk = chunks_so_far[-1] if chunks_so_far else None
+        if chunk is None or len({*chunk, *keys}) > room[t]:
+            chunk = chunk_of_batch[b] = {}
+        for v, key in zip(batch.tolist(), keys, strict=True):
+            if key not in chunk:
+                chunk[key] = len(eager[t])
+                eager[t].append(v)
+            row[v] = chunk[key]
+    number, count = {}, 0
+    for t in sorted(variants):
+        if EAGER in variants[t].type_of_part:
+            number |= {(0, v): count + row[v] for v in range(graph.num_nodes) if graph.node_type[v] == t}
+            count += len(eager[t])
+    number |= {(1, v): count + v for v in range(graph.num_nodes)}
+    count += graph.num_nodes
+    for t in sorted(variants):
+        if LAZY in variants[t].type_of_part:
+            of_type = [int(v) for v in schedule.nodes if graph.node_type[v] == t]
+            number |= {(2, v): count + i for i, v in enumerate(of_type)}
+            count += len(of_type)
 
     def operand(u, j):
-        part, index = home[graph.node_type[u], j]
+        part, index = tables.home[graph.node_type[u], j] if u >= 0 else (0, 0)
         return (number[part, u], index) if u >= 0 else (u, 0)
 
     nodes = {}
-    for part, v in number:
+    for (part, v), made in number.items():
         t = int(graph.node_type[v])
         whole = graph.operands_of(v)
-        wanted = origins.get((part, t), [(-1, k) for k in range(len(whole))])
+        wanted = [(-1, k) for k in range(len(whole))]
+        if t in variants:
+            wanted = tables.origin[slice(*tables.origin_ptr[part, t : t + 2])].tolist()
         read = [operand(*whole[k]) if p < 0 else (number[p, v], k) for p, k in wanted]
-        nodes[number[part, v]] = (part_type[part, t], read)
-    batches, executed, chunk_of = [], [], {}
-    for t, batch in schedule.batches():
-        if has_part[0, t]:
-            if len(chunk_of.get(t, [])) + len(batch) > room[t] or t not in chunk_of:
-                chunk_of[t] = []
-                batches.append(chunk_of[t])
-            chunk_of[t] += [number[0, int(v)] for v in batch]
+        nodes.setdefault(made, (tables.part_type[part, t], read))
+    batches, executed = [], []
+    for b, (t, batch) in enumerate(schedule.batches()):
+        if b in chunk_of_batch:
+            batches.append([number[0, eager[t][r]] for r in chunk_of_batch[b].values()])
         executed.append(len(batches))
         batches.append([number[1, int(v)] for v in batch])
-    batches += [[number[2, v] for v in batch] for batch in by_part[2] if batch]
+    for t in sorted(variants):
+        if LAZY in variants[t].type_of_part:
+            batches.append([number[2, int(v)] for v in schedule.nodes if graph.node_type[v] == t])
     return nodes, batches, executed
 
 
+@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize(
     ("memory", "seed"), [*(("always", seed) for seed in (1, 2, 6, 22, 25)), *(("chunked", seed) for seed in (1, 5, 30))]
 )
-def test_native_splitting_equals_the_reference(memory: str, seed: int, request: pytest.FixtureRequest) -> None:
+def test_native_splitting_equals_the_reference(
+    memory: str, seed: int, share: bool, request: pytest.FixtureRequest
+) -> None:
     """The loops over arrays give the nodes, operands and batches that the definitions give one by one."""
     request.getfixturevalue(memory)
     instances = dags(seed)
-    net = (bound if memory == "always" else bound_eager)(RandomDagModel(seed, 4), instances)
+    net = (bound if memory == "always" else bound_eager)(RandomDagModel(seed, 4), instances, share=share)
     prepared = net.prepare(instances)
     whole, schedule = prepared.whole
-    tables = net._splitter._tables_of(whole.graph, prepared.split.variants)
-    origins = {
-        (part, t): list(map(tuple, tables.origin[slice(*tables.origin_ptr[part, t : t + 2])].tolist()))
-        for part in range(3)
-        for t in prepared.split.variants
-    }
-    room = net._splitter.choose(whole.graph, schedule)[1]
-    nodes, batches, executed = reference_parts(
-        whole.graph, schedule, tables.has_part, tables.part_type, tables.home, origins, room
-    )
+    chosen = net._splitter.choose(whole, schedule)
+    tables = net._splitter._tables_of(whole.graph, chosen.variants)
+    nodes, batches, executed = reference_parts(whole, schedule, tables, chosen.variants, chosen.room)
     graph = prepared.capture.graph
     assert {v: (int(graph.node_type[v]), graph.operands_of(v)) for v in range(graph.num_nodes)} == nodes
     assert [batch.tolist() for _, batch in prepared.schedule.batches()] == batches
     assert prepared.split.executed.tolist() == executed
-    _assert_counts(schedule, room, prepared)
+    _assert_counts(schedule, chosen, prepared)
 
 
-def _assert_counts(schedule, room, prepared) -> None:
-    """`batch_sizes` and `count_chunks` say what the schedules show."""
-    sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, len(room))
-    chunked = splitting.count_chunks(schedule.batch_type, schedule.batch_ptr, room)
-    for t in range(len(room)):
+def _assert_counts(schedule, chosen, prepared) -> None:
+    """`batch_sizes` and `find_chunks` count what the schedules show."""
+    sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, len(chosen.room))
+    for t in range(len(chosen.room)):
         own = [len(nodes) for kind, nodes in schedule.batches() if kind == t]
         assert sizes[:, t].tolist() == [sum(own), len(own), max(own, default=0)]
-        variant = prepared.split.variants.get(t)
+        variant = chosen.variants.get(t)
         if variant is not None and EAGER in variant.type_of_part:
-            made = [kind for kind, _ in prepared.schedule.batches() if kind == variant.type_of_part[EAGER]]
-            assert chunked[t] == len(made)
+            made = [len(nodes) for kind, nodes in prepared.schedule.batches() if kind == variant.type_of_part[EAGER]]
+            assert chosen.counts[:, t].tolist() == [len(made), sum(made)]
+            assert max(made) <= chosen.room[t]
+
+
+@pytest.mark.parametrize("memory", ["always", "chunked"])
+def test_equal_look_ups_are_one_row(memory: str, request: pytest.FixtureRequest) -> None:
+    """Nodes that read the same rows read one node of the eager part, in memory for everything; two instances that are
+    the same one need nothing more than one, and their results are tensors of their own."""
+    request.getfixturevalue(memory)
+    instances = [dags(1)[0]] * 2
+    net = (bound if memory == "always" else bound_eager)(RandomDagModel(2, 4), instances)
+    prepared = net.prepare(instances)
+    graph = prepared.capture.graph
+    rows = {
+        tuple(graph.operands_of(v)): v for v in range(graph.num_nodes)
+        if graph.types[graph.node_type[v]].name.endswith(EAGER)
+    }  # fmt: skip
+    words = {word for word, _ in instances[0]}
+    assert len(rows) == len(words) if memory == "always" else len(words) <= len(rows) < 2 * len(instances[0])
+    first, second = net.run(instances)[0]
+    for ours, other in zip(first["states"] + first["rest"], second["states"] + second["rest"], strict=True):
+        assert torch.equal(ours, other)
+        before = other.clone()
+        ours.fill_(torch.nan)
+        assert torch.equal(other, before)
 
 
 def test_usage_is_what_the_graph_says() -> None:
@@ -348,17 +401,18 @@ def test_words_of_the_zoo_run_first(name: str, backend: str, repository) -> None
 
 
 def test_large_batches_run_whole(repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixed costs apart: with more rows per batch than half of the hidden size, nothing is split off; with fewer, it
-    is."""
+    """Fixed costs apart: with more rows per batch than half of the hidden size, nothing is split off, unless words
+    repeat and their parts are shared; with fewer, it is."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_NODE", 0)
     plan = read_plan(repository / "plans" / "lstm_nmt.yaml")
     file = import_model_file(repository / "models" / "lstm_nmt.py")
     config = file.config({**plan.model.config, "hidden_size": 32, "vocab_size": 50})
-    net = Net(plan, file.build(config, 0), rebind=True)
+    shared, alone = (Net(plan, file.build(config, 0), rebind=True, share=share) for share in (True, False))
 
-    assert EAGER in parts_in(net, file.sample(2, 5, config))
-    assert not parts_in(net, file.sample(256, 5, config))
+    assert EAGER in parts_in(alone, file.sample(2, 5, config))
+    assert not parts_in(alone, file.sample(256, 5, config))
+    assert EAGER in parts_in(shared, file.sample(256, 5, config))
 
 
 @pytest.mark.usefixtures("always")
