@@ -47,6 +47,7 @@ from edbc.runtime.backend import require_device, wait_for
 from edbc.runtime.placement import place
 from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.session import Net, Prepared, Stats
+from edbc.weights import model_of_plan
 
 WHOLE = "no-split"
 """The plan's policy with every cell run whole."""
@@ -131,6 +132,8 @@ class Setting:
     backend: str | None = None
     device: str = "cpu"
     eager_seconds: float = EAGER_SECONDS
+    weights: str | None = None
+    """As in `edbc.running.Setting`."""
 
 
 def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str, Any], setting: Setting,
@@ -142,7 +145,8 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     require_device(setting.device)
     file = import_model_file(model_path(path, plan, model))
     config = file.config({**plan.model.config, **settings})
-    net_model = file.build(config, plan.model.seed).to(setting.device, getattr(torch, setting.dtype))
+    built = model_of_plan(file, config, plan, path, weights=setting.weights)
+    net_model = built.to(setting.device, getattr(torch, setting.dtype))
     instances = list(file.load(inputs, config, setting.limit)) if inputs else file.sample(setting.limit, 1, config)
     if not instances:
         raise InputError(f"{inputs[0] if inputs else file.path}: expected instances to measure, got none")

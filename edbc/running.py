@@ -23,11 +23,9 @@ from edbc.errors import EdbcError, ModelError, StaleError
 from edbc.files import replace_file
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
-from edbc.weights import load_weights, recorded_weights
+from edbc.weights import model_of_plan
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from edbc.modelfile import Config, ModelFile
     from edbc.parity import Parity
     from edbc.report.timeline import Timeline
@@ -53,7 +51,7 @@ class Setting:
     device: str = "cpu"
     dtype: str = "float32"
     weights: str | None = None
-    """A safetensors file in place of the plan's weights."""
+    """A safetensors file in place of the plan's weights, or `none` for seeded ones."""
     seed: int | None = None
     """Seed of weights in place of the plan's weights."""
     output: str | None = None
@@ -95,8 +93,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     check_requirements(plan.requirements)
     file = import_model_file(model_file)
     config = file.config({**_known_config(file, plan), **setting.config})
-    model = file.build(config, plan.model.seed if setting.seed is None else setting.seed)
-    _give_weights(model, path, plan, setting)
+    model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
     model = model.to(setting.device, getattr(torch, setting.dtype))
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
@@ -113,14 +110,6 @@ def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None
         if not trust or not model_file.is_file():
             raise StaleError(f"{error}, or run with --trust-changed-model") from None
         warn(f"{error}; trusted because of --trust-changed-model")
-
-
-def _give_weights(model: nn.Module, path: Path, plan: Plan, setting: Setting) -> None:
-    """Weights of a file, where the setting names one, or the plan does and the setting does not ask for seeded ones."""
-    if setting.weights is not None:
-        load_weights(model, setting.weights)
-    elif setting.seed is None and (recorded := recorded_weights(path, plan)) is not None:
-        recorded.load(model)
 
 
 def _known_config(file: ModelFile, plan: Plan) -> Config:

@@ -1,11 +1,12 @@
 """Weights files: safetensors and nothing else, held against the plan and the model before anything is loaded.
 
 (1) A plan may record a weights file (`edbc compile --weights`): a plain name, of a file that stands beside the plan,
-    and its sha256. Whoever builds the plan's model to look at its outputs reads that file. The record survives
-    compiling again, so that a plan does not lose its weights in silence.
+    and its sha256. The record survives compiling again, so that a plan does not lose its weights in silence.
 (2) The recorded file is opened once, and not where its name is a symbolic link or anything but a regular file. The
     bytes that are hashed are the bytes that are loaded, whatever happens to the file in between.
-(3) A file that the user names on the command line (`--weights` of run and train) may stand anywhere.
+(3) Whoever builds a plan's model gives it the weights of `model_of_plan`: of the file that the user names (`--weights`
+    of run, train and bench), which may stand anywhere; seeded ones for `none`, or for a seed alone (`--seed`); else
+    those that the plan records; else seeded ones.
 (4) Names, shapes and dtypes must be the model's, all of them, before one is changed. Nothing is ever unpickled.
 """
 
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from edbc.modelfile import Config, ModelFile
+
     State = dict[str, torch.Tensor]
+
+
+SEEDED = "none"
+"""In place of a file's name: seeded weights, whatever a plan records."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ def weights_for(plan: Path, path: str | Path | None) -> Weights | None:
     None are for `none`; without a path they are those that the plan there records. Raises EdbcError unless the file
     stands beside the plan, by a name that a plan may hold, and what `recorded_weights` raises.
     """
-    if path == "none":
+    if path == SEEDED:
         return None
     if path is None:
         return recorded_weights(plan, _plan_at(plan))
@@ -95,6 +102,20 @@ def recorded_weights(plan_path: Path, plan: Plan | None) -> Weights | None:
             f"{have[:16]}...; put those there, run 'edbc compile --weights' again, or name others with --weights"
         )
     return weights
+
+
+def model_of_plan(file: ModelFile, config: Config, plan: Plan, plan_path: Path, seed: int | None = None,
+                  weights: str | None = None) -> nn.Module:  # fmt: skip
+    """The model that a plan is of, as built on the CPU, with the weights of definition (3). Raises what
+    `ModelFile.build`, `load_weights` and `recorded_weights` raise."""
+    model = file.build(config, plan.model.seed if seed is None else seed)
+    if weights is None and seed is None:
+        recorded = recorded_weights(plan_path, plan)
+        if recorded is not None:
+            recorded.load(model)
+    elif weights is not None and weights != SEEDED:
+        load_weights(model, weights)
+    return model
 
 
 def load_weights(model: nn.Module, path: str) -> None:
@@ -136,7 +157,7 @@ def _fill(model: nn.Module, path: str | Path, read: Callable[[], State]) -> None
         if ours != theirs:
             raise StaleError(
                 f"{path}: weight {name!r}: expected {ours} from the model, got {theirs}; give weights of this "
-                "model and config"
+                f"model and config, or seeded ones with --weights {SEEDED}"
             )
     model.load_state_dict(state)
 

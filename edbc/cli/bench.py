@@ -24,6 +24,7 @@ def run_bench(
     device: str,
     dtype: str,
     backend: str | None,
+    weights: str | None,
     model: str | None,
     trust_changed_model: bool,
     output_format: str,
@@ -49,7 +50,7 @@ def run_bench(
     if output_format == "text":
         click.echo(HEADER)
     for batch_size, config in combinations:
-        setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device)
+        setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device, weights=weights)
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
         rows += measured
         if output_format == "text":

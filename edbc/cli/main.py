@@ -66,6 +66,15 @@ _format = click.option(
 )
 
 
+_weights = click.option(
+    "--weights",
+    default=None,
+    metavar="F.safetensors|none",
+    type=FILE,
+    help="Weights of a file, or seeded ones (default: those that the plan records, if any).",
+)
+
+
 def _quiet(command: Command) -> Command:
     """`--quiet` and `--verbose`."""
     verbose = click.option(
@@ -159,7 +168,7 @@ def compile(**options: Any) -> None:
     show_default=True,
     help="Type of the weights.",
 )
-@click.option("--weights", default=None, metavar="F.safetensors", type=FILE, help="Weights instead of the plan's.")
+@_weights
 @click.option("--output", default=None, metavar="OUT.safetensors", type=FILE, help="Write all outputs, in input order.")
 @click.option("--verify", is_flag=True, help="Compare with eager PyTorch; exit 1 when the numbers differ.")
 @click.option(
@@ -245,9 +254,7 @@ def run(**options: Any) -> None:
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True, help="Weights."
 )
-@click.option(
-    "--weights", default=None, metavar="F.safetensors", type=FILE, help="Weights to start from instead of seeded ones."
-)
+@_weights
 @click.option(
     "--front-end",
     type=click.Choice(["record", "vertex"]),
@@ -332,6 +339,7 @@ def check(**options: Any) -> None:
     help="Weights.",
 )
 @click.option("--backend", type=click.Choice(["reference", "cpu", "cuda"]), default=None, help="See 'edbc run'.")
+@_weights
 @click.option(
     "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."
 )

@@ -1,7 +1,7 @@
 """`edbc train` from its options to its files.
 
-(1) The plan is bound to its model file as for running (edbc.running), with weights seeded by `Setting.seed` instead of
-    the plan's seed. The model file must define `loss` (edbc.fit.objective).
+(1) The plan is bound to its model file as for running (edbc.running), but what has no weights of a file is seeded by
+    `Setting.seed` instead of the plan's seed. The model file must define `loss` (edbc.fit.objective).
 (2) After every epoch the output folder holds `checkpoint.safetensors` (edbc.fit.checkpoint), `weights.safetensors`
     (the weights of the epoch with the smallest dev loss; of the last epoch without dev instances; fit for `edbc run
     --weights`), `curve.jsonl` (one JSON object per epoch) and `curve.svg`. Each is written whole or not at all.
@@ -25,10 +25,12 @@ from edbc.fit.loop import Data, Epoch, Loop, Run, Step
 from edbc.fit.objective import Objective
 from edbc.fit.optimizers import KINDS, optimizer_of
 from edbc.modelfile import ModelFile, file_sha256
+from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.report.curves import epochs_picture
 from edbc.running import SAMPLED, Bound, Warn, bind_plan
 from edbc.running import Setting as Binding
+from edbc.weights import SEEDED
 
 CHECKPOINT, WEIGHTS, CURVE, PICTURE = "checkpoint.safetensors", "weights.safetensors", "curve.jsonl", "curve.svg"
 
@@ -50,6 +52,7 @@ class Setting:
     device: str = "cpu"
     dtype: str = "float32"
     weights: str | None = None
+    """What to start from, as in `edbc.running.Setting`."""
     front_end: str = "record"
     trust_changed_model: bool = False
     resume: bool = False
@@ -69,7 +72,8 @@ class Training:
         self._require_folder()
         if model is not None and not Path(model).is_file():
             raise ModelError(f"{model}: expected a model file, got nothing; check the path")
-        bound = bind_plan(Path(plan), read_plan(plan), _binding(model, setting), warn)
+        loaded = read_plan(plan)
+        bound = bind_plan(Path(plan), loaded, _binding(model, loaded, setting), warn)
         objective = objective_of(bound.file)
         data = _data(bound, setting)
         net = _net(bound, data, setting.front_end)
@@ -146,10 +150,13 @@ def objective_of(file: ModelFile) -> Objective:
     return Objective(file.guarded("loss", loss), metrics and file.guarded("metrics", metrics), file.path.name)
 
 
-def _binding(model: str | None, setting: Setting) -> Binding:
+def _binding(model: str | None, plan: Plan, setting: Setting) -> Binding:
+    """Weights of a checkpoint come after binding: no others are read for them."""
+    weights = SEEDED if setting.resume else setting.weights
+    is_recorded = weights is None and plan.model.weights is not None
     return Binding(
-        config=setting.config, device=setting.device, dtype=setting.dtype, weights=setting.weights, model=model,
-        seed=setting.seed, trust_changed_model=setting.trust_changed_model,
+        config=setting.config, device=setting.device, dtype=setting.dtype, weights=weights, model=model,
+        seed=None if is_recorded else setting.seed, trust_changed_model=setting.trust_changed_model,
     )  # fmt: skip
 
 

@@ -362,6 +362,7 @@ def _run(
     from edbc.modelfile import import_model_file
     from edbc.report.observe import observe
     from edbc.runtime.session import Net, check_requirements
+    from edbc.weights import model_of_plan
 
     file = model_path(path, plan, model)
     require_same_model(plan, file)
@@ -381,7 +382,7 @@ def _run(
             notes.append(f"the plan was trained on {names}; name it with --input to see its first mini-batch")
     if config != plan.model.config:
         notes.append(f"run with {', '.join(f'{k}={v}' for k, v in config.items() if plan.model.config.get(k) != v)}")
-    net = Net(plan, imported.build(config, plan.model.seed), rebind=config != plan.model.config or None)
+    net = Net(plan, model_of_plan(imported, config, plan, path), rebind=config != plan.model.config or None)
     return observe(net, instances, source), notes
 
 

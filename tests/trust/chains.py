@@ -50,6 +50,10 @@ def load(*paths, **config):
 
 def sample(count, seed, **config):
     return [(seed + i) % 7 for i in range(count)]
+
+
+def loss(outputs, length):
+    return (outputs["h"][0] ** 2).sum() if length else torch.zeros(())
 '''
 
 

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from edbc.errors import StaleError
 from edbc.modelfile import import_model_file
-from edbc.plan import FileRef, plan_text, read_plan
+from edbc.plan import FileRef, Plan, plan_text, read_plan
 from edbc.plan.verify import is_weights_name
+from edbc.runtime.session import Net
 from edbc.weights import recorded_weights, weights_for
 
 
@@ -116,14 +117,57 @@ def test_other_weights_than_the_recorded_are_refused(attack: Callable[[Path], No
     """Exit 4, what was expected, what is there and what to do, from every command that needs the weights; none reads
     through a link or waits for a pipe."""
     attack(recorded.parent / "chain.safetensors")
-    for command in (("run", recorded), ("check", recorded),
-                    ("compile", recorded.with_suffix(".py"), "-o", recorded)):  # fmt: skip
+    model = recorded.with_suffix(".py")
+    for command in (("run", recorded), ("check", recorded), ("bench", recorded), ("train", model, recorded),
+                    ("compile", model, "-o", recorded), ("explain", recorded, "--set", "hidden_size=8")):  # fmt: skip
         result = edbc(*command)
         assert result.exit_code == 4, result.output
         told = result.output + result.stderr
         assert HOSTILE[attack] in told
         assert "--weights" in told
         assert "Traceback" not in told
+    told = edbc("explain", recorded)
+    assert (told.exit_code, "the model was not run" in told.output) == (0, True)
+    assert edbc("run", recorded, "--weights", "none").exit_code == 0
+
+
+def test_every_command_runs_the_recorded_weights(edbc, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What bench and explain bind, and what train starts from: all of 0.125; seeded ones for `none` alone."""
+    bound: list[torch.nn.Module] = []
+    original = Net.__init__
+
+    def bind(net: Net, plan: Plan, model: torch.nn.Module, **options: object) -> None:
+        bound.append(model)
+        original(net, plan, model, **options)
+
+    monkeypatch.setattr(Net, "__init__", bind)
+    steps = ("--lr", "1e-12", "--optimizer", "sgd", "--epochs", 1, "--limit", 2, "--quiet", "--output")
+    out = recorded.parent / "out"
+    commands = [
+        ("run", recorded, "--limit", 2),
+        ("bench", recorded, "--limit", 2, "--rounds", 1),
+        ("train", recorded.with_suffix(".py"), recorded, *steps, out),
+    ]
+    assert edbc("explain", recorded).exit_code == 0
+    assert has_recorded(bound)
+    for command in commands:
+        bound.clear()
+        result = edbc(*command)
+        assert result.exit_code == 0, result.output
+        assert has_recorded(bound), command
+    for command in [*commands[:2], (*commands[2][:-1], out.with_name("other"))]:
+        bound.clear()
+        assert edbc(*command, "--weights", "none").exit_code == 0
+        assert bound
+        assert not has_recorded(bound), command
+    result = edbc("bench", recorded, "--limit", 2, "--set", "hidden_size=9")
+    assert (result.exit_code, "or seeded ones with --weights none" in result.stderr) == (4, True), result.stderr
+
+
+def has_recorded(models: list[torch.nn.Module]) -> bool:
+    """True when there are models, all with the plan's weights."""
+    every = [p for model in models for p in model.parameters()]
+    return bool(every) and all(bool(((p - 0.125).abs() < 1e-9).all()) for p in every)
 
 
 def test_a_plan_s_hash_of_weights_that_are_no_weights(edbc, recorded: Path) -> None:
