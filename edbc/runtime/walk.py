@@ -5,8 +5,8 @@ block of rows, or its reduction. All that differs between models is in the table
 the same in Python.
 
 NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls or
-takes constants from. `walk` is a closure over a checksum of the modules it compiles in, which makes the checksum part
-of the key.
+takes constants from. `walk` is a closure over a checksum of the modules it compiles in, those that only give it a
+number too, which makes the checksum part of the key.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
@@ -14,21 +14,19 @@ of the key.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from edbc.runtime import phases, pointers, reduction, rowops
+from edbc.runtime import blas, phases, pointers, reduction, rowops
 from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS, apply, divide
-from edbc.schedule.native import INNER
+from edbc.schedule.native import INNER, checksum
 
 _ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
@@ -328,7 +326,7 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
                 first = i + 1
 
 
-def _build(checksum: int) -> Callable[..., None]:
+def _build(stamp: int) -> Callable[..., None]:
     """`walk`; see NOTE: [Stale caches]."""
 
     @njit(cache=True, **_flags)
@@ -340,7 +338,7 @@ def _build(checksum: int) -> Callable[..., None]:
         slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
         bases, strides, row = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         classes = np.zeros(slots, np.int64)
-        frame = np.zeros(9 + (checksum & 0), np.int64)
+        frame = np.zeros(9 + (stamp & 0), np.int64)
         frame[0] = _AS_IT_IS
         store(frame.ctypes.data + 56, 0, like + _ONE)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
@@ -372,14 +370,8 @@ def _build(checksum: int) -> Callable[..., None]:
     return walk
 
 
-def _checksum(*modules: Any) -> int:
-    total = 0
-    for module in modules:
-        total = zlib.crc32(Path(module.__file__).read_bytes(), total)
-    return total
-
-
-walk = _build(_checksum(phases, pointers, reduction, rowops))
+COMPILED_IN = (blas, phases, pointers, reduction, rowops)
+walk = _build(checksum(*COMPILED_IN))
 
 
 @njit(cache=True, nogil=True)

@@ -1,8 +1,9 @@
 """Packed weights: parameters in the order that a program's products want, refreshed when a parameter changes.
 
 What was packed is replaced, never written to: who holds a `Pack` may go on using it while another thread refreshes. A
-parameter counts as changed when its storage's address, its version counter or its object differs from when it was
-packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assignment of a new parameter are all seen.
+parameter counts as changed when its storage's address, its strides, its version counter or its object differs from when
+it was packed: `load_state_dict`, an optimiser's step, `.data = ...`, `.to()` and assignment of a new parameter are all
+seen. The objects and storages that were packed are kept until then, so that nothing new can stand at their addresses.
 Fused steps of optimisers, which do not count versions, begin a new generation (`runtime.changes`). What is written
 through `.data`, which counts nothing, is told from a sample of the words of parameters on the CPU.
 
@@ -14,7 +15,7 @@ comparison costs 0.4 microseconds per parameter and mini-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,15 @@ from torch import nn
 from edbc.cells.program import Map, Packed, Placed, Program
 from edbc.runtime.changes import generation
 from edbc.runtime.cuda.streams import Origin, origin
+from edbc.runtime.fingerprint import fingerprint, places
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
 
 if TYPE_CHECKING:
     from edbc.runtime.packing import Moves
 
-Key = tuple[int, tuple[tuple[int, int, int], ...]]
+State = tuple[int, int, int, tuple[int, ...]]
+Key = tuple[int, tuple[State, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,19 @@ class Pack:
     def tensors(self) -> list[torch.Tensor]:
         """All of them."""
         return [*self.matrices, *(bias for bias in self.biases if bias is not None), *self.vectors.values()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Packing:
+    """A pack and the parameters that it was made of, as they were: replaced as one value, so that threads never see
+    half of a change."""
+
+    key: Key
+    kept: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    """The parameters, and their storages as tensors."""
+    places: NDArray[np.int64]
+    print: int
+    pack: Pack
 
 
 class PackedWeights:
@@ -70,42 +86,30 @@ class PackedWeights:
             dict.fromkeys(n for ref in [*(p.block.ref for p in placed), *self._refs] for n in ref.names)
         )
         self._homes = [_home(view.model, name) for name in self._names]
-        self._key: Key | None = None
-        self._sample: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-        self._pack: Pack | None = None
-        self._printed = 0
+        self._packing: _Packing | None = None
 
     @property
     def pack(self) -> Pack:
         """The weights as the parameters are now. One comparison per parameter when none has changed."""
-        key = (generation(), tuple([_state(home[name]) for home, name in self._homes]))
-        if self._pack is None or key != self._key or self._print() != self._printed:
-            packed = self._packed_natively() or [self._packed(p) for p in self.program.weights]
-            vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
-            self._pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
-            self._key = key
-            self._sample = self._words()
-            self._printed = self._print()
-        pack = self._pack
+        tensors = [home[name] for home, name in self._homes]
+        key = (generation(), tuple(map(_state, tensors)))
+        packing = self._packing
+        if packing is None or key != packing.key or fingerprint(packing.places) != packing.print:
+            packing = self._packing = self._packing_of(tensors, key)
+        pack = packing.pack
         if pack.origin is not None:
             pack.origin.follow(pack.tensors)
         return pack
 
-    def _words(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Addresses of the parameters on the CPU, and how many words of 32 bits each has; none without the compiler,
-        as nothing else reads memory by address."""
-        from numba import config
-
-        tensors = [] if config.DISABLE_JIT else [home[name] for home, name in self._homes]  # type: ignore[attr-defined]
-        tensors = [t for t in tensors if t.device.type == "cpu" and t.is_contiguous()]
-        sizes = [t.numel() * t.itemsize // 4 for t in tensors]
-        return np.array([t.data_ptr() for t in tensors], np.int64), np.array(sizes, np.int64)
-
-    def _print(self) -> int:
-        """The fingerprint of the parameters, whose addresses are those of `_sample`."""
-        from edbc.runtime.fingerprint import fingerprint
-
-        return int(fingerprint(*self._sample)) if self._sample is not None and len(self._sample[0]) else 0
+    def _packing_of(self, tensors: Sequence[torch.Tensor], key: Key) -> _Packing:
+        """What changes from here on differs from `key` or from the fingerprint, which are therefore taken first."""
+        kept = tuple((tensor, tensor.detach()) for tensor in tensors)
+        words = places(storage for _, storage in kept)
+        printed = fingerprint(words)
+        packed = self._packed_natively() or [self._packed(p) for p in self.program.weights]
+        vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
+        pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
+        return _Packing(key, kept, words, printed, pack)
 
     def _packed_natively(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """The same in one native call, nothing where that cannot be."""
@@ -159,5 +163,5 @@ def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
     return next(home for home in homes if last in home), last
 
 
-def _state(tensor: torch.Tensor) -> tuple[int, int, int]:
-    return id(tensor), tensor.data_ptr(), tensor._version
+def _state(tensor: torch.Tensor) -> State:
+    return id(tensor), tensor.data_ptr(), tensor._version, tensor.stride()

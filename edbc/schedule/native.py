@@ -8,10 +8,12 @@ stamp differs.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -43,6 +45,14 @@ def inner(function: Callable[..., Any]) -> Any:
 
 def _refuse(dispatcher: Any, *args: Any) -> NoReturn:
     raise TypeError(f"{dispatcher.py_func.__name__} is an inner function: native code alone can call it")
+
+
+def checksum(*modules: ModuleType) -> int:
+    """Of the text of modules; see NOTE: [Stale caches] in `runtime.walk`."""
+    total = 0
+    for module in modules:
+        total = zlib.crc32(Path(str(module.__file__)).read_bytes(), total)
+    return total
 
 
 @cache

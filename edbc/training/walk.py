@@ -13,19 +13,18 @@ All that differs between models is in the tables. The tests compare with `traini
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from edbc.runtime import pointers, rowops
+from edbc.runtime import blas, pointers, rowops
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
 from edbc.runtime.rowops import apply
-from edbc.training import rowgradients
+from edbc.schedule.native import checksum
+from edbc.training import derivatives, instructions, rowgradients
 from edbc.training.derivatives import GRADIENTS
 from edbc.training.instructions import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE
 from edbc.training.rowgradients import differentiate
@@ -368,7 +367,7 @@ def _products(t, begin, end, at_once, block, workspace, width, batches, values, 
         _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
 
 
-def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
+def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
 
     @njit(cache=True, **_flags)
@@ -377,7 +376,7 @@ def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
         """Differentiate batches end - 1 down to begin, all of types with native code; in batches with at least
         `at_once` live nodes (0: in none) multiply for the weights too, in blocks of `product_block` rows."""
         row = np.zeros(FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1]), np.int64)
-        frame = np.zeros(10 + (checksum & 0), np.int64)
+        frame = np.zeros(10 + (stamp & 0), np.int64)
         frame[0], frame[1] = ord("T"), ord("N")
         store(frame.ctypes.data + 64, 0, like + _ONE)
         widest = 0
@@ -400,20 +399,14 @@ def _build(checksum: int) -> tuple[Callable[..., None], Callable[..., None]]:
     @njit(cache=True, **_flags)
     def weight_products(t, at_once, block, workspace, width, batches, values, gradients, tables, weights, like):
         """What `walk_back` has left: one product for each weight of type t over all nodes of the other batches."""
-        _products(t, 0, len(batches.batch_type) + (checksum & 0), at_once, block, workspace, width, batches, values,
+        _products(t, 0, len(batches.batch_type) + (stamp & 0), at_once, block, workspace, width, batches, values,
                   gradients, tables, weights, like)  # fmt: skip
 
     return walk_back, weight_products
 
 
-def _checksum(*modules: Any) -> int:
-    total = 0
-    for module in modules:
-        total = zlib.crc32(Path(module.__file__).read_bytes(), total)
-    return total
-
-
-walk_back, weight_products = _build(_checksum(pointers, rowops, rowgradients))
+COMPILED_IN = (blas, derivatives, instructions, pointers, rowgradients, rowops)
+walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 
 @njit(cache=True, nogil=True)
