@@ -33,7 +33,6 @@ from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, 
 from edbc.runtime.placement import place
 from edbc.runtime.session import Net, cell_of, plan_costs, policy_of
 from edbc.runtime.split import find_usage
-from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.trace.build import Capture, capture
@@ -373,7 +372,7 @@ def _segment_cell(node_type: NodeType) -> PlanCell:
 def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
     """The metrics that `check` guards, on the mini-batches that the plan was compiled on. Deterministic."""
     policy = policy_of(plan)
-    schedule = order_nodes(captured.training[0], run(captured.training[0], policy))
+    schedule = run(captured.training[0], policy, in_order=True)
     placement = place(captured.training[0], schedule, captured.capture.result_node)
     fresh = [run(graph, policy) for graph in captured.validation]
     cost = {"fresh_cost": round(sum(total_cost(s.batch_type, policy.cost) for s in fresh), 4)} if policy.cost else {}

@@ -38,7 +38,6 @@ from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import GenericKernel
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.runtime.stream import stream
-from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
@@ -271,7 +270,7 @@ class Net:
 
     def schedule(self, captured: Capture) -> Schedule:
         """The policy's batches, nodes in an order that makes operands runs of rows."""
-        return order_nodes(captured.graph, run(captured.graph, self.policy))
+        return run(captured.graph, self.policy, in_order=True)
 
     def place(self, captured: Capture, schedule: Schedule, may_split: bool = True) -> Prepared:
         """Split cells where that pays, and place what then executes."""

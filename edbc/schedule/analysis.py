@@ -2,7 +2,7 @@
 
 For a graph of n nodes, m operand entries and T types:
 
-(1) users: the inverse of operands, one entry per operand entry that is a node.
+(1) producers: the nodes among a node's operands, each once, however many of its outputs are read; users: the inverse.
 (2) `below[v, a]`: the largest number of nodes of type a on a path that starts at v, v itself counted. The largest
     `below[., a]` over the unexecuted nodes is the depth of G^a, so their sum over a is ED-Batch's lower bound (Eq. 2).
 (3) the same-type graph: for every type a, which nodes must have run before a node of type a joins Frontier(G^a), the
@@ -23,14 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.native import inner, native
+from edbc.schedule.native import inner, inner_uncounted, native
 
 
 class Dag(NamedTuple):
     """A graph as the engine reads it. Arrays that a policy does not need are empty."""
 
     node_type: Ints  # (n,)
-    num_operands: Ints  # (n,) operand entries that are nodes
+    num_operands: Ints  # (n,) producers, each counted once
     user_ptr: Ints  # (n + 1,)
     users: Ints
     type_ptr: Ints  # (T + 1,) the nodes of type a fill type_ptr[a]:type_ptr[a + 1] of any array grouped by type
@@ -53,19 +53,20 @@ def analyse(
 ) -> Dag:
     """Everything that a policy needs: definition (1), and (4), (2), (3) when asked. (3) implies (2)."""
     n = len(node_type)
-    num_operands, user_ptr, users = invert(n, operand_ptr, operands)
-    type_ptr = np.zeros(num_types + 1, np.int32)
+    producer_ptr, producers, user_ptr, users = invert(operand_ptr, operands)
+    num_operands, type_ptr = np.empty(n, np.int32), np.zeros(num_types + 1, np.int32)
     for v in range(n):
+        num_operands[v] = producer_ptr[v + 1] - producer_ptr[v]
         type_ptr[node_type[v] + 1] += 1
     for a in range(num_types):
         type_ptr[a + 1] += type_ptr[a]
-    depth = depths(operand_ptr, operands) if with_depth else np.zeros(0, np.int32)
+    depth = depths(producer_ptr, producers) if with_depth else np.zeros(0, np.int32)
     if with_below or with_same:
         below = chain_lengths(node_type, user_ptr, users, num_types)
     else:
         below = np.zeros((0, num_types), np.int32)
     if with_same:
-        sources, targets, num_elements = same_type_edges(node_type, operand_ptr, operands, below)
+        sources, targets, num_elements = same_type_edges(node_type, producer_ptr, producers, below)
         same_left, same_ptr, same_users = group_edges(sources, targets, num_elements)
     else:
         same_left, same_ptr, same_users = np.zeros(0, np.int32), np.zeros(1, np.int32), np.zeros(0, np.int32)
@@ -73,29 +74,31 @@ def analyse(
 
 
 @inner
-def invert(n: int, operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints]:
-    """Operand counts, and users as CSR: definition (1)."""
-    num_operands = np.zeros(n, np.int32)
-    user_ptr = np.zeros(n + 1, np.int32)
+def invert(operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Producers and users as CSR: definition (1)."""
+    n = len(operand_ptr) - 1
+    producer_ptr, producers = np.empty(n + 1, np.int32), np.empty(len(operands), np.int32)
+    user_ptr, last_user = np.zeros(n + 2, np.int32), np.full(n, -1, np.int32)
+    count = 0
     for v in range(n):
-        count = 0
+        producer_ptr[v] = count
         for k in range(operand_ptr[v], operand_ptr[v + 1]):
             u = operands[k]
-            if u >= 0:
+            if u >= 0 and last_user[u] != v:
+                last_user[u] = v
+                producers[count] = u
                 count += 1
-                user_ptr[u + 1] += 1
-        num_operands[v] = count
+                user_ptr[u + 2] += 1
+    producer_ptr[n] = count
     for v in range(n):
-        user_ptr[v + 1] += user_ptr[v]
-    users = np.empty(user_ptr[n], np.int32)
-    fill = user_ptr[:n].copy()
+        user_ptr[v + 2] += user_ptr[v + 1]
+    users = np.empty(count, np.int32)
     for v in range(n):
-        for k in range(operand_ptr[v], operand_ptr[v + 1]):
-            u = operands[k]
-            if u >= 0:
-                users[fill[u]] = v
-                fill[u] += 1
-    return num_operands, user_ptr, users
+        for k in range(producer_ptr[v], producer_ptr[v + 1]):
+            u = producers[k]
+            users[user_ptr[u + 1]] = v
+            user_ptr[u + 1] += 1
+    return producer_ptr, producers[:count], user_ptr[: n + 1], users
 
 
 @inner
@@ -113,7 +116,7 @@ def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) 
 
 
 @inner
-def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: Ints) -> tuple[Ints, Ints, int]:
+def same_type_edges(node_type: Ints, producer_ptr: Ints, producers: Ints, below: Ints) -> tuple[Ints, Ints, int]:
     """Edges of the same-type graph, definition (3), and its number of elements.
 
     `source[v, a]` is the element that stands for v's ancestors of type a, v counted, or -1. Only where a node of type
@@ -121,11 +124,11 @@ def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: I
     """
     n, num_types = below.shape
     source = np.full((n, num_types), -1, np.int32)
-    sources, targets = np.empty(len(operands) + 16, np.int32), np.empty(len(operands) + 16, np.int32)
+    sources, targets = np.empty(len(producers) + 16, np.int32), np.empty(len(producers) + 16, np.int32)
     num_edges, num_elements = 0, n
     for v in range(n):
         own = node_type[v]
-        low, high = operand_ptr[v], operand_ptr[v + 1]
+        low, high = producer_ptr[v], producer_ptr[v + 1]
         while num_edges + num_types * (high - low) > len(sources):
             sources, targets = grow(sources), grow(targets)
         for a in range(num_types):
@@ -134,7 +137,7 @@ def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: I
             target = v if own == a else num_elements
             first, found, all_equal = -1, 0, True
             for k in range(low, high):
-                element = source[operands[k], a] if operands[k] >= 0 else -1
+                element = source[producers[k], a]
                 if element >= 0:
                     all_equal = all_equal and (found == 0 or element == first)
                     sources[num_edges + found], targets[num_edges + found] = element, target
@@ -152,7 +155,7 @@ def same_type_edges(node_type: Ints, operand_ptr: Ints, operands: Ints, below: I
     return sources[:num_edges], targets[:num_edges], num_elements
 
 
-@inner
+@inner_uncounted
 def copy(source: Ints, begin: int, end: int, target: Ints, at: int) -> None:
     """`target[at:]` becomes `source[begin:end]`. A slice assignment compiles numba's strings, for its message."""
     for i in range(begin, end):
@@ -187,7 +190,8 @@ def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, 
 
 @inner
 def depths(operand_ptr: Ints, operands: Ints) -> Ints:
-    """Topological depth of every node: 0 without node operands, else one more than the deepest operand."""
+    """Topological depth of every node: 0 without node operands, else one more than the deepest operand. Operands may be
+    producers only."""
     n = len(operand_ptr) - 1
     depth = np.zeros(n, np.int32)
     for v in range(n):

@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
 from edbc.schedule.engine import Frontier
-from edbc.schedule.native import inner, native
+from edbc.schedule.native import inner_uncounted, native, native_uncounted
 from edbc.schedule.tables import mix
 
 BASE, MAX, SORT, PHASE, CRITICAL, RANK = range(6)
@@ -84,7 +84,7 @@ def new_scratch(cost: Floats) -> Scratch:
     )
 
 
-@native
+@native_uncounted
 def describe(frontier: Frontier, scratch: Scratch) -> None:
     """Bits and scores of every ready type from `reach`. O(T^2)."""
     head, tail, reach = frontier.head, frontier.tail, frontier.reach
@@ -117,13 +117,13 @@ def describe(frontier: Frontier, scratch: Scratch) -> None:
         scratch.score[a] = score
 
 
-@inner
+@inner_uncounted
 def critical_score(frontier: Frontier, scratch: Scratch, a: int) -> float:
     """Definition (8)."""
     return scratch.score[a] + (frontier.tail[a] - frontier.head[a]) / frontier.same_size[a]
 
 
-@inner
+@inner_uncounted
 def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Ints) -> int:
     """The type that a fixed rule takes; some type must be ready. O(T)."""
     best, best_score = -1, -np.inf
@@ -150,7 +150,7 @@ def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Int
     return best
 
 
-@inner
+@inner_uncounted
 def encode(dag: Dag, frontier: Frontier, scratch: Scratch, encoding: int, executed: int) -> int:
     """Write the state's words and return how many there are. O(T), E_sort O(T^2)."""
     words = scratch.words
@@ -177,7 +177,7 @@ def encode(dag: Dag, frontier: Frontier, scratch: Scratch, encoding: int, execut
     return size
 
 
-@inner
+@inner_uncounted
 def encode_rank(frontier: Frontier, scratch: Scratch) -> int:
     """The words of encoding `rank`: one, or two where two types are ready."""
     first, second = -1, -1
@@ -198,7 +198,7 @@ def encode_rank(frontier: Frontier, scratch: Scratch) -> int:
     return 2
 
 
-@inner
+@inner_uncounted
 def sort_words(frontier: Frontier, words: Ints, size: int) -> None:
     """Insertion sort of the first `size` words, which are types, by ready nodes; stable."""
     for i in range(1, size):

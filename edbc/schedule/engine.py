@@ -16,6 +16,9 @@ Machines", ICML 2023, section 2), at any step, T types:
 Each node becomes ready once and each batch takes every ready node of a type, so the nodes of type a queue up in one
 array, a batch is the stretch of it that is filled, and `reach[a]` only ever grows until the batch clears it. Work is
 O(n + m) for the nodes, times T where `reach` is kept, and O(T^2) per batch.
+
+Loops over nodes take arrays out of their named tuples first and call nothing: with either, numba counts the references
+to all arrays at every step (measured: half of a walk's time).
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import numpy as np
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag, copy
-from edbc.schedule.native import inner, native
+from edbc.schedule.native import inner_uncounted, native, native_uncounted
 
 
 class Frontier(NamedTuple):
@@ -60,80 +63,86 @@ def new_frontier(dag: Dag) -> Frontier:
     )
 
 
-@native
+@native_uncounted
 def restart(dag: Dag, frontier: Frontier) -> None:
     """Nothing has run: the nodes without node operands are ready."""
     n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
-    copy(dag.num_operands, 0, n, frontier.left, 0)
+    node_type, below, depth, same_left = dag.node_type, dag.below, dag.depth, dag.same_left
+    left, ready, tail, reach = frontier.left, frontier.ready, frontier.tail, frontier.reach
+    copy(dag.num_operands, 0, n, left, 0)
     copy(dag.type_ptr, 0, num_types, frontier.head, 0)
-    copy(dag.type_ptr, 0, num_types, frontier.tail, 0)
-    frontier.reach[:] = 0
+    copy(dag.type_ptr, 0, num_types, tail, 0)
+    reach[:] = 0
     for v in range(n):
-        if dag.num_operands[v] == 0:
-            push(dag, frontier, v)
-    if len(dag.depth):
-        frontier.depth_sum[:] = 0
+        if left[v] == 0:
+            a = node_type[v]
+            ready[tail[a]] = v
+            tail[a] += 1
+            for b in range(num_types if len(below) else 0):
+                reach[a, b] = max(reach[a, b], below[v, b])
+    if len(depth):
+        depth_sum = frontier.depth_sum
+        depth_sum[:] = 0
         for v in range(n):
-            frontier.depth_sum[dag.node_type[v]] += dag.depth[v]
-    if len(dag.same_left):
-        copy(dag.same_left, 0, len(dag.same_left), frontier.same_left, 0)
-        frontier.same_size[:] = 0
+            depth_sum[node_type[v]] += depth[v]
+    if len(same_left):
+        same_size = frontier.same_size
+        copy(same_left, 0, len(same_left), frontier.same_left, 0)
+        same_size[:] = 0
         for v in range(n):
-            if dag.same_left[v] == 0:
-                frontier.same_size[dag.node_type[v]] += 1
+            same_size[node_type[v]] += same_left[v] == 0
 
 
-@inner
-def push(dag: Dag, frontier: Frontier, v: int) -> None:
-    """Node v becomes ready."""
-    a = dag.node_type[v]
-    frontier.ready[frontier.tail[a]] = v
-    frontier.tail[a] += 1
-    if len(dag.below):
-        for b in range(dag.below.shape[1]):
-            frontier.reach[a, b] = max(frontier.reach[a, b], dag.below[v, b])
-
-
-@native
+@native_uncounted
 def execute(dag: Dag, frontier: Frontier, a: int) -> None:
     """Run Frontier_a(G)."""
-    low, high = frontier.head[a], frontier.tail[a]
+    node_type, user_ptr, users, below, depth = dag.node_type, dag.user_ptr, dag.users, dag.below, dag.depth
+    left, ready, tail, reach = frontier.left, frontier.ready, frontier.tail, frontier.reach
+    num_types = len(dag.type_ptr) - 1 if len(below) else 0
+    low, high = frontier.head[a], tail[a]
     frontier.head[a] = high
-    if len(dag.below):
-        frontier.reach[a] = 0
+    for b in range(num_types):
+        reach[a, b] = 0
     for i in range(low, high):
-        v = frontier.ready[i]
-        for k in range(dag.user_ptr[v], dag.user_ptr[v + 1]):
-            u = dag.users[k]
-            frontier.left[u] -= 1
-            if frontier.left[u] == 0:
-                push(dag, frontier, u)
-    if len(dag.depth):
+        v = ready[i]
+        for k in range(user_ptr[v], user_ptr[v + 1]):
+            u = users[k]
+            left[u] -= 1
+            if left[u] == 0:
+                b = node_type[u]
+                ready[tail[b]] = u
+                tail[b] += 1
+                for c in range(num_types):
+                    reach[b, c] = max(reach[b, c], below[u, c])
+    if len(depth):
         for i in range(low, high):
-            frontier.depth_sum[a] -= dag.depth[frontier.ready[i]]
+            frontier.depth_sum[a] -= depth[ready[i]]
     if len(dag.same_left):
-        frontier.same_size[a] -= high - low
-        for i in range(low, high):
-            release(dag, frontier, a, frontier.ready[i])
+        frontier.same_size[a] += release(dag, frontier, low, high) - (high - low)
 
 
-@inner
-def release(dag: Dag, frontier: Frontier, a: int, element: int) -> None:
-    """Node `element` of type a has run: whatever waited for it alone joins Frontier(G^a), through joins too."""
-    n = len(dag.node_type)
-    depth = 0
-    while True:
-        for k in range(dag.same_ptr[element], dag.same_ptr[element + 1]):
-            target = dag.same_users[k]
-            frontier.same_left[target] -= 1
-            if frontier.same_left[target] > 0:
-                continue
-            if target < n:
-                frontier.same_size[a] += 1
-            else:
-                frontier.same_stack[depth] = target
-                depth += 1
-        if depth == 0:
-            return
-        depth -= 1
-        element = frontier.same_stack[depth]
+@inner_uncounted
+def release(dag: Dag, frontier: Frontier, low: int, high: int) -> int:
+    """The nodes `ready[low:high]` of one type have run: how many that waited for them alone, through joins too, join
+    Frontier(G^a)."""
+    same_ptr, same_users, n = dag.same_ptr, dag.same_users, len(dag.node_type)
+    ready, same_left, stack = frontier.ready, frontier.same_left, frontier.same_stack
+    joining = 0
+    for i in range(low, high):
+        element, depth = ready[i], 0
+        while True:
+            for k in range(same_ptr[element], same_ptr[element + 1]):
+                target = same_users[k]
+                same_left[target] -= 1
+                if same_left[target] > 0:
+                    continue
+                if target < n:
+                    joining += 1
+                else:
+                    stack[depth] = target
+                    depth += 1
+            if depth == 0:
+                break
+            depth -= 1
+            element = stack[depth]
+    return joining

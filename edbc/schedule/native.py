@@ -22,22 +22,35 @@ from numba import njit
 PACKAGE = Path(__file__).resolve().parent
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of functions that only native code calls."""
+UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Options of functions that make no array: numba counts no references in them. It would count those of every array that
+is taken out of a named tuple, atomically (measured: more than half of the time of a walk over small batches)."""
 
 
-def native(function: Callable[..., Any]) -> Any:
+def native(function: Callable[..., Any], **options: Any) -> Any:
     """Compile on the first call, or load from the cache; the plain function under NUMBA_DISABLE_JIT=1, where integers
     wrap around without a warning, as they do in compiled code."""
-    dispatcher = njit(cache=True)(function)
+    dispatcher = njit(cache=True, **options)(function)
     if dispatcher is function:
         return np.errstate(over="ignore")(function)
     drop_stale(Path(str(dispatcher.stats.cache_path)))
     return dispatcher
 
 
-def inner(function: Callable[..., Any]) -> Any:
+def native_uncounted(function: Callable[..., Any]) -> Any:
+    """`native` for a function that makes no array."""
+    return native(function, **UNCOUNTED)
+
+
+def inner_uncounted(function: Callable[..., Any]) -> Any:
+    """`inner` for a function that makes no array."""
+    return inner(function, **UNCOUNTED)
+
+
+def inner(function: Callable[..., Any], **options: Any) -> Any:
     """Compile as a part of the native functions that call it. Python cannot call it, which spares compiling what takes
     Python's arguments apart (for a function of two named tuples of arrays: most of its code)."""
-    dispatcher: Any = njit(**INNER)(function)
+    dispatcher: Any = njit(**INNER, **options)(function)
     if dispatcher is not function:  # called from Python all the same, it would crash the process
         dispatcher.__class__ = type("Inner", (type(dispatcher),), {"__call__": _refuse})
     return dispatcher

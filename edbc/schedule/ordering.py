@@ -7,79 +7,111 @@ each of those fills up in the order that it must have.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from edbc.graph import Ints
-from edbc.schedule.native import inner
+from edbc.schedule.native import inner, inner_uncounted, native
 
 
-@njit(cache=True)
+@native
 def ordered(operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints) -> Ints:
     """Nodes in batch order, inside batches as the two passes of `edbc.schedule.order` leave them. O(n + m)."""
-    n, num_batches = len(nodes), len(batch_ptr) - 1
-    batch_of = np.empty(n, np.int32)
-    for b in range(num_batches):
-        for i in range(batch_ptr[b], batch_ptr[b + 1]):
-            batch_of[nodes[i]] = b
+    n = len(nodes)
     reader = chosen_readers(operand_ptr, operands, n)
-    unread = batch_ptr[:num_batches].copy()
-    for v in range(n):
-        unread[batch_of[v]] += reader[v] >= 0
-    result = np.empty_like(nodes)
-    order_read(operand_ptr, operands, batch_ptr, nodes, batch_of, reader, unread, result)
-    order_unread(operand_ptr, operands, batch_ptr, nodes, batch_of, reader, unread, result)
+    batch_of, result, unread = np.empty(n, np.int32), np.empty_like(nodes), np.empty(len(batch_ptr) - 1, np.int32)
+    head, behind = np.full(n + 1, -1, np.int32), np.empty(n, np.int32)
+    lay_out(operand_ptr, operands, batch_ptr, nodes, reader, batch_of, unread, head, behind, result)
+    order_read(operand_ptr, operands, batch_ptr, batch_of, reader, unread, result)
+    order_unread(batch_of, reader, unread, head, behind, result)
     return result
 
 
 @inner
 def chosen_readers(operand_ptr: Ints, operands: Ints, n: int) -> Ints:
-    """The operand entry by which a node's reader, definition (1) of `edbc.schedule.order`, reads it; -1 without one."""
-    is_read = np.zeros(n, np.bool_)
-    for u in operands:
-        if u >= 0:
-            is_read[u] = True
+    """The operand entry by which a node's reader, definition (1) of `edbc.schedule.order`, reads it; -1 without one.
+
+    Last nodes first, so that whether a node has readers is known when it is met as one.
+    """
     entry, is_settled = np.full(n, -1, np.int32), np.zeros(n, np.bool_)
-    for v in range(n):
-        for j in range(operand_ptr[v], operand_ptr[v + 1]):
+    for v in range(n - 1, -1, -1):
+        is_read = entry[v] >= 0
+        for j in range(operand_ptr[v + 1] - 1, operand_ptr[v] - 1, -1):
             u = operands[j]
-            if u >= 0 and not is_settled[u] and (entry[u] < 0 or is_read[v]):
-                entry[u], is_settled[u] = j, is_read[v]
+            if u >= 0 and (is_read or not is_settled[u]):
+                entry[u], is_settled[u] = j, is_read
     return entry
+
+
+@inner_uncounted
+def lay_out(
+    operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints, reader: Ints, batch_of: Ints, unread: Ints,
+    head: Ints, behind: Ints, result: Ints,
+) -> None:  # fmt: skip
+    """Unread nodes to the end of their batches, in the order that they have; `unread[b]` is where they begin.
+
+    They are also listed by their first operand that is a node, n where none is: `head` of it, then `behind` each.
+    """
+    n = len(nodes)
+    for b in range(len(unread)):
+        at = batch_ptr[b + 1]
+        for i in range(batch_ptr[b + 1] - 1, batch_ptr[b] - 1, -1):
+            v = nodes[i]
+            batch_of[v] = b
+            if reader[v] >= 0:
+                continue
+            at -= 1
+            result[at] = v
+            first = n
+            for j in range(operand_ptr[v], operand_ptr[v + 1]):
+                if operands[j] >= 0:
+                    first = operands[j]
+                    break
+            behind[v], head[first] = head[first], v
+        unread[b] = at
 
 
 @inner
 def order_read(
-    operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints, batch_of: Ints, reader: Ints, unread: Ints,
-    result: Ints,
-) -> None:  # fmt: skip
+    operand_ptr: Ints, operands: Ints, batch_ptr: Ints, batch_of: Ints, reader: Ints, unread: Ints, result: Ints
+) -> None:
     """The backward pass: the read nodes of a batch, which end where its unread ones begin, fill up from their end, last
-    reader first. Unread nodes stay in the order that they have."""
-    at, free = unread.copy(), unread.copy()
-    for v in nodes:
-        if reader[v] < 0:
-            result[at[batch_of[v]]] = v
-            at[batch_of[v]] += 1
-    most = 0
-    for v in range(len(nodes)):
-        most = max(most, operand_ptr[v + 1] - operand_ptr[v])
-    begin = np.zeros(most + 2, np.int32)
-    dealt = np.empty(len(operands), np.int32)
+    reader first."""
+    free = unread.copy()
+    begin, dealt = np.empty(0, np.int32), np.empty(0, np.int32)
     for b in range(len(batch_ptr) - 2, -1, -1):
-        count = entries_by_position(operand_ptr, result[batch_ptr[b] : batch_ptr[b + 1]], begin, dealt)
+        low, high = batch_ptr[b], batch_ptr[b + 1]
+        least, most = len(operands), 0
+        for i in range(low, high):
+            count = operand_ptr[result[i] + 1] - operand_ptr[result[i]]
+            least, most = min(least, count), max(most, count)
+        if least == most:
+            for k in range(most - 1, -1, -1):
+                for i in range(high - 1, low - 1, -1):
+                    j = operand_ptr[result[i]] + k
+                    deal(operands, reader, batch_of, free, j, result)
+            continue
+        if len(begin) < most + 2:
+            begin = np.empty(most + 2, np.int32)
+        if len(dealt) == 0:
+            dealt = np.empty(len(operands), np.int32)
+        count = entries_by_position(operand_ptr, result[low:high], most, begin, dealt)
         for k in range(count - 1, -1, -1):
-            u = operands[dealt[k]]
-            if u >= 0 and reader[u] == dealt[k]:
-                free[batch_of[u]] -= 1
-                result[free[batch_of[u]]] = u
+            deal(operands, reader, batch_of, free, dealt[k], result)
 
 
-@inner
-def entries_by_position(operand_ptr: Ints, batch: Ints, begin: Ints, entries: Ints) -> int:
-    """Write the operand entries of a batch's nodes, first operands first, and return how many there are. `begin` is
-    room for where each position begins, two more than there are positions."""
-    most = 0
-    for v in batch:
-        most = max(most, operand_ptr[v + 1] - operand_ptr[v])
+@inner_uncounted
+def deal(operands: Ints, reader: Ints, batch_of: Ints, free: Ints, entry: int, result: Ints) -> None:
+    """The node that an operand entry reads takes its place, where the entry is its reader's."""
+    u = operands[entry]
+    if u >= 0 and reader[u] == entry:
+        b = batch_of[u]
+        free[b] -= 1
+        result[free[b]] = u
+
+
+@inner_uncounted
+def entries_by_position(operand_ptr: Ints, batch: Ints, most: int, begin: Ints, entries: Ints) -> int:
+    """Write the operand entries of a batch's nodes, of which none has more than `most`, first operands first, and
+    return how many there are. `begin` is room for where each position begins, two more than there are positions."""
     begin[: most + 2] = 0
     for v in batch:
         for k in range(operand_ptr[v + 1] - operand_ptr[v]):
@@ -90,38 +122,20 @@ def entries_by_position(operand_ptr: Ints, batch: Ints, begin: Ints, entries: In
         for k in range(operand_ptr[v + 1] - operand_ptr[v]):
             entries[begin[k + 1]] = operand_ptr[v] + k
             begin[k + 1] += 1
-    return begin[most]
+    return int(begin[most])
 
 
-@inner
-def order_unread(
-    operand_ptr: Ints, operands: Ints, batch_ptr: Ints, nodes: Ints, batch_of: Ints, reader: Ints, unread: Ints,
-    result: Ints,
-) -> None:  # fmt: skip
+@inner_uncounted
+def order_unread(batch_of: Ints, reader: Ints, unread: Ints, head: Ints, behind: Ints, result: Ints) -> None:
     """The forward pass: unread nodes by the place of their first operand that is a node, those without one last."""
-    n = len(nodes)
-    head, behind = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
-    end = batch_ptr[1:].copy()
-    for i in range(n - 1, -1, -1):
-        v = nodes[i]
-        if reader[v] >= 0:
+    n = len(result)
+    for i in range(n + 1):
+        u = result[i] if i < n else n
+        if i < n and reader[u] < 0:
             continue
-        first = -1
-        for j in range(operand_ptr[v], operand_ptr[v + 1]):
-            if operands[j] >= 0:
-                first = operands[j]
-                break
-        if first < 0:
-            end[batch_of[v]] -= 1
-            result[end[batch_of[v]]] = v
-        else:
-            behind[v], head[first] = head[first], v
-    at = unread.copy()
-    for i in range(n):
-        if reader[result[i]] < 0:
-            continue
-        v = head[result[i]]
+        v = head[u]
         while v >= 0:
-            result[at[batch_of[v]]] = v
-            at[batch_of[v]] += 1
+            b = batch_of[v]
+            result[unread[b]] = v
+            unread[b] += 1
             v = behind[v]

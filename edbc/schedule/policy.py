@@ -35,6 +35,9 @@ from typing import TYPE_CHECKING
 from edbc.errors import PlanError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from edbc.graph import Ints
     from edbc.schedule.tables import Table
 
@@ -121,10 +124,18 @@ class Policy:
             table[state] = action
         return cls("fsm", encoding, fallback, table, beside, cost)
 
+    def costs_of(self, num_types: int) -> NDArray[np.float64]:
+        """(4) for graphs of so many types, `(num_types,)`; made once for each number."""
+        costs = self._costs.get(num_types)
+        if costs is None:
+            from edbc.schedule.run import costs_of
+
+            costs = self._costs[num_types] = costs_of(self.cost, num_types)
+        return costs
+
     @cached_property
-    def rival(self) -> Policy | None:
-        """The rule of (3) as a policy; made once."""
-        return None if self.beside is None else Policy(self.beside, cost=self.cost)
+    def _costs(self) -> dict[int, NDArray[np.float64]]:
+        return {}
 
     @cached_property
     def compiled(self) -> tuple[Table, Ints]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.graph import Graph, Ints
+from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import ENCODINGS, RULES, Policy
 from edbc.schedule.schedule import Schedule
 
@@ -29,38 +30,38 @@ CHEAP_OPS = frozenset(
 NO_TYPES = np.zeros(0, np.int32)
 
 
-def run(graph: Graph, policy: Policy, *, compare: bool = True) -> Schedule:
+def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = False) -> Schedule:
     """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types.
 
     A table that runs beside a rule never loses to it: where its schedule is above the lower bound, the rule is
-    simulated too and the cheaper of the two is taken, unless `compare` is false.
+    simulated too and the cheaper of the two is taken, unless `compare` is false. With `in_order` the nodes inside
+    batches are as `edbc.schedule.order.order_nodes` leaves them.
     """
+    rival = policy.beside if compare else None
+    if "depth" in (policy.kind, rival):
+        schedule = _by_depth(graph, policy)
+        return order_nodes(graph, schedule) if in_order else schedule
+    from edbc.schedule.walk import NONE, scheduled
+
+    cheap = cheap_types(graph) if "agenda" in (policy.rule, rival) else NO_TYPES
+    rival_code = NONE if rival is None else RULES.index(rival)
+    batch_type, batch_ptr, nodes, *counts = scheduled(
+        *arrays_of(graph), encoding_code(policy), *policy.compiled, RULES.index(policy.rule), rival_code, cheap,
+        policy.costs_of(graph.num_types), in_order,
+    )  # fmt: skip
+    return Schedule(graph, batch_type, batch_ptr, nodes, *counts)
+
+
+def _by_depth(graph: Graph, policy: Policy) -> Schedule:
+    """The schedule by depth, or a table's beside which it runs where that is cheaper."""
     from edbc.schedule.walk import depth_walk
 
+    by_depth = Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))
     if policy.kind == "depth":
-        return Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))
-    dag = analysed(graph, policy)
-    schedule, bound = _walked(graph, dag, policy)
-    if not compare or policy.rival is None or schedule.num_batches <= bound:
-        return schedule
-    knows = policy.beside == policy.fallback
-    by_rule = _walked(graph, dag, policy.rival)[0] if knows else run(graph, policy.rival)
-    is_cheaper = total_cost(by_rule.batch_type, policy.cost) < total_cost(schedule.batch_type, policy.cost)
-    return replace(by_rule, by_rule=True) if is_cheaper else schedule
-
-
-def _walked(graph: Graph, dag: Dag, policy: Policy) -> tuple[Schedule, int]:
-    """The policy's own schedule, and the lower bound or 0."""
-    from edbc.schedule.walk import walk
-
-    cheap = cheap_types(graph) if policy.rule == "agenda" else NO_TYPES
-    encoding, rule = encoding_code(policy), RULES.index(policy.rule)
-    batch_type, batch_ptr, nodes, rows, bound = walk(
-        dag, encoding, *policy.compiled, rule, cheap, costs_of(policy.cost, graph.num_types)
-    )
-    table_steps = int(np.count_nonzero(rows >= 0)) if encoding >= 0 else 0
-    unseen = len(rows) - table_steps if encoding >= 0 else 0
-    return Schedule(graph, batch_type, batch_ptr, nodes, table_steps, unseen), int(bound)
+        return by_depth
+    schedule = run(graph, policy, compare=False)
+    is_cheaper = total_cost(by_depth.batch_type, policy.cost) < total_cost(schedule.batch_type, policy.cost)
+    return replace(by_depth, by_rule=True) if is_cheaper else schedule
 
 
 def costs_of(cost: Sequence[float], num_types: int) -> Floats:
@@ -72,8 +73,10 @@ def costs_of(cost: Sequence[float], num_types: int) -> Floats:
 
 
 def total_cost(batch_type: Ints, cost: Sequence[float]) -> float:
-    """What a schedule's batches cost beside their rows; their number where no costs are given."""
-    return float(costs_of(cost, max(len(cost), int(batch_type.max(initial=-1)) + 1))[batch_type].sum())
+    """What a schedule's batches cost beside their rows; their number where no costs are given. Schedules of the same
+    batches cost the same, whatever their order."""
+    counts = np.bincount(batch_type).tolist()
+    return float(sum(count * c for count, c in zip(counts, costs_of(cost, len(counts)).tolist(), strict=True)))
 
 
 def encoding_code(policy: Policy) -> int:
@@ -82,25 +85,23 @@ def encoding_code(policy: Policy) -> int:
 
 
 def analysed(graph: Graph, policy: Policy) -> Dag:
-    """The graph with what this policy reads, and no more: every array costs time."""
-    from edbc.schedule.analysis import analyse
+    """The graph with what this policy reads, and no more."""
+    from edbc.schedule.walk import NONE, analyse_for
 
-    needs = {policy.rule, policy.encoding if policy.kind == "fsm" else None}
-    return analyse(
-        *arrays_of(graph),
-        graph.num_types,
-        policy.rule == "agenda",
-        bool(needs & {"chains", "critical", "rank"}),
-        policy.rule in ("sufficient", "critical") or "rank" in needs,
-    )
+    return analyse_for(*arrays_of(graph), graph.num_types, encoding_code(policy), RULES.index(policy.rule), NONE)
 
 
 def arrays_of(graph: Graph) -> tuple[Ints, Ints, Ints]:
-    """Node types, operand bounds and operands, read-only views: numba compiles a kernel anew for writable ones."""
-    views = graph.node_type.view(), graph.operand_ptr.view(), graph.operands.view()
-    for view in views:
-        view.setflags(write=False)
-    return views
+    """Node types, operand bounds and operands, read-only: numba compiles a kernel anew for arrays that are not."""
+    return _frozen(graph.node_type), _frozen(graph.operand_ptr), _frozen(graph.operands)
+
+
+def _frozen(array: Ints) -> Ints:
+    """The array, or a read-only view of it."""
+    if array.flags.writeable:
+        array = array.view()
+        array.setflags(write=False)
+    return array
 
 
 def cheap_types(graph: Graph) -> Ints:

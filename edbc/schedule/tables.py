@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.graph import Ints
-from edbc.schedule.native import inner, native
+from edbc.schedule.native import inner_uncounted, native_uncounted
 
 
 class Table(NamedTuple):
@@ -47,7 +47,7 @@ def compile_table(table: Mapping[tuple[int, ...], int]) -> tuple[Table, Ints]:
     return compiled, actions
 
 
-@inner
+@inner_uncounted
 def hash_words(words: Ints, size: int) -> np.int64:
     """A 64-bit hash of the first `size` words."""
     value = np.int64(size)
@@ -57,7 +57,7 @@ def hash_words(words: Ints, size: int) -> np.int64:
     return value
 
 
-@native
+@native_uncounted
 def find(table: Table, words: Ints, size: int) -> tuple[int, int]:
     """Row of a state, or -1, and the slot where it is or belongs. Exact: equal hashes are told apart by their words."""
     mask = len(table.keys) - 1
@@ -76,7 +76,7 @@ def find(table: Table, words: Ints, size: int) -> tuple[int, int]:
         slot = (slot + 1) & mask
 
 
-@native
+@native_uncounted
 def insert(table: Table, slot: int, words: Ints, size: int) -> int:
     """A new row for a state that `find` did not find, at the slot that it gave."""
     row = table.used[0]
@@ -89,7 +89,7 @@ def insert(table: Table, slot: int, words: Ints, size: int) -> int:
     return row
 
 
-@native
+@native_uncounted
 def mix(value: int) -> np.int64:
     """A well mixed 64-bit number from any other."""
     mixed = (np.int64(value) + np.int64(1)) * np.int64(-7046029254386353131)

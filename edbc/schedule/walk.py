@@ -5,11 +5,90 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.analysis import Dag, copy, depths
-from edbc.schedule.choice import CHAINS, CRITICAL, Floats, choose, describe, encode, new_scratch
+from edbc.schedule.analysis import Dag, analyse, copy, depths
+from edbc.schedule.choice import (
+    AGENDA,
+    CHAINS,
+    CRITICAL,
+    CRITICAL_PATH,
+    RANK,
+    SUFFICIENT,
+    Floats,
+    choose,
+    describe,
+    encode,
+    new_scratch,
+)
 from edbc.schedule.engine import execute, new_frontier, restart
-from edbc.schedule.native import native
+from edbc.schedule.native import inner, native
+from edbc.schedule.ordering import ordered
 from edbc.schedule.tables import Table, find
+
+NONE = -1
+"""No encoding, or no rule."""
+
+
+@native
+def scheduled(
+    node_type: Ints, operand_ptr: Ints, operands: Ints, encoding: int, table: Table, actions: Ints, rule: int,
+    rival: int, cheap: Ints, cost: Floats, in_order: bool,
+) -> tuple[Ints, Ints, Ints, int, int, bool]:  # fmt: skip
+    """Batch types, batch bounds, nodes, batches that the table chose, those that it had no state for, and whether the
+    schedule is the rival's: the rule's beside the table, which runs where the table's is above the lower bound.
+
+    `in_order` asks for the nodes in the order of `edbc.schedule.order`. Types are counted up to the last one that has a
+    node, whatever `cost` has room for.
+    """
+    num_types = 0
+    for a in node_type:
+        num_types = max(num_types, a + 1)
+    cost, cheap = cost[:num_types], cheap[:num_types]
+    by_rival = False
+    if rival == NONE and NONE < encoding < CRITICAL:
+        # the rule is asked for unseen states only: what it alone needs is worked out when there is one
+        dag = analyse(node_type, operand_ptr, operands, num_types, False, False, False)
+        kinds, ptr, nodes, rows, bound = walk(dag, encoding, table, actions, NONE, cheap, cost)
+        is_whole = len(nodes) == ptr[-1]
+    else:
+        is_whole = False
+    if not is_whole:
+        dag = analyse_for(node_type, operand_ptr, operands, num_types, encoding, rule, rival)
+        kinds, ptr, nodes, rows, bound = walk(dag, encoding, table, actions, rule, cheap, cost)
+        if rival != NONE and len(kinds) > bound:
+            kinds_, ptr_, nodes_, _, _ = walk(dag, NONE, table, actions, rival, cheap, cost)
+            by_rival = total(kinds_, cost) < total(kinds, cost)
+            if by_rival:
+                kinds, ptr, nodes, rows = kinds_, ptr_, nodes_, rows[:0]
+    if in_order:
+        nodes = ordered(operand_ptr, operands, ptr, nodes)
+    seen = 0
+    for row in rows:
+        seen += row >= 0
+    unseen = len(rows) - seen if encoding != NONE else 0
+    return kinds, ptr, nodes, seen, unseen, by_rival
+
+
+@native
+def analyse_for(
+    node_type: Ints, operand_ptr: Ints, operands: Ints, num_types: int, encoding: int, rule: int, rival: int
+) -> Dag:
+    """What an encoding and two rules read of a graph, and no more: every array costs time."""
+    with_depth = rule == AGENDA or rival == AGENDA
+    with_same = encoding == RANK or rule in (SUFFICIENT, CRITICAL_PATH) or rival in (SUFFICIENT, CRITICAL_PATH)
+    with_below = encoding >= CRITICAL or rule >= CHAINS or rival >= CHAINS
+    return analyse(node_type, operand_ptr, operands, num_types, with_depth, with_below, with_same)
+
+
+@inner
+def total(kinds: Ints, cost: Floats) -> float:
+    """`edbc.schedule.run.total_cost`, to the last bit."""
+    counts = np.zeros(len(cost), np.int64)
+    for a in kinds:
+        counts[a] += 1
+    result = 0.0
+    for a in range(len(cost)):
+        result += counts[a] * cost[a]
+    return result
 
 
 @native
@@ -21,7 +100,8 @@ def walk(
     The bound counts batches, whatever they cost, and is 0 where the encoding does not need it.
 
     `encoding` < 0: the rule chooses every batch. Else the table does, and the rule where it has no such state (or one
-    whose action is not ready, which no table that policy.py has checked contains).
+    whose action is not ready, which no table that policy.py has checked contains); with the rule NONE the walk ends
+    there, and the bounds end below n.
     """
     n = len(dag.node_type)
     frontier, scratch = new_frontier(dag), new_scratch(cost)
@@ -41,6 +121,8 @@ def walk(
             if row >= 0 and frontier.head[actions[row]] < frontier.tail[actions[row]]:
                 action, rows[count] = actions[row], row
         if action < 0:
+            if rule == NONE:
+                break
             if rule >= CHAINS and encoding < CRITICAL:
                 describe(frontier, scratch)
             action = choose(dag, frontier, scratch, rule, cheap)
