@@ -70,8 +70,10 @@ class TensorArenas:
 
 def arena_bytes(placement: Placement, externals: bool = True) -> int:
     """Bytes of all rows, those of externals counted or not."""
-    rows = placement.class_rows if externals else placement.class_rows - placement.class_externals
-    return int((rows * row_bytes(placement.classes)).sum())
+    bytes_of = row_bytes(placement.classes).tolist()
+    rows = placement.class_rows.tolist()
+    first = [0] * len(rows) if externals else placement.class_externals.tolist()
+    return int(sum((row - begin) * size for row, begin, size in zip(rows, first, bytes_of, strict=True)))
 
 
 @lru_cache(maxsize=64)

@@ -30,7 +30,6 @@ from edbc.runtime.reference import Operand, ProgramKernel, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
 from edbc.runtime.threads import ProductThreads
 from edbc.runtime.walk import Batches, Memory, gather_rows, walk
-from edbc.schedule.schedule import Schedule
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
 
@@ -126,14 +125,12 @@ class CpuBackend:
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend."""
-        kernels = self._native_kernels(segment, kernel_of_type).items()
-        programs = {kind: kernel for kind, kernel in kernels if isinstance(kernel, NativeKernel)}
-        stride = np.zeros(len(segment.graph.types), np.int64)
-        for kind, kernel in programs.items():
-            stride[kind] = kernel.stride
-        counts = np.minimum(_counts(segment.schedule), BLOCK)
-        block = int((stride[segment.schedule.batch_type] * counts).max(initial=0))
-        scratch = max((kernel.scratch for kernel in programs.values()), default=0)
+        block = scratch = 0
+        for kind, count in segment.placement.widest_batches.items():
+            kernel = kernel_of_type(kind)
+            if isinstance(kernel, NativeKernel):
+                block = max(block, kernel.stride * min(count, BLOCK))
+                scratch = max(scratch, kernel.scratch)
         return Demand(arena_bytes(segment.placement, externals=False), block, scratch)
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
@@ -160,7 +157,7 @@ class CpuBackend:
                 on_batch(begin)
 
     def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
-        found = {kind: kernel_of_type(kind) for kind in sorted(set(segment.schedule.batch_type.tolist()))}
+        found = {kind: kernel_of_type(kind) for kind in segment.placement.widest_batches}
         return {k: kernel for k, kernel in found.items() if self.runs_natively(segment.graph.types[k], kernel)}
 
     def _tables_for(self, kernels: dict[int, Native]) -> Snapshot:
@@ -176,8 +173,7 @@ class CpuBackend:
         """Runs of batches (begin, end, element type) that one call of `walk` executes; single batches with None for
         torch."""
         dtypes = {kind: torch_dtype(segment.graph.types[kind].outputs[0].dtype) for kind in kernels}
-        kinds = segment.schedule.batch_type[segment.begin : segment.stop]
-        found = {dtypes.get(kind) for kind in set(kinds.tolist())}
+        found = {dtypes.get(kind) for kind in segment.placement.widest_batches}
         if len(found) == 1 and None not in found and not single:
             yield segment.begin, segment.stop, found.pop()
             return
@@ -185,16 +181,11 @@ class CpuBackend:
         group = np.zeros(len(segment.graph.types), np.int64)
         for kind, dtype in dtypes.items():
             group[kind] = order.index(dtype)
-        of_batch = group[kinds]
+        of_batch = group[segment.schedule.batch_type[segment.begin : segment.stop]]
         changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0) | single
         borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
         for first, last in itertools.pairwise(borders):
             yield segment.begin + first, segment.begin + last, order[of_batch[first]]
-
-
-def _counts(schedule: Schedule) -> Longs:
-    """Nodes of every batch."""
-    return schedule.batch_ptr[1:] - schedule.batch_ptr[:-1]
 
 
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:

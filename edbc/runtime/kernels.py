@@ -8,8 +8,50 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from edbc.schedule.native import INNER
+
 
 @njit(cache=True)
+def place_rows(
+    batch_type,
+    batch_ptr,
+    nodes,
+    operand_ptr,
+    operands,
+    operand_output,
+    external_class,
+    class_of_external_class,
+    results,
+    arity,
+    variadic,
+    transient,
+    output_class,
+    num_classes,
+):
+    """The arrays of a Placement, as its fields have them: all of what depends on the mini-batch."""
+    class_of = np.empty(len(external_class), np.int64)
+    for e in range(len(external_class)):
+        class_of[e] = class_of_external_class[external_class[e]]
+    external_use = np.zeros(len(external_class), np.bool_)
+    for v in results:
+        if v < 0:
+            external_use[-1 - v] = True
+    batch_of, position, output_row, external_row, class_externals, class_rows = place_values(
+        batch_type, batch_ptr, nodes, operand_ptr, operands, arity, variadic, transient, output_class, class_of,
+        external_use, num_classes,
+    )  # fmt: skip
+    rows, segment, start, items, run = operand_rows(
+        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, batch_of, position,
+        output_row, external_row,
+    )  # fmt: skip
+    widest = np.zeros(len(arity), np.int64)
+    for b in range(len(batch_type)):
+        widest[batch_type[b]] = max(widest[batch_type[b]], batch_ptr[b + 1] - batch_ptr[b])
+    return (class_rows, class_externals, class_of, batch_of, position, output_row, external_row, rows, segment, start,
+            items, run, widest)  # fmt: skip
+
+
+@njit(**INNER)
 def place_values(
     batch_type,
     batch_ptr,
@@ -84,7 +126,7 @@ def place_values(
     return batch_of, position, output_row, external_row, class_externals, class_rows
 
 
-@njit(cache=True)
+@njit(**INNER)
 def batches_by_type(batch_type, num_types):
     """Batches of the type that runs first, in schedule order, then those of the next type, and so on."""
     count = np.zeros(num_types, np.int64)
@@ -107,7 +149,7 @@ def batches_by_type(batch_type, num_types):
     return result
 
 
-@njit(cache=True)
+@njit(**INNER)
 def operand_rows(
     batch_type,
     batch_ptr,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,11 @@ class Placement:
 
     classes: tuple[ValueClass, ...]
     class_index: dict[ValueClass, int]
+    operand_class: Longs  # (types, operands) -1 where a type has fewer
+    output_class: Longs  # (types, outputs) -1 where a type has fewer
     class_rows: Longs  # (classes,)
     class_externals: Longs  # (classes,) rows of externals, which come first
     external_class: Longs  # (k,)
-    operand_class: Longs  # (types, operands) -1 where a type has fewer
-    output_class: Longs  # (types, outputs) -1 where a type has fewer
     batch_of: Longs  # (n,)
     position: Longs  # (n,)
     output_row: Longs  # (b, outputs)
@@ -42,6 +43,12 @@ class Placement:
     start: Longs  # (b + 1,)
     items: Longs  # (b,)
     run: Longs  # (b, operands)
+    widest: Longs  # (types,) nodes of the largest batch, 0 where a type has none
+
+    @cached_property
+    def widest_batches(self) -> dict[int, int]:
+        """`widest` of the types that run."""
+        return {kind: count for kind, count in enumerate(self.widest.tolist()) if count}
 
     @property
     def gathered_rows(self) -> int:
@@ -62,25 +69,32 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
     from edbc.runtime import kernels
 
     tables = _tables_of(graph.types, graph.classes)
-    classes, class_index, arity, variadic, transient, operand_class, output_class = tables
-    of_graph = np.array([class_index[c] for c in graph.classes], np.int64)
-    external_class = of_graph[graph.external_class] if len(of_graph) else np.zeros(0, np.int64)
-    external_use = np.zeros(graph.num_externals, np.bool_)
-    external_use[-1 - result_nodes[result_nodes < 0]] = True
-    batch_of, position, output_row, external_row, class_externals, class_rows = kernels.place_values(
-        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands, arity, variadic,
-        transient, output_class, external_class, external_use, len(classes),
-    )  # fmt: skip
-    rows, segment, start, items, run = kernels.operand_rows(
+    arrays = kernels.place_rows(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
-        graph.operand_output, arity, variadic, batch_of, position, output_row, external_row,
+        graph.operand_output, graph.external_class, tables.class_of_external_class, result_nodes, tables.arity,
+        tables.variadic, tables.transient, tables.output_class, len(tables.classes),
     )  # fmt: skip
-    return Placement(classes, class_index, class_rows, class_externals, external_class, operand_class, output_class,
-                     batch_of, position, output_row, external_row, rows, segment, start, items, run)  # fmt: skip
+    return Placement(tables.classes, tables.class_index, tables.operand_class, tables.output_class, *arrays)
 
 
 _Flags = NDArray[np.bool_]
-_Tables = tuple[tuple[ValueClass, ...], dict[ValueClass, int], Longs, _Flags, _Flags, Longs, Longs]
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """What placement reads of types, and of the classes of externals."""
+
+    classes: tuple[ValueClass, ...]
+    """In order of first mention."""
+    class_index: dict[ValueClass, int]
+    class_of_external_class: Longs
+    arity: Longs
+    variadic: _Flags
+    transient: _Flags
+    operand_class: Longs
+    output_class: Longs
+
+
 _KNOWN: dict[int, tuple[tuple[NodeType, ...], tuple[ValueClass, ...], _Tables]] = {}
 _KNOWN_LIMIT = 64
 
@@ -97,16 +111,18 @@ def _tables_of(types: tuple[NodeType, ...], classes: tuple[ValueClass, ...]) -> 
 
 
 def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...]) -> _Tables:
-    """Value classes in order of first mention, number of each, and per type arity, whether it is variadic and whether
-    transient, classes of operands and of outputs."""
     classes = tuple(dict.fromkeys([*(c for t in types for c in (*t.operands, *t.outputs)), *of_externals]))
     class_index = {c: i for i, c in enumerate(classes)}
-    arity = np.array([len(t.operands) for t in types], np.int64)
-    variadic = np.array([t.variadic for t in types], np.bool_)
-    transient = np.array([t.transient for t in types], np.bool_)
-    operand_class = _class_table([t.operands for t in types], class_index)
-    output_class = _class_table([t.outputs for t in types], class_index)
-    return classes, class_index, arity, variadic, transient, operand_class, output_class
+    return _Tables(
+        classes,
+        class_index,
+        np.array([class_index[c] for c in of_externals], np.int64),
+        np.array([len(t.operands) for t in types], np.int64),
+        np.array([t.variadic for t in types], np.bool_),
+        np.array([t.transient for t in types], np.bool_),
+        _class_table([t.operands for t in types], class_index),
+        _class_table([t.outputs for t in types], class_index),
+    )
 
 
 def _class_table(rows: Sequence[Sequence[ValueClass]], class_index: dict[ValueClass, int]) -> Longs:

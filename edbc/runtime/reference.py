@@ -70,9 +70,8 @@ class ReferenceBackend:
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend. What torch allocates inside a call is not counted."""
-        schedule = segment.schedule
         widest = 0
-        for kind, count in zip(schedule.batch_type.tolist(), np.diff(schedule.batch_ptr).tolist(), strict=True):
+        for kind, count in segment.placement.widest_batches.items():
             kernel = kernel_of_type(kind)
             if isinstance(kernel, ProgramKernel):
                 widest = max(widest, count * kernel.program.width * kernel.dtype.itemsize)

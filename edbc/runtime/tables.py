@@ -44,17 +44,11 @@ class NativeKernel:
         self.encoded = encoded
         self.dtype = torch_dtype(program.dtype)
         self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), encoded.parameters())
-
-    @property
-    def stride(self) -> int:
+        size = aligned(encoded.width * self.dtype.itemsize)
+        self.stride = size + ALIGNMENT if size and size % 1024 == 0 else size
         """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
-        size = aligned(self.encoded.width * self.dtype.itemsize)
-        return size + ALIGNMENT if size and size % 1024 == 0 else size
-
-    @property
-    def scratch(self) -> int:
+        self.scratch = aligned(encoded.scratch * self.dtype.itemsize)
         """Bytes of the scratch row."""
-        return aligned(self.encoded.scratch * self.dtype.itemsize)
 
 
 Native = NativeKernel | ReductionKernel

@@ -143,15 +143,14 @@ class CudaBackend:
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend. What torch allocates inside a call is not counted."""
-        row_bytes = np.zeros(len(segment.graph.types), np.int64)
-        for kind in np.unique(segment.schedule.batch_type).tolist():
+        widest = 0
+        for kind, count in segment.placement.widest_batches.items():
             kernel = kernel_of_type(kind)
             if isinstance(kernel, TritonKernel):
-                row_bytes[kind] = kernel.row_bytes
+                widest = max(widest, count * kernel.row_bytes)
             elif isinstance(kernel, ProgramKernel):
-                row_bytes[kind] = kernel.program.width * kernel.dtype.itemsize
-        widest = (row_bytes[segment.schedule.batch_type] * np.diff(segment.schedule.batch_ptr)).max(initial=0)
-        return Demand(arena_bytes(segment.placement), -(-int(widest) // 8) * 8)
+                widest = max(widest, count * kernel.program.width * kernel.dtype.itemsize)
+        return Demand(arena_bytes(segment.placement), -(-widest // 8) * 8)
 
     def arenas(self, segment: Segment, demand: Demand) -> CudaArenas:
         """See Backend."""
