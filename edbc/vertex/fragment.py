@@ -47,6 +47,10 @@ DRAW_BITS = 8
 """The number of a draw in its instance is that of its vertex times 2 ** DRAW_BITS, plus its number there."""
 
 
+FIXED, DRAWN = -1, -2
+"""What stands in place of a column where an external has none."""
+
+
 class Interface(NamedTuple):
     """Definition (1)."""
 
@@ -65,8 +69,8 @@ class Reference(NamedTuple):
 
 
 class External(NamedTuple):
-    """An external that every vertex has for itself: what its `column` says, or `item` where that is -1. The item of
-    random numbers is their number among the vertex's draws."""
+    """An external that every vertex has for itself: what its `column` says, or `item` where that is FIXED. Where it is
+    DRAWN, `item` is a number among the vertex's draws (`edbc.trace.draws`)."""
 
     column: int
     source: int
@@ -258,7 +262,7 @@ class _Reading:
         source, item = int(built.external_source[number]), int(built.external_index[number])
         value_class = int(built.graph.external_class[number])
         kind = built.sources[source].kind
-        column, limit = self.pulls.column_of_external.get(number, (-1, 0))
+        column, limit = self.pulls.column_of_external.get(number, (DRAWN if kind == "draw" else FIXED, 0))
         if kind == "draw" and item >> DRAW_BITS:
             refuse(f"a vertex function draws random numbers more than {1 << DRAW_BITS} times", "draw larger tensors")
         if column >= 0 or kind in ("row", "draw"):

@@ -61,7 +61,7 @@ class Columns:
 
     def fill(
         self,
-        pulls: Longs,
+        pulls: Sequence[int],
         instances: Sequence[VertexInstance],
         num_vertices: int,
         constants: Mapping[int, list[torch.Tensor]],
@@ -73,27 +73,29 @@ class Columns:
         """
         columns = np.empty((len(self.names), num_vertices), np.int64)
         pools: Pools = {source: list(tensors) for source, tensors in constants.items()}
-        for column in np.flatnonzero(pulls).tolist():
+        for column, count in enumerate(pulls):
+            if count == 0:
+                continue
             name, source = self.names[column], self.source_of_column[column]
-            rows = _joined(name, instances)
             if source is None:
-                columns[column] = rows
+                _joined(name, instances, columns[column])
                 continue
             known = pools.get(source, [])
             columns[column] = np.arange(len(known), len(known) + num_vertices)
-            pools[source] = torch.cat([*([torch.stack(list(known))] if len(known) else []), self._tensor(rows)])
+            rows = self._tensor(_joined(name, instances))
+            pools[source] = torch.cat([*([torch.stack(list(known))] if len(known) else []), rows])
         return columns, pools
 
 
-def _joined(name: str, instances: Sequence[VertexInstance]) -> NDArray[Any]:
-    """An input of all instances."""
+def _joined(name: str, instances: Sequence[VertexInstance], out: Longs | None = None) -> NDArray[Any]:
+    """An input of all instances, written to `out` where that is given."""
     try:
         arrays = [x.inputs[name] for x in instances]
-        return np.concatenate(arrays, casting="no", dtype=arrays[0].dtype)
+        return np.concatenate(arrays, out=out, casting="no", dtype=None if out is not None else arrays[0].dtype)
     except (KeyError, ValueError, TypeError) as error:
         inhabited = [x for x in instances if x.num_vertices]  # an empty list has no dtype to speak of
         if 0 < len(inhabited) < len(instances):
-            return _joined(name, inhabited)
+            return _joined(name, inhabited, out)
         fault = next((fault for i, x in enumerate(instances) if (fault := _fault(name, i, x, instances[0]))), None)
         raise fault or error from None
 

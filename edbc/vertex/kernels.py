@@ -3,9 +3,8 @@
 Their reference is `vertex.function.run_eagerly` on a recording shadow of the model: define-by-run capture of the same
 vertices must give the same graph. What the arrays mean is told in `vertex.join` and `vertex.tables`.
 
-Arrays are taken out of their named tuples before the loops and no function is called inside them: with either, numba
-counts references at every step, which costs more than the step. Indices are unsigned: numba wraps signed ones around as
-Python does, which doubled the time.
+Indices are unsigned: numba wraps signed ones around as Python does, which doubled the time. Loops stand in functions
+that make no array (`UNCOUNTED`), so that numba counts no references in them.
 """
 
 from __future__ import annotations
@@ -13,12 +12,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from edbc.schedule.native import INNER, UNCOUNTED
+from edbc.trace.draws import INSTANCE_BITS
+from edbc.vertex.fragment import DRAW_BITS, DRAWN
+
 U = np.uint64
+LINE = 64
+"""Bytes of a cache line: arrays of one block begin with one."""
 
 
 @njit(cache=True)
-def find_instances(packed, num_instances):  # type: ignore[no-untyped-def]
-    """Where each instance's part of `packed` starts, (num_instances,), and its vertices, (num_instances + 1,)."""
+def find_fragments(packed, num_instances, automaton, sizes):  # type: ignore[no-untyped-def]
+    """Where each instance's part of `packed` starts, (num_instances,), its vertices, (num_instances + 1,), the fragment
+    and the interface of every vertex, (n,) each, and the `sizes` of all of them in sum.
+
+    Then the instance and the vertex in it for which nothing has been recorded, or (-1, -1). O(vertices + edges).
+    """
     start = np.empty(num_instances, np.int64)
     vertex_ptr = np.zeros(num_instances + 1, np.int64)
     at = 0
@@ -26,26 +35,29 @@ def find_instances(packed, num_instances):  # type: ignore[no-untyped-def]
         start[i] = at
         vertex_ptr[i + 1] = vertex_ptr[i] + packed[at]
         at += 3 + 2 * packed[at] + packed[at + 1]
-    return start, vertex_ptr
+    fragment_of = np.empty(vertex_ptr[num_instances], U)
+    interface_of = np.empty(vertex_ptr[num_instances], U)
+    times = np.zeros(len(sizes), np.int64)
+    instance, vertex = _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times)
+    totals = np.zeros(sizes.shape[1], np.int64)
+    for fragment in range(len(times)):
+        if times[fragment]:
+            for k in range(len(totals)):
+                totals[k] += times[fragment] * sizes[fragment, k]
+    return start, vertex_ptr, fragment_of, interface_of, totals, instance, vertex
 
 
-@njit(cache=True)
-def find_fragments(batch, automaton, fragment_of, interface_of, times):  # type: ignore[no-untyped-def]
-    """Fill `fragment_of` and `interface_of`, (n,), and count the vertices of each fragment in `times`.
-
-    Returns the instance and the vertex in it for which nothing has been recorded, or (-1, -1). O(vertices + edges).
-    """
-    packed = batch.packed
-    root = automaton.root
-    next_state = automaton.next_state
-    fragment_of_state = automaton.fragment_of_state
-    interface_of_fragment = automaton.interface_of_fragment
+@njit(**INNER, **UNCOUNTED)
+def _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times):  # type: ignore[no-untyped-def]
+    """See `find_fragments`; `times` counts the vertices of each fragment."""
+    root, next_state = automaton.root, automaton.next_state
+    fragment_of_state, interface_of_fragment = automaton.fragment_of_state, automaton.interface_of_fragment
     one = U(1)
     v = U(0)
-    for i in range(len(batch.start)):
-        base = U(batch.vertex_ptr[i])
-        stop = U(batch.vertex_ptr[i + 1])
-        at = U(batch.start[i]) + U(2)
+    for i in range(len(start)):
+        base = U(vertex_ptr[i])
+        stop = U(vertex_ptr[i + 1])
+        at = U(start[i]) + U(2)
         edge_end = at + stop - base + one
         edges = edge_end + stop - base
         e = edges
@@ -71,121 +83,168 @@ def find_fragments(batch, automaton, fragment_of, interface_of, times):  # type:
 
 
 @njit(cache=True)
-def write_externals(fragment_of, columns, externals, shared, shared_number, first_external, out):  # type: ignore[no-untyped-def]
+def write(batch, columns, tables, totals, row_ptr):  # type: ignore[no-untyped-def]
+    """The arrays of Graph and Capture, the rows of each output by instance, (instances, outputs), and column and vertex
+    of a row number outside of its table, or (-1, -1).
+
+    `totals` counts nodes, operands, given values and externals that are not shared; `row_ptr` is where the rows of each
+    output begin and end. O(nodes + operands).
+
+    All arrays are parts of two blocks of memory. An allocator hands large blocks back to the system when they are
+    freed, and takes fresh ones, a page fault per page, until it has met blocks of that size: many arrays of some 100 KB
+    cost that at every mini-batch, few blocks do not (measured: 0.085 -> 0.045 microseconds per vertex).
+    """
+    num_nodes, num_operands, num_given = totals[0], totals[1], totals[2]
+    num_externals = totals[3] + len(tables.shared.source)
+    n, num_results = len(batch.fragment_of), row_ptr[-1]
+    sizes = (num_nodes, num_nodes + 1, num_operands, num_operands, num_externals)
+    ends = _ends(np.array(sizes), 4)
+    block = np.empty(ends[-1], np.int32)
+    node_type, operand_ptr, operands, operand_output, external_class = (
+        block[: num_nodes], block[ends[0] : ends[0] + num_nodes + 1], block[ends[1] : ends[1] + num_operands],
+        block[ends[2] : ends[2] + num_operands], block[ends[3] : ends[3] + num_externals],
+    )  # fmt: skip
+    ends = _ends(np.array((num_externals, num_externals, num_results, num_results, n, n, num_given)), 8)
+    longs = np.empty(ends[-1], np.int64)
+    external_source, external_index, result_node, result_output, first_external, given_start, given_value = (
+        longs[: num_externals], longs[ends[0] : ends[0] + num_externals], longs[ends[1] : ends[1] + num_results],
+        longs[ends[2] : ends[2] + num_results], longs[ends[3] : ends[3] + n], longs[ends[4] : ends[4] + n],
+        longs[ends[5] : ends[5] + num_given],
+    )  # fmt: skip
+    shared_number = np.full(len(tables.shared.source), -1, np.int64)
+    rows_of = np.zeros((len(batch.start), len(row_ptr) - 1), np.int64)
+    count, column, vertex = _write_externals(
+        batch, columns, tables.externals, tables.shared, shared_number, first_external, external_class,
+        external_source, external_index,
+    )  # fmt: skip
+    if column < 0:
+        operand_ptr[0] = 0
+        _write_nodes(
+            batch, tables, shared_number, first_external, given_start, given_value, node_type, operand_ptr, operands,
+            operand_output, row_ptr[:-1].copy(), result_node, result_output, rows_of,
+        )  # fmt: skip
+    return (
+        node_type, operand_ptr, operands, operand_output, external_class[:count], external_source[:count],
+        external_index[:count], result_node, result_output, rows_of, column, vertex,
+    )  # fmt: skip
+
+
+@njit(**INNER)
+def _ends(sizes, itemsize):  # type: ignore[no-untyped-def]
+    """Where the parts of a block end that follow each other at cache lines, in items."""
+    per_line = LINE // itemsize
+    ends = np.empty(len(sizes), np.int64)
+    at = 0
+    for i in range(len(sizes)):
+        at += (sizes[i] + per_line - 1) // per_line * per_line
+        ends[i] = at
+    return ends
+
+
+@njit(**INNER, **UNCOUNTED)
+def _write_externals(  # type: ignore[no-untyped-def]
+    batch, columns, externals, shared, shared_number, first_external, external_class, external_source, external_index
+):
     """Number the externals of every vertex: its own from `first_external` on, then shared ones that are new.
 
     Returns the number of externals, and column and vertex of a row number outside of its table, or (-1, -1).
     """
-    ptr, column_of, source_of, item_of, class_of, limit_of = externals
-    shared_ptr, shared_of, shared_source, shared_item, shared_class = shared
-    external_class = out.external_class
-    external_source = out.external_source
-    external_index = out.external_index
+    fragment_of, vertex_ptr = batch.fragment_of, batch.vertex_ptr
     one = U(1)
     count = U(0)
-    for v in range(U(len(fragment_of))):
-        fragment = fragment_of[v]
-        first_external[v] = count
-        for k in range(ptr[fragment], ptr[fragment + one]):
-            item = item_of[k]
-            if column_of[k] >= 0:
-                item = columns[U(column_of[k]), v]
-                if item < 0 or item >= limit_of[k]:
-                    return np.int64(count), column_of[k], np.int64(v)
-            external_class[count] = class_of[k]
-            external_source[count] = source_of[k]
-            external_index[count] = item
-            count += one
-        for k in range(shared_ptr[fragment], shared_ptr[fragment + one]):
-            number = shared_of[k]
-            if shared_number[number] < 0:
-                shared_number[number] = count
-                external_class[count] = shared_class[number]
-                external_source[count] = shared_source[number]
-                external_index[count] = shared_item[number]
+    for i in range(len(batch.start)):
+        base = U(vertex_ptr[i])
+        for v in range(base, U(vertex_ptr[i + 1])):
+            fragment = fragment_of[v]
+            first_external[v] = count
+            for k in range(externals.ptr[fragment], externals.ptr[fragment + one]):
+                item, column = externals.item[k], externals.column[k]
+                if column >= 0:
+                    item = columns[U(column), v]
+                    if item < 0 or item >= externals.limit[k]:
+                        return np.int64(count), column, np.int64(v)
+                elif column == DRAWN:
+                    item += (i << INSTANCE_BITS) + (np.int64(v - base) << DRAW_BITS)
+                external_class[count] = externals.value_class[k]
+                external_source[count] = externals.source[k]
+                external_index[count] = item
                 count += one
+            for k in range(shared.ptr[fragment], shared.ptr[fragment + one]):
+                number = shared.number[k]
+                if shared_number[number] < 0:
+                    shared_number[number] = count
+                    external_class[count] = shared.value_class[number]
+                    external_source[count] = shared.source[number]
+                    external_index[count] = shared.item[number]
+                    count += one
     return np.int64(count), np.int64(-1), np.int64(-1)
 
 
-@njit(cache=True)
-def write_nodes(batch, fragment_of, externals, nodes, operands, given, values, out):  # type: ignore[no-untyped-def]
-    """Write every vertex's nodes and operands, and to `given_value` what it scatters and pushes.
+@njit(**INNER, **UNCOUNTED)
+def _write_nodes(  # type: ignore[no-untyped-def]
+    batch, tables, shared_number, first_external, given_start, given_value, node_type, operand_ptr, operands,
+    operand_output, next_row, result_node, result_output, rows_of,
+):  # fmt: skip
+    """Write every vertex's nodes and operands, to `given_value` what it scatters and pushes, and every pushed value to
+    the next row of its output.
 
-    A value is node x 2**32 + output while it is passed on; externals are negative. O(nodes + operands).
+    A value is node x 2**32 + output while it is passed on; externals are negative.
     """
-    packed = batch.packed
-    first_external, shared_number = externals
-    given_start, given_value = values
-    node_ptr, type_of, operand_end = nodes
-    operand_first, operand_kind, operand_item, operand_code = operands
-    given_first, given_kind, given_item, given_code = given
-    node_type = out.node_type
-    operand_ptr = out.operand_ptr
-    operand_node = out.operands
-    operand_output = out.operand_output
+    packed, start, vertex_ptr, fragment_of = batch
     one = U(1)
     v = U(0)
     node = U(0)
     at = U(0)
     last = U(0)
-    for i in range(len(batch.start)):
-        base = U(batch.vertex_ptr[i])
-        stop = U(batch.vertex_ptr[i + 1])
-        edge_start = U(batch.start[i]) + U(2) + stop - base
+    for i in range(U(len(start))):
+        base = U(vertex_ptr[i])
+        stop = U(vertex_ptr[i + one])
+        edge_start = U(start[i]) + U(2) + stop - base
         edges = edge_start + stop - base + one
         while v < stop:
             fragment = fragment_of[v]
             edge = edges + U(packed[edge_start])
             edge_start += one
             own = np.int64(node) << 32
-            external = np.int64(first_external[v]) << 32
-            for k in range(node_ptr[fragment], node_ptr[fragment + one]):
-                node_type[node] = type_of[k]
+            external = first_external[v] << 32
+            for k in range(tables.nodes.ptr[fragment], tables.nodes.ptr[fragment + one]):
+                node_type[node] = tables.nodes.node_type[k]
                 node += one
-                operand_ptr[node] = np.int64(at) + operand_end[k]
-            for k in range(operand_first[fragment], operand_first[fragment + one]):
-                kind = operand_kind[k]
-                if kind == 2:  # GATHERED
-                    value = given_value[given_start[base + U(packed[edge + operand_item[k]])] + U(operand_code[k])]
-                elif kind == 3:  # SHARED
-                    value = (-1 - shared_number[operand_item[k]]) << 32
-                else:
-                    value = operand_code[k] + (own if kind == 0 else -external)
-                operand_node[at] = value >> 32
+                operand_ptr[node] = np.int64(at) + tables.nodes.operand_end[k]
+            for k in range(tables.operands.ptr[fragment], tables.operands.ptr[fragment + one]):
+                value = _value(
+                    k, tables.operands, own, external, shared_number, packed, base, edge, given_start, given_value
+                )
+                operands[at] = value >> 32
                 operand_output[at] = value & 0xFFFFFFFF
                 at += one
             given_start[v] = last
-            for k in range(given_first[fragment], given_first[fragment + one]):
-                kind = given_kind[k]
-                if kind == 2:
-                    value = given_value[given_start[base + U(packed[edge + given_item[k]])] + U(given_code[k])]
-                elif kind == 3:
-                    value = (-1 - shared_number[given_item[k]]) << 32
-                else:
-                    value = given_code[k] + (own if kind == 0 else -external)
-                given_value[last] = value
+            for k in range(tables.given.ptr[fragment], tables.given.ptr[fragment + one]):
+                given_value[last] = _value(
+                    k, tables.given, own, external, shared_number, packed, base, edge, given_start, given_value
+                )
                 last += one
+            pushed = U(given_start[v]) + tables.pushes.first[fragment]
+            for k in range(tables.pushes.ptr[fragment], tables.pushes.ptr[fragment + one]):
+                output = tables.pushes.output[k]
+                row = U(next_row[output])
+                result_node[row] = given_value[pushed] >> 32
+                result_output[row] = given_value[pushed] & 0xFFFFFFFF
+                rows_of[i, output] += 1
+                next_row[output] = row + one
+                pushed += one
             v += one
 
 
-@njit(cache=True)
-def write_results(batch, fragment_of, values, pushes, next_row, out):  # type: ignore[no-untyped-def]
-    """Write every pushed value to the next row of its output, and count the rows of each instance."""
-    ptr, name_of, first_pushed = pushes
-    given_start, given_value = values
-    result_node = out.result_node
-    result_output = out.result_output
-    push_counts = out.push_counts
-    one = U(1)
-    for i in range(U(len(batch.start))):
-        for v in range(U(batch.vertex_ptr[i]), U(batch.vertex_ptr[i + one])):
-            fragment = fragment_of[v]
-            at = given_start[v] + first_pushed[fragment]
-            for k in range(ptr[fragment], ptr[fragment + one]):
-                name = name_of[k]
-                row = next_row[name]
-                result_node[row] = given_value[at] >> 32
-                result_output[row] = given_value[at] & 0xFFFFFFFF
-                push_counts[i, name] += 1
-                next_row[name] = row + one
-                at += one
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _value(  # type: ignore[no-untyped-def]
+    k, references, own, external, shared_number, packed, base, edge, given_start, given_value
+):
+    """The value of a reference; see `tables.References`."""
+    kind = references.kind[k]
+    if kind == 2:  # GATHERED
+        predecessor = base + U(packed[edge + references.item[k]])
+        return given_value[U(given_start[predecessor]) + U(references.code[k])]
+    if kind == 3:  # SHARED
+        return (-1 - shared_number[references.item[k]]) << 32
+    return references.code[k] + (own if kind == 0 else -external)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from edbc.errors import EdbcError, ModelError
@@ -23,8 +22,8 @@ from edbc.vertex.fragment import Fragment, Surroundings, record_fragment
 from edbc.vertex.function import unknown_type, vertex_functions
 from edbc.vertex.inputs import Columns
 from edbc.vertex.instance import VertexInstance
-from edbc.vertex.join import Batch, Longs, VertexCapture, concatenate, write
-from edbc.vertex.tables import AutomatonBuilder, FragmentTables, tabulate
+from edbc.vertex.join import Batch, Longs, VertexCapture, write
+from edbc.vertex.tables import SIZES, AutomatonBuilder, FragmentTables, tabulate
 
 MAX_REFERENCES = 1 << 22
 """Operands of all fragments together; beyond, they are forgotten before the next mini-batch. Only vertices of very many
@@ -72,31 +71,27 @@ class VertexProgram:
         with self._lock:
             if self._num_references > MAX_REFERENCES:
                 self._forget()
-        batch = concatenate(instances)
-        tables, fragment_of, times = self._find_fragments(batch, instances)
-        columns, pools = tables.columns.fill(
-            times @ tables.pull_counts, instances, batch.num_vertices, tables.constants
-        )
-        return write(batch, tables, self.recorder.table, fragment_of, times, columns, pools)
+        batch, tables, totals = self._find_fragments(instances)
+        pulls = totals[SIZES + len(tables.outputs) :].tolist()
+        columns, pools = tables.columns.fill(pulls, instances, len(batch.fragment_of), tables.constants)
+        return write(batch, tables, self.recorder.table, totals, columns, pools)
 
-    def _find_fragments(
-        self, batch: Batch, instances: Sequence[VertexInstance]
-    ) -> tuple[FragmentTables, NDArray[np.uint64], Longs]:
-        """The fragment of every vertex, how many vertices have each, and the tables that number them.
+    def _find_fragments(self, instances: Sequence[VertexInstance]) -> tuple[Batch, FragmentTables, Longs]:
+        """The batch of some instances, the tables that number its fragments, and their sizes in sum.
 
         Records the fragments that are new.
         """
         from edbc.vertex import kernels
 
-        fragment_of = np.empty(batch.num_vertices, np.uint64)
-        interface_of = np.empty(batch.num_vertices, np.uint64)
+        packed = np.concatenate([x.packed for x in instances]) if instances else np.zeros(0, np.int32)
         while True:
             tables = self._tables
-            times = np.zeros(len(tables.sizes), np.int64)
-            instance, vertex = kernels.find_fragments(batch, tables.automaton, fragment_of, interface_of, times)
+            start, vertex_ptr, fragment_of, interface_of, totals, instance, vertex = kernels.find_fragments(
+                packed, len(instances), tables.automaton, tables.sizes
+            )
             if vertex < 0:
-                return tables, fragment_of, times
-            predecessors = batch.vertex_ptr[instance] + np.array(instances[instance].predecessors(vertex), np.int64)
+                return Batch(packed, start, vertex_ptr, fragment_of), tables, totals
+            predecessors = vertex_ptr[instance] + np.array(instances[instance].predecessors(vertex), np.int64)
             with self._lock:
                 if self._tables is tables:
                     self._record(instance, instances[instance], vertex, interface_of[predecessors].tolist())

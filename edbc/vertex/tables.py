@@ -49,7 +49,8 @@ class References(NamedTuple):
 
 
 class Externals(NamedTuple):
-    """Externals of all fragments, one per vertex: item `item` of their source, or what a column >= 0 says."""
+    """Externals of all fragments, one per vertex: item `item` of their source, or what a column >= 0 says; see
+    `fragment.External`."""
 
     ptr: Places  # (f + 1,)
     column: Longs
@@ -77,6 +78,9 @@ class Pushes(NamedTuple):
     first: Places  # (f,)
 
 
+SIZES = 4
+
+
 class Automaton(NamedTuple):
     """See the module's docstring."""
 
@@ -86,11 +90,9 @@ class Automaton(NamedTuple):
     interface_of_fragment: Longs  # (fragments,)
 
 
-@dataclass(frozen=True, eq=False)
-class FragmentTables:
-    """All fragments recorded so far. f fragments, p outputs."""
+class Contents(NamedTuple):
+    """What fragments consist of."""
 
-    automaton: Automaton
     nodes: Nodes
     operands: References
     given: References
@@ -98,9 +100,17 @@ class FragmentTables:
     externals: Externals
     shared: Shared
     pushes: Pushes
-    sizes: Longs  # (f, 4) nodes, operands, given values and externals of each, shared ones not counted
-    push_counts: Longs  # (f, p)
-    pull_counts: Longs  # (f, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentTables:
+    """All fragments recorded so far. f fragments, p outputs."""
+
+    automaton: Automaton
+    contents: Contents
+    sizes: Longs
+    """(f, SIZES + p + columns): nodes, operands, given values and externals of each, shared ones not counted, then how
+    often it pushes to each output and pulls each column."""
     outputs: tuple[tuple[str, Slot], ...]
     """Name and slot of each output."""
     columns: Columns
@@ -122,8 +132,7 @@ def tabulate(
     pushed = [[number_of_output[name] for name, _, _ in f.pushed] for f in fragments]
     pulled = [[e.column for e in f.externals if e.column >= 0] for f in fragments]
     sizes = [(len(f.node_types), f.num_operands, len(f.scattered) + len(f.pushed), len(f.externals)) for f in fragments]
-    return FragmentTables(
-        automaton,
+    contents = Contents(
         Nodes(
             _offsets(f.node_types for f in fragments),
             _longs(kind for f in fragments for kind in f.node_types),
@@ -138,13 +147,20 @@ def tabulate(
             *_columns(list(shared), 3),
         ),
         Pushes(_offsets(pushed), _places(n for r in pushed for n in r), _places(len(f.scattered) for f in fragments)),
-        np.array(sizes, np.int64).reshape(-1, 4),
+    )  # fmt: skip
+    counts = [
+        np.array(sizes, np.int64).reshape(-1, SIZES),
         _counts(pushed, len(outputs)),
         _counts(pulled, len(columns.names)),
+    ]
+    return FragmentTables(
+        automaton,
+        contents,
+        np.ascontiguousarray(np.concatenate(counts, axis=1)),
         tuple(outputs.items()),
         columns.copy(),
         {source: list(tensors) for source, tensors in constants.items()},
-    )  # fmt: skip
+    )
 
 
 def _references(fragments: Sequence[Fragment], rows: Sequence[Sequence[Reference]], shared: Numbers) -> References:
