@@ -4,19 +4,24 @@ Their reference is `vertex.function.run_eagerly` on a recording shadow of the mo
 vertices must give the same graph. What the arrays mean is told in `vertex.join` and `vertex.tables`.
 
 Indices are unsigned: numba wraps signed ones around as Python does, which doubled the time. Loops stand in functions
-that make no array (`UNCOUNTED`), so that numba counts no references in them.
+that make no array and are compiled without reference counts, which numba would count at every step.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
-from edbc.schedule.native import INNER, UNCOUNTED
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
 
 U = np.uint64
+INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of functions that only native code calls."""
+UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Options of functions that make no array."""
 LINE = 64
 """Bytes of a cache line: arrays of one block begin with one."""
 

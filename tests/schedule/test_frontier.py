@@ -155,6 +155,21 @@ def test_any_rule_can_run_beside_a_table(beside: str, graph: Graph) -> None:
     assert batches_of(schedule) == batches_of(rule if schedule.by_rule else alone)
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@QUICK
+@given(graph=graphs(), more=st.integers(1, 3))
+def test_types_without_a_node_change_nothing(encoding: str, graph: Graph, more: int) -> None:
+    """Types that a table of types has gained since (parts of cells), and that have no node, are no matter."""
+    policy = cover(Policy("fsm", encoding, "critical", beside="critical"), [graph])
+    types = (*graph.types, *(replace(graph.types[0], name=f"new{i}") for i in range(more)))
+    first, second = run(graph, policy), run(replace(graph, types=types), policy)
+
+    assert batches_of(first) == batches_of(second)
+    assert (first.table_steps, first.unseen_states, first.by_rule) == (
+        second.table_steps, second.unseen_states, second.by_rule,
+    )  # fmt: skip
+
+
 def test_same_type_graph_stays_linear() -> None:
     """1,000 a -> 1 b -> 1,000 a: 2,000 entries and one join stand for a million pairs."""
     nodes = [("a", [])] * 1000 + [("b", list(range(1000)))] + [("a", [1000])] * 1000

@@ -78,11 +78,11 @@ MECHANISMS = (
               "from __future__ import annotations\n",
               "from __future__ import annotations\n\n# from torch.utils.cpp_extension import load_inline\n", (BUGS,)),
     Mechanism(19, "one policy's batches come in reverse order", "edbc/schedule/run.py",
-              "        return Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))\n",
-              "        kinds, ptr, nodes = depth_walk(*arrays_of(graph), graph.num_types)\n"
-              "        parts = np.split(nodes, ptr[1:-1])[::-1]\n"
-              "        ptr = np.cumsum([0, *map(len, parts)]).astype(ptr.dtype)\n"
-              "        return Schedule(graph, np.ascontiguousarray(kinds[::-1]), ptr, np.concatenate(parts))\n",
+              "    by_depth = Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))\n",
+              "    kinds, ptr, nodes = depth_walk(*arrays_of(graph), graph.num_types)\n"
+              "    parts = np.split(nodes, ptr[1:-1])[::-1]\n"
+              "    ptr = np.cumsum([0, *map(len, parts)]).astype(ptr.dtype)\n"
+              "    by_depth = Schedule(graph, np.ascontiguousarray(kinds[::-1]), ptr, np.concatenate(parts))\n",
               ("tests/trust/test_zoo_policies.py::test_every_policy_gives_eager_s_outputs[tree_lstm]",)),
     Mechanism(20, "constants of a mini-batch are taken in their order, not by index", "edbc/runtime/boundary.py",
               "torch.stack([pool[i] for i in index.tolist()])", "torch.stack(pool[: len(index)])",
