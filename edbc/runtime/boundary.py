@@ -104,6 +104,9 @@ def result_classes(capture: Capture, placement: Placement) -> Longs:
         of_output = [placement.class_index[output.slot.base] for output in capture.outputs]
         return np.repeat(of_output, [output.stop - output.start for output in capture.outputs]).astype(np.int64)
     class_of_slot = {slot: placement.class_index[slot.base] for slot in distinct(capture.result_slots)}
+    if len(class_of_slot) == 1:
+        (only,) = class_of_slot.values()
+        return np.full(len(capture.result_slots), only, np.int64)
     return np.array([class_of_slot[slot] for slot in capture.result_slots], np.int64)
 
 

@@ -117,9 +117,10 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
     node_type = of_entry.type_index[entries]
     is_sum = of_entry.is_sum[entries] & ~detached
     if fuse_sums and is_sum.any():
-        detached, node_type, ptr, refs, value_node, value_output = _fuse_sums(
-            detached, table, entries, node_type, is_sum, ptr, refs, value_base, value_node, value_output, result_refs
+        remaining, node_type, ptr, refs, value_node, value_output = _fuse_sums(
+            table, entries, is_sum, ptr, refs, value_base, value_node, result_refs
         )
+        detached = detached[remaining]
     operands, operand_output = kernels.as_operands(refs, value_node, value_output)
     result_node, result_output = kernels.as_operands(result_refs, value_node, value_output)
     source = np.asarray(recording.external_source, np.int64)
@@ -214,61 +215,41 @@ def _frozen(array: Ints) -> NDArray[np.int32]:
 
 
 def _fuse_sums(
-    detached: NDArray[np.bool_],
     table: TypeTable,
     entries: Ints,
-    node_type: Ints,
     is_sum: NDArray[np.bool_],
     ptr: Ints,
     refs: Ints,
     value_base: Ints,
     value_node: Ints,
-    value_output: Ints,
     result_refs: Ints,
-) -> tuple[NDArray[np.bool_], Ints, Ints, Ints, Ints, Ints]:
-    """Chains of additions into segment sums; returns which nodes of the graph that remains are detached, and its
-    arrays, values still numbered as before but with their new node and output."""
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+    """Chains of additions into segment sums: of the graph that remains, which of the old nodes its nodes are, their
+    types and operands, the latter as values of before; and the node and output there of all such values."""
     from edbc.trace import kernels
 
-    uses = np.bincount(refs[refs >= 0], minlength=len(value_node))
-    np.add.at(uses, result_refs[result_refs >= 0], 1)
-    absorber = kernels.absorbed_sums(is_sum, ptr, refs, value_node, uses)
-    start, terms = kernels.chain_terms(is_sum, absorber, ptr, refs, value_node)
-    leader, field, num_fields = kernels.merge_sums(start, terms, value_node)
-    fused_of_value = np.full(len(value_node), -1, np.int64)
-    kept, new_ptr, new_refs = kernels.write_nodes(
-        leader, absorber, num_fields, field, start, terms, ptr, refs, value_base, fused_of_value
+    leader, field, num_fields, (kept, new_ptr, new_refs, new_node, new_output) = kernels.fuse_sums(
+        is_sum, ptr, refs, result_refs, value_base, value_node
     )
-    position = np.full(len(entries), -1, np.int64)
-    position[kept] = np.arange(len(kept))
-    fused = fused_of_value >= 0
-    new_node = np.where(fused, fused_of_value // kernels.MAX_FIELDS, position[value_node])
-    new_output = np.where(fused, fused_of_value % kernels.MAX_FIELDS, value_output)
-    new_type = node_type[kept].copy()
-    _retype_merged(table, entries, kept, leader, field, num_fields, new_type)
-    return detached[kept], new_type, new_ptr, new_refs, new_node, new_output
+    of_entry = table.arrays()
+    node_type = of_entry.type_index[entries]
+    new_type = node_type[kept]
+    if num_fields.max() > 1:
+        kinds, kind_of = kernels.kinds_of_sums(kept, leader, field, num_fields, of_entry.output_class[entries])
+        types = _types_of_sums(table, kinds, node_type[leader >= 0])
+        new_type = np.where(kind_of < 0, new_type, types[kind_of])
+    return kept, new_type, new_ptr, new_refs, new_node, new_output
 
 
-def _retype_merged(
-    table: TypeTable, entries: Ints, kept: Ints, leader: Ints, field: Ints, num_fields: Ints, new_type: Ints
-) -> None:
-    """Give sums of several fields the type that says so, one per combination of classes."""
-    merged = np.flatnonzero(num_fields[kept] > 1)
-    if not len(merged):
-        return
-    members = np.flatnonzero(leader >= 0)
-    members = members[num_fields[leader[members]] > 1]
-    fields = np.full((len(leader), int(num_fields.max())), -1, np.int64)
-    fields[leader[members], field[members]] = table.arrays().output_class[entries[members]]
-    kinds, kind_of = np.unique(fields[kept[merged]], axis=0, return_inverse=True)
-    summed = np.unique(table.arrays().type_index[entries[members]]).tolist()
-    sites = [site for index in summed for site in table.graph_types()[index].sites]
-    all_classes = table.classes()
+def _types_of_sums(table: TypeTable, kinds: Ints, summed: Ints) -> Ints:
+    """The types of sums of several fields: one per combination of classes, from the call sites of all sums."""
+    all_types, all_classes = table.graph_types(), table.classes()
+    sites = [site for index in np.flatnonzero(np.bincount(summed)).tolist() for site in all_types[index].sites]
     types = []
     for kind in kinds:
         classes = tuple(all_classes[c] for c in kind.tolist() if c >= 0)
         types.append(table.add_type(NodeType("sum", "sum", classes, classes, variadic=True), sites))
-    new_type[merged] = np.asarray(types)[kind_of.reshape(-1)]
+    return np.array(types, np.int64)
 
 
 class Collected(NamedTuple):

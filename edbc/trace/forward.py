@@ -42,31 +42,32 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     ends: list[int] = []
     aborted = (0, 0)
     random_state = torch.default_generator.get_state()
-    forward = _watched(recorder, shadow.forward)
-    for number, instance in enumerate(instances):
-        recorder.next_instance(number)
-        with Instance(recorder.first_instance + number):
-            try:
-                result = forward(instance)
-            except RecursionError:
-                if recorder.needs_deep_stack:
-                    raise too_deep() from None
-                recorder.needs_deep_stack = True
-                recorder.next_instance(number)
-                aborted = (ends[-1] if ends else 0, len(recorder.entries))
-                result = run_on_large_stack(lambda instance=instance: forward(instance))  # type: ignore[misc]
-        results.append(result)
-        ends.append(len(recorder.entries))
-    if not torch.equal(random_state, torch.default_generator.get_state()):
-        _refuse_random(forward, instances)
+    forward = shadow.forward
+    with watched_by(recorder):
+        for number, instance in enumerate(instances):
+            recorder.next_instance(number)
+            with Instance(recorder.first_instance + number):
+                try:
+                    result = forward(instance)
+                except RecursionError:
+                    if recorder.needs_deep_stack:
+                        raise too_deep() from None
+                    recorder.needs_deep_stack = True
+                    recorder.next_instance(number)
+                    aborted = (ends[-1] if ends else 0, len(recorder.entries))
+                    result = run_on_large_stack(_watched(recorder, forward, instance))
+            results.append(result)
+            ends.append(len(recorder.entries))
+        if not torch.equal(random_state, torch.default_generator.get_state()):
+            _refuse_random(forward, instances)
     recorder.tracer.require_unchanged()
     return recorder.finish(results, ends, aborted)
 
 
-def _watched(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`forward`, on whatever thread it runs, with changes of the gradient mode noted."""
+def _watched(recorder: Recorder, forward: Callable[[Any], Any], instance: Any) -> Callable[[], Any]:
+    """`forward` of an instance for another thread, with changes of the gradient mode noted there too."""
 
-    def run(instance: Any) -> Any:
+    def run() -> Any:
         with watched_by(recorder):
             return forward(instance)
 

@@ -155,11 +155,11 @@ def merge_sums(start, terms, value_node):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, value_base, fused_of_value):  # type: ignore[no-untyped-def]
-    """Nodes that remain, their CSR operands (still as values) and the new value of every old one.
+def write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, value_base):  # type: ignore[no-untyped-def]
+    """Nodes that remain, their CSR operands (still as old values), and the new node and output of every old value.
 
     `kept` lists the old nodes in order; a merged sum's operands come item by item, within an item field by field.
-    `fused_of_value` is filled with `kept position * MAX_FIELDS + field` for outputs of sums, -1 elsewhere.
+    Values of absorbed sums, which nobody reads, have node -1.
     """
     n = len(leader)
     kept = np.empty(n, np.int64)
@@ -188,11 +188,62 @@ def write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, va
                 new_refs[at] = refs[j]
                 at += 1
             new_ptr[i + 1] = at
+    new_node = np.empty(value_base[n], np.int64)
+    new_output = np.empty(value_base[n], np.int64)
     for v in range(n):
+        first = value_base[v]
         if leader[v] < 0 or absorber[v] >= 0:
+            for value in range(first, value_base[v + 1]):
+                new_node[value] = position[v]
+                new_output[value] = value - first
             continue
         i = position[leader[v]]
         for k in range(start[v + 1] - start[v]):
             new_refs[new_ptr[i] + k * num_fields[leader[v]] + field[v]] = terms[start[v] + k]
-        fused_of_value[value_base[v]] = i * MAX_FIELDS + field[v]
-    return kept[:count], new_ptr, new_refs
+        new_node[first] = i
+        new_output[first] = field[v]
+    return kept[:count], new_ptr, new_refs, new_node, new_output
+
+
+@njit(cache=True)
+def fuse_sums(is_sum, ptr, refs, result_refs, value_base, value_node):  # type: ignore[no-untyped-def]
+    """All of the above: which node every sum joins, its field there, and the graph that remains."""
+    uses = np.zeros(len(value_node), np.int64)
+    for read in (refs, result_refs):
+        for ref in read:
+            if ref >= 0:
+                uses[ref] += 1
+    absorber = absorbed_sums(is_sum, ptr, refs, value_node, uses)
+    start, terms = chain_terms(is_sum, absorber, ptr, refs, value_node)
+    leader, field, num_fields = merge_sums(start, terms, value_node)
+    remaining = write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, value_base)
+    return leader, field, num_fields, remaining
+
+
+@njit(cache=True)
+def kinds_of_sums(kept, leader, field, num_fields, output_class):  # type: ignore[no-untyped-def]
+    """The combinations of classes that sums of several fields have, and which of them every node that remains has (-1
+    for none); classes are given for every old node. O(nodes * combinations)."""
+    classes = np.full((len(leader), MAX_FIELDS), -1, np.int64)
+    for v in range(len(leader)):
+        if leader[v] >= 0:
+            classes[leader[v], field[v]] = output_class[v]
+    kind_of = np.full(len(kept), -1, np.int64)
+    example = np.empty(len(kept), np.int64)
+    count = 0
+    for i in range(len(kept)):
+        v = kept[i]
+        if num_fields[v] < 2:
+            continue
+        for kind in range(count):
+            same = True
+            for j in range(MAX_FIELDS):
+                same = same and classes[example[kind], j] == classes[v, j]
+            if same:
+                kind_of[i] = kind
+                break
+        if kind_of[i] < 0:
+            example[count] = v
+            kind_of[i] = count
+            count += 1
+    return classes[example[:count]], kind_of

@@ -7,7 +7,9 @@ al., 2018), and look-ups, constants and views are operands instead of nodes.
 
 A recorder is used by one thread at a time. Its hot paths, a call of a cell and a torch function of recorded tensors,
 are a dictionary look-up by slots, two list appends per node and one small object per output; calls of modules are
-unrolled (`trace.calls`). Every node is asked for the line that makes it, and the type keeps the lines.
+unrolled (`trace.calls`). Nodes are asked for the line that makes them, and the type keeps the lines: all nodes of a
+recorder's first LOOKS mini-batches, and of every LOOKS-th one from then on, because asking takes a fifth of a recorded
+call.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value
 
 REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
+LOOKS = 16
+"""See the module's docstring."""
 MAX_VARIANTS = 512
 """Signatures that differ only in constants before recording stops, because nothing would batch."""
 
@@ -71,6 +75,9 @@ class Recorder:
         """False where forward has switched gradients off."""
         self.in_fragment = False
         """True while it records a vertex function."""
+        self.looks = True
+        """True when nodes are asked for their lines."""
+        self._mini_batches = 0
         self.drawn_operands: list[Value] = []
         self.drawn_classes: list[ValueClass] = []
         """In a cell: operands for what it draws; the classes of those that were not known beforehand."""
@@ -92,6 +99,8 @@ class Recorder:
 
     def begin(self) -> None:
         """Forget the last mini-batch."""
+        self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
+        self._mini_batches += 1
         self.entries: list[int] = []
         self.refs: list[int] = []
         self.external_source: list[int] = []
@@ -238,7 +247,7 @@ class Recorder:
             name = assigned_name(self.tracer.boundary)
             if name is not None:
                 self.names[len(self.entries)] = name
-        else:
+        elif self.looks:
             self.note_site(entry.index, sys._getframe(1), self.sites[entry.index])
         self.entries.append(entry.index)
         self.refs.extend(operands)
@@ -250,13 +259,11 @@ class Recorder:
         values = [value_of(self, first + i, slot) for i, slot in enumerate(slots)]
         return tuple(values) if entry.flat else fill(entry.outputs, values)
 
-    def again(self, entry: Entry, operands: Sequence[int], frame: FrameType) -> Value:
-        """`emit` for an entry of `plain` (the hot path), called from `frame`."""
-        index = entry.index
-        seen = self.sites[index]
-        if seen.get(frame.f_lasti) is not frame.f_code:
-            self.note_site(index, frame, seen)
-        self.entries.append(index)
+    def again(self, entry: Entry, operands: Sequence[int]) -> Value:
+        """`emit` for an entry of `plain` (the hot path), from a stand-in's own method."""
+        if self.looks:
+            self.note_site(entry.index, sys._getframe(2), self.sites[entry.index])
+        self.entries.append(entry.index)
         self.refs.extend(operands)
         value = Value()
         value.rec = self
@@ -278,7 +285,7 @@ class Recorder:
     def add(self, left: Any, right: Any) -> Any:
         """`left + right`; adding nothing (`sum(list)` starts with 0) is no node."""
         for zero, other in ((left, right), (right, left)) if self.flows else ():
-            if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.dtype.is_floating_point:
+            if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.floats:
                 return other
         return self.function(torch.add, (left, right), {})
 

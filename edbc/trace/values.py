@@ -17,7 +17,6 @@ values that do not exist yet. In-place changes raise it too, because two names m
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -53,13 +52,14 @@ def torch_dtype(name: str) -> torch.dtype:
 class Slot:
     """Definition (1). `views` is a chain of `(function, template, output index)`, applied to a value of `base`."""
 
-    __slots__ = ("base", "dtype", "shape", "text", "views")
+    __slots__ = ("base", "dtype", "floats", "shape", "text", "views")
 
     def __init__(self, base: ValueClass, views: tuple[Any, ...], shape: torch.Size, dtype: torch.dtype, text: str):
         self.base = base
         self.views = views
         self.shape = shape
         self.dtype = dtype
+        self.floats = dtype.is_floating_point
         self.text = text
 
     def meta(self) -> torch.Tensor:
@@ -97,7 +97,7 @@ class Symbol:
         if not kwargs and type(args[0]) is Value and len(args) <= 2:
             known = args[0].rec.plain.get((func, args[0].slot) if len(args) == 1 else _binary_key(func, *args))
             if known is not None:
-                return args[0].rec.again(known, [arg.ref for arg in args], sys._getframe(1))
+                return args[0].rec.again(known, [arg.ref for arg in args])
         return find_recorder((args, kwargs)).function(func, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
@@ -173,20 +173,15 @@ class Symbol:
         return self
 
     def __add__(self, other: Any) -> Any:
+        rec = self.rec
         if type(self) is Value and type(other) is Value:
-            known = self.rec.plain.get((torch.add, self.slot, other.slot))
+            known = rec.plain.get((torch.add, self.slot, other.slot))
             if known is not None:
-                return self.rec.again(known, (self.ref, other.ref), sys._getframe(1))
-        return self.rec.add(self, other)
+                return rec.again(known, (self.ref, other.ref))
+        return rec.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        if (
-            type(other) is int
-            and other == 0
-            and type(self) is Value
-            and self.slot.dtype.is_floating_point
-            and (self.rec.flows)
-        ):
+        if type(self) is Value and self.slot.floats and type(other) is int and other == 0 and self.rec.flows:
             return self  # sum(list) starts with 0
         return self.rec.add(other, self)
 
@@ -200,7 +195,7 @@ def _operator(function: Any, swapped: bool = False) -> Callable[[Any, Any], Any]
         if type(self) is Value and type(other) is Value:
             known = self.rec.plain.get((function, self.slot, other.slot))
             if known is not None:
-                return self.rec.again(known, (self.ref, other.ref), sys._getframe(1))
+                return self.rec.again(known, (self.ref, other.ref))
         return self.rec.function(function, (other, self) if swapped else (self, other), {})
 
     return record
@@ -266,7 +261,7 @@ class Value(Symbol):
 
     def is_floating_point(self) -> bool:
         """True for floating dtypes."""
-        return self.slot.dtype.is_floating_point
+        return self.slot.floats
 
 
 def value_of(rec: Recorder, ref: int, slot: Slot) -> Value:
@@ -312,8 +307,16 @@ class Shared(Symbol):
     dtype = property(lambda self: self.tensor.dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is int and 0 <= index < self.rows and self.rec.flows:
-            return self.row(index)
+        if type(index) is int and 0 <= index < self.rows and self.rec.flows:  # per look-up: `row` without its call
+            rec = self.rec
+            rec.external_source.append(self.source)
+            rec.external_index.append(index)
+            rec.next_external = number = rec.next_external + 1
+            value = Value()
+            value.rec = rec
+            value.ref = -number
+            value.slot = self.row_slot
+            return value
         if not self.rec.in_cell:
             if not self.rec.flows:
                 seen = self.rec.without_gradient(self)
@@ -325,16 +328,8 @@ class Shared(Symbol):
         return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
 
     def row(self, index: int) -> Value:
-        """Row `index`, from 0 to `rows` - 1, as an external. Per look-up, so it does without calls."""
-        rec = self.rec
-        rec.external_source.append(self.source)
-        rec.external_index.append(index)
-        rec.next_external += 1
-        value = Value()
-        value.rec = rec
-        value.ref = -rec.next_external
-        value.slot = self.row_slot
-        return value
+        """Row `index`, from 0 to `rows` - 1, as an external."""
+        return self.rec.external(self.source, index, self.row_slot)
 
     def _rows(self, index: Any) -> Any:
         """Look-ups by an integer, or by one dimension of integers; None for any other way of indexing."""

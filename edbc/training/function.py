@@ -30,7 +30,7 @@ from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, Parameters, sources_of
 from edbc.training.native import NativeReversal
 from edbc.training.reach import Bools, Reach
-from edbc.training.results import ClassGradient, gathers_of, groups_of, tensors_of, used_results
+from edbc.training.results import ClassGradient, as_rows, gathers_of, groups_of, tensors_of, used_results
 from edbc.training.reverse import Reversal
 from edbc.training.trainer import Trainer
 
@@ -89,7 +89,7 @@ class Run:
         self.arenas = net.backend.arenas(segment, prepared.demand)
         load_externals(prepared.capture, prepared.placement, self.arenas, net.view)
         gathers = gathers_of(self.groups)
-        for class_index, rows, _ in gathers:
+        for class_index, rows, *_ in gathers:
             self.arenas.expect(class_index, rows)
         net.backend.execute(segment, self.arenas, self.trainer.kernel)
         kernels = {kind: self.trainer.kernel(kind) for kind in self.kinds}
@@ -100,8 +100,7 @@ class Run:
 
     def backward(self, gradients: Sequence[torch.Tensor | None], keeps_graph: bool) -> list[torch.Tensor | None]:
         """A gradient per input, None where eager has none."""
-        used = [(g, d) for g, d in zip(self.groups, gradients, strict=True) if d is not None]
-        values, results = used_results(self.results, used)
+        values, results = used_results(self.results, as_rows(self.groups, gradients))
         reached, given = self.reach.reached(self.requires, values, self.externals)
         found, constants = self._reverse(reached, given, results, keeps_graph)
         wanted = self._refs(reached, given)

@@ -2,8 +2,9 @@
 
 Definitions.
 
-(1) A *group* is one tensor that the mini-batch's function returns, `(rows, size)`. Whether the loss uses a result is
-    known group by group, so groups decide how exactly `.grad` stays None.
+(1) A *group* is one tensor that the mini-batch's function returns, of its `shape`: `(rows, ...)`, or what the result is
+    where it is the only one, so that nothing stands between the function and the user's tensor. Whether the loss uses a
+    result is known group by group, so groups decide how exactly `.grad` stays None.
 (2) Of vertices, the rows that one instance pushed under one name are a group.
 (3) Otherwise each result is a group of its own where there are at most `SINGLES`; of more, those that the same output
     of the same type made are one group, because autograd takes microseconds per tensor. In such a group a result whose
@@ -43,6 +44,7 @@ class Group:
     requires_grad: bool
     is_exact: bool
     """False for a group of several results, see definition (3)."""
+    shape: tuple[int, ...]
 
     def used(self, gradient: torch.Tensor) -> Longs:
         """The results that a loss uses which gave this gradient, `(rows, size)`."""
@@ -65,25 +67,35 @@ def used_results(values: Longs, used: Sequence[tuple[Group, torch.Tensor]]) -> t
     return values[np.concatenate([np.zeros(0, np.int64), *which])], found
 
 
-Gather = tuple[int, Longs, list[int]]
-"""A class, its rows that neighbouring groups hold, and how many of them belong to each."""
+def as_rows(groups: Sequence[Group], gradients: Sequence[torch.Tensor | None]) -> list[tuple[Group, torch.Tensor]]:
+    """The groups that have a gradient, with it as `(rows, size)`."""
+    given = [(group, gradient) for group, gradient in zip(groups, gradients, strict=True) if gradient is not None]
+    return [(group, g.reshape(len(group.rows), g.numel() // len(group.rows))) for group, g in given]
+
+
+Gather = tuple[int, Longs, list[tuple[int, ...]], list[int]]
+"""A class, its rows that neighbouring groups hold, the shape of each group, and how many of the rows belong to it."""
 
 
 def gathers_of(groups: Sequence[Group]) -> list[Gather]:
     """What `tensors_of` will read, known before anything executes."""
     gathers = []
     for c, neighbours in itertools.groupby(groups, lambda group: group.class_index):
-        rows = [group.rows for group in neighbours]
-        gathers.append((c, np.concatenate(rows), [len(r) for r in rows]))
+        rows, shapes = zip(*[(group.rows, group.shape) for group in neighbours], strict=True)
+        gathers.append((c, np.concatenate(rows), list(shapes), [len(r) for r in rows]))
     return gathers
 
 
 def tensors_of(gathers: Sequence[Gather], arenas: Arenas) -> list[torch.Tensor]:
-    """A tensor per group, `(rows, size)`, each with memory of its own: results may be changed in place."""
+    """A tensor per group, each with memory of its own and no view: results may be changed in place."""
     tensors: list[torch.Tensor] = []
-    for c, rows, sizes in gathers:
+    for c, rows, shapes, sizes in gathers:
         together = arenas.rows(c, rows)
-        tensors += [together] if len(sizes) == 1 else [part.clone() for part in together.split(sizes)]
+        if len(shapes) == 1:
+            tensors.append(together.resize_(shapes[0]))
+        else:
+            parts = together.split(sizes)
+            tensors += [part.view(shape).clone() for part, shape in zip(parts, shapes, strict=True)]
     return tensors
 
 
@@ -99,10 +111,12 @@ def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[G
     together, begin = np.concatenate(parts), ends[:-1]
     required = np.logical_or.reduceat(requires[together], begin).tolist()
     which_class = classes[together[begin]].tolist()
+    shapes = [c.shape for c in placement.classes]
     return [
-        Group(which, which_class[i], rows[which], required[i], of_vertices or len(which) == 1)
-        for i, which in enumerate(parts)
-    ]
+        Group(which, c, rows[which], required[i], of_vertices or len(which) == 1,
+              (len(which), *shapes[c]) if of_vertices or len(which) > 1 else shapes[c])
+        for i, (which, c) in enumerate(zip(parts, which_class, strict=True))
+    ]  # fmt: skip
 
 
 def _parts(capture: Capture, classes: Longs, requires: Bools) -> Iterator[Longs]:
@@ -114,25 +128,23 @@ def _parts(capture: Capture, classes: Longs, requires: Bools) -> Iterator[Longs]
     node, output = capture.result_node, capture.result_output
     keys = np.arange(len(node))
     if len(node) > SINGLES:
-        kind = np.where(node >= 0, capture.graph.node_type[np.maximum(node, 0)], -1)
-        table: Longs = np.stack([kind, output, classes, requires.astype(np.int64)], 1)
-        keys = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+        kind: Longs = np.where(node >= 0, capture.graph.node_type[np.maximum(node, 0)], -1).astype(np.int64)
+        for part in (output, classes, requires):  # one number per combination
+            kind = kind * (int(part.max()) + 1) + part
+        keys = kind
     order = np.argsort(keys, kind="stable")
     yield from np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else ()
 
 
-def restore(capture: Capture, placement: Placement, groups: Sequence[Group],
-            tensors: Sequence[torch.Tensor]) -> list[Any]:  # fmt: skip
+def restore(capture: Capture, groups: Sequence[Group], tensors: Sequence[torch.Tensor]) -> list[Any]:
     """What each instance's forward returned, from a tensor per group."""
-    shaped = [
-        tensor.view(len(g.which), *placement.classes[g.class_index].shape)
-        for g, tensor in zip(groups, tensors, strict=True)
-    ]
     if isinstance(capture, VertexCapture):
-        return _by_instance(capture, shaped)
+        return _by_instance(capture, tensors)
+    if len(groups) == 1 and len(groups[0].which) > 1:  # all results, in their order
+        return arrange(capture, list(tensors[0].unbind(0)))
     results: list[Any] = [None] * len(capture.result_node)
-    for group, tensor in zip(groups, shaped, strict=True):
-        parts = tensor.unbind(0) if len(group.which) > 1 else (tensor[0],)
+    for group, tensor in zip(groups, tensors, strict=True):
+        parts = tensor.unbind(0) if len(group.which) > 1 else (tensor,)
         for i, part in zip(group.which.tolist(), parts, strict=True):
             results[i] = part
     return arrange(capture, results)

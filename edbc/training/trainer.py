@@ -73,7 +73,7 @@ class Trainer:
         ]
         mini_batch = Run(self, prepared, inputs, reach_of(capture.graph, dependences, trainable, capture.detached))
         tensors = MiniBatch.apply(mini_batch, *mini_batch.inputs.tensors)
-        return restore(prepared.capture, prepared.placement, mini_batch.groups, tensors)
+        return restore(prepared.capture, mini_batch.groups, tensors)
 
     # --- the forward pass ------------------------------------------------------------------------------------------
 

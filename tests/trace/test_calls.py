@@ -43,6 +43,21 @@ def nested(net: Any, ids: list[int]) -> Any:
     return h
 
 
+def nest_between_tensors(net: Any, ids: list[int]) -> Any:
+    h = net.start + net.row(ids[0])
+    for i in ids:
+        h, (g, _) = net.inner(h, (net.row(i), [net.row(1)]), net.row(2))
+        h = h + g
+    return h
+
+
+def fewer_and_more_arguments(net: Any, ids: list[int]) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        found += [net.inner(found[-1], net.row(i)), net.inner(found[-1]), net.inner(a=net.row(i), b=found[-1])]
+    return found
+
+
 def of_many_forms(net: Any, ids: list[int]) -> Any:
     found = []
     for i in ids:
@@ -64,13 +79,24 @@ def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch
     return captures[0], captures[1]
 
 
-@pytest.mark.parametrize(("cell", "use"), [(Nested, nested), (Scaled, of_many_forms)])
+@pytest.mark.parametrize(("cell", "use"), [
+    (Nested, nested), (Nested, nest_between_tensors), (Scaled, of_many_forms), (Scaled, fewer_and_more_arguments),
+])  # fmt: skip
 def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
     unrolled, general = both(seeded(lambda: Around(cell(), use)), IDS, monkeypatch)
 
     assert described(unrolled) == described(general)
     assert [t.sites for t in unrolled.graph.types] == [t.sites for t in general.graph.types]
+
+
+def test_wrong_arguments_are_the_modules_own_error() -> None:
+    """A call that the module does not take fails as it would without recording, unrolled or not."""
+    for wrong in (lambda net: net.inner(), lambda net: net.inner(net.start, net.start, net.start)):
+        for use in (lambda net, ids, wrong=wrong: wrong(net),
+                    lambda net, ids, wrong=wrong: [net.inner(net.row(0), net.row(1)), wrong(net)]):  # fmt: skip
+            with pytest.raises(TypeError, match=r"forward\(\)"):
+                graph_of(seeded(lambda use=use: Around(Scaled(), use)), IDS[:1])
 
 
 @pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm", "bilstm_tagger_char", "dag_gru", "transition_parser"])

@@ -19,7 +19,7 @@ class Recorded:
         self.is_sum: list[bool] = []
         self.operands: list[list[int]] = []
         self.node_of_value: list[int] = []
-        self.value_base: list[int] = []
+        value_base: list[int] = []
         for node in range(count):
             is_sum = rng.random() < 0.6
             known = len(self.node_of_value)
@@ -32,8 +32,9 @@ class Recorded:
                 size = len(self.operands[-1])
             self.is_sum.append(is_sum)
             self.operands.append(pool[:size])
-            self.value_base.append(known)
+            value_base.append(known)
             self.node_of_value += [node] * (1 if is_sum else rng.choice([1, 2]))
+        self.value_base = np.array([*value_base, len(self.node_of_value)])
         self.results = [rng.randrange(len(self.node_of_value)) for _ in range(3)]
 
     def _sibling(self, ref: int) -> int:
@@ -41,12 +42,15 @@ class Recorded:
         if ref < 0:
             return ref
         node = self.node_of_value[ref]
-        return self.value_base[node] + (1 if self.node_of_value.count(node) > 1 else 0)
+        return self.node_of_value.index(node) + (1 if self.node_of_value.count(node) > 1 else 0)
 
     def arrays(self) -> tuple[Any, ...]:
         ptr = np.cumsum([0, *map(len, self.operands)])
         refs = np.array([ref for operands in self.operands for ref in operands], np.int64)
         return np.array(self.is_sum), ptr, refs, np.array(self.node_of_value, np.int64)
+
+    def values_of(self, node: int) -> range:
+        return range(self.value_base[node], self.value_base[node + 1])
 
     def uses(self) -> list[int]:
         uses = [0] * len(self.node_of_value)
@@ -112,9 +116,8 @@ def test_sums_equal_their_reference(seed: int) -> None:
     assert leader.tolist() == expected_leader
     assert all(num_fields[v] == expected_fields[v] for v in terms if leader[v] == v)
 
-    fused = np.full(len(value_node), -1, np.int64)
-    kept, new_ptr, new_refs = kernels.write_nodes(
-        leader, absorber, num_fields, field, start, flat_terms, ptr, refs, np.array(r.value_base), fused
+    kept, new_ptr, new_refs, new_node, new_output = kernels.write_nodes(
+        leader, absorber, num_fields, field, start, flat_terms, ptr, refs, r.value_base
     )
     for position, node in enumerate(kept.tolist()):
         written = new_refs[new_ptr[position] : new_ptr[position + 1]].tolist()
@@ -123,8 +126,26 @@ def test_sums_equal_their_reference(seed: int) -> None:
         expected = [ref for item in zip(*columns, strict=True) for ref in item] if members else r.operands[node]
         assert written == expected
         for v in members:
-            assert fused[r.value_base[v]] == position * kernels.MAX_FIELDS + field[v]
+            assert (new_node[r.value_base[v]], new_output[r.value_base[v]]) == (position, field[v])
+        for value in r.values_of(node) if not members else ():
+            assert (new_node[value], new_output[value]) == (position, value - r.value_base[node])
     assert kept.tolist() == [v for v in range(len(is_sum)) if absorber[v] < 0 and leader[v] in (-1, v)]
+
+    results = np.array(r.results, np.int64)
+    whole = kernels.fuse_sums(is_sum, ptr, refs, results, r.value_base, value_node)
+    apart = leader, field, num_fields, kept, new_ptr, new_refs, new_node, new_output
+    for left, right in zip((*whole[:3], *whole[3]), apart, strict=True):
+        assert left.tolist() == right.tolist()
+
+    output_class = np.random.default_rng(seed).integers(2, size=len(is_sum))
+    kinds, kind_of = kernels.kinds_of_sums(kept, leader, field, num_fields, output_class)
+    combinations = [
+        tuple(output_class[v] for v in sorted((v for v in terms if leader[v] == node), key=lambda v: field[v]))
+        for node in kept.tolist()
+    ]
+    known = list(dict.fromkeys(classes for classes in combinations if len(classes) > 1))
+    assert [tuple(c for c in kind if c >= 0) for kind in kinds.tolist()] == known
+    assert kind_of.tolist() == [known.index(c) if len(c) > 1 else -1 for c in combinations]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -15,6 +15,7 @@ from torch import nn
 from edbc.errors import GraphError, StaleError
 from edbc.graph import Graph, NodeType
 from edbc.trace.build import capture
+from edbc.trace.recorder import LOOKS
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import MAX_COUNTED_SITES, MAX_SITES, TypeTable
 
@@ -61,6 +62,19 @@ def test_a_site_met_in_a_later_mini_batch_is_kept_too() -> None:
 
     before = capture(shadow, recorder, [[1]]).graph
     after = capture(shadow, recorder, [[1, 2]]).graph
+
+    assert sites_of(before)["inner"] == here(three_lines, 1, 4)
+    assert sites_of(after)["inner"] == here(three_lines, 1, 4, 3)
+
+
+def test_lines_are_looked_at_now_and_then() -> None:
+    """After many mini-batches a new line is still met, within LOOKS of them."""
+    shadow, recorder = recording_shadow(ModelView(seeded(lambda: Around(Small(), three_lines))), TypeTable())
+
+    for _ in range(2 * LOOKS + 1):
+        before = capture(shadow, recorder, [[1]]).graph
+    for _ in range(LOOKS):
+        after = capture(shadow, recorder, [[1, 2]]).graph
 
     assert sites_of(before)["inner"] == here(three_lines, 1, 4)
     assert sites_of(after)["inner"] == here(three_lines, 1, 4, 3)
