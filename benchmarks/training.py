@@ -11,7 +11,7 @@ Definitions. A *step* is the forward pass of a mini-batch of 32 instances, a los
 and scheduling are part of it, the optimiser is not (its step, Adam with foreach, and `zero_grad` stand beside). The
 loss is the mean square of each output, written as one would a loss over a mini-batch: one `torch.stack` of the
 tensors of all instances (`loss_of`), the same for eager and edbc. A view of every tensor by itself,
-`torch.cat([t.view(-1) ..])`, would cost both of them autograd's 5 to 9 microseconds per tensor. *Eager* is the same
+`torch.cat([t.view(-1) ..])`, would cost both of them some 8 microseconds per tensor more. *Eager* is the same
 with the model run instance by instance. The *floor* is, per batch and type, one product with all gates side by side,
 then one for its operands' gradients, then per type one product over all nodes for the weights' gradients. *Eager
 products* are the net's steps with one product per weight and batch in place of one per weight. They take turns on
