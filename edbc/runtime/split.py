@@ -18,6 +18,7 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -49,12 +50,12 @@ class Splittable:
     lazy: tuple[str, ...]
     where: str = "cell"
 
-    @property
+    @cached_property
     def eager_operands(self) -> list[int]:
         """Their numbers."""
         return [i for i, (name, _) in enumerate(self.cell.operands) if name in self.eager]
 
-    @property
+    @cached_property
     def lazy_outputs(self) -> list[int]:
         """Their numbers."""
         return [i for i, name in enumerate(self.cell.outputs) if name in self.lazy]
@@ -111,6 +112,7 @@ class Splitter:
         self._hoped: dict[int, tuple[Variant, ...]] = {}
         self._variants: dict[tuple[int, bool, bool, bool], Variant | None] = {}
         self._tables: dict[tuple[int, ...], _Tables] = {}
+        self._bytes: dict[int, int] = {}
         self._lock = threading.RLock()
 
     def split(self, capture: Capture, schedule: Schedule) -> SplitBatch | None:
@@ -125,9 +127,9 @@ class Splitter:
         """The types that run split in this mini-batch."""
         graph = capture.graph
         sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types)
-        nodes, batches, _ = sizes
         room = np.zeros(graph.num_types, np.int64)
-        size = {k: (int(nodes[k]), int(batches[k])) for k in np.flatnonzero(batches > 1).tolist()}
+        nodes, batches, _ = sizes.tolist()
+        size = {k: of_kind for k, of_kind in enumerate(zip(nodes, batches, strict=True)) if of_kind[1] > 1}
         kinds = [k for k, of_kind in size.items() if any(hope.cell.pays(*of_kind, 1, 1) for hope in self._hopes(k))]
         if not kinds:
             return Chosen({}, room, *_NO_CHUNKS)
@@ -136,7 +138,8 @@ class Splitter:
         leader, distinct = self._find_equal(capture, schedule, [k for k in kinds if ways[k][0]])
         wanted = {k: self._choose(k, ways[k], *size[k], int(distinct[k])) for k in kinds}
         variants = {k: variant for k, variant in wanted.items() if variant is not None}
-        for kind, rows in find_room(_needs(variants, sizes, distinct), _output_bytes(graph, nodes)).items():
+        output_bytes = sum(count * self._output_bytes(graph, k) for k, count in enumerate(nodes) if count)
+        for kind, rows in find_room(_needs(variants, sizes, distinct), output_bytes).items():
             room[kind] = rows
         alone = [k for k, variant in variants.items() if not variant.cell.shares]
         if alone:
@@ -152,7 +155,7 @@ class Splitter:
         """See `sharing.find_equal_operands`, for the operands of these types that may be eager."""
         graph = capture.graph
         asked = [self._eager_operands(k) if self.share and k in kinds else [] for k in range(graph.num_types)]
-        asked_ptr = np.cumsum([0, *map(len, asked)])
+        asked_ptr = np.array(list(itertools.accumulate(map(len, asked), initial=0)), np.int64)
         return sharing.find_equal_operands(
             schedule.nodes, graph.node_type, graph.operand_ptr, graph.operands, capture.external_source,
             capture.external_index, asked_ptr, np.array(list(itertools.chain(*asked)), np.int64),
@@ -182,8 +185,8 @@ class Splitter:
         planned = self._of_plan(kind)
         assert planned is not None
         operands, outputs = planned.eager_operands, planned.lazy_outputs
-        eager = bool(operands) and bool(external[kind, operands].all())
-        return eager, bool(outputs) and not read[kind, outputs].any()
+        eager = bool(operands) and all(external[kind, k] for k in operands)
+        return eager, bool(outputs) and not any(read[kind, k] for k in outputs)
 
     def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int, distinct: int) -> Variant | None:
         """What pays of the `ways` that are open to a type: eager operands, of which `distinct` nodes differ (0 where
@@ -216,6 +219,12 @@ class Splitter:
         if kind not in self._known:
             self._known[kind] = self._splittable(kind)
         return self._known[kind]
+
+    def _output_bytes(self, graph: Graph, kind: int) -> int:
+        """Of all outputs of a node of a type."""
+        if kind not in self._bytes:
+            self._bytes[kind] = sum(c.size * torch_dtype(c.dtype).itemsize for c in graph.types[kind].outputs)
+        return self._bytes[kind]
 
     def _eager_operands(self, kind: int) -> list[int]:
         planned = self._of_plan(kind)
@@ -275,14 +284,6 @@ def _needs(variants: dict[int, Variant], sizes: Longs, distinct: Longs) -> list[
     return found
 
 
-def _output_bytes(graph: Graph, nodes: Longs) -> int:
-    """Of all outputs of all nodes."""
-    return sum(
-        int(nodes[kind]) * sum(c.size * torch_dtype(c.dtype).itemsize for c in graph.types[kind].outputs)
-        for kind in np.flatnonzero(nodes).tolist()
-    )
-
-
 def find_usage(graph: Graph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Per type and number, which operands are external in every node and which outputs some node reads."""
     most = max((len(c) for t in graph.types for c in (t.operands, t.outputs)), default=1)
@@ -336,7 +337,8 @@ def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen
     node_type, operand_ptr, operands, outputs = map(_frozen, arrays)
     parts = replace(graph, types=types, node_type=node_type, operand_ptr=operand_ptr, operands=operands,
                     operand_output=outputs)  # fmt: skip
-    node, output = _moved(capture, tables, number)
+    node, output = splitting.move_results(capture.result_node, capture.result_output, graph.node_type, tables.home,
+                                          number)  # fmt: skip
     batch_type = tables.part_type[kinds[:, 0], kinds[:, 1]]
     return SplitBatch(
         replace(capture, graph=parts, result_node=node, result_output=output),
@@ -345,18 +347,6 @@ def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen
         executed,
         chosen.variants,
     )
-
-
-def _moved(capture: Capture, tables: _Tables, number: Longs) -> tuple[Longs, Longs]:
-    """Where results are in the split graph."""
-    node, output = capture.result_node, capture.result_output
-    inside = node >= 0
-    if not inside.any():
-        return node, output
-    safe = np.where(inside, node, 0)
-    home = tables.home[capture.graph.node_type[safe], np.where(inside, output, 0)]
-    moved = number[home[:, 0], safe]
-    return np.where(inside, moved, node), np.where(inside, home[:, 1], output)
 
 
 def _frozen(array: Longs) -> NDArray[np.int32]:

@@ -208,3 +208,15 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
                     new_operands[at], new_output[at] = number[home[of, j, 0], u], home[of, j, 1]
                 at += 1
     return new_type, new_ptr, new_operands, new_output
+
+
+@njit(cache=True)
+def move_results(result_node, result_output, node_type, home, number):
+    """Where results, given as (node or -1 - external, output), are in the split graph; see `split_nodes`."""
+    node, output = result_node.copy(), result_output.copy()
+    for r in range(len(node)):
+        v = node[r]
+        if v >= 0:
+            t, j = node_type[v], output[r]
+            node[r], output[r] = number[home[t, j, 0], v], home[t, j, 1]
+    return node, output
