@@ -19,10 +19,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 from _samples import Quartet, sample_sizes
 from _text import read_lines, word_id
 
 from edbc.errors import InputError
+from edbc.vertex import VertexInstance
 
 ESTIMATES = ("Plan Rows", "Plan Width", "Startup Cost", "Total Cost")
 NUM_NAMES = 16
@@ -123,6 +125,24 @@ def _one_hot(plan: dict, key: str, values: tuple[str, ...]) -> list[float]:
         place = None if value is None else word_id(str(value), NUM_NAMES)
         return [float(k == place) for k in range(NUM_NAMES)]
     return [float(value == listed) for listed in values]
+
+
+def plan_vertices(plan: Operator) -> VertexInstance:
+    """The vertices of a plan, inputs before the operator that reads them: types are positions in `ARITIES`; an input
+    for each type, its features, zeros at the vertices of other types."""
+    types, operators, vertices = list(ARITIES), list[Operator](), list[tuple[int, list[int]]]()
+
+    def add(operator: Operator) -> int:
+        reads = [add(read) for read in operator.reads]
+        operators.append(operator)
+        vertices.append((types.index(operator.type), reads))
+        return len(vertices) - 1
+
+    add(plan)
+    features = {type_: np.zeros((len(vertices), width)) for type_, width in WIDTHS.items()}
+    for vertex, operator in enumerate(operators):
+        features[operator.type][vertex] = operator.features
+    return VertexInstance.build(vertices, features)
 
 
 def sample_plans(count: int, seed: int) -> list[Operator]:

@@ -11,13 +11,15 @@ Output: `latency`, one tensor of 1 (its logarithm) per operator, inputs before t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
-from _plans import ARITIES, WIDTHS, Operator, read_plans, sample_plans
+from _plans import ARITIES, WIDTHS, Operator, plan_vertices, read_plans, sample_plans
 from torch import Tensor, nn
 
 import edbc
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 
 @edbc.cell
@@ -57,6 +59,14 @@ class QueryPlanCost(nn.Module):
         latencies.append(self.latency(data))
         return data
 
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {type_: partial(self.operator, type_) for type_ in ARITIES}
+
+    def operator(self, type_: str, vertex: Vertex) -> None:
+        data = self.units[type_](vertex.pull(type_), *vertex.gather_all())
+        vertex.scatter(data)
+        vertex.push("latency", self.latency(data))
+
 
 def build(hidden_size: int = 256, **config: Any) -> nn.Module:
     return QueryPlanCost(hidden_size)
@@ -69,3 +79,7 @@ def load(*paths: str, **config: Any) -> Iterator[Operator]:
 
 def sample(count: int, seed: int, **config: Any) -> list[Operator]:
     return sample_plans(count, seed)
+
+
+def vertex_instance(plan: Operator, **config: Any) -> VertexInstance:
+    return plan_vertices(plan)
