@@ -111,7 +111,9 @@ class _Lowering:
         loads = [Load(i, self.spans[name]) for i, (name, _) in enumerate(self.cell.operands)]
         stores = [Store(i, self.spans[name]) for i, name in enumerate(self.cell.outputs)]
         dtype = next(iter(self.classes.values())).dtype
-        return Program(self.width, tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights), dtype)
+        return Program(
+            self.width, tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights), dtype, self.cell
+        )
 
     def batch(self, ops: list[CellOp]) -> None:
         """Append the steps of one batch."""

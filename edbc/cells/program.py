@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edbc.cells.graph import Block, CellOp
+from edbc.cells.graph import Block, CellGraph, CellOp
 from edbc.graph import ValueClass
 from edbc.trace.table import SharedRef
 
@@ -123,6 +123,8 @@ class Program:
     stores: tuple[Store, ...]
     weights: tuple[Packed, ...]
     dtype: str
+    cell: CellGraph | None = None
+    """What it computes, where nothing has been added to it since it was lowered."""
 
     @property
     def num_copies(self) -> int:

@@ -322,7 +322,7 @@ def _joined(program: Program, row_sizes: Sequence[int], store_sizes: Sequence[in
         spans = [store.span for store in program.stores[at : at + size]]
         stores.append(replace(program.stores[at], output=number, span=_hull(spans)))
         at += size
-    return replace(program, loads=tuple(loads), stores=tuple(stores))
+    return replace(program, loads=tuple(loads), stores=tuple(stores), cell=None)
 
 
 def _hull(spans: Sequence[Span]) -> Span:

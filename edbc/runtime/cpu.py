@@ -10,27 +10,30 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from edbc.cells.graph import CellGraph
 from edbc.cells.program import Program
 from edbc.graph import NodeType
 from edbc.runtime.arenas import arena_bytes, row_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.encode import encode
+from edbc.runtime.evaluation import Evaluation
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.reduction import ReductionKernel
-from edbc.runtime.reference import Operand, ProgramKernel, run_kernel
+from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
 from edbc.runtime.threads import ProductThreads
 from edbc.runtime.walk import Batches, Memory, gather_rows, walk
 from edbc.trace.shadow import ModelView
+from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 
 BLOCK = 256
@@ -93,6 +96,36 @@ class CpuArenas:
         self._pool.give(self._buffer)
 
 
+class CellKernel:
+    """What torch runs of a type that native code does not know, by `edbc.runtime.evaluation`."""
+
+    def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype, device: torch.device):
+        self._evaluation = Evaluation(cell)
+        self._view, self._dtype, self._device = view, dtype, device
+
+    def run(self, rows: Sequence[Longs], count: int, take: Callable[[int, Longs], torch.Tensor],
+            outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
+        """A batch of `count` nodes into `outputs`, `(count, size)` each; `rows[k]` says where its operands k stand, and
+        `take` gives those of some positions, `(positions, size)`."""
+        parameters = _Parameters(self._view, self._dtype, self._device)
+        for block in self._evaluation.blocks(rows, count):
+            operands = [take(k, block.taken(k)) for k in range(len(rows))]
+            where = torch.from_numpy(block.positions)
+            for output, value in zip(outputs, self._evaluation.outputs(block, operands, parameters), strict=True):
+                output.index_copy_(0, where, value)
+
+
+class _Parameters(dict[SharedRef, torch.Tensor]):
+    """A model's parameters as kernels read them, looked up when they are asked for."""
+
+    def __init__(self, view: ModelView, dtype: torch.dtype, device: torch.device):
+        super().__init__()
+        self._read = lambda ref: as_kernel_reads(view.shared(ref), dtype, device)
+
+    def __missing__(self, ref: SharedRef) -> torch.Tensor:
+        return self.setdefault(ref, self._read(ref))
+
+
 class CpuBackend:
     """See `edbc.runtime.backend.Backend`."""
 
@@ -106,12 +139,14 @@ class CpuBackend:
         self._snapshot = snapshot({})
 
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
-                       device: torch.device) -> NativeKernel | ProgramKernel:  # fmt: skip
+                       device: torch.device) -> NativeKernel | CellKernel | ProgramKernel:  # fmt: skip
         """See Backend."""
         encoded = encode(program)
-        if encoded is None:
-            return ProgramKernel(program, view, dtype, device)
-        return NativeKernel(program, encoded, view)
+        if encoded is not None:
+            return NativeKernel(program, encoded, view)
+        if program.cell is not None:
+            return CellKernel(program.cell, view, dtype, device)
+        return ProgramKernel(program, view, dtype, device)
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """See Backend."""
@@ -194,15 +229,19 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
     kind = int(schedule.batch_type[batch])
     count = int(schedule.batch_ptr[batch + 1] - schedule.batch_ptr[batch])
     at, num = int(placement.start[batch]), int(placement.items[batch])
-    operands: list[Operand] = []
-    for k, value_class in enumerate(segment.graph.types[kind].operands):
-        c, first = placement.class_index[value_class], int(placement.run[batch, k])
-        in_place = first >= placement.class_externals[c]
-        rows = placement.rows[at + k * num : at + (k + 1) * num]
-        operands.append((arenas.outputs(c, first, num) if in_place else arenas.rows(c, rows), 0))
+    classes = [placement.class_index[c] for c in segment.graph.types[kind].operands]
+    rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
     outputs = [
         arenas.outputs(placement.class_index[c], int(placement.output_row[batch, j]), count)
         for j, c in enumerate(segment.graph.types[kind].outputs)
     ]
-    sums = torch.from_numpy(placement.segment[at : at + num])
-    run_kernel(kernel_of_type(kind), operands, count, sums, outputs)
+    kernel = kernel_of_type(kind)
+    if isinstance(kernel, CellKernel):
+        kernel.run(rows, count, lambda k, positions: arenas.rows(classes[k], rows[k][positions]), outputs)
+        return
+    operands: list[Operand] = []
+    for k, (c, r) in enumerate(zip(classes, rows, strict=True)):
+        first = int(placement.run[batch, k])
+        in_place = first >= placement.class_externals[c]
+        operands.append((arenas.outputs(c, first, num) if in_place else arenas.rows(c, r), 0))
+    run_kernel(kernel, operands, count, torch.from_numpy(placement.segment[at : at + num]), outputs)

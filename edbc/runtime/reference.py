@@ -123,13 +123,7 @@ class ProgramKernel:
         self.dtype = dtype
         self.device = device
         self.weights = PackedWeights(program, view, dtype, device)
-        self.functions = {step: self._row_function(step) for step in self.program.steps if isinstance(step, Call)}
-
-    def _row_function(self, step: Call) -> RowFunction:
-        views = [source.views for source in step.op.sources if source.variable is not None]
-        assert step.op.call is not None
-        return RowFunction(step.op.call, step.op.template, views,
-                           lambda ref: _to(self.view.shared(ref), self.dtype, self.device))  # fmt: skip
+        self.functions = {step: _row_function(step) for step in self.program.steps if isinstance(step, Call)}
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """Compute one batch of `count` nodes into `outputs`, slices of arenas, `(count, size)` each."""
@@ -161,9 +155,11 @@ class ProgramKernel:
         elif isinstance(step, Call):
             values = [_columns(workspace, span).reshape(count, *c.shape) for span, c in step.sources]
             result = _columns(workspace, step.result)
-            if not self.functions[step].fill(values, result.view(count, *step.op.result.shape)):
-                found = self.functions[step](values, count)[step.op.output or 0]
-                result.copy_(found.reshape(count, step.result.size))
+            found = self.functions[step](values, count, self._shared)[step.op.output or 0]
+            result.copy_(found.reshape(count, step.result.size))
+
+    def _shared(self, ref: SharedRef) -> torch.Tensor:
+        return as_kernel_reads(self.view.shared(ref), self.dtype, self.device)
 
     def _map(self, step: Map, workspace: torch.Tensor, pack: Pack) -> None:
         result = _columns(workspace, step.result)
@@ -193,19 +189,27 @@ class GenericKernel:
         self.operands = operands
         call = operation.call if operation.call is not None else view.model.get_submodule(operation.name)
         views = [slot.views for slot in operation.slots]
-        self.function = RowFunction(call, operation.template, views, lambda ref: _to(view.shared(ref), dtype, device))
+        self.function = RowFunction(call, operation.template, views)
+        self.shared = lambda ref: as_kernel_reads(view.shared(ref), dtype, device)
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """See ProgramKernel.run."""
         values = [rows_of(o, count).reshape(count, *c.shape) for o, c in zip(operands, self.operands, strict=True)]
-        for output, tensor in zip(outputs, self.function(values, count), strict=True):
+        for output, tensor in zip(outputs, self.function(values, count, self.shared), strict=True):
             output.copy_(tensor.reshape(output.shape))
+
+
+def _row_function(step: Call) -> RowFunction:
+    views = [source.views for source in step.op.sources if source.variable is not None]
+    assert step.op.call is not None
+    return RowFunction(step.op.call, step.op.template, views)
 
 
 def _columns(workspace: torch.Tensor, span: Span) -> torch.Tensor:
     return workspace[:, span.offset : span.stop]
 
 
-def _to(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+def as_kernel_reads(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
+    """A parameter without its gradient, where a kernel wants it."""
     tensor = tensor.detach()
     return tensor.to(device, dtype) if tensor.is_floating_point() and dtype is not None else tensor.to(device)

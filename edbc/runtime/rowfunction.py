@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from edbc.runtime.rowrules import BatchedForm
+from edbc.runtime.rowrules import BatchedForm, Shared
 from edbc.trace.shapes import split_outputs
-from edbc.trace.table import SharedRef, fill
+from edbc.trace.table import View, fill
 
 
 @contextmanager
@@ -28,46 +28,43 @@ class RowFunction:
     """A call's template whose holes see operands through `views`. `is_slow` tells that vmap could not run it: a
     function without a batching rule, or one that looks at values inside torch."""
 
-    def __init__(self, call: Callable[..., Any], template: Any, views: Sequence[Sequence[Any]],
-                 shared: Callable[[SharedRef], torch.Tensor]):  # fmt: skip
+    def __init__(self, call: Callable[..., Any], template: Any, views: Sequence[Sequence[View]]):
         self.call = call
         self.template = template
         self.views = views
-        self.shared = shared
         self.is_slow = False
         self._form: BatchedForm | None = None
         self._form_is_known = False
 
-    def __call__(self, values: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
-        """The tensors that the call returns, `(count, ...)` each, for operands `(count, ...)`."""
+    def __call__(self, values: Sequence[torch.Tensor], count: int, shared: Shared) -> list[torch.Tensor]:
+        """The tensors that the call returns, `(count, ...)` each, for operands `(count, ...)`; `shared` gives
+        parameters."""
         if not values:
-            return [result.expand(count, *result.shape) for result in self._one()]
+            return [result.expand(count, *result.shape) for result in self._one(shared)]
+        form = self._batched_form(values, shared)
+        if form is not None:
+            return split_outputs(form.apply(values, shared), "a generic operation")[1]
         if not self.is_slow:
             try:
                 with _no_hidden_loops():
-                    return list(torch.vmap(self._one)(*values))
+                    return list(torch.vmap(lambda *row: self._one(shared, *row))(*values))
             except (RuntimeError, NotImplementedError, ValueError):
                 self.is_slow = True
-        rows = [self._one(*row) for row in zip(*values, strict=True)]
+        rows = [self._one(shared, *row) for row in zip(*values, strict=True)]
         return [torch.stack(results) for results in zip(*rows, strict=True)]
 
-    def fill(self, values: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
-        """Compute into `out`, `(count, ...)`, by the function's batched form; False when it has none."""
+    def _batched_form(self, values: Sequence[torch.Tensor], shared: Shared) -> BatchedForm | None:
         if not self._form_is_known:
             shapes = [value.shape[1:] for value in values]
-            self._form = BatchedForm.find(self.call, self.template, self.views, shapes, self.shared)
+            self._form = BatchedForm.find(self.call, self.template, self.views, shapes, shared)
             self._form_is_known = True
-        if self._form is None:
-            return False
-        with torch.no_grad():
-            self._form.apply(values, self.shared, out)
-        return True
+        return self._form
 
-    def _one(self, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _one(self, shared: Shared, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
         seen = []
         for value, chain in zip(row, self.views, strict=True):
             for view in chain:
-                value = view.apply(value, self.shared)
+                value = view.apply(value, shared)
             seen.append(value)
-        args, kwargs = fill(self.template, seen, self.shared)
+        args, kwargs = fill(self.template, seen, shared)
         return tuple(split_outputs(self.call(*args, **kwargs), "a generic operation")[1])

@@ -1,20 +1,22 @@
 """Batched forms of torch functions that have one: the call on whole batches that computes every row's result.
 
-`torch.vmap` finds a batched form anew at every call, some 0.1 ms each, and runs a convolution whose kernel is one pixel
-as a general convolution. For the functions here the form is known.
+`torch.vmap` finds a batched form anew at every call, some 0.1 ms each. For the functions here the form is known.
 
-(1) An operand of n rows is `(n, *shape)`, a result too. A *rule* computes a result from a call whose holes see such
-    operands. Autograd can follow it, unless it is given memory to fill.
+(1) An operand of n rows is `(n, *shape)`, a result too, or each of several results. A *rule* computes results from a
+    call whose holes see such operands. Autograd can follow it.
 (2) Element-wise functions broadcast: operands of fewer dimensions get ones after the batch dimension, not before it.
-(3) `conv2d` of one feature map per row, `(channels, height, width)`, with shared weights: the rows are its batch. With
-    a kernel of one pixel it is a product of the weights with every row's matrix `(channels, pixels)`.
+(3) Convolutions and poolings of one feature map per row, `(channels, ...)`, with shared weights: the rows are their
+    batch; rows that have a batch of their own, `(m, channels, ...)`, are n x m maps of one. On the CPU convolutions
+    in two dimensions are those of `runtime.convolution`.
 (4) What an operand's views show of a row must be one run of its elements in order (a *glimpse*): then the same run of
     every row is what they show of a batch.
 (5) Functions of one operand that treat its elements, or its last dimensions, alike wherever they stand (`gelu`,
     `layer_norm`, `linear`) take a batch as they take a row.
-(6) Functions along dimensions of one operand (`softmax`, `sum`): the dimensions, counted from the left, are one
+(6) Functions along dimensions of one operand (`softmax`, `sum`, `sort`): the dimensions, counted from the left, are one
     further on; all dimensions of a row are all but the first of a batch.
 (7) `matmul`: vectors become matrices of one row or column, so that the batch dimension is one of a batch of products.
+(8) `scaled_dot_product_attention` of operands of one rank: dimensions before the last two are batches to it.
+(9) `cat` and `stack` along a dimension: it is one further on, and parameters are repeated for every row.
 
 A call that no rule fits goes through `torch.vmap`; see `edbc.runtime.rowfunction`.
 """
@@ -26,30 +28,44 @@ from typing import Any, NamedTuple
 
 import torch
 
+from edbc.runtime.convolution import convolve
 from edbc.trace.rules import name_of
 from edbc.trace.table import Hole, SharedRef, View, fill, shared_refs
 
 Shared = Callable[[SharedRef], torch.Tensor]
-Rule = Callable[[Callable[..., Any], Any, Sequence[torch.Tensor], Shared, torch.Tensor | None], torch.Tensor]
-"""Function, template, operands, parameters and, where it is known, memory for the result, which is then filled."""
+Rule = Callable[[Callable[..., Any], Any, Sequence[torch.Tensor], Shared], Any]
+"""Function, template, operands and parameters."""
 
-_ELEMENTWISE = (torch.add, torch.sub, torch.mul, torch.div, torch.true_divide, torch.maximum, torch.minimum, torch.pow)
+_ELEMENTWISE = frozenset(
+    "add addcdiv addcmul atan2 div eq fmod ge gt hypot le lerp logaddexp lt maximum minimum mul ne pow remainder rsub "
+    "sub true_divide where".split()
+)
 _ALIKE = frozenset(
-    "abs celu clamp cos elu erf exp expm1 gelu hardsigmoid hardswish hardtanh layer_norm leaky_relu linear log log1p "
-    "logsigmoid mish neg reciprocal relu relu6 rsqrt selu sigmoid silu sin softplus softsign sqrt square tanh".split()
+    "abs celu clamp cos elu embedding erf exp expm1 gelu hardsigmoid hardswish hardtanh layer_norm leaky_relu linear "
+    "log log1p logsigmoid mish neg reciprocal relu relu6 rsqrt selu sigmoid silu sin softplus softsign sqrt square "
+    "tanh".split()
 )
 _ALONG_ALL = frozenset("amax amin mean sum".split())
-_ALONG = _ALONG_ALL | {"cumsum", "log_softmax", "logsumexp", "softmax"}
+_ALONG = _ALONG_ALL | frozenset("argmax argmin cumsum log_softmax logsumexp max min softmax sort".split())
+_MAPS = {
+    f"{name}{dimensions}d": dimensions + 1
+    for name in ("conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool")
+    for dimensions in (1, 2, 3)
+}
+"""Dimensions of a feature map, definition (3)."""
+_JOINS = frozenset(("cat", "stack"))
 
 
 class Glimpse(NamedTuple):
-    """Elements `first` to `stop` of a row, in `shape`; definition (4)."""
+    """Elements `first` to `stop` of a row, in `shape`, then with its dimensions in another order; definition (4)."""
 
     first: int
     stop: int
     shape: tuple[int, ...]
     is_detached: bool = False
     """Whether one of the views lets no gradient through."""
+    order: tuple[int, ...] | None = None
+    """Which of the dimensions of `shape` comes first, and so on."""
 
     @classmethod
     def through(cls, views: Sequence[View], shape: Sequence[int]) -> Glimpse | None:
@@ -59,15 +75,30 @@ class Glimpse(NamedTuple):
         elements = torch.arange(torch.Size(shape).numel()).reshape(tuple(shape))
         for view in views:
             elements = view.apply(elements)
-        flat = elements.reshape(-1).tolist()
+        order = sorted(range(elements.ndim), key=elements.stride, reverse=True)
+        in_order = elements.permute(order)
+        flat = in_order.reshape(-1).tolist()
         first = flat[0] if flat else 0
         if flat != [*range(first, first + len(flat))]:
             return None
-        return cls(first, first + len(flat), tuple(elements.shape), any(view.detaches for view in views))
+        back = tuple(order.index(d) for d in range(len(order)))
+        is_turned = back != tuple(range(len(order)))
+        return cls(first, first + len(flat), tuple(in_order.shape), any(view.detaches for view in views),
+                   back if is_turned else None)  # fmt: skip
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of what is seen of a row."""
+        return len(self.shape)
 
     def of(self, value: torch.Tensor) -> torch.Tensor:
         """What is seen of every row of `value`."""
-        seen = value.reshape(len(value), -1)[:, self.first : self.stop].reshape(len(value), *self.shape)
+        seen = value
+        if not (self.first == 0 and seen.shape[1:] == self.shape):
+            flat = value.reshape(len(value), -1)
+            seen = flat[:, self.first : self.stop].reshape(len(value), *self.shape)
+        if self.order is not None:
+            seen = seen.permute(0, *(1 + d for d in self.order))
         return seen.detach() if self.is_detached else seen
 
 
@@ -90,29 +121,49 @@ class BatchedForm(NamedTuple):
         rule = _rule_for(call, template, glimpses, shared)
         return cls(rule, call, template, glimpses) if rule else None
 
-    def apply(self, values: Sequence[torch.Tensor], shared: Shared, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Every row's result; in `out`, which shares no memory with `values`, when it is given."""
+    def apply(self, values: Sequence[torch.Tensor], shared: Shared) -> Any:
+        """What the call returns, for every row."""
         seen = [glimpse.of(value) for glimpse, value in zip(self.glimpses, values, strict=True)]
-        result = self.rule(self.call, self.template, seen, shared, out)
-        return result if out is None or result is out else out.copy_(result)
+        return self.rule(self.call, self.template, seen, shared)
 
 
 def _rule_for(call: Callable[..., Any], template: Any, glimpses: Sequence[Glimpse], shared: Shared) -> Rule | None:
-    if any(call is function for function in _ELEMENTWISE):
-        return _broadcast
     if (getattr(call, "__module__", None) or "torch").partition(".")[0] != "torch" or not template[0]:
         return None
     name = name_of(call)
+    if "out" in template[1]:
+        return None
+    if name in _ELEMENTWISE:
+        return _broadcast if _holes_stand_alone(template) else None
     if name == "matmul":
         return _matmul if _is_product_of_rows(template, glimpses, shared) else None
+    if name == "scaled_dot_product_attention":
+        ranks = {glimpse.rank for glimpse in glimpses}
+        return _plain if _holes_stand_alone(template) and len(ranks) == 1 and min(ranks) >= 2 else None
+    if name in _JOINS:
+        return _join if _can_join(template) else None
+    return _rule_of_one(call, name, template, glimpses)
+
+
+def _rule_of_one(call: Callable[..., Any], name: str, template: Any, glimpses: Sequence[Glimpse]) -> Rule | None:
+    """The rule of a function of one operand."""
     (first, *others), kwargs = template
-    if len(glimpses) != 1 or type(first) is not Hole or _has_holes((others, kwargs)) or "out" in kwargs:
+    if len(glimpses) != 1 or type(first) is not Hole or _has_holes((others, kwargs)):
         return None
     if name in _ALIKE:
-        return _alike
+        return _plain
     if name in _ALONG:
-        return _along if glimpses[0].shape and _can_move(name, others, kwargs) else None
-    return _conv2d if call is torch.conv2d and len(glimpses[0].shape) == 3 else None
+        return _along if glimpses[0].rank and _can_move(name, others, kwargs) else None
+    rank = _MAPS.get(name)
+    if rank is None or glimpses[0].rank not in (rank, rank + 1):
+        return None
+    return _maps
+
+
+def _holes_stand_alone(template: Any) -> bool:
+    """Whether operands are arguments of the call, not parts of them."""
+    args, kwargs = template
+    return not any(_has_holes(arg) for arg in (*args, *kwargs.values()) if type(arg) is not Hole)
 
 
 def _has_holes(item: Any) -> bool:
@@ -124,7 +175,19 @@ def _has_holes(item: Any) -> bool:
 def _can_move(name: str, others: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function's dimensions are where `_along` looks, and are of a kind that it can move."""
     dim = others[0] if others else kwargs.get("dim")
-    return "axis" not in kwargs and (isinstance(dim, int) or name in _ALONG_ALL)
+    return "axis" not in kwargs and (_is_dimension(dim) or name in _ALONG_ALL)
+
+
+def _is_dimension(dim: Any) -> bool:
+    return isinstance(dim, int) and not isinstance(dim, bool)
+
+
+def _can_join(template: Any) -> bool:
+    (first, *others), kwargs = template
+    if not isinstance(first, list | tuple) or any(type(item) not in (Hole, SharedRef) for item in first):
+        return False
+    dims = [*others, *kwargs.values()]
+    return len(dims) <= 1 and set(kwargs) <= {"dim"} and all(map(_is_dimension, dims))
 
 
 def _is_product_of_rows(template: Any, glimpses: Sequence[Glimpse], shared: Shared) -> bool:
@@ -132,44 +195,35 @@ def _is_product_of_rows(template: Any, glimpses: Sequence[Glimpse], shared: Shar
     args, kwargs = template
     if len(args) != 2 or kwargs or any(type(arg) not in (Hole, SharedRef) for arg in args):
         return False
-    ranks = [len(glimpses[arg.index].shape) if type(arg) is Hole else shared(arg).ndim for arg in args]
-    return all(
+    ranks = [glimpses[arg.index].rank if type(arg) is Hole else shared(arg).ndim for arg in args]
+    alike = all(type(arg) is Hole for arg in args) and ranks[0] == ranks[1]
+    return alike or all(
         rank <= 2 or shared_by_all
         for rank, shared_by_all in zip(ranks, [type(arg) is SharedRef for arg in reversed(args)], strict=True)
     )
 
 
-def _broadcast(
-    call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared, out: torch.Tensor | None
-) -> torch.Tensor:
+def _broadcast(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
     """Definition (2)."""
     rank = max([value.ndim for value in seen] + [1 + shared(ref).ndim for ref in shared_refs(template)])
     aligned = [value.reshape(len(value), *[1] * (rank - value.ndim), *value.shape[1:]) for value in seen]
-    args, kwargs = fill(template, aligned, shared)
-    result: torch.Tensor = call(*args, **kwargs) if out is None else call(*args, **kwargs, out=out)
-    return result
+    return _plain(call, template, aligned, shared)
 
 
-def _alike(
-    call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared, out: torch.Tensor | None
-) -> torch.Tensor:
-    """Definition (5)."""
+def _plain(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
+    """Definitions (5) and (8)."""
     args, kwargs = fill(template, seen, shared)
-    result: torch.Tensor = call(*args, **kwargs)
-    return result
+    return call(*args, **kwargs)
 
 
-def _along(
-    call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared, out: torch.Tensor | None
-) -> torch.Tensor:
+def _along(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
     """Definition (6)."""
     args, kwargs = fill(template, seen, shared)
     if len(args) > 1:
         args = (args[0], _next(args[1], seen[0].ndim), *args[2:])
     else:
         kwargs = {**kwargs, "dim": _next(kwargs.get("dim"), seen[0].ndim)}
-    result: torch.Tensor = call(*args, **kwargs)
-    return result
+    return call(*args, **kwargs)
 
 
 def _next(dim: Any, rank: int) -> Any:
@@ -179,9 +233,18 @@ def _next(dim: Any, rank: int) -> Any:
     return dim + (dim >= 0) if isinstance(dim, int) else tuple(d + (d >= 0) for d in dim)
 
 
-def _matmul(
-    call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared, out: torch.Tensor | None
-) -> torch.Tensor:
+def _join(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
+    """Definition (9)."""
+    (first, *others), kwargs = template
+    dim = others[0] if others else kwargs.get("dim", 0)
+    parts = [
+        seen[item.index] if type(item) is Hole else (whole := shared(item)).expand(len(seen[0]), *whole.shape)
+        for item in first
+    ]
+    return call(parts, dim + (dim >= 0))
+
+
+def _matmul(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
     """Definition (7)."""
     (left, right), _ = fill(template, seen, shared)
     of_rows = [type(arg) is Hole for arg in template[0]]
@@ -191,30 +254,14 @@ def _matmul(
     return product.squeeze(-1 if b == 1 else -2) if a == 1 else product
 
 
-def _conv2d(
-    call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared, out: torch.Tensor | None
-) -> torch.Tensor:
+def _maps(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
     """Definition (3)."""
-    args, kwargs = fill(template, seen, shared)
-    pixels = _product_of_pixels(*args, **{**kwargs, "out": out})
-    if pixels is not None:
-        return pixels
-    result: torch.Tensor = call(*args, **kwargs)
-    return result
-
-
-def _product_of_pixels(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: Any = 1,
-                       padding: Any = 0, dilation: Any = 1, groups: int = 1,
-                       out: torch.Tensor | None = None) -> torch.Tensor | None:  # fmt: skip
-    """A convolution with a kernel of one pixel; None for any other convolution."""
-    steps = {stride} if isinstance(stride, int) else set(stride)
-    borders = {padding} if isinstance(padding, int | str) else set(padding)
-    if weight.shape[2:] != (1, 1) or steps != {1} or not borders <= {0, "valid", "same"} or groups != 1:
-        return None
-    matrix, maps = weight.flatten(1).expand(len(input), -1, -1), input.flatten(2)
-    into = None if out is None else out.view(len(out), len(weight), -1)
-    if bias is None:
-        products = torch.bmm(matrix, maps, out=into)
-    else:
-        products = torch.baddbmm(bias[:, None], matrix, maps, out=into)
-    return out if out is not None else products.view(len(input), len(weight), *input.shape[2:])
+    maps = seen[0]
+    name = name_of(call)
+    own = maps.shape[: maps.ndim - _MAPS[name]]
+    if len(own) > 1:
+        maps = maps.flatten(0, 1)
+    if name == "conv2d" and maps.device.type == "cpu":
+        call = convolve
+    found = _plain(call, template, [maps], shared)
+    return found.unflatten(0, own) if len(own) > 1 else found

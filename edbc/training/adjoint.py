@@ -462,7 +462,7 @@ class _Building:
             if size:
                 stores.append(Store(first + (number if self._saved_width() else 0), Span(width, size)))
             width += size
-        return replace(self.program, width=width, steps=tuple(steps), stores=tuple(stores))
+        return replace(self.program, width=width, steps=tuple(steps), stores=tuple(stores), cell=None)
 
     def _inputs(self) -> tuple[dict[int, int], list[Input], int]:
         """Columns of the gathered inputs: products that read the same share them, as do those that read a part."""

@@ -31,9 +31,11 @@ from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 from edbc.training.dependence import is_float
 from edbc.training.reach import Bools, Reach
-from edbc.training.recompute import CellGradient, MaybeTensors, ReductionGradient
+from edbc.training.recompute import CellGradient, ReductionGradient
 
 TypeGradient = CellGradient | ReductionGradient
+_Rows = tuple[int, Longs]
+"""Rows of a class."""
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -56,6 +58,7 @@ class Reversal:
     def __post_init__(self) -> None:
         self.found: dict[SharedRef, torch.Tensor] = {}
         self.rows: list[torch.Tensor | None] = [None] * len(self.segment.placement.classes)
+        self._asked: list[Bools] = []
 
     def run(self, results: Sequence[tuple[int, Longs, torch.Tensor]]) -> None:
         """All batches; `results` are class, rows and gradient of what the loss uses."""
@@ -103,40 +106,59 @@ class Reversal:
         live = np.flatnonzero(used.any(axis=1))
         if not len(live):
             return
-        outputs = self._output_gradients(batch, node_type, used, live)
+        outputs = self._outputs(batch, node_type, used, live)
         gradient = self.gradients[kind]
         if isinstance(gradient, ReductionGradient):
             self._reduction(batch, gradient, node_type, outputs, live)
         else:
             self._cell(batch, gradient, node_type, outputs, live)
 
-    def _output_gradients(self, batch: int, node_type: NodeType, used: Bools, live: Longs) -> MaybeTensors:
-        """Of the live nodes; None for an output that is reached in none of them."""
-        gradients: MaybeTensors = []
-        for j, value_class in enumerate(node_type.outputs):
-            if not used[:, j].any():
-                gradients.append(None)
-                continue
-            rows = live + int(self.segment.placement.output_row[batch, j])
-            gradients.append(self.take(self.segment.placement.class_index[value_class], rows))
-        return gradients
+    def _outputs(self, batch: int, node_type: NodeType, used: Bools, live: Longs) -> list[_Rows | None]:
+        """Class and rows of the live nodes' outputs; None for an output that is reached in none of them."""
+        index, first = self.segment.placement.class_index, self.segment.placement.output_row[batch]
+        return [
+            (index[value_class], live + int(first[j])) if used[:, j].any() else None
+            for j, value_class in enumerate(node_type.outputs)
+        ]
 
-    def _cell(self, batch: int, gradient: CellGradient, node_type: NodeType, outputs: MaybeTensors,
+    def _cell(self, batch: int, gradient: CellGradient, node_type: NodeType, outputs: Sequence[_Rows | None],
               live: Longs) -> None:  # fmt: skip
         placement = self.segment.placement
         at, num = int(placement.start[batch]), int(placement.items[batch])
         classes = [placement.class_index[c] for c in node_type.operands]
         rows = [placement.rows[at + k * num + live] for k in range(len(classes))]
-        values = [self.arenas.rows(c, r) for c, r in zip(classes, rows, strict=True)]
-        wanted = [is_float(c) for c in node_type.operands]
-        found = gradient.run(values, wanted, self.parameters, outputs)
-        for class_index, r, operand in zip(classes, rows, found.operands, strict=True):
-            if operand is not None:
-                self.add(class_index, r, operand)
-        for ref, parameter in found.parameters.items():
-            self.add_parameter(ref, parameter)
+        wanted = [is_float(of) and bool(self._gets(c)[r].any())
+                  for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
+        for block in gradient.blocks(rows, len(live)):
+            taken = [r[block.taken(k)] for k, r in enumerate(rows)]
+            values = [self.arenas.rows(c, r) for c, r in zip(classes, taken, strict=True)]
+            given = [None if o is None else self.take(o[0], o[1][block.positions]) for o in outputs]
+            found = gradient.run(block, values, wanted, self.parameters, given)
+            for class_index, r, operand in zip(classes, taken, found.operands, strict=True):
+                if operand is not None:
+                    self.add(class_index, r, operand)
+            for ref, parameter in found.parameters.items():
+                self.add_parameter(ref, parameter)
 
-    def _reduction(self, batch: int, gradient: ReductionGradient, node_type: NodeType, outputs: MaybeTensors,
+    def _gets(self, class_index: int) -> Bools:
+        """Whether anybody asks for the gradient of a row of a class, for every row."""
+        if not self._asked:
+            self._asked = self._rows_asked_for()
+        return self._asked[class_index]
+
+    def _rows_asked_for(self) -> list[Bools]:
+        placement, graph, first = self.segment.placement, self.segment.graph, self.reach.first_value
+        asked = [np.zeros(rows, np.bool_) for rows in placement.class_rows.tolist()]
+        nodes = np.repeat(np.arange(graph.num_nodes), np.diff(first))
+        outputs = np.arange(len(nodes)) - first[nodes]
+        rows, classes = placement.value_rows(nodes, outputs), placement.output_class[graph.node_type[nodes], outputs]
+        given = self.given & (placement.external_row >= 0)
+        for number, of_class in enumerate(asked):
+            of_class[rows[self.reached & (classes == number)]] = True
+            of_class[placement.external_row[given & (placement.external_class == number)]] = True
+        return asked
+
+    def _reduction(self, batch: int, gradient: ReductionGradient, node_type: NodeType, outputs: Sequence[_Rows | None],
                    live: Longs) -> None:  # fmt: skip
         placement = self.segment.placement
         at, num = int(placement.start[batch]), int(placement.items[batch])
@@ -148,8 +170,7 @@ class Reversal:
         for field, output in enumerate(outputs):
             if output is None:
                 continue
-            class_index = placement.class_index[node_type.operands[field]]
-            rows = placement.rows[at + field * num + items]
-            result = self.arenas.rows(class_index, live + int(placement.output_row[batch, field]))
+            class_index, rows = output[0], placement.rows[at + field * num + items]
+            result, given = self.arenas.rows(*output), self.take(*output)
             values = lambda c=class_index, r=rows: self.arenas.rows(c, r)  # noqa: E731
-            self.add(class_index, rows, gradient.run(field, values, nodes.to(output.device), result, output))
+            self.add(class_index, rows, gradient.run(field, values, nodes.to(given.device), result, given))
