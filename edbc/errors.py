@@ -68,6 +68,10 @@ class DeviceError(EdbcError):
     kind = "environment"
 
 
+class NotNative(UserWarning):
+    """Native code cannot run on this CPU, and no back end was asked for: batches run call by call."""
+
+
 class UnsupportedError(EdbcError):
     """The model does something that batching cannot reproduce; the message names the user's file and line."""
 

@@ -11,12 +11,13 @@ import sys
 import textwrap
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from edbc.errors import DeviceError, EdbcError
+from edbc.errors import DeviceError, EdbcError, NotNative
 
 if TYPE_CHECKING:
     from edbc.parity import Parity
@@ -31,7 +32,9 @@ def one_line_errors(command: F) -> F:
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return command(*args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning(warnings.showwarning)
+                return command(*args, **kwargs)
         except EdbcError as error:
             _show(error, kwargs.get("output_format", "text"))
             sys.exit(error.exit_code)
@@ -52,6 +55,18 @@ def one_line_errors(command: F) -> F:
             raise
 
     return wrapped  # type: ignore[return-value]
+
+
+def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Warnings that are edbc's own in one line, others as ever."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, NotNative):
+            warn(str(message))
+        else:
+            otherwise(message, category, *where, **more)
+
+    return show
 
 
 def _exit_interrupted() -> NoReturn:

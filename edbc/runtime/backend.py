@@ -7,6 +7,7 @@ further batches, or on a new graph whose externals are bound to rows of an earli
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from edbc.cells.program import Program
-from edbc.errors import DeviceError
+from edbc.errors import DeviceError, NotNative
 from edbc.graph import Graph, NodeType
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.placement import Placement
@@ -110,11 +111,13 @@ def wait_for(device: torch.device) -> None:
 
 
 def backend_of(name: str | None, device: torch.device) -> Backend:
-    """The back end `name`; by default the fastest on the device. Raises DeviceError when it cannot run there."""
+    """The back end `name`; by default the device's own, or `reference` with a NotNative warning where the CPU's cannot
+    run. Raises DeviceError when a back end that was asked for cannot."""
     if name is None:
-        name = (
-            "cpu" if device.type == "cpu" and _runs_native_code() else "cuda" if device.type == "cuda" else "reference"
-        )
+        name = device.type if device.type in NAMES else "reference"
+        if name == "cpu" and (why := why_not_native()) is not None:
+            warnings.warn(f"{why}: no native code, batches run call by call (--backend reference)", NotNative, 2)
+            name = "reference"
     if name == "reference":
         from edbc.runtime.reference import ReferenceBackend
 
@@ -132,20 +135,20 @@ def backend_of(name: str | None, device: torch.device) -> Backend:
     )
 
 
-def _runs_native_code() -> bool:
+def why_not_native() -> str | None:
+    """Why native code cannot run on this CPU; None where it can."""
     from numba import config
 
     from edbc.runtime import blas
 
-    return blas.vendor() is not None and not config.DISABLE_JIT  # type: ignore[attr-defined]
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return "numba's compiler is switched off (NUMBA_DISABLE_JIT)"
+    return None if blas.vendor() is not None else "neither torch nor numpy has a BLAS with sgemm_"
 
 
 def _cpu_backend() -> Backend:
     from edbc.runtime.cpu import CpuBackend
 
-    if not _runs_native_code():
-        raise DeviceError(
-            "--backend cpu: expected numba's compiler and a BLAS with sgemm_ in torch or numpy, got NUMBA_DISABLE_JIT "
-            "or no such BLAS; use --backend reference"
-        )
+    if (why := why_not_native()) is not None:
+        raise DeviceError(f"--backend cpu: expected native code to run here, but {why}; use --backend reference")
     return CpuBackend()

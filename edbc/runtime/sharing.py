@@ -12,6 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from edbc.schedule.native import wrapping
+
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
@@ -32,6 +34,7 @@ def _slots(count):
     return slots
 
 
+@wrapping
 @njit(cache=True)
 def find_equal_operands(nodes, node_type, operand_ptr, operands, external_source, external_index, asked_ptr, asked):
     """Per node the first of `nodes`, in their order, of its type with equal operands `asked[asked_ptr[t]:]`, which are

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
-from numba import njit
+from numba import config, njit
 
 PACKAGE = Path(__file__).resolve().parent
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -28,11 +28,10 @@ is taken out of a named tuple, atomically (measured: more than half of the time 
 
 
 def native(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile on the first call, or load from the cache; the plain function under NUMBA_DISABLE_JIT=1, where integers
-    wrap around without a warning, as they do in compiled code."""
+    """Compile on the first call, or load from the cache; the plain function under NUMBA_DISABLE_JIT=1."""
     dispatcher = njit(cache=True, **options)(function)
     if dispatcher is function:
-        return np.errstate(over="ignore")(function)
+        return wrapping(function)
     drop_stale(Path(str(dispatcher.stats.cache_path)))
     return dispatcher
 
@@ -45,6 +44,11 @@ def native_uncounted(function: Callable[..., Any]) -> Any:
 def inner_uncounted(function: Callable[..., Any]) -> Any:
     """`inner` for a function that makes no array."""
     return inner(function, **UNCOUNTED)
+
+
+def wrapping(function: Callable[..., Any]) -> Any:
+    """A compiled function as it is; in plain Python its integers wrap around without a warning, as compiled ones do."""
+    return np.errstate(over="ignore")(function) if config.DISABLE_JIT else function  # type: ignore[attr-defined]
 
 
 def inner(function: Callable[..., Any], **options: Any) -> Any:

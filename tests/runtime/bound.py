@@ -110,6 +110,8 @@ def net_for(model: nn.Module, instances: Sequence[Any], backend: str | None = No
 
 
 def poison(net: Net) -> None:
-    """Fill the idle memory of a native net with not-a-number, so that reading what nobody wrote shows."""
-    for buffer in net.backend._pool._idle:  # type: ignore[attr-defined]
+    """Fill the idle memory of a native net with not-a-number, so that reading what nobody wrote shows; other back ends
+    keep none."""
+    pool = getattr(net.backend, "_pool", None)
+    for buffer in [] if pool is None else pool._idle:
         buffer.view(torch.float32)[:] = torch.nan

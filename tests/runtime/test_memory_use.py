@@ -13,6 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 from edbc.runtime.session import Net, Prepared, Stats
 from edbc.trace.values import torch_dtype
 
+pytestmark = pytest.mark.compiled
+
 NINE = (
     "tree_lstm",
     "tree_gru",

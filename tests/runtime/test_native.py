@@ -24,6 +24,7 @@ def assert_equal_to_eager(net, instances, results=None) -> None:
     parity.require()
 
 
+@pytest.mark.compiled
 @settings(derandomize=True, deadline=None, max_examples=20)
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 4, 19]))
 def test_random_cells_run_natively_and_equal_eager(seed: int, size: int) -> None:
@@ -57,6 +58,7 @@ def test_native_equals_reference(seed: int) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("seed", range(4))
 def test_functions_without_native_code_run_in_between(seed: int) -> None:
     """A cumulative sum between cells goes to torch; its neighbours stay native and all numbers are eager's."""
@@ -135,6 +137,7 @@ def test_a_change_of_weights_is_seen() -> None:
     assert_equal_to_eager(net, instances)
 
 
+@pytest.mark.compiled
 def test_memory_stays_flat() -> None:
     """A thousand mini-batches of many shapes leave one idle buffer, no larger than the largest needed."""
     net = net_for(RandomTreeModel(4, 4), random_trees(0, 64))

@@ -53,6 +53,7 @@ def reference(packed: Packed, tensors: dict[SharedRef, torch.Tensor]) -> tuple[t
     return matrix, bias
 
 
+@pytest.mark.compiled
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(cases=st.lists(packings(), min_size=1, max_size=2), single=st.booleans())
 def test_moves_equal_the_reference(cases: list[Case], single: bool) -> None:

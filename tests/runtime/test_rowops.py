@@ -10,6 +10,8 @@ from numba import njit
 from edbc.runtime.rowops import OPERATIONS, apply
 from edbc.trace.values import class_of
 
+pytestmark = pytest.mark.compiled
+
 FUNCTIONS = {
     "copy": lambda a, b, c: a,
     "gelu": lambda a, b, c: torch.nn.functional.gelu(a),

@@ -68,6 +68,7 @@ def assert_equal_to_eager(net) -> None:
     parity.require()
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("size", [2, 3, 16])
 def test_stacked_matrices_are_multiplied_where_they_are(size: int) -> None:
     """A product over matrices below each other is a sum of products: nothing is copied, and the numbers are eager's."""

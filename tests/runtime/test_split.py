@@ -111,6 +111,7 @@ def parts_in(net: Net, instances: list[Any]) -> set[str]:
     return {t.name.rsplit(".", 1)[-1] for k, t in enumerate(graph.types) if counts[k]} & {EAGER, CORE, LAZY}
 
 
+@pytest.mark.compiled
 @pytest.mark.usefixtures("always")
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 4, 19]), backend=st.sampled_from(["cpu", "reference"]))
@@ -124,6 +125,7 @@ def test_random_cells_in_parts_equal_eager(seed: int, size: int, backend: str) -
         assert_equal_to_eager(net, instances)
 
 
+@pytest.mark.compiled
 @pytest.mark.usefixtures("chunked")
 @settings(derandomize=True, deadline=None, max_examples=20)
 @given(seed=st.integers(0, 10_000), backend=st.sampled_from(["cpu", "reference"]))

@@ -18,6 +18,8 @@ from walk_reference import walk_reference
 from edbc.runtime import cpu
 from edbc.runtime.session import Net
 
+pytestmark = pytest.mark.compiled
+
 
 def both(net: Net, instances: list[Any], block: int) -> tuple[dict[str, int], list[np.ndarray], list[np.ndarray]]:
     """How many batches ran how, and all values of all classes after the native walk and after its twin."""

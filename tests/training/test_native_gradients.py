@@ -23,6 +23,8 @@ from edbc.training.derivatives import GRADIENTS, RULES
 from edbc.training.tables import REDUCTIONS
 from edbc.training.trainer import Trainer
 
+pytestmark = pytest.mark.compiled
+
 
 def both_ways(net: Net, instances: list[Any], tolerance: float = 1e-12) -> None:
     """Gradients in native code and by recomputation agree, whatever stood in memory before."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from budget import budget
 from gradients import random_loss
 from helpers import bound
 from test_random import Model, chain
@@ -58,7 +59,7 @@ def growth(steps: int, warm_up: int) -> float:
 
 def test_memory_is_flat_over_hundreds_of_steps() -> None:
     """300 steps add less than 8 MB to what the first 100 took; one kept arena each would add more."""
-    assert growth(300, 100) < 8
+    assert growth(budget(300, 20), budget(100, 10)) < 8
 
 
 @pytest.mark.slow

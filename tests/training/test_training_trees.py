@@ -105,6 +105,7 @@ def test_two_mini_batches_before_one_backward() -> None:
     require_equal(ours, gradients(net.model, eager))
 
 
+@pytest.mark.compiled
 def test_memory_goes_back_to_the_pool() -> None:
     """After backward, and when results are dropped without one, the arenas are idle again; before, they are not."""
     net, instances = tree_net(9)
@@ -123,6 +124,7 @@ def test_memory_goes_back_to_the_pool() -> None:
     assert len(pool._idle) == idle
 
 
+@pytest.mark.compiled
 def test_memory_stays_flat() -> None:
     """Two hundred steps over mini-batches of many shapes leave one idle buffer for values and one for gradients."""
     net, _ = tree_net(9)
