@@ -16,6 +16,16 @@ code  meaning
 from __future__ import annotations
 
 
+def described(error: BaseException) -> str:
+    """An exception of somebody's code as one printable line."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text raises too)"
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class EdbcError(Exception):
     """Base class; `exit_code` is what the command line exits with, `kind` the same as a word for JSON output."""
 

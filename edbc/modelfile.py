@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import itertools
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from edbc.errors import EdbcError, InputError, ModelError
+from edbc.errors import EdbcError, InputError, ModelError, described
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,7 +72,7 @@ class ModelFile:
     def sample(self, count: int, seed: int, config: Config) -> list[Any]:
         """Made-up instances."""
         kwargs = _accepted(self.module.sample, config)
-        instances = list(self._call("sample", lambda: self.module.sample(count, seed, **kwargs)))
+        instances: list[Any] = self._call("sample", lambda: list(self.module.sample(count, seed, **kwargs)))
         if len(instances) != count:
             raise ModelError(f"{self.path.name}: expected sample to make {count} instances, got {len(instances)}")
         return instances
@@ -197,8 +198,8 @@ def _import(path: Path, sha256: str) -> ModuleType:
     """The module, with its folder on sys.path for its own imports, and no sibling of the same name from elsewhere."""
     folder = str(path.parent)
     for sibling in path.parent.glob("*.py"):
-        loaded = sys.modules.get(sibling.stem)
-        if loaded is not None and getattr(loaded, "__file__", None) not in (None, str(sibling)):
+        loaded = getattr(sys.modules.get(sibling.stem), "__file__", None)
+        if loaded not in (None, str(sibling)) and not _is_installed(str(loaded)):
             del sys.modules[sibling.stem]
     if folder in sys.path:
         sys.path.remove(folder)
@@ -217,14 +218,21 @@ def _import(path: Path, sha256: str) -> ModuleType:
     return module
 
 
+def _is_installed(file: str) -> bool:
+    """True for files of Python itself, of installed packages and of edbc: a model's sibling of the same name must not
+    take them away from those who use them."""
+    folders = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return any(Path(file).is_relative_to(folder) for folder in (*folders, str(Path(__file__).parent)))
+
+
 def _guard(what: str, function: Callable[[], Any]) -> Any:
-    """Run the user's code; what it raises becomes a ModelError that keeps the traceback as its cause."""
+    """Run the user's code; what it raises, sys.exit too, becomes a ModelError that keeps the traceback as its cause."""
     try:
         return function()
-    except EdbcError:
+    except (EdbcError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
-        raise ModelError(f"{what} raised {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise ModelError(f"{what} raised {described(error)}") from error
 
 
 def _guarded(instances: Iterator[Any], name: str) -> Iterator[Any]:

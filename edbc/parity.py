@@ -104,7 +104,9 @@ class Parity:
         ours = {name: _one_by_one(tensors, theirs.get(name, [])) for name, tensors in ours.items()}
         for name in {**theirs, **ours}:
             some = (theirs.get(name) or ours.get(name) or [torch.empty(0)])[0]
-            output = self.outputs.setdefault(name, OutputParity(some.dtype))
+            output = self.outputs.setdefault(
+                name, OutputParity(some.dtype.to_real() if some.is_complex() else some.dtype)
+            )
             if [t.shape for t in ours.get(name, [])] != [t.shape for t in theirs.get(name, [])]:
                 output.broken = f"shapes differ: {_shapes(ours.get(name))} batched, {_shapes(theirs.get(name))} eager"
                 continue
@@ -141,7 +143,7 @@ def _compare(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, r
         return
     if not batched.numel():
         return
-    a, b, c = (t.detach().cpu().to(torch.float64) for t in (batched, eager, reference))
+    a, b, c = (_real(t.detach().cpu()).to(torch.float64) for t in (batched, eager, reference))
     finite = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(c)
     if not finite.all():
         _compare_not_finite(output, a, b, c)
@@ -149,6 +151,11 @@ def _compare(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, r
         output.scale = max(output.scale, float(c[finite].abs().max()))
         output.max_error = max(output.max_error, _error(a[finite], c[finite]))
         output.eager_error = max(output.eager_error, _error(b[finite], c[finite]))
+
+
+def _real(values: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs: both parts count."""
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def _compare_not_finite(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:

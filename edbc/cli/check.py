@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from edbc.check import Outcome, check_plan, find_plans
-from edbc.cli.console import ProgressLine, is_live_terminal, paint, print_json
+from edbc.cli.console import ProgressLine, emit, is_live_terminal, paint, print_json
 
 
 def run_check(
@@ -47,9 +47,9 @@ def _print_all(outcomes: Sequence[Outcome], output_format: str) -> None:
         passed = all(outcome.passed for outcome in outcomes)
         print_json({"plans": [_as_json(outcome) for outcome in outcomes], "passed": passed})
     elif output_format == "junit":
-        click.echo(checks.junit(outcomes), nl=False)
+        emit(checks.junit(outcomes), nl=False)
     elif output_format == "github":
-        click.echo(checks.github(outcomes), nl=False)
+        emit(checks.github(outcomes), nl=False)
     else:
         click.echo(checks.summary(outcomes))
 

@@ -12,7 +12,8 @@ import textwrap
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -34,7 +35,8 @@ def one_line_errors(command: F) -> F:
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = _show_warning(warnings.showwarning)
-                return command(*args, **kwargs)
+                with _own_stdout(kwargs.get("output_format", "text")):
+                    return command(*args, **kwargs)
         except EdbcError as error:
             _show(error, kwargs.get("output_format", "text"))
             sys.exit(error.exit_code)
@@ -55,6 +57,24 @@ def one_line_errors(command: F) -> F:
             raise
 
     return wrapped  # type: ignore[return-value]
+
+
+@contextmanager
+def _own_stdout(output_format: str) -> Iterator[None]:
+    """Where a program reads stdout, `emit` alone writes there: what a model file prints goes to stderr."""
+    context = click.get_current_context(silent=True)
+    if output_format == "text" or context is None:
+        yield
+        return
+    context.meta[STDOUT] = sys.stdout
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def emit(text: str, nl: bool = True) -> None:
+    """Text for whoever reads stdout."""
+    context = click.get_current_context(silent=True)
+    click.echo(text, file=None if context is None else context.meta.get(STDOUT), nl=nl)
 
 
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -105,7 +125,7 @@ def _show(error: EdbcError, output_format: str) -> None:
 
 def print_json(content: dict[str, Any]) -> None:
     """One JSON object on stdout."""
-    click.echo(json.dumps({"schema": 1, **content}))
+    emit(json.dumps({"schema": 1, **content}))
 
 
 def paint(text: str, colour: str) -> str:
@@ -151,6 +171,8 @@ def parse_settings(_context: click.Context, _parameter: click.Parameter, values:
 
 SHORTEST_BAR, LONGEST_BAR = 8, 24
 """Characters of a progress bar; a terminal without room for the shortest has none."""
+STDOUT = "edbc.stdout"
+"""Key of click's context under which the stdout of a machine format is kept."""
 VERBOSE = "edbc.verbose"
 """Key of click's context under which `--verbose` is remembered."""
 

@@ -10,7 +10,8 @@ Definitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +21,13 @@ def named_tensors(result: Any, name: str = "", listed: bool = False) -> Iterator
     """Every tensor of one instance's result with its output's name, definition (1), and whether it stands in a list."""
     if isinstance(result, torch.Tensor):
         yield name or "output", result, listed
-    elif isinstance(result, dict):
+    elif isinstance(result, Mapping):
         for key, value in result.items():
             yield from named_tensors(value, f"{name}.{key}" if name else str(key), listed)
     elif isinstance(result, tuple) and not hasattr(result, "_fields"):
         for index, value in enumerate(result):
             yield from named_tensors(value, f"{name or 'output'}.{index}", listed)
-    elif isinstance(result, list):
+    elif isinstance(result, list | deque):
         for value in result:
             yield from named_tensors(value, name, True)
     else:

@@ -45,11 +45,11 @@ def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = 
 
     cheap = cheap_types(graph) if "agenda" in (policy.rule, rival) else NO_TYPES
     rival_code = NONE if rival is None else RULES.index(rival)
-    batch_type, batch_ptr, nodes, *counts = scheduled(
+    batch_type, batch_ptr, nodes, table_steps, unseen_states, by_rule = scheduled(
         *arrays_of(graph), encoding_code(policy), *policy.compiled, RULES.index(policy.rule), rival_code, cheap,
         policy.costs_of(graph.num_types), in_order,
     )  # fmt: skip
-    return Schedule(graph, batch_type, batch_ptr, nodes, *counts)
+    return Schedule(graph, batch_type, batch_ptr, nodes, int(table_steps), int(unseen_states), bool(by_rule))
 
 
 def _by_depth(graph: Graph, policy: Policy) -> Schedule:

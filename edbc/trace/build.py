@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
@@ -320,8 +320,13 @@ def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
         return tuple(map(walk, item))
     if isinstance(item, Mapping):
         return {key: walk(value) for key, value in item.items()}
-    if isinstance(item, list | set | frozenset | deque):
+    if isinstance(item, list | deque):
         return [walk(x) for x in item]
+    if isinstance(item, Iterator) or (isinstance(item, set | frozenset) and any(isinstance(x, Symbol) for x in item)):
+        raise UnsupportedError(
+            f"forward returned a {type(item).__name__}, whose tensors have no place of their own; return them in "
+            "lists, tuples, dicts, named tuples or dataclasses"
+        )
     if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
         result = copy.copy(item)
         for name in item.__dataclass_fields__:

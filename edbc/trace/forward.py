@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from edbc.errors import EdbcError
+from edbc.errors import EdbcError, ModelError, described
 from edbc.trace import rules
 from edbc.trace.deep import run_on_large_stack, too_deep
 from edbc.trace.gradmode import watched_by
@@ -58,8 +58,12 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
                     result = run_on_large_stack(_watched(recorder, forward, instance))
             results.append(result)
             ends.append(len(recorder.entries))
-        if not torch.equal(random_state, torch.default_generator.get_state()):
+        were_drawn = not torch.equal(random_state, torch.default_generator.get_state())
+        if were_drawn:
             _refuse_random(forward, instances)
+    if were_drawn:  # by another thread; what the search for them recorded is left behind
+        recorder.begin()
+        return _record(shadow, recorder, instances)
     recorder.tracer.require_unchanged()
     return recorder.finish(results, ends, aborted)
 
@@ -99,6 +103,8 @@ class Instance:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, EdbcError):
             raise type(error)(f"{error} (while recording instance {self.number})") from error
+        if error is not None and not isinstance(error, Exception | KeyboardInterrupt | GeneratorExit):  # sys.exit()
+            raise ModelError(f"forward raised {described(error)} (while recording instance {self.number})") from error
         if error is not None:
             error.add_note(f"while recording instance {self.number}")
 
@@ -121,8 +127,11 @@ class NoRandomNumbers(TorchFunctionMode):
 
 
 def _refuse_random(forward: Callable[[Any], Any], instances: Sequence[Any]) -> None:
-    """Find the line that drew random numbers by running again."""
+    """Find the line that drew random numbers by running again. When nothing is drawn now, it was another thread that
+    did."""
+    random_state = torch.default_generator.get_state()
     with NoRandomNumbers():
         for instance in instances:
             forward(instance)
-    refuse("forward draws random numbers", _DRAW_REMEDY)
+    if not torch.equal(random_state, torch.default_generator.get_state()):
+        refuse("forward draws random numbers", _DRAW_REMEDY)

@@ -75,6 +75,21 @@ def shared_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, tensor
 
 
+def _require_real_numbers(model: nn.Module) -> None:
+    for name, tensor in _named_tensors(model):
+        if tensor.is_meta:
+            raise ModelError(
+                f"{name} of the model: expected numbers, got a tensor on the meta device; give it memory with "
+                "model.to_empty(device='cpu') and load weights"
+            )
+        if tensor.is_complex():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UnsupportedError(
+                f"{name} of the model is {kind}: complex weights are not supported, and .to(float32) would drop their "
+                "imaginary parts; keep real and imaginary parts as two tensors"
+            )
+
+
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for prefix, module in model.named_modules():
         own = {**module._parameters, **module._buffers}
@@ -98,9 +113,11 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 class ModelView(CellTracer):
-    """Names of modules and tensors of one model, and the traces of its cells."""
+    """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
+    data (on the meta device), UnsupportedError for a complex one."""
 
     def __init__(self, model: nn.Module):
+        _require_real_numbers(model)
         self.model = model
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
         self._modules = list(model.named_modules())

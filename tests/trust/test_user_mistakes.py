@@ -1,0 +1,154 @@
+"""Model files that do what nobody should: each gives one clear line and the right exit code, never a wrong number."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from chains import MODEL
+from helpers import bound, captured
+from torch import nn
+
+from edbc.errors import CheckFailed, ModelError, UnsupportedError
+from edbc.modelfile import import_model_file
+from edbc.parity import Parity
+from edbc.runtime.session import Net
+
+NET = MODEL.replace('{"h": [h]} if length else {}', "self.last(h)").replace(
+    "class Chain(nn.Module):\n", "class Chain(nn.Module):\n    def last(self, h):\n        return h\n\n"
+)
+MISTAKES: dict[str, tuple[str, int, str]] = {
+    "exits at import": ("import sys\nsys.exit(0)\n", 3, "importing it raised SystemExit: 0"),
+    "exits in build": ("def build(): raise SystemExit\n", 3, "build raised SystemExit"),
+    "exits in sample": ("def sample(count, seed): exit(0)\n", 3, "sample raised SystemExit: 0"),
+    "exits in forward": ("import sys\nChain.last = lambda self, h: sys.exit(0)\n", 3,
+                         "forward raised SystemExit: 0 (while recording instance"),
+    "raises what is no Exception": ("class Odd(BaseException): pass\nraise Odd('odd')\n", 3, "raised Odd: odd"),
+    "raises what has no text": ("class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n", 3,
+                                "raised E: (its text raises too)"),
+    "raises many lines": ("raise ValueError('a\\nb\\x1b[31m')\n", 3, "raised ValueError: a b\\x1b[31m"),
+    "samples nothing": ("def sample(count, seed): return None\n", 3, "sample raised TypeError"),
+    "a sample that fails late": ("def sample(count, seed):\n    yield 1\n    raise OSError('gone')\n", 3,
+                                 "sample raised OSError: gone"),
+    "meta": ("def build():\n    with torch.device('meta'): return Chain(8)\n", 3, "on the meta device"),
+    "complex": ("def build():\n    net = Chain(8)\n    net.z = nn.Parameter(torch.ones(8, dtype=torch.complex64))\n"
+                "    return net\n", 5, "z of the model is complex64"),
+    "returns a set": ("Chain.last = lambda self, h: {h}\n", 5, "forward returned a set"),
+    "returns a generator": ("Chain.last = lambda self, h: (x for x in [h])\n", 5, "forward returned a generator"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_of_a_model_file(mistake: str, edbc, tmp_path: Path) -> None:
+    """The line says what is wrong, the code is never 0, and no plan is written."""
+    addition, code, words = MISTAKES[mistake]
+    path = tmp_path / "net.py"
+    path.write_text(NET + addition)
+    result = edbc("compile", path, "-o", tmp_path / "net.yaml", "--policy", "critical", "--quiet")
+
+    assert result.exit_code == code, result.output
+    assert words in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "net.yaml").exists()
+
+
+def test_what_a_model_prints_is_not_the_report(edbc, tmp_path: Path) -> None:
+    """With --format json stdout is one JSON object, whatever the model file writes there; that goes to stderr."""
+    path, plan = tmp_path / "net.py", tmp_path / "net.yaml"
+    path.write_text(MODEL + "print('loaded')\n")
+    assert edbc("compile", path, "-o", plan, "--policy", "critical", "--quiet").exit_code == 0
+    for command in (("run", plan, "--limit", 2), ("check", plan), ("explain", plan), ("run", tmp_path / "no.yaml")):
+        result = edbc(*command, "--format", "json")
+        assert json.loads(result.stdout)["schema"] == 1
+        assert ("loaded" in result.stderr) == (command[1] == plan)
+
+
+def test_a_sibling_takes_no_library_away(tmp_path: Path) -> None:
+    """A file beside the model named like a loaded library leaves that library where it is for everybody else; one named
+    like a sibling of another model is that model's own."""
+    for folder, value in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "numpy.py").write_text("raise RuntimeError('not the library')\n")
+        (tmp_path / folder / "beside.py").write_text(f"VALUE = {value}\n")
+        (tmp_path / folder / "net.py").write_text("import beside\n" + MODEL)
+        file = import_model_file(tmp_path / folder / "net.py")
+        assert value == file.module.beside.VALUE
+
+    import numpy
+
+    assert numpy is np
+
+
+class Returns(nn.Module):
+    """A chain whose last state goes through a function."""
+
+    def __init__(self, last) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = nn.Linear(4, 4)
+        self.start = nn.Parameter(torch.ones(4))
+        self.last = last
+
+    def forward(self, length: int):
+        h = self.start
+        for _ in range(length):
+            h = torch.tanh(self.cell(h))
+        return self.last(h)
+
+
+def test_queues_are_lists() -> None:
+    """What forward returns in a deque is compared with eager like what it returns in a list."""
+    net = bound(Returns(lambda h: deque([h, h + 1])), [2, 3])
+    with torch.no_grad():
+        ours, theirs = net([2])[0], net.model(2)
+    parity = Parity()
+    parity.add(ours, theirs, theirs)
+    parity.require()
+    parity.add([ours[0], ours[1] + 1], theirs, theirs)
+    assert not parity.holds
+
+
+def test_both_parts_of_complex_outputs_count() -> None:
+    """A result that differs in its imaginary part alone is not equal."""
+    exact = torch.complex(torch.ones(3), torch.ones(3))
+    parity = Parity()
+    parity.add(exact, exact, exact.to(torch.complex128))
+    parity.require()
+    assert not parity.unstable
+    parity.add(exact.conj(), exact, exact.to(torch.complex128))
+    with pytest.raises(CheckFailed):
+        parity.require()
+
+
+def test_binding_refuses_tensors_without_numbers() -> None:
+    """As compiling does: a net of a model on the meta device, or with complex weights, is never made."""
+    model = Returns(lambda h: h)
+    plan = bound(model, [2]).plan
+    model.to("meta")
+    with pytest.raises(ModelError, match=r"of the model: expected numbers, got a tensor on the meta device"):
+        Net(plan, model)
+    model = Returns(lambda h: h)
+    model.register_buffer("phase", torch.ones(2, dtype=torch.complex128))
+    with pytest.raises(UnsupportedError, match="phase of the model is complex128"):
+        captured(model, [2])
+
+
+def test_another_thread_may_draw_random_numbers() -> None:
+    """While a mini-batch is recorded: that is not forward drawing them."""
+    drawn: list[torch.Tensor] = []
+
+    def last(h):
+        if len(drawn) < 2:
+            thread = threading.Thread(target=lambda: drawn.append(torch.rand(1)))
+            thread.start()
+            thread.join()
+        return h
+
+    model = Returns(last)
+    graph = captured(model, [2, 3]).graph
+    assert len(drawn) == 2
+    assert graph.num_nodes == captured(model, [2, 3]).graph.num_nodes
