@@ -40,9 +40,14 @@ class LoadedPlan:
         policy: str | None = None,
         layout: str = "plan",
         backend: str | None = None,
+        recompute: int | str | None = None,
         **building: Any,
     ) -> Net:
         """The plan bound to a model: a callable on lists of instances.
+
+        With `recompute` training takes less memory and more time: a mini-batch's schedule is cut into so many segments,
+        or with "auto" into as many as the square root of its number of batches, and the backward pass computes each
+        again from what crosses their borders. Gradients are the same; see docs/training.md.
 
         Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
         `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and
@@ -53,7 +58,8 @@ class LoadedPlan:
         from edbc.runtime.session import Net, check_requirements
         from edbc.trace.cache import structure_cache
 
-        options: dict[str, Any] = {"strict": strict, "policy": policy, "layout": layout, "backend": backend}
+        options: dict[str, Any] = {"strict": strict, "policy": policy, "layout": layout, "backend": backend,
+                                   "recompute": recompute}  # fmt: skip
         if model is not None:
             check_requirements(self.plan.requirements)
             net = Net(self.plan, model, **options, **building)

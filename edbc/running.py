@@ -65,6 +65,8 @@ class Setting:
     strict: bool = False
     backend: str | None = None
     front_end: str = "record"
+    recompute: int | str | None = None
+    """See `edbc.runtime.cut`; it matters when gradients are asked for."""
 
 
 class Bound(NamedTuple):
@@ -97,7 +99,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     model = model.to(setting.device, getattr(torch, setting.dtype))
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
-              backend=setting.backend, rebind=rebind, split=setting.split)  # fmt: skip
+              backend=setting.backend, rebind=rebind, split=setting.split, recompute=setting.recompute)  # fmt: skip
     net.cache = structure_cache(file.module, setting.verify)
     return Bound(file, config, net)
 

@@ -169,6 +169,15 @@ def parse_settings(_context: click.Context, _parameter: click.Parameter, values:
     return settings
 
 
+def parse_segments(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | str | None:
+    """`--recompute N` or `--recompute auto`."""
+    if value is None or value == "auto":
+        return value
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"expected a number of segments from 1 on, or auto, got {value!r}")
+    return int(value)
+
+
 SHORTEST_BAR, LONGEST_BAR = 8, 24
 """Characters of a progress bar; a terminal without room for the shortest has none."""
 STDOUT = "edbc.stdout"

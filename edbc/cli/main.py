@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edbc._version import __version__
-from edbc.cli.console import one_line_errors, parse_settings, remember_verbose
+from edbc.cli.console import one_line_errors, parse_segments, parse_settings, remember_verbose
 
 FORMATS = ("text", "json")
 Command = Callable[..., Any]
@@ -269,6 +269,14 @@ def run(**options: Any) -> None:
     metavar="FOLDER",
     type=FILE,
     help="Where files go (default: PLAN's name + .training).",
+)
+@click.option(
+    "--recompute",
+    default=None,
+    metavar="N|auto",
+    callback=parse_segments,
+    help="Take less memory and more time: compute again in the backward pass what only one of N segments of a "
+    "mini-batch's schedule reads (auto: the square root of its number of batches).",
 )
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, as if never stopped.")
 @click.option("--trust-changed-model", is_flag=True, help="Train although the model file changed since compiling.")

@@ -56,6 +56,7 @@ class Setting:
     front_end: str = "record"
     trust_changed_model: bool = False
     resume: bool = False
+    recompute: int | str | None = None
 
     @property
     def rate(self) -> float:
@@ -157,6 +158,7 @@ def _binding(model: str | None, plan: Plan, setting: Setting) -> Binding:
     return Binding(
         config=setting.config, device=setting.device, dtype=setting.dtype, weights=weights, model=model,
         seed=None if is_recorded else setting.seed, trust_changed_model=setting.trust_changed_model,
+        recompute=setting.recompute,
     )  # fmt: skip
 
 

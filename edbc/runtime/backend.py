@@ -7,6 +7,7 @@ further batches, or on a new graph whose externals are bound to rows of an earli
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,13 @@ class Segment:
     def stop(self) -> int:
         """The batch after the last one."""
         return self.schedule.num_batches if self.end is None else self.end
+
+    def segments(self) -> list[Segment]:
+        """Those that its placement cuts the whole schedule into, see `edbc.runtime.cut`; one where it is not cut."""
+        borders = self.placement.borders.tolist()
+        return [
+            Segment(self.graph, self.schedule, self.placement, begin, end) for begin, end in itertools.pairwise(borders)
+        ]
 
 
 KernelOfType = Callable[[int], Any]

@@ -64,6 +64,8 @@ class CpuArenas:
             base, stride, placement.class_externals, np.array(external_start, np.int64),
             np.zeros(external_start[-1], np.int64), placement.operand_class, placement.output_class,
         )  # fmt: skip
+        self.snapshot: Snapshot | None = None
+        """The weights with which the first batches ran: those of all others, also when they are computed again."""
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: keeps the table and the rows' addresses."""
@@ -92,7 +94,7 @@ class CpuArenas:
 
     def release(self) -> None:
         """See Arenas."""
-        self._tables = []
+        self._tables, self.snapshot = [], None
         self._pool.give(self._buffer)
 
 
@@ -176,20 +178,29 @@ class CpuBackend:
                 on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
         """See Backend."""
         kernels = self._native_kernels(segment, kernel_of_type)
-        shot = self._tables_for(kernels)
+        if arenas.snapshot is None or not arenas.snapshot.holds(kernels):
+            arenas.snapshot = self._tables_for(kernels)
+        shot = arenas.snapshot
         schedule, placement = segment.schedule, segment.placement
         batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
                           placement.rows, placement.segment, placement.output_row)  # fmt: skip
-        for begin, end, dtype in self._stretches(segment, kernels, single=on_batch is not None):
+        for first, last, dtype in self._stretches(segment, kernels):
+            begin, end = max(first, segment.begin), min(last, segment.stop)
+            if begin >= end:
+                continue
             if dtype is None:
                 _run_in_torch(begin, segment, arenas, kernel_of_type)
-            else:
-                work = partial(count_work, begin, end, schedule.batch_type, schedule.batch_ptr, shot.products)
+                if on_batch is not None:
+                    on_batch(begin)
+                continue
+            work = partial(count_work, first, last, schedule.batch_type, schedule.batch_ptr, shot.products)
+            step = 1 if on_batch is not None else end - begin
+            for b in range(begin, end, step):
                 with self._threads.limited(work):
-                    walk(begin, end, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
+                    walk(b, b + step, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
                          shot.tables, _LIKE[dtype])  # fmt: skip
-            if on_batch is not None:
-                on_batch(begin)
+                if on_batch is not None:
+                    on_batch(b)
 
     def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
         found = {kind: kernel_of_type(kind) for kind in segment.placement.widest_batches}
@@ -203,24 +214,25 @@ class CpuBackend:
                 shot = self._snapshot = snapshot({**self._snapshot.kernels, **kernels})
         return shot
 
-    def _stretches(self, segment: Segment, kernels: dict[int, Native],
-                   single: bool) -> Iterator[tuple[int, int, torch.dtype | None]]:  # fmt: skip
-        """Runs of batches (begin, end, element type) that one call of `walk` executes; single batches with None for
-        torch."""
+    def _stretches(self, segment: Segment,
+                   kernels: dict[int, Native]) -> Iterator[tuple[int, int, torch.dtype | None]]:  # fmt: skip
+        """Runs of batches (begin, end, element type) of the whole schedule that one call of `walk` could execute,
+        single batches with None for torch. Products take as many threads in a part of a run as in all of it, so that
+        cutting a schedule changes no bit."""
         dtypes = {kind: torch_dtype(segment.graph.types[kind].outputs[0].dtype) for kind in kernels}
         found = {dtypes.get(kind) for kind in segment.placement.widest_batches}
-        if len(found) == 1 and None not in found and not single:
-            yield segment.begin, segment.stop, found.pop()
+        if len(found) == 1 and None not in found:
+            yield 0, segment.schedule.num_batches, found.pop()
             return
         order = [None, *_LIKE]
         group = np.zeros(len(segment.graph.types), np.int64)
         for kind, dtype in dtypes.items():
             group[kind] = order.index(dtype)
-        of_batch = group[segment.schedule.batch_type[segment.begin : segment.stop]]
-        changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0) | single
+        of_batch = group[segment.schedule.batch_type]
+        changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
         borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
         for first, last in itertools.pairwise(borders):
-            yield segment.begin + first, segment.begin + last, order[of_batch[first]]
+            yield first, last, order[of_batch[first]]
 
 
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:

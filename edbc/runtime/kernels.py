@@ -26,9 +26,12 @@ def place_rows(
     variadic,
     transient,
     output_class,
+    borders,
+    crosses,
     num_classes,
 ):
-    """The arrays of a Placement, as its fields have them: all of what depends on the mini-batch."""
+    """The arrays of a Placement, as its fields have them: all of what depends on the mini-batch. With more than one
+    segment between `borders` no type is transient, and `crosses` says what `crossing_outputs` does."""
     class_of = np.empty(len(external_class), np.int64)
     for e in range(len(external_class)):
         class_of[e] = class_of_external_class[external_class[e]]
@@ -40,6 +43,11 @@ def place_rows(
         batch_type, batch_ptr, nodes, operand_ptr, operands, arity, variadic, transient, output_class, class_of,
         external_use, num_classes,
     )  # fmt: skip
+    class_kept = class_rows
+    if len(borders) > 2:
+        output_row, class_rows, class_kept = rows_in_segments(
+            batch_type, batch_ptr, borders, crosses, output_class, class_externals, len(arity)
+        )
     rows, segment, start, items, run = operand_rows(
         batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, batch_of, position,
         output_row, external_row,
@@ -47,8 +55,8 @@ def place_rows(
     widest = np.zeros(len(arity), np.int64)
     for b in range(len(batch_type)):
         widest[batch_type[b]] = max(widest[batch_type[b]], batch_ptr[b + 1] - batch_ptr[b])
-    return (class_rows, class_externals, class_of, batch_of, position, output_row, external_row, rows, segment, start,
-            items, run, widest)  # fmt: skip
+    return (class_rows, class_externals, class_kept, borders, class_of, batch_of, position, output_row, external_row,
+            rows, segment, start, items, run, widest)  # fmt: skip
 
 
 @njit(**INNER)
@@ -147,6 +155,63 @@ def batches_by_type(batch_type, num_types):
         result[start[batch_type[b]]] = b
         start[batch_type[b]] += 1
     return result
+
+
+@njit(cache=True)
+def crossing_outputs(
+    batch_ptr, nodes, operand_ptr, operands, operand_output, result_nodes, result_outputs, borders, width
+):
+    """Definition (2) of `edbc.runtime.cut`: (batches, `width`) outputs of which a value crosses."""
+    batch_of, segment_of = np.empty(len(nodes), np.int64), np.empty(len(batch_ptr) - 1, np.int64)
+    for s in range(len(borders) - 1):
+        for b in range(borders[s], borders[s + 1]):
+            segment_of[b] = s
+            for p in range(batch_ptr[b], batch_ptr[b + 1]):
+                batch_of[nodes[p]] = b
+    crosses = np.zeros((len(segment_of), width), np.bool_)
+    for v in range(len(nodes)):
+        for i in range(operand_ptr[v], operand_ptr[v + 1]):
+            u = operands[i]
+            if u >= 0 and segment_of[batch_of[u]] != segment_of[batch_of[v]]:
+                crosses[batch_of[u], operand_output[i]] = True
+    for i in range(len(result_nodes)):
+        if result_nodes[i] >= 0:
+            crosses[batch_of[result_nodes[i]], result_outputs[i]] = True
+    return crosses
+
+
+@njit(**INNER)
+def rows_in_segments(batch_type, batch_ptr, borders, crosses, output_class, class_externals, num_types):
+    """Rows of outputs where a schedule is cut: first what crosses, in the order of `place_values`, then, in the same
+    rows for every segment, what else its batches write, in that order too.
+
+    Returns output_row (batches, outputs), class_rows (classes,) and of these the number before the rows that belong to
+    one segment at a time, class_kept (classes,).
+    """
+    output_row = np.full((len(batch_type), output_class.shape[1]), -1, np.int64)
+    class_kept = class_externals.copy()
+    _give_rows(batch_type, batch_ptr, 0, len(batch_type), crosses, True, output_class, num_types, class_kept,
+               output_row)  # fmt: skip
+    class_rows = class_kept.copy()
+    for s in range(len(borders) - 1):
+        end = class_kept.copy()
+        _give_rows(batch_type, batch_ptr, borders[s], borders[s + 1], crosses, False, output_class, num_types, end,
+                   output_row)  # fmt: skip
+        class_rows = np.maximum(class_rows, end)
+    return output_row, class_rows, class_kept
+
+
+@njit(**INNER)
+def _give_rows(batch_type, batch_ptr, first, last, crosses, wanted, output_class, num_types, end, output_row):
+    """Rows from `end` on, by class, for the outputs of batches first to last that cross, or do not."""
+    by_type = batches_by_type(batch_type[first:last], num_types)
+    for j in range(output_class.shape[1]):
+        for i in by_type:
+            b = first + i
+            c = output_class[batch_type[b], j]
+            if c >= 0 and crosses[b, j] == wanted:
+                output_row[b, j] = end[c]
+                end[c] += batch_ptr[b + 1] - batch_ptr[b]
 
 
 @njit(**INNER)

@@ -6,6 +6,8 @@ Definitions.
     read them; then every batch writes its outputs as one contiguous slice.
 (2) An operand of a batch whose rows are a contiguous run is read in place; any other needs a gather.
 (3) Batches of a transient type all write to the same rows, as many as the largest of them has.
+(4) Where a schedule is cut (`edbc.runtime.cut`), rows from `class_kept` on belong to one segment at a time, those of
+    what crosses stand before them.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from edbc.runtime.cut import Cut
 
 Longs = NDArray[np.int64]
 
@@ -33,6 +39,8 @@ class Placement:
     output_class: Longs  # (types, outputs) -1 where a type has fewer
     class_rows: Longs  # (classes,)
     class_externals: Longs  # (classes,) rows of externals, which come first
+    class_kept: Longs  # (classes,) rows before those of one segment at a time, definition (4)
+    borders: Longs  # (segments + 1,) the batches where each segment begins, and the end
     external_class: Longs  # (k,)
     batch_of: Longs  # (n,)
     position: Longs  # (n,)
@@ -64,15 +72,20 @@ class Placement:
         return kernels.value_rows(nodes, outputs, self.batch_of, self.position, self.output_row, self.external_row)
 
 
-def place(graph: Graph, schedule: Schedule, result_nodes: Longs) -> Placement:
-    """A row for every value of the graph under a schedule. O(nodes + operands)."""
+def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None = None) -> Placement:
+    """A row for every value of the graph under a schedule; with a cut, definition (4), no type may be transient.
+    O(nodes + operands)."""
     from edbc.runtime import kernels
 
     tables = _tables_of(graph.types, graph.classes)
+    borders, crosses = np.array([0, schedule.num_batches], np.int64), np.zeros((0, 0), np.bool_)
+    if cut is not None:
+        assert not tables.transient.any()
+        borders, crosses = cut.borders, cut.crosses
     arrays = kernels.place_rows(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
         graph.operand_output, graph.external_class, tables.class_of_external_class, result_nodes, tables.arity,
-        tables.variadic, tables.transient, tables.output_class, len(tables.classes),
+        tables.variadic, tables.transient, tables.output_class, borders, crosses, len(tables.classes),
     )  # fmt: skip
     return Placement(tables.classes, tables.class_index, tables.operand_class, tables.output_class, *arrays)
 

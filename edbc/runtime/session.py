@@ -31,6 +31,7 @@ from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes
 from edbc.runtime.backend import Backend, Demand, Path, Segment, backend_of, wait_for
+from edbc.runtime.cut import Recompute, require_recompute
 from edbc.runtime.execution import Execution, Value
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
@@ -121,17 +122,18 @@ class Prepared:
 class Net:
     """A plan bound to a model. Calling it runs a mini-batch; several threads may.
 
-    `device` and `dtype` are the model's own. Without `split` no cell runs in parts (`edbc.runtime.split`). Raises what
-    `bind` raises.
+    `device` and `dtype` are the model's own. Without `split` no cell runs in parts (`edbc.runtime.split`). `recompute`
+    says into how many segments training cuts a schedule (`edbc.runtime.cut`). Raises what `bind` raises.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
                  layout: str = "plan", backend: str | Backend | None = None, rebind: bool | None = None,
-                 split: bool = True, share: bool = True):  # fmt: skip
+                 split: bool = True, share: bool = True, recompute: Recompute = None):  # fmt: skip
         self.plan = plan
         self.model = model
         self.strict = strict
         self.layout = layout
+        self.recompute = require_recompute(recompute)
         self.view = ModelView(model)
         first = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.device = first.device if first is not None else torch.device("cpu")
@@ -158,6 +160,7 @@ class Net:
             "rebind": rebind,
             "split": split,
             "share": share,
+            "recompute": recompute,
         }
         self._of_mode = {tuple(module.training for module in model.modules()): self}
 

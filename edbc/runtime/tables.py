@@ -67,11 +67,14 @@ class Snapshot:
     """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
     `kernels.count_work`."""
 
+    def holds(self, kernels: dict[int, Native]) -> bool:
+        """True when the tables hold these kernels."""
+        return all(self.kernels.get(kind) is kernel for kind, kernel in kernels.items())
+
     def serves(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels with their weights as they are now."""
-        return all(
-            self.kernels.get(kind) is kernel
-            and (isinstance(kernel, ReductionKernel) or kernel.weights.pack is self.packs[kind])
+        return self.holds(kernels) and all(
+            isinstance(kernel, ReductionKernel) or kernel.weights.pack is self.packs[kind]
             for kind, kernel in kernels.items()
         )
 

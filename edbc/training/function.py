@@ -9,8 +9,12 @@ batches. So autograd sees the whole mini-batch as one node between its inputs (`
 The arenas of a mini-batch are *leased* to its node: they return to the pool when a backward pass that does not keep the
 graph has run, or when the node dies. So any number of mini-batches may wait for their backward passes.
 
-In-place changes of inputs between forward and backward are found by autograd's own version counters, because all inputs
-are saved. `create_graph=True` is refused: the reverse schedule is no function of autograd itself.
+In-place changes of what the mini-batch reads, between forward and backward, are found by autograd's own version
+counters, because all of it is saved: rows of a frozen table are read again too. `create_graph=True` is refused: the
+reverse schedule is no function of autograd itself.
+
+Where training cuts schedules (`runtime.cut`), only what crosses borders stays in the arenas, and the backward pass
+executes each segment again, with the weights of the forward pass, before it runs it in reverse.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import torch
 
 from edbc.errors import UnsupportedError
 from edbc.runtime.arenas import Arenas
+from edbc.runtime.backend import Segment
 from edbc.runtime.boundary import load_externals
 from edbc.runtime.tables import NativeKernel
 from edbc.trace.table import SharedRef
@@ -53,6 +58,8 @@ class Run:
         self.results = reach.values(capture.result_node, capture.result_output)
         self.groups = groups_of(capture, prepared.placement, reach.pick(self.results, self.requires, self.externals))
         self.inputs = self._reachable(inputs)
+        self.others = [p for ref, p in inputs.parameters.items() if ref not in self.inputs.refs]
+        """What the mini-batch reads beside its inputs: frozen parameters, buffers."""
 
     def __del__(self) -> None:
         self.release()
@@ -85,6 +92,7 @@ class Run:
         """Execute, keep the arenas, and return a tensor per group."""
         net, prepared = self.trainer.net, self.prepared
         self.segment = segment = self.trainer.segment(prepared)
+        self.is_cut = len(prepared.placement.borders) > 2
         self.kinds: list[int] = np.unique(prepared.schedule.batch_type).tolist()
         self.arenas = net.backend.arenas(segment, prepared.demand)
         load_externals(prepared.capture, prepared.placement, self.arenas, net.view)
@@ -92,11 +100,20 @@ class Run:
         for class_index, rows, *_ in gathers:
             self.arenas.expect(class_index, rows)
         net.backend.execute(segment, self.arenas, self.trainer.kernel)
+        self.held = segment.segments()[-1].begin
         kernels = {kind: self.trainer.kernel(kind) for kind in self.kinds}
         self.packs = {k: kernel.weights.pack for k, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
         return tensors_of(gathers, self.arenas)
 
     # --- backward --------------------------------------------------------------------------------------------------
+
+    def _compute_again(self, segment: Segment) -> None:
+        """The values of a segment where the schedule is cut; `held` is the beginning of the one that is in memory."""
+        if not self.is_cut:
+            return
+        if self.held != segment.begin:
+            self.trainer.net.backend.execute(segment, self.arenas, self.trainer.kernel)
+        self.held = -1  # the backward pass overwrites it
 
     def backward(self, gradients: Sequence[torch.Tensor | None], keeps_graph: bool) -> list[torch.Tensor | None]:
         """A gradient per input, None where eager has none."""
@@ -116,10 +133,10 @@ class Run:
         tables = trainer.tables(placement, self.kinds)
         parameters = Parameters(trainer.net.view, self.inputs.parameters)
         in_torch = {k: trainer.gradient(k) for k in self.kinds if k not in {*tables.adjoints, *tables.reductions}}
-        whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters)
+        whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters, self._compute_again)
         if tables.adjoints or tables.reductions:
-            native = NativeReversal(*whole, capture, self.inputs, tables, self.packs, trainer.pool, keeps_graph,
-                                    trainer.at_once)  # fmt: skip
+            native = NativeReversal(*whole, capture, self.inputs, tables, self.packs, trainer.pool,
+                                    keeps_graph and not self.is_cut, trainer.at_once)  # fmt: skip
             native.run(results)
             native.release()
             return native.found, native.constants
@@ -139,7 +156,7 @@ class MiniBatch(torch.autograd.Function):
         """Inputs are only named for autograd: forward reads the model."""
         ctx.set_materialize_grads(False)
         ctx.run = run
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(*inputs, *run.others)
         tensors = run.forward()
         ctx.mark_non_differentiable(*(t for t, g in zip(tensors, run.groups, strict=True) if not g.requires_grad))
         return tuple(tensors)

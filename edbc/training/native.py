@@ -8,9 +8,12 @@ Definitions.
 (2) Gradients of outputs stand in one buffer with the rows of the arenas. Gradients of externals are added where they
     belong at once: to a row of the gradient of their table, to that of a parameter, or, when nobody asks for them, to a
     row of *trash*.
-(3) Deltas overwrite what the forward pass saved, unless autograd keeps the graph; then they have memory of their own.
+(3) Deltas overwrite what the forward pass saved, unless autograd keeps the graph; then they have memory of their own,
+    but where the schedule is cut, as what was saved is then computed again.
 (4) *Lazy products* are one product per weight over the nodes of all batches, after the walk (Cavs's lazy batching).
     Batches of `at_once` nodes and more can be multiplied in the walk instead; `Trainer.at_once` says why none are.
+    Where the schedule is cut, rows of a block that is not full wait for the segment before, so that the products are
+    the same.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.runtime.backend import Segment
 from edbc.runtime.cpu import CpuArenas
 from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
@@ -36,7 +40,7 @@ from edbc.training.atoms import Vector
 from edbc.training.dependence import is_float
 from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reverse import Reversal
-from edbc.training.tables import TypeTables, workspace_stride
+from edbc.training.tables import WEIGHT_BLOCK, TypeTables, product_bytes, workspace_stride
 from edbc.training.unpack import Part
 from edbc.training.walk import (
     Reversed,
@@ -51,8 +55,6 @@ from edbc.training.walk import (
 
 BLOCK = 128
 """Rows of a batch that are differentiated together: few enough for workspace and weights to stay in cache."""
-WEIGHT_BLOCK = 512
-"""Rows of a product of weights."""
 _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 
 
@@ -65,7 +67,8 @@ class NativeReversal(Reversal):
     tables: TypeTables
     packs: Mapping[int, Pack]
     pool: Pool
-    keeps_graph: bool
+    keeps_saved: bool
+    """Definition (3)."""
     at_once: int
     """Definition (4); 0: none."""
 
@@ -83,48 +86,71 @@ class NativeReversal(Reversal):
         self.values = Rows(memory.base, memory.stride, memory.externals, memory.external_start,
                            memory.external_address)  # fmt: skip
         self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
-        self._buffer, self._first, self._starts = self._gradient_memory()
+        self._segments = self.segment.segments()
+        self._filled = dict.fromkeys(self.tables.adjoints, 0)
+        self._buffer, self._starts = self._gradient_memory()
         self.rows_of_gradients = Rows(self._starts, memory.stride, memory.externals, memory.external_start,
                                       self._external_addresses())  # fmt: skip
         self.weights, self._weight_gradients = self._weight_memory()
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
-    def _gradient_memory(self) -> tuple[torch.Tensor, int, Longs]:
+    def _gradient_memory(self) -> tuple[torch.Tensor, Longs]:
         """Definitions (2) and (3): a buffer of zeros, and the address at which row 0 of each class would stand."""
         placement, values = self.segment.placement, self.values
         hidden = self._hidden_classes()
         rows = placement.class_rows - placement.class_externals
-        sizes = np.where([is_float(c) and (self.keeps_graph or c not in hidden) for c in placement.classes],
-                         rows * values.stride, 0)  # fmt: skip
+        has_rows = np.array(
+            [is_float(c) and (self.keeps_saved or c not in hidden) for c in placement.classes], np.bool_
+        )
+        sizes = np.where(has_rows, rows * values.stride, 0)
         start = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(-(-sizes // ALIGNMENT) * ALIGNMENT, out=start[1:])
-        self._workspace_size = self._workspace_bytes()
-        buffer = self.pool.take(int(start[-1]) + self._workspace_size + ALIGNMENT)
+        buffer = self.pool.take(int(start[-1]) + self._workspace_bytes() + ALIGNMENT)
         first = aligned(buffer.data_ptr()) - buffer.data_ptr()
         buffer[first : first + int(start[-1])].zero_()
+        kept = (placement.class_kept - placement.class_externals) * values.stride
+        self._of_segment = [
+            buffer[first + begin + from_row : first + begin + size]
+            for begin, from_row, size in zip(start[:-1].tolist(), kept.tolist(), sizes.tolist(), strict=True)
+            if from_row < size
+        ]
         address = buffer.data_ptr() + first
         self._workspace = address + int(start[-1])
         base = address + start[:-1] - placement.class_externals * values.stride
         for number, value_class in enumerate(placement.classes):
-            if value_class in hidden and not self.keeps_graph:
+            if value_class in hidden and not self.keeps_saved:
                 base[number] = values.base[number]
-        return buffer, first, base
+        return buffer, base
+
+    def clear(self) -> None:
+        """See Reversal."""
+        for rows in self._of_segment:
+            rows.zero_()
 
     def _hidden_classes(self) -> set[Any]:
         types = self.segment.graph.types
         return {c for kind, a in self.tables.adjoints.items() for c in types[kind].outputs[a.num_outputs :]}
 
     def _workspace_bytes(self) -> int:
-        """What the walk, and after it the products of weights, take for the widest of the types."""
-        walk = products = scratch = 0
-        for adjoint in self.tables.adjoints.values():
+        """What the walk, and after it the products of weights, take for the widest of the types. Where the schedule is
+        cut, the products of each type have memory of their own, in which rows wait: definition (4)."""
+        walk = products = scratch = waiting = 0
+        self._product_offset: dict[int, int] = {}
+        for kind, adjoint in self.tables.adjoints.items():
             width = torch_dtype(adjoint.program.dtype).itemsize
             walk = max(walk, BLOCK * workspace_stride(adjoint))
             scratch = max(scratch, aligned(adjoint.scratch * width))
-            products = max(products, WEIGHT_BLOCK * (adjoint.input_width + adjoint.saved) * width)
+            self._product_offset[kind] = waiting
+            products = max(products, product_bytes(adjoint))
+            waiting += product_bytes(adjoint)
         self._scratch = walk
-        return aligned(max(walk + scratch, products))
+        if len(self._segments) == 1:
+            self._product_offset = dict.fromkeys(self.tables.adjoints, 0)
+            return aligned(max(walk + scratch, products))
+        own = aligned(max(walk + scratch, products * (self.at_once > 0)))
+        self._product_offset = {kind: own + offset for kind, offset in self._product_offset.items()}
+        return own + waiting
 
     def release(self) -> None:
         """Give the memory back."""
@@ -261,10 +287,19 @@ class NativeReversal(Reversal):
 
     def run(self, results: Any) -> None:
         """See Reversal."""
-        for class_index, rows, gradient in results:
-            self.add(class_index, rows, gradient)
+        super().run(results)
+        for kind in self.tables.adjoints:
+            self._unpack(kind)
+        for ref, (index, rows) in self._sparse.items():
+            table = self.parameters[ref]
+            self.add_parameter(ref, torch.sparse_coo_tensor(
+                torch.from_numpy(index)[None], rows.view(len(index), *table.shape[1:]), table.shape,
+                check_invariants=False))  # fmt: skip
+
+    def walk(self, segment: Segment) -> None:
+        """See Reversal."""
         whole = self.batches, self.values, self.rows_of_gradients, self.tables.arrays, self.weights
-        for begin, end, dtype in reversed(list(self._stretches())):
+        for begin, end, dtype in reversed(list(self._stretches(segment))):
             if dtype is None:
                 self.batch(begin)
             else:
@@ -273,26 +308,24 @@ class NativeReversal(Reversal):
         for kind, adjoint in self.tables.adjoints.items():
             if adjoint.weights:
                 dtype = torch_dtype(adjoint.program.dtype)
-                weight_products(kind, self.at_once, WEIGHT_BLOCK, self._workspace, dtype.itemsize, *whole, _LIKE[dtype])
-            self._unpack(kind)
-        for ref, (index, rows) in self._sparse.items():
-            table = self.parameters[ref]
-            self.add_parameter(ref, torch.sparse_coo_tensor(
-                torch.from_numpy(index)[None], rows.view(len(index), *table.shape[1:]), table.shape,
-                check_invariants=False))  # fmt: skip
+                self._filled[kind] = weight_products(
+                    kind, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK,
+                    self._workspace + self._product_offset[kind], self._filled[kind], dtype.itemsize, *whole,
+                    _LIKE[dtype],
+                )  # fmt: skip
 
-    def _stretches(self) -> Iterator[tuple[int, int, torch.dtype | None]]:
+    def _stretches(self, segment: Segment) -> Iterator[tuple[int, int, torch.dtype | None]]:
         """Runs of batches (begin, end, element type); single batches with None for torch."""
         types, order = self.segment.graph.types, [None, *_LIKE]
         native = {*self.tables.adjoints, *self.tables.reductions}
         group = np.zeros(len(types), np.int64)
         for kind in native:
             group[kind] = order.index(torch_dtype(types[kind].outputs[0].dtype))
-        of_batch = group[self.segment.schedule.batch_type]
+        of_batch = group[segment.schedule.batch_type[segment.begin : segment.stop]]
         changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
         borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
         for first, last in itertools.pairwise(borders):
-            yield first, last, order[of_batch[first]]
+            yield segment.begin + first, segment.begin + last, order[of_batch[first]]
 
 
 def _shared_values(adjoint: Adjoint, pack: Pack, dtype: torch.dtype) -> torch.Tensor:

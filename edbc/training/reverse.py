@@ -9,7 +9,9 @@ Definitions.
 (2) Rows are added in the order of the schedule, one batch after the other, so that the sums are the same bits in every
     run.
 (3) Of the short floats, bfloat16 and float16, sums of many terms are added up in float32 and rounded once.
-(4) Only *live* nodes take part: those with a reached output (`training.reach`). What the loss does not use neither
+(4) Where the schedule is cut (`runtime.cut`), its segments run backwards one after the other, the values of each
+    computed again before. Gradient rows of one segment at a time are then zeros again; those of what crosses stay.
+(5) Only *live* nodes take part: those with a reached output (`training.reach`). What the loss does not use neither
     costs time nor lets a not-a-number through.
 
 This is the reference: `training.recompute` gives the gradient of each batch.
@@ -17,7 +19,7 @@ This is the reference: `training.recompute` gives the gradient of each batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +56,8 @@ class Reversal:
     reached: Bools
     given: Bools
     parameters: Mapping[SharedRef, torch.Tensor]
+    compute_again: Callable[[Segment], None]
+    """Brings the values of a segment, which may then be overwritten, definition (4)."""
 
     def __post_init__(self) -> None:
         self.found: dict[SharedRef, torch.Tensor] = {}
@@ -64,7 +68,20 @@ class Reversal:
         """All batches; `results` are class, rows and gradient of what the loss uses."""
         for class_index, rows, gradient in results:
             self.add(class_index, rows, gradient)
-        for batch in range(self.segment.stop - 1, self.segment.begin - 1, -1):
+        for segment in reversed(self.segment.segments()):
+            self.compute_again(segment)
+            self.clear()
+            self.walk(segment)
+
+    def clear(self) -> None:
+        """Zeros for the gradients of rows that belong to one segment at a time."""
+        for arena, kept in zip(self.rows, self.segment.placement.class_kept.tolist(), strict=True):
+            if arena is not None:
+                arena[kept:].zero_()
+
+    def walk(self, segment: Segment) -> None:
+        """The batches of a segment."""
+        for batch in range(segment.stop - 1, segment.begin - 1, -1):
             self.batch(batch)
 
     def arena(self, class_index: int) -> torch.Tensor:

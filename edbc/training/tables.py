@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edbc.graph import NodeType, ValueClass
+from edbc.runtime.arenas import row_bytes
 from edbc.runtime.placement import Placement
 from edbc.runtime.pool import ALIGNMENT, aligned
 from edbc.runtime.rowops import OPERATIONS
@@ -34,9 +35,14 @@ REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME}
 """Reductions that are differentiated natively."""
 
 
+WEIGHT_BLOCK = 512
+"""Rows of a product of weights."""
+_HIDDEN_RANK = 16
+
+
 def hidden_class(size: int, dtype: str) -> ValueClass:
     """The class of what a type saves, or keeps, `size` elements: one that no value of a model has."""
-    return ValueClass((size, *(1,) * 15), dtype)
+    return ValueClass((size, *(1,) * (_HIDDEN_RANK - 1)), dtype)
 
 
 def with_hidden_outputs(node_type: NodeType, adjoint: Adjoint) -> NodeType:
@@ -50,6 +56,21 @@ def workspace_stride(adjoint: Adjoint) -> int:
     """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
     size = aligned(adjoint.width * torch_dtype(adjoint.program.dtype).itemsize)
     return size + ALIGNMENT if size and size % 1024 == 0 else size
+
+
+def product_bytes(adjoint: Adjoint) -> int:
+    """Memory for a block of the products of a type's weights: gathered inputs, and deltas."""
+    width = torch_dtype(adjoint.program.dtype).itemsize
+    return aligned(WEIGHT_BLOCK * (adjoint.input_width + adjoint.saved) * width) if adjoint.weights else 0
+
+
+def bytes_in_training(placement: Placement, adjoints: Iterable[Adjoint]) -> int:
+    """What the numbers of a forward and a backward pass take: values, gradients, and what products wait in (definitions
+    (2) to (4) of `training.native`); without what the widest batch works in."""
+    rows = (placement.class_rows - placement.class_externals) * row_bytes(placement.classes)
+    times = np.array([1 if len(c.shape) == _HIDDEN_RANK else 2 for c in placement.classes], np.int64)
+    waiting = sum(map(product_bytes, adjoints)) if len(placement.borders) > 2 else 0
+    return int((rows * times).sum()) + waiting
 
 
 @dataclass(frozen=True, eq=False)

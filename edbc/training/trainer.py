@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edbc.cells.graph import CellGraph
-from edbc.graph import NodeType
+from edbc.graph import Graph, NodeType
 from edbc.runtime import changes
 from edbc.runtime.backend import Segment
+from edbc.runtime.cut import AUTO, cut_of
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.pool import Pool
 from edbc.runtime.reduction import ReductionKernel
@@ -29,7 +30,7 @@ from edbc.training.reach import reach_of
 from edbc.training.recompute import CellGradient, ReductionGradient
 from edbc.training.results import restore
 from edbc.training.reverse import TypeGradient
-from edbc.training.tables import REDUCTIONS, TypeTables, tables_of, with_hidden_outputs
+from edbc.training.tables import REDUCTIONS, TypeTables, bytes_in_training, tables_of, with_hidden_outputs
 
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared
@@ -82,9 +83,21 @@ class Trainer:
         from edbc.runtime.session import Prepared
 
         graph = replace(capture.graph, types=self._types_of(capture.graph.types, np.unique(schedule.batch_type)))
-        placement = place(graph, schedule, capture.result_node)
+        placement = self._placement(capture, graph, schedule)
         demand = self.net.backend.demand(Segment(graph, schedule, placement), self.kernel)
         return Prepared(capture, schedule, placement, demand)
+
+    def _placement(self, capture: Capture, graph: Graph, schedule: Schedule) -> Placement:
+        """Cut as the net says; with "auto" only where that takes less memory."""
+        how = self.net.recompute
+        cut = cut_of(graph, schedule, capture.result_node, capture.result_output, how)
+        placement = place(graph, schedule, capture.result_node, cut)
+        if how == AUTO and cut is not None:
+            whole = place(graph, schedule, capture.result_node)
+            adjoints = [a for kind in np.unique(schedule.batch_type).tolist() if (a := self.adjoint(kind)) is not None]
+            if bytes_in_training(whole, adjoints) <= bytes_in_training(placement, adjoints):
+                return whole
+        return placement
 
     def segment(self, prepared: Prepared) -> Segment:
         """All batches of a mini-batch, over types with what they save."""

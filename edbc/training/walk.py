@@ -332,9 +332,13 @@ def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, frame, width
 
 
 @_jit
-def _products(t, begin, end, at_once, block, workspace, width, batches, values, gradients, tables, weights, like):
-    """The gradients of the weights of type t: one product each over its live nodes in batches begin to end, in blocks,
-    but for batches of `at_once` nodes and more, if that is not 0."""
+def _products(
+    t, begin, end, at_once, block, workspace, filled, ends, width, batches, values, gradients, tables, weights, like
+):
+    """The gradients of the weights of type t: one product each over its live nodes in batches end - 1 down to begin, in
+    blocks, but for batches of `at_once` nodes and more, if that is not 0. The first `filled` rows of the workspace come
+    from later batches; unless this `ends` the products, rows of a block that is not full wait there for earlier ones.
+    Returns how many do."""
     frame = np.zeros(10, np.int64)
     frame[0], frame[1] = ord("N"), ord("T")
     store(frame.ctypes.data + 64, 0, like + _ONE)
@@ -343,8 +347,7 @@ def _products(t, begin, end, at_once, block, workspace, width, batches, values, 
     rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
     slots = FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1])
     where = np.zeros((slots, 6), np.int64)
-    filled = 0
-    for b in range(begin, end):
+    for b in range(end - 1, begin - 1, -1):
         if batches.batch_type[b] != t or 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]:
             continue
         _find_slots(t, b, batches, values, gradients, tables, weights, 0, where)
@@ -363,11 +366,13 @@ def _products(t, begin, end, at_once, block, workspace, width, batches, values, 
             if filled == block:
                 _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
                 filled = 0
-    if filled:
+    if ends and filled:
         _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
+        filled = 0
+    return filled
 
 
-def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
+def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., int]]:
     """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
 
     @njit(cache=True, **_flags)
@@ -393,14 +398,17 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
                          frame, width, like)  # fmt: skip
                 many = 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]
                 if many and tables.product_ptr[t] < tables.product_ptr[t + 1]:
-                    _products(t, b, b + 1, 0, product_block, workspace, width, batches, values, gradients, tables,
-                              weights, like)  # fmt: skip
+                    _products(t, b, b + 1, 0, product_block, workspace, 0, True, width, batches, values, gradients,
+                              tables, weights, like)  # fmt: skip
 
     @njit(cache=True, **_flags)
-    def weight_products(t, at_once, block, workspace, width, batches, values, gradients, tables, weights, like):
-        """What `walk_back` has left: one product for each weight of type t over all nodes of the other batches."""
-        _products(t, 0, len(batches.batch_type) + (stamp & 0), at_once, block, workspace, width, batches, values,
-                  gradients, tables, weights, like)  # fmt: skip
+    def weight_products(t, begin, end, at_once, block, workspace, filled, width, batches, values, gradients, tables,
+                        weights, like):  # fmt: skip
+        """What `walk_back` has left of batches end - 1 down to begin: one product for each weight of type t over all
+        nodes. Called with the end of the schedule first, with its beginning last, and each time with the number of rows
+        that the call before returned, which wait in the type's workspace."""
+        return _products(t, begin, end + (stamp & 0), at_once, block, workspace, filled, begin == 0, width, batches,
+                         values, gradients, tables, weights, like)  # fmt: skip
 
     return walk_back, weight_products
 

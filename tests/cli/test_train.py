@@ -203,6 +203,20 @@ def test_vertex_functions_train_the_same(train, tmp_path: Path) -> None:
         assert ours["dev"] == pytest.approx(theirs["dev"], rel=1e-9)
 
 
+def test_recomputation_trains_the_same(train, tmp_path: Path) -> None:
+    """`--recompute` changes what training takes, not what it gives; other words are usage errors."""
+    assert train("--recompute", "auto", folder="auto").exit_code == 0
+    assert train("--recompute", 3, folder="cut").exit_code == 0
+    assert train(folder="whole").exit_code == 0
+    auto, cut, whole = (load_file(tmp_path / folder / "weights.safetensors") for folder in ("auto", "cut", "whole"))
+    for name, expected in whole.items():
+        assert torch.equal(auto[name], expected), name
+        assert torch.equal(cut[name], expected), name
+    refused = train("--recompute", 0, folder="none")
+    assert refused.exit_code == 2
+    assert "number of segments from 1 on, or auto, got '0'" in refused.output
+
+
 def test_without_files_instances_are_made_up_and_there_is_no_dev(train, tmp_path: Path) -> None:
     """As in 'edbc run', and it says so; the weights kept are then the last."""
     result = train("--limit", 3, files=False, epochs=1)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from bound import RandomTreeModel, net_for, random_trees
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edbc.errors import UnsupportedError
+from edbc.runtime.fingerprint import ELEMENTS
 from edbc.runtime.session import Net
 from edbc.training.results import SINGLES
 
@@ -199,6 +201,20 @@ def test_parameters_that_change_before_backward_are_an_error() -> None:
         loss.backward()
 
 
+@pytest.mark.parametrize("name", ["table", "out"])
+def test_frozen_parameters_that_change_before_backward_are_an_error(name: str) -> None:
+    """The backward pass reads rows of a frozen table again, and recomputation reads everything."""
+    net, instances = tree_net(12)
+    frozen = [p for n, p in net.model.named_parameters() if n.startswith(name)]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    loss = random_loss(net(instances))
+    with torch.no_grad():
+        frozen[0].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_results_that_change_in_place() -> None:
     """A result changed in place is right, or an error that says what to do; never a wrong gradient."""
     net, _ = tree_net(13)
@@ -257,6 +273,7 @@ def test_a_copied_model_trains_on_its_own() -> None:
     net, instances = tree_net(17)
     random_loss(net(instances)).backward()
     twin = copy.deepcopy(net)
+    assert twin.model is not net.model
     twin.model.load_state_dict(net.model.state_dict())
     with torch.no_grad():
         twin.model.get_parameter("start").add_(1)
@@ -311,4 +328,14 @@ def test_parameters_changed_through_data() -> None:
     require_equal_gradients(net, instances)
     for parameter in net.model.parameters():
         parameter.data.mul_(0.5)
+    require_equal_gradients(net, instances)
+
+
+def test_an_element_changed_through_data() -> None:
+    """In training weights are packed for every mini-batch: one element that no comparison looks at is read too."""
+    net, instances = tree_net(13, size=16)
+    require_equal_gradients(net, instances)
+    weight = net.model.get_parameter("out.weight").data.view(-1)
+    looked_at = np.linspace(0, len(weight) - 1, ELEMENTS).astype(np.int64)
+    weight[int(np.setdiff1d(np.arange(len(weight)), looked_at)[0])] += 1
     require_equal_gradients(net, instances)

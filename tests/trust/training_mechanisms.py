@@ -9,6 +9,10 @@ TREES = "tests/training/test_training_trees.py"
 NATIVE = "tests/training/test_native_gradients.py"
 RANDOM = "tests/training/test_random.py"
 MODE = "tests/training/test_grad_mode.py"
+SEGMENTS = "tests/training/test_segments.py"
+CUT = "tests/runtime/test_cut.py"
+CHECKPOINT = "tests/fit/test_checkpoint.py"
+LOOP = "tests/fit/test_loop.py"
 
 TRAINING = (
     Mechanism(
@@ -42,7 +46,7 @@ TRAINING = (
         "edbc/training/trainer.py",
         "        changes.count()\n",
         "",
-        (TREES + "::test_parameters_changed_through_data",),
+        (TREES + "::test_an_element_changed_through_data",),
     ),
     Mechanism(
         "create_graph",
@@ -64,8 +68,8 @@ TRAINING = (
         "chunks",
         "the last chunk of a weight's product is left out",
         "edbc/training/walk.py",
-        "    if filled:\n",
-        "    if filled == block:\n",
+        "    if ends and filled:\n",
+        "    if ends and filled == block:\n",
         (MODELS + "::test_gradients_equal_eager",),
     ),
     Mechanism(
@@ -147,5 +151,109 @@ TRAINING = (
         "        if kind in (Value, Shared) and not is_told:\n",
         "        if False:\n",
         (MODE + "::test_gradients_equal_eager", MODE + "::test_inside_a_cell"),
+    ),
+    Mechanism(
+        "frozen",
+        "frozen parameters count as trainable",
+        "edbc/training/inputs.py",
+        "        return self.parameters[ref].requires_grad\n",
+        "        return True\n",
+        (TREES + "::test_frozen_parameters", TREES + "::test_nothing_requires_a_gradient"),
+    ),
+    Mechanism(
+        "versions of frozen parameters",
+        "changes of what needs no gradient are not asked about",
+        "edbc/training/function.py",
+        "ctx.save_for_backward(*inputs, *run.others)",
+        "ctx.save_for_backward(*inputs)",
+        (TREES + "::test_frozen_parameters_that_change_before_backward_are_an_error",),
+    ),
+    Mechanism(
+        "tied weights",
+        "of a weight that several types use, one type's gradient stays",
+        "edbc/training/native.py",
+        "        if part.ref not in self.found and part.is_alone",
+        "        if part.is_alone",
+        (MODELS + "::test_tied_weights",),
+    ),
+    Mechanism(
+        "results used twice",
+        "the gradient of a row replaces what the row had",
+        "edbc/training/walk.py",
+        "            store(target, e, load(target, e, like) + load(source, i * n + e, like))\n",
+        "            store(target, e, load(source, i * n + e, like))\n",
+        (MODELS + "::test_gradients_equal_eager",),
+    ),
+    Mechanism(
+        "results changed in place",
+        "results are views of one tensor, each without memory of its own",
+        "edbc/training/results.py",
+        "[part.clone() for part in together.split(sizes)]",
+        "list(together.split(sizes))",
+        (TREES + "::test_results_that_change_in_place",),
+    ),
+    Mechanism(
+        "hooks of parameters",
+        "parameters that the loss does not reach are inputs too",
+        "edbc/training/function.py",
+        "        self.inputs = self._reachable(inputs)\n        self.others",
+        "        self.others",
+        (TREES + "::test_hooks_of_parameters_fire_once",),
+    ),
+    Mechanism(
+        "deepcopy",
+        "a copied net is bound to the model of the original",
+        "edbc/runtime/session.py",
+        "copy.deepcopy(self.model, memo)",
+        "self.model",
+        (TREES + "::test_a_copied_model_trains_on_its_own",),
+    ),
+    Mechanism(
+        "graph break",
+        "recording is traced by torch's compiler",
+        "edbc/runtime/session.py",
+        "self._untraced(instances) if torch.compiler.is_compiling() else self._call(instances)",
+        "self._call(instances)",
+        (MODELS + "::test_a_compiled_step_has_one_graph_break",),
+    ),
+    Mechanism(
+        "checkpoints written whole",
+        "a checkpoint is written to its own file at once",
+        "edbc/fit/checkpoint.py",
+        "replace_file(path, lambda temporary: save_file(held, temporary, metadata))",
+        "path.write_bytes(b'') and None or save_file(held, path, metadata)",
+        (CHECKPOINT + "::test_a_write_that_fails_leaves_the_checkpoint_before",),
+    ),
+    Mechanism(
+        "resume",
+        "random generators begin anew when training goes on",
+        "edbc/fit/checkpoint.py",
+        "    _restore_generators(checkpoint)\n    loop",
+        "    loop",
+        (LOOP + "::test_a_stop_anywhere_changes_no_bit",),
+    ),
+    Mechanism(
+        "what crosses",
+        "results do not cross the borders of segments",
+        "edbc/runtime/kernels.py",
+        "            crosses[batch_of[result_nodes[i]], result_outputs[i]] = True\n",
+        "            pass\n",
+        (CUT + "::test_every_segment_runs_again_from_what_crosses",),
+    ),
+    Mechanism(
+        "segments are computed again",
+        "what the backward pass overwrote counts as in memory",
+        "edbc/training/function.py",
+        "        self.held = -1  # the backward pass overwrites it\n",
+        "",
+        (SEGMENTS + "::test_a_kept_graph_runs_again",),
+    ),
+    Mechanism(
+        "weights of segments",
+        "segments are computed again with the weights of the latest mini-batch",
+        "edbc/runtime/cpu.py",
+        "        if arenas.snapshot is None or not arenas.snapshot.holds(kernels):\n",
+        "        if True:\n",
+        (SEGMENTS + "::test_segments_are_computed_with_the_weights_of_the_forward_pass",),
     ),
 )
