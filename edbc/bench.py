@@ -7,8 +7,10 @@ Definitions.
     as a part of its median.
 (2) The *GEMM floor* of a mini-batch: for every batch of a type with products, in the order of the schedule, one
     `torch.mm(out=)` with all gates side by side over the longest of the products' inputs; nothing hoisted, nothing
-    gathered, no activation. A product of a node's own matrices is a `torch.mm(out=)` of its own. *Own products* are the
-    plan's own, one `torch.mm(out=)` each. Same process, same threads;
+    shared, nothing gathered, no activation. The schedule is that of the graph as captured, in which every node runs
+    whole: what a plan does not compute because an equal node did, the floor computes. A product of a node's own
+    matrices is a `torch.mm(out=)` of its own. *Own products* are those that the plan executes, one `torch.mm(out=)`
+    each. Same process, same threads;
     execution and floor take FLOOR_TURNS turns on FLOOR_BATCHES mini-batches, and the least processor time of each
     counts (on a device the least time until it is done): a busy machine interrupts long calls more often than short
     ones.
@@ -46,12 +48,13 @@ from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import require_device, wait_for
 from edbc.runtime.placement import place
 from edbc.runtime.rowproduct import RowProduct, row_product
-from edbc.runtime.session import Net, Prepared, Stats
+from edbc.runtime.session import Net, Stats
+from edbc.schedule.schedule import Schedule
 from edbc.weights import model_of_plan
 
-WHOLE = "no-split"
-"""The plan's policy with every cell run whole."""
-BASELINES = ("eager", "depth", "agenda", "sufficient", "critical", WHOLE)
+WHOLE, UNSHARED = "no-split", "no-share"
+"""The plan's policy with every cell run whole, and with every node run, whether it equals another one or not."""
+BASELINES = ("eager", "depth", "agenda", "sufficient", "critical", WHOLE, UNSHARED)
 EAGER_SECONDS = 10.0
 FLOOR_BATCHES, FLOOR_TURNS = 2, 15
 DEVICE_TURNS, LONGEST_HOLD = 5, 0.25
@@ -155,9 +158,9 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     convert = getattr(file.module, "vertex_instance", None)
     contestants = []
     for policy in policies:
-        whole = policy == WHOLE
-        net = Net(plan, net_model, policy=None if whole else policy, backend=setting.backend, rebind=rebind,
-                  split=not whole)  # fmt: skip
+        of_plan = policy in (WHOLE, UNSHARED)
+        net = Net(plan, net_model, policy=None if of_plan else policy, backend=setting.backend, rebind=rebind,
+                  split=policy != WHOLE, share=policy != UNSHARED)  # fmt: skip
         contestants.append(_Contestant(net, "record", policy, _batches(instances, setting.batch_size)))
         if convert is not None:
             packed = [convert(instance, **config) for instance in instances]
@@ -194,7 +197,7 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
 
 def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) -> None:
     net, stats = contestant.net, Stats()
-    _, prepared = net.run(contestant.batches[number], stats)
+    net.run(contestant.batches[number], stats)
     spent = stats.seconds
     contestant.samples.append(
         _Sample(
@@ -204,7 +207,7 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) 
     )  # fmt: skip
     if stats.arena_bytes > contestant.peak_bytes:
         contestant.peak_bytes = stats.arena_bytes
-        captured, schedule = prepared.whole
+        captured, schedule = net.prepare(contestant.batches[number], split=False, share=False).whole
         whole = place(captured.graph, schedule, captured.result_node)
         contestant.cell_output_bytes = arena_bytes(whole, externals=False)
 
@@ -212,9 +215,8 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) 
 _Multiplication = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def _products(net: Net, prepared: Prepared, together: bool) -> Iterator[_Multiplication]:
+def _products(net: Net, schedule: Schedule, together: bool) -> Iterator[_Multiplication]:
     """Operands and targets of the products of a floor, definition (2)."""
-    schedule = prepared.whole[1] if together else prepared.schedule
     counts = np.diff(schedule.batch_ptr).tolist()
     memory: dict[Any, torch.Tensor] = {}
 
@@ -318,7 +320,8 @@ def _floor_ratios(contestant: _Contestant) -> tuple[float, float] | tuple[None, 
 
 def _floor_of(net: Net, batch: list[Any]) -> tuple[float, float]:
     prepared = net.prepare(batch)
-    together, own = (list(_products(net, prepared, way)) for way in (True, False))
+    whole = net.prepare(batch, split=False, share=False)
+    together, own = list(_products(net, whole.schedule, True)), list(_products(net, prepared.schedule, False))
     contestants = (lambda: net.execute(prepared), lambda: _multiply(together), lambda: _multiply(own))
     clock = time.process_time if net.device.type == "cpu" else time.perf_counter
     turns = [[_seconds(call, net.device, clock) for call in contestants] for _ in range(FLOOR_TURNS)]

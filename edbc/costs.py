@@ -51,9 +51,10 @@ ALONE = 5
 def measure_costs(net: Net, instances: Sequence[Any]) -> dict[str, BatchCost]:
     """The cost of a batch of every type of the net's plan, on one mini-batch of it. Runs it some hundred times.
 
-    Cells that the net splits into parts are measured by what remains in the schedule's own batches, their cores.
+    Cells that the net splits into parts are measured by what remains in the schedule's own batches, their cores. Equal
+    nodes run one by one, so that a batch has the nodes that the policy learns on.
     """
-    prepared = net.prepare(instances)
+    prepared = net.prepare(instances, share=False)
     schedule = prepared.schedule
     executed = {i: kind for i in range(len(net.plan.types)) if (kind := _executed(prepared, i)) is not None}
     cut = {kind: cut_batches(schedule, kind) for kind in executed.values()}

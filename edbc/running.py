@@ -60,6 +60,7 @@ class Setting:
     policy: str | None = None
     layout: str = "plan"
     split: bool = True
+    share: bool = True
     model: str | None = None
     trust_changed_model: bool = False
     strict: bool = False
@@ -99,7 +100,8 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     model = model.to(setting.device, getattr(torch, setting.dtype))
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
-              backend=setting.backend, rebind=rebind, split=setting.split, recompute=setting.recompute)  # fmt: skip
+              backend=setting.backend, rebind=rebind, split=setting.split, share=setting.share,
+              recompute=setting.recompute)  # fmt: skip
     net.cache = structure_cache(file.module, setting.verify)
     return Bound(file, config, net)
 
@@ -149,6 +151,8 @@ class Report:
             "source": "sample" if self.is_made_up else "input",
             "batch_size": self.setting.batch_size,
             "nodes": s.nodes,
+            "shared_nodes": s.shared_nodes,
+            "shared_parts": s.shared_parts,
             "batches": s.batches,
             "lower_bound": s.lower_bound,
             "steps": {
@@ -192,6 +196,9 @@ class Report:
         source = "made-up instances (the model's sample)" if self.is_made_up else "instances"
         yield f"{self.plan}: {s.instances:,} {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
         yield f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}"
+        if s.shared_nodes or s.shared_parts:
+            of_parts = f", and the eager parts of {s.shared_parts:,} more," if s.shared_parts else ""
+            yield f"  shared       {s.shared_nodes:,} nodes{of_parts} equal others and ran once with them"
         yield f"  policy       {policy_text(self.net.policy, s)}"
         if s.unseen_states or s.unseen_types:
             states = f"{s.unseen_states:,} states ({_share(s.unseen_states, s.steps)} of the batches)"

@@ -188,6 +188,7 @@ def compile(**options: Any) -> None:
     help="Memory order of cells: the plan's, or the order of definition.",
 )
 @click.option("--split/--no-split", default=True, help="Run eager and lazy parts of cells apart, or cells whole.")
+@click.option("--share/--no-share", default=True, help="Run equal nodes once, or every node by itself.")
 @click.option(
     "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."
 )
@@ -333,7 +334,7 @@ def check(**options: Any) -> None:
     show_default=True,
     metavar="NAME,..",
     help="Also measure: eager (unmodified PyTorch), depth, agenda, sufficient, critical (other policies, same plan), "
-    "no-split (the plan's policy, no cell run in eager and lazy parts).",
+    "no-split (the plan's policy, no cell run in eager and lazy parts), no-share (no node run once for its equals).",
 )
 @click.option("--limit", type=click.IntRange(1), default=256, show_default=True, help="Instances to measure on.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Passes over them.")

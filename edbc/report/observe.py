@@ -85,6 +85,8 @@ class Observation:
     parts: tuple[PartStep, ...]
     whole: tuple[str, ...]
     """Of types that the plan lets run split and that did not: why."""
+    shared_nodes: int
+    """Nodes that equal another one (`edbc.runtime.share`): here they run one by one, otherwise with that one."""
     least: tuple[int, ...]
     """Per type the fewest batches that any schedule needs: its longest chain of dependent nodes."""
     schedules: dict[str, tuple[tuple[int, int], ...]]
@@ -97,6 +99,12 @@ class Observation:
     unseen_states: int
     first: Graph | None = None
     """The dataflow graph of the first instance alone."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a mini-batch's times do not say, a line each."""
+        shared = f"{self.shared_nodes:,} of {self.num_nodes:,} nodes equal another one; a run computes them once"
+        return ((shared,) if self.shared_nodes else ()) + self.whole
 
     @property
     def lower_bound(self) -> int:
@@ -131,7 +139,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
 
     net.run(instances)
     stats = Stats()
-    timed = [_timed(net, net.prepare(instances, stats if i == 0 else None)) for i in range(REPEATS)]
+    timed = [_timed(net, net.prepare(instances, None if i else stats, share=False)) for i in range(REPEATS)]
     prepared = timed[0][0]
     captured, schedule = prepared.whole
     graph = captured.graph
@@ -149,6 +157,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         steps=steps,
         parts=tuple(_parts(prepared, seconds)),
         whole=tuple(net.kept_whole(prepared)),
+        shared_nodes=graph.num_nodes - net.shared(captured).graph.num_nodes,
         least=least_batches(graph),
         schedules=other_schedules(graph),
         lowering={graph.types[kind].name: _lowering(net, graph, kind) for kind in sorted({s.kind for s in steps})},

@@ -277,6 +277,6 @@ def _times(e: Explanation) -> Iterator[str]:
     parts += [(part.text, part.seconds) for part in o.parts]
     yield "<h2>Where the time goes</h2><p>This mini-batch, every batch timed alone.</p>"
     yield _table(["", "time", "share"], [[name, time_text(s), share(s, total)] for name, s in parts], text=(0,))
-    yield from (f"<p>{escape(line)}</p>" for line in o.whole)
+    yield from (f"<p>{escape(line)}</p>" for line in o.remarks)
     moved, gathered = sum(t.moved_bytes or 0 for t in e.types), sum(t.gathered_bytes or 0 for t in e.types)
     yield f"<p>{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row.</p>"

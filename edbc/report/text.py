@@ -228,7 +228,7 @@ def _times(e: Explanation, width: int) -> Iterator[str]:
     ]
     rows = [[name, time_text(seconds), share(seconds, total)] for name, seconds in parts]
     yield from _table(rows, width, right=[1, 2])
-    for line in o.whole:
+    for line in o.remarks:
         yield from _wrapped(line, width, "  ")
     moved = sum(t.moved_bytes or 0 for t in e.types)
     gathered = sum(t.gathered_bytes or 0 for t in e.types)

@@ -46,8 +46,8 @@ class Timeline:
         capture_seconds = stats.seconds.construction - before[0]
         scheduling_seconds = stats.seconds.scheduling - before[1]
         captured, schedule = prepared.whole
-        graph = captured.graph
-        facts = {"mini_batch": self._mini_batches, "instances": len(instances), "nodes": graph.num_nodes}
+        nodes = captured.graph.num_nodes + prepared.shared_nodes
+        facts = {"mini_batch": self._mini_batches, "instances": len(instances), "nodes": nodes}
         self._mini_batches += 1
         self._add("capture", HOST, started, capture_seconds, facts)
         batches = {**facts, "batches": schedule.num_batches}

@@ -37,6 +37,7 @@ from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import GenericKernel
+from edbc.runtime.share import share
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.runtime.stream import stream
 from edbc.schedule.policy import Policy, relative_costs
@@ -77,6 +78,10 @@ class Stats:
 
     instances: int = 0
     nodes: int = 0
+    shared_nodes: int = 0
+    """Of the nodes, those that did not run because they equal one that did."""
+    shared_parts: int = 0
+    """Of the nodes, those that read another one's eager part."""
     batches: int = 0
     lower_bound: int = 0
     steps: int = 0
@@ -107,10 +112,22 @@ class Prepared:
     demand: Demand
     split: SplitBatch | None = None
     """Set where cells run in parts, which `capture`, `schedule` and `placement` then speak of."""
+    captured: Capture | None = None
+    """What was captured, where equal nodes run as one, and `capture` and `whole` speak of those."""
+
+    @property
+    def shared_nodes(self) -> int:
+        """Nodes of what was captured that do not run, because they equal one that does."""
+        return 0 if self.captured is None else self.captured.graph.num_nodes - self.whole[0].graph.num_nodes
+
+    @property
+    def shared_parts(self) -> int:
+        """Nodes that read the eager part of another one, which has equal look-ups."""
+        return 0 if self.split is None else self.split.shared_parts
 
     @property
     def whole(self) -> tuple[Capture, Schedule]:
-        """What was captured and the policy's schedule for it, no cell split."""
+        """The graph that the policy saw, and its schedule for it, no cell split."""
         return (self.capture, self.schedule) if self.split is None else self.split.whole
 
     @property
@@ -122,8 +139,9 @@ class Prepared:
 class Net:
     """A plan bound to a model. Calling it runs a mini-batch; several threads may.
 
-    `device` and `dtype` are the model's own. Without `split` no cell runs in parts (`edbc.runtime.split`). `recompute`
-    says into how many segments training cuts a schedule (`edbc.runtime.cut`). Raises what `bind` raises.
+    `device` and `dtype` are the model's own. Without `split` no cell runs in parts (`edbc.runtime.split`), without
+    `share` equal nodes run one by one (`edbc.runtime.share`), and equal parts of nodes too. `recompute` says into how
+    many segments training cuts a schedule (`edbc.runtime.cut`). Raises what `bind` raises.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
@@ -145,6 +163,7 @@ class Net:
         self.policy = policy_of(plan, policy)
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         self.split = split and getattr(self.backend, "adds", False)
+        self.share = share
         self._splitter = Splitter(self.table, self._splittable, share)
         self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
@@ -256,20 +275,30 @@ class Net:
                 self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table))
             return self._vertex_program
 
-    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True,
-                first: int = 0) -> Prepared:  # fmt: skip
-        """Capture, schedule and place one mini-batch; without `split` no cell runs in parts. See `capture` for
-        `first`."""
+    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,
+                share: bool = True) -> Prepared:  # fmt: skip
+        """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
+        nodes run one by one. See `capture` for `first`."""
         started = time.perf_counter()
         captured = self.capture(instances, first)
         recorded = time.perf_counter()
-        prepared = self.place(captured, self.schedule(captured), split)
+        prepared = self.prepare_captured(captured, split, share)
         scheduled = time.perf_counter()
         if stats is not None:
             stats.seconds.construction += recorded - started
             stats.seconds.scheduling += scheduled - recorded
             self._count(stats, len(instances), prepared)
         return prepared
+
+    def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
+        """Share equal nodes, schedule and place; see `prepare`."""
+        runs = self.shared(captured) if share else captured
+        prepared = self.place(runs, self.schedule(runs), split)
+        return prepared if runs is captured else replace(prepared, captured=captured)
+
+    def shared(self, captured: Capture) -> Capture:
+        """What was captured with equal nodes as one, where that pays."""
+        return share(captured) if self.share else captured
 
     def schedule(self, captured: Capture) -> Schedule:
         """The policy's batches, nodes in an order that makes operands runs of rows."""
@@ -298,7 +327,9 @@ class Net:
         captured, schedule = prepared.whole
         graph = captured.graph
         stats.instances += num_instances
-        stats.nodes += graph.num_nodes
+        stats.nodes += graph.num_nodes + prepared.shared_nodes
+        stats.shared_nodes += prepared.shared_nodes
+        stats.shared_parts += prepared.shared_parts
         stats.batches += len(schedule.batch_type)
         stats.lower_bound += lower_bound(graph)
         stats.steps += len(schedule.batch_type)

@@ -1,4 +1,4 @@
-"""Native loops that find equal operands. Each has a plain-Python reference in the tests.
+"""Native loops that find equal nodes and equal operands. Each has a plain-Python reference in the tests.
 
 Equal externals are the same row of the same source (`Capture.external_source`, `external_index`). A draw is a row of
 its own, so what reads random numbers equals nothing else.
@@ -23,6 +23,12 @@ def _mixed(hashed, item):
     """The hash of what was hashed so far and one more integer."""
     hashed = (hashed ^ np.uint64(item)) * _MIX
     return hashed ^ (hashed >> _HALF)
+
+
+@njit(inline="always")
+def _row(source, index):
+    """One integer for a row of a source, or for an output of a node; others may have the same."""
+    return np.int64(source) * 1_000_003 + np.int64(index)
 
 
 @njit(inline="always")
@@ -56,7 +62,7 @@ def find_equal_operands(nodes, node_type, operand_ptr, operands, external_source
         hashed = _mixed(np.uint64(0), t)
         for i in range(first, last):
             e = -1 - operands[operand_ptr[v] + asked[i]]
-            hashed = _mixed(_mixed(hashed, external_source[e]), external_index[e])
+            hashed = _mixed(hashed, _row(external_source[e], external_index[e]))
         at = np.int64(hashed) & (slots - 1)
         while True:
             u = taken[at]
@@ -75,3 +81,104 @@ def find_equal_operands(nodes, node_type, operand_ptr, operands, external_source
                 break
             at = (at + 1) & (slots - 1)
     return leader, distinct
+
+
+@wrapping
+@njit(cache=True)
+def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_source, external_index, detached,
+                     at_least, share_of_first):  # fmt: skip
+    """Per node the first node that it equals, and how many of the others there are: definitions (1) to (3) of
+    `edbc.runtime.share`. `detached` (n,) is empty where no node is. O(nodes + operands); only a look at every node
+    where fewer than `at_least` of the nodes that read no other can be shared, and less than `share_of_first` of them.
+
+    One function, because arrays that are passed to others have their references counted: four times the time, measured.
+    """
+    n = len(node_type)
+    leader = np.arange(n).astype(np.int32)
+    reads_nodes = np.zeros(n, np.bool_)
+    alone = np.zeros(n, np.bool_)
+    num_first = 0
+    for v in range(n):
+        i = operand_ptr[v]
+        while i < operand_ptr[v + 1] and operands[i] < 0:
+            i += 1
+        reads_nodes[v] = i < operand_ptr[v + 1]
+        num_first += not reads_nodes[v]
+    shared = 0
+    for reading in range(2):
+        slots = _slots(n - num_first if reading else num_first)
+        taken = np.full(slots, -1, np.int32)
+        hash_at = np.empty(slots, np.uint64)
+        for v in range(n):
+            if reads_nodes[v] != (reading == 1):
+                continue
+            first, last = operand_ptr[v], operand_ptr[v + 1]
+            hashed = _mixed(np.uint64(0), node_type[v])
+            for i in range(first, last):
+                u = operands[i]
+                if u < 0:
+                    hashed = _mixed(hashed, _row(external_source[-1 - u], external_index[-1 - u]))
+                else:
+                    alone[v] |= alone[u]
+                    hashed = _mixed(hashed, _row(-1 - operand_output[i], leader[u]))
+            if alone[v]:
+                continue
+            at = np.int64(hashed) & (slots - 1)
+            while taken[at] >= 0:
+                u = taken[at]
+                k = operand_ptr[u]
+                equal = hash_at[at] == hashed and node_type[u] == node_type[v]
+                equal &= operand_ptr[u + 1] - k == last - first
+                if equal and len(detached):
+                    equal = detached[u] == detached[v]
+                i = first
+                while equal and i < last:
+                    a, b = operands[k], operands[i]
+                    if a < 0 and b < 0:
+                        equal = external_source[-1 - a] == external_source[-1 - b]
+                        equal &= external_index[-1 - a] == external_index[-1 - b]
+                    else:
+                        equal = a >= 0 and b >= 0 and leader[a] == leader[b] and operand_output[k] == operand_output[i]
+                    i += 1
+                    k += 1
+                if equal:
+                    leader[v] = u
+                    shared += 1
+                    alone[u] = False
+                    break
+                at = (at + 1) & (slots - 1)
+            if leader[v] == v:
+                taken[at] = v
+                hash_at[at] = hashed
+                alone[v] = not reading
+        if shared < at_least and shared < share_of_first * num_first:
+            return np.arange(n).astype(np.int32), 0
+    return leader, shared
+
+
+@njit(cache=True)
+def keep_leaders(leader, shared, node_type, operand_ptr, operands, operand_output):
+    """The graph of the nodes that lead, in their order: types, operand borders, operands and their outputs; and per
+    node of the given graph the number of its leader in that one."""
+    n = len(node_type)
+    kept, entries = n - shared, 0
+    number = np.empty(n, np.int32)
+    for v in range(n):
+        if leader[v] == v:
+            entries += operand_ptr[v + 1] - operand_ptr[v]
+    new_type, new_ptr = np.empty(kept, np.int32), np.zeros(kept + 1, np.int32)
+    new_operands, new_output = np.empty(entries, np.int32), np.empty(entries, np.int32)
+    made = at = 0
+    for v in range(n):
+        if leader[v] != v:
+            number[v] = number[leader[v]]
+            continue
+        number[v] = made
+        new_type[made] = node_type[v]
+        for i in range(operand_ptr[v], operand_ptr[v + 1]):
+            u = operands[i]
+            new_operands[at], new_output[at] = u if u < 0 else number[u], operand_output[i]
+            at += 1
+        made += 1
+        new_ptr[made] = at
+    return new_type, new_ptr, new_operands, new_output, number

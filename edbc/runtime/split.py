@@ -85,6 +85,13 @@ class SplitBatch:
     variants: dict[int, Variant]
     """Of every type that is split."""
 
+    @property
+    def shared_parts(self) -> int:
+        """Nodes that read another one's eager part."""
+        nodes, parts = self.whole[0].graph.counts(), self.capture.graph.counts()
+        shared = [(kind, v.type_of_part[EAGER]) for kind, v in self.variants.items() if v.cell.shares]
+        return sum(int(nodes[kind] - parts[eager]) for kind, eager in shared)
+
 
 class Chosen(NamedTuple):
     """The types of a mini-batch that run split, and the rows of their eager parts."""

@@ -18,11 +18,12 @@ def test_rows_of_a_plan_at_other_sizes() -> None:
     file = import_model_file(MODEL)
     config = file.config({"hidden_size": 8, "vocab_size": 20})
     plan = plan_for(file.build(config, 0), file.sample(4, 0, config))
-    setting = Setting(batch_size=4, against=("eager", "depth"), limit=8, rounds=1)
+    setting = Setting(batch_size=4, against=("eager", "depth", "no-share"), limit=8, rounds=1)
     rows = bench_plan(Path("tree.yaml"), plan, [], {**config, "hidden_size": 12}, setting, str(MODEL))
     assert {(row.policy, row.front_end) for row in rows} == {
-        ("critical", "record"), ("critical", "vertex"), ("depth", "record"), ("depth", "vertex"), ("eager", "none"),
-    }  # fmt: skip
+        *((policy, front) for policy in ("critical", "depth", "no-share") for front in ("record", "vertex")),
+        ("eager", "none"),
+    }
     for row in rows:
         assert row.hidden_size == 12
         assert row.instances_per_second > 0
@@ -31,7 +32,12 @@ def test_rows_of_a_plan_at_other_sizes() -> None:
         if row.policy != "eager":
             assert row.gemm_floor_ratio is not None
             assert row.eager_ratio is not None
-            assert row.peak_bytes >= row.cell_output_bytes > 0
+            assert row.peak_bytes > 0
+            assert row.cell_output_bytes > 0
+    alone = [row for row in rows if row.policy == "no-share"]
+    for row, shared in zip(alone, rows, strict=False):
+        assert row.peak_bytes >= row.cell_output_bytes == shared.cell_output_bytes
+        assert row.peak_bytes >= shared.peak_bytes
     assert rows[0].batches <= next(row.batches for row in rows if row.policy == "depth")
 
 

@@ -47,7 +47,7 @@ def net_of(name: str, size: int, **options: Any) -> tuple[Net, list[Any]]:
 
 
 def bytes_of_outputs(prepared: Prepared) -> int:
-    """Every output of every node of the mini-batch as captured, cells whole, one by one."""
+    """Every output of every node that the policy saw, cells whole, equal nodes once, one by one."""
     graph = prepared.whole[0].graph
     outputs = [graph.types[kind].outputs for kind in graph.node_type.tolist()]
     return sum(c.size * torch_dtype(c.dtype).itemsize for classes in outputs for c in classes)

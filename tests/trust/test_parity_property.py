@@ -20,6 +20,7 @@ from random_models import CODE, RandomModel
 
 from edbc.errors import DeviceError
 from edbc.parity import Eager, Parity
+from edbc.runtime import share as rule
 from edbc.runtime.backend import NAMES, backend_of
 from edbc.runtime.cuda.backend import CudaBackend
 from edbc.runtime.session import Net
@@ -96,12 +97,17 @@ def random_policy(net: Net, batch: list[bytes], seed: int) -> Policy:
 
 
 def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: str, layout: str, split: bool) -> None:
-    """Every mini-batch under its policy: certified by the parity rule."""
+    """Every mini-batch under its policy, with equal nodes shared however few there are (every other one not at all):
+    certified by the parity rule. Without gradients: in training cells run whole."""
     net = bound(universe.model, universe.pool, backend=_backend(backend), layout=layout, split=split)
-    for which, seed in cases:
-        batch = [universe.pool[i] for i in which]
-        net.policy = random_policy(net, batch, seed)
-        universe.require_parity(net(batch), which)
+    with pytest.MonkeyPatch.context() as patch:
+        for limit, value in {"FEWEST": 1, "WORTHWHILE": 0, "MOST": 0}.items():
+            patch.setattr(rule, limit, value)
+        for which, seed in cases:
+            batch = [universe.pool[i] for i in which]
+            net.policy = random_policy(net, batch, seed)
+            net.share = seed % 2 == 0
+            universe.require_parity(net.run(batch)[0], which)
 
 
 @examples(50)
