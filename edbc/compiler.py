@@ -35,6 +35,7 @@ from edbc.runtime.session import Net, cell_of, plan_costs, policy_of
 from edbc.runtime.split import find_usage
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run, total_cost
+from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, capture
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
@@ -88,6 +89,7 @@ class Compiled:
     captured: Captured
 
 
+@entered(None)
 def compile_model(
     path: str | Path,
     *,

@@ -4,11 +4,14 @@
 what they are, torch's recurrent cells what they consist of. The rewrites here follow in this order; each keeps the
 value of every output (up to the rounding of a reordered sum):
 
+(0) a concatenation of which a cast is read                                     -->  a concatenation of casts
 (1) additions that are read once, by an addition, as its first term            -->  one sum
 (2) sums of affines that are read once, and of parameters                      -->  one affine (and a sum of the rest)
 (3) affine over cat(a, b)                                                      -->  affine over a, b, W's columns cut
 (4) an affine of which only slices are read, by `gates.chunk(4)` for example   -->  an affine per slice, W's rows cut
 (5) operations whose result nobody reads                                       -->  gone
+
+Rewrites (1) to (3) join variables of one dtype only: in another they are rounded where the user's code rounds them.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ def cell_graph(trace: CellTrace, view: ModelView, prefix: str = "") -> CellGraph
 
 
 def canonicalise(cell: CellGraph) -> CellGraph:
-    """Rewrites (1) to (5)."""
-    for rewrite in (_chain_sums, _merge_affines, _open_cats, _split_slices, _merge_affines, _drop_dead):
+    """Rewrites (0) to (5)."""
+    for rewrite in (_cast_parts, _chain_sums, _merge_affines, _open_cats, _split_slices, _merge_affines, _drop_dead):
         cell = rewrite(cell)
     return cell
 
@@ -41,6 +44,32 @@ def _uses(cell: CellGraph) -> dict[str, int]:
     return count
 
 
+def _cast_parts(cell: CellGraph) -> CellGraph:
+    """Rewrite (0)."""
+    cats = {op.name: op for op in cell.ops if op.op == "cat"}
+    classes = cell.classes()
+    ops: dict[str, CellOp] = {}
+    casts = {(op.inputs[0], op.result.dtype): op for op in cell.ops if op.is_cast}
+    for op in cell.ops:
+        cat = cats.get(op.inputs[0]) if op.is_cast else None
+        if cat is None:
+            ops[op.name] = op
+            continue
+        parts: list[Source] = []
+        for source in cat.sources:
+            name = source.variable or ""
+            wanted = replace(classes[name], dtype=op.result.dtype)
+            if wanted == classes[name]:
+                parts.append(source)
+                continue
+            new = replace(op, name=f"{op.name}_{name}", sources=(source,), result=wanted)
+            cast = casts.setdefault((name, wanted.dtype), new)
+            ops.setdefault(cast.name, cast)
+            parts.append(Source(cast.name))
+        ops[op.name] = replace(cat, name=op.name, sources=tuple(parts), result=op.result)
+    return replace(cell, ops=tuple(ops.values()))
+
+
 def _chain_sums(cell: CellGraph) -> CellGraph:
     """Rewrite (1). Only first terms are taken in, so that the order of summation stays the user's."""
     uses = _uses(cell)
@@ -51,7 +80,7 @@ def _chain_sums(cell: CellGraph) -> CellGraph:
             continue
         first = ops.get(op.sources[0].variable or "")
         terms = op.sources
-        if first is not None and first.op == "sum" and uses[first.name] == 1:
+        if first is not None and first.op == "sum" and uses[first.name] == 1 and first.result.dtype == op.result.dtype:
             del ops[first.name]
             terms = (*first.sources, *op.sources[1:])
         ops[op.name] = replace(op, op="sum", sources=terms)
@@ -87,13 +116,16 @@ def _affine_part(source: Source, ops: dict[str, CellOp], uses: dict[str, int], r
             "", "affine", (), result, (), (Block(source.shared, (0, result.size), None, total_rows=result.size),)
         )
     op = ops.get(source.variable or "")
-    return op if op is not None and op.op == "affine" and uses[op.name] == 1 else None
+    if op is None or op.op != "affine" or uses[op.name] != 1 or op.result.dtype != result.dtype:
+        return None
+    return op
 
 
 def _open_cats(cell: CellGraph) -> CellGraph:
     """Rewrite (3); an affine is opened again while one of its operands is still a concatenation."""
     sizes = cell.sizes()
-    cats = {op.name: op for op in cell.ops if op.op == "cat"}
+    classes = cell.classes()
+    cats = {op.name: op for op in cell.ops if op.op == "cat" and len({classes[n].dtype for n in op.inputs}) == 1}
 
     def opened(op: CellOp) -> CellOp:
         sources: list[Source] = []

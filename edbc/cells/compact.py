@@ -15,7 +15,9 @@ from edbc.cells.program import Call, Copy, Map, Product, Program, Span, Step
 
 
 def compact(program: Program) -> Program:
-    """The same program in a row that is no longer. O(v^2) in the number of spans."""
+    """The same program in a row that is no longer; of one dtype, others stay. O(v^2) in the number of spans."""
+    if program.widths:
+        return program
     atoms = _atoms(program)
     sizes = {name: stop - start for name, (start, stop) in atoms.items()}
     order = tuple(sorted(atoms, key=lambda name: atoms[name]))

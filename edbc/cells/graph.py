@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from edbc.graph import ValueClass
 from edbc.trace.table import SharedRef, View
 
@@ -84,6 +86,11 @@ class CellOp:
     """Generic operations: `call` filled with `template` and the sources; `output` picks one of several results."""
     template: Any = field(default=None, repr=False)
     output: int | None = None
+
+    @property
+    def is_cast(self) -> bool:
+        """True for a variable in another dtype."""
+        return self.call is torch.Tensor.to and len(self.sources) == 1 and not self.sources[0].views
 
     @property
     def inputs(self) -> tuple[str, ...]:

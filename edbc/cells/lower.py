@@ -9,6 +9,8 @@ one. What a batch becomes:
 (2) A batch of element-wise operations is one map when every operand is adjacent in the order of the results; otherwise
     it falls into the longest runs for which that holds.
 (3) Any other operation is a call of its own.
+(4) Of a cell of several dtypes, the variables of each stand in a workspace of their own, in the order of the layout. A
+    cast is a copy from one to another; where nothing else reads an operand, it is loaded as what it is cast to.
 """
 
 from __future__ import annotations
@@ -96,24 +98,36 @@ class _Lowering:
         self.sizes = cell.sizes()
         self.classes = cell.classes()
         self.spans: dict[str, Span] = {}
-        self.width = 0
+        self.is_uniform = cell.is_uniform()
+        self.widths: dict[str, int] = {}
         for name in order:
-            self.spans[name] = self._allocate(self.sizes[name])
+            self.spans[name] = self._allocate(self.sizes[name], self._dtype(name))
+        self.direct = self._cast_at_once()
         self.steps: list[Step] = []
         self.weights: list[Packed] = []
 
-    def _allocate(self, size: int) -> Span:
-        span = Span(self.width, size)
-        self.width += size
+    def _dtype(self, name: str) -> str:
+        return "" if self.is_uniform else self.classes[name].dtype
+
+    def _allocate(self, size: int, dtype: str) -> Span:
+        span = Span(self.widths.get(dtype, 0), size, dtype)
+        self.widths[dtype] = span.stop
         return span
 
+    def _cast_at_once(self) -> dict[str, CellOp]:
+        """Definition (4): the casts of operands that nothing else reads."""
+        users = self.cell.users()
+        operands = [name for name, _ in self.cell.operands if name not in self.cell.outputs]
+        return {n: users[n][0] for n in operands if len(users[n]) == 1 and users[n][0].is_cast}
+
     def program(self) -> Program:
-        loads = [Load(i, self.spans[name]) for i, (name, _) in enumerate(self.cell.operands)]
+        names = [self.direct[name].name if name in self.direct else name for name, _ in self.cell.operands]
+        loads = [Load(i, self.spans[name]) for i, name in enumerate(names)]
         stores = [Store(i, self.spans[name]) for i, name in enumerate(self.cell.outputs)]
-        dtype = next(iter(self.classes.values())).dtype
-        return Program(
-            self.width, tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights), dtype, self.cell
-        )
+        dtype = next(iter(self.classes.values())).dtype if self.is_uniform else ""
+        widths = () if self.is_uniform else tuple(self.widths.items())
+        return Program(sum(self.widths.values()), tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights),
+                       dtype, self.cell if self.is_uniform else None, widths)  # fmt: skip
 
     def batch(self, ops: list[CellOp]) -> None:
         """Append the steps of one batch."""
@@ -129,9 +143,9 @@ class _Lowering:
     def _joined(self, spans: Sequence[Span]) -> Span | None:
         """The span that adjacent spans make together, in this order."""
         for left, right in zip(spans, spans[1:], strict=False):
-            if left.stop != right.offset:
+            if not _adjacent(left, right):
                 return None
-        return Span(spans[0].offset, spans[-1].stop - spans[0].offset)
+        return Span(spans[0].offset, spans[-1].stop - spans[0].offset, spans[0].dtype)
 
     def _products(self, ops: list[CellOp]) -> None:
         inputs = sorted(dict.fromkeys(ops[0].factors), key=lambda name: self.spans[name].offset)
@@ -141,33 +155,34 @@ class _Lowering:
         result = self._joined([self.spans[op.name] for op in ops])
         scattered = result is None
         if result is None:
-            result = self._allocate(sum(self.sizes[op.name] for op in ops))
+            result = self._allocate(sum(self.sizes[op.name] for op in ops), self._dtype(ops[0].name))
         self.steps.append(Product(source, result, len(self.weights), addend))
         self.weights.append(self._pack(ops, inputs))
         if scattered:
-            self._copy_all([self.spans[op.name] for op in ops], result.offset, into=False)
+            self._copy_all([self.spans[op.name] for op in ops], result, into=False)
 
     def _side_by_side(self, names: Sequence[str]) -> Span:
         """The span of variables in this order, copied together where they are not adjacent."""
         spans = [self.spans[name] for name in names]
         span = self._joined(spans)
         if span is None:
-            span = self._allocate(sum(s.size for s in spans))
-            self._copy_all(spans, span.offset, into=True)
+            span = self._allocate(sum(s.size for s in spans), spans[0].dtype)
+            self._copy_all(spans, span, into=True)
         return span
 
-    def _copy_all(self, spans: Sequence[Span], offset: int, into: bool) -> None:
-        """Copy spans to consecutive places from `offset` on, or back; spans that are adjacent go together."""
+    def _copy_all(self, spans: Sequence[Span], whole: Span, into: bool) -> None:
+        """Copy spans to consecutive places in `whole`, or back; spans that are adjacent go together."""
+        offset = whole.offset
         for span in self._runs(spans):
-            place = Span(offset, span.size)
+            place = Span(offset, span.size, whole.dtype)
             self.steps.append(Copy(span, place) if into else Copy(place, span))
             offset += span.size
 
     def _runs(self, spans: Sequence[Span]) -> list[Span]:
         runs: list[Span] = []
         for span in spans:
-            if runs and runs[-1].stop == span.offset:
-                runs[-1] = Span(runs[-1].offset, runs[-1].size + span.size)
+            if runs and _adjacent(runs[-1], span):
+                runs[-1] = Span(runs[-1].offset, runs[-1].size + span.size, span.dtype)
             else:
                 runs.append(span)
         return runs
@@ -186,7 +201,7 @@ class _Lowering:
                 blocks.append(Placed(block, row_of[name], column))
             biases += [Placed(block, 0, column) for block in op.biases]
             column += self.sizes[op.name]
-        return Packed(rows, column, tuple(blocks), tuple(biases))
+        return Packed(rows, column, tuple(blocks), tuple(biases), self._dtype(ops[0].name))
 
     def _maps(self, ops: list[CellOp]) -> None:
         run: list[CellOp] = []
@@ -199,7 +214,7 @@ class _Lowering:
 
     def _extends(self, left: CellOp, right: CellOp) -> bool:
         """True when `right` stands directly after `left` in the result and in every operand."""
-        if self.spans[left.name].stop != self.spans[right.name].offset:
+        if not _adjacent(self.spans[left.name], self.spans[right.name]):
             return False
         for a, b in zip(left.sources, right.sources, strict=True):
             if a.shared is not None or b.shared is not None:
@@ -207,7 +222,7 @@ class _Lowering:
             if (
                 a.variable is not None
                 and b.variable is not None
-                and self.spans[a.variable].stop != self.spans[b.variable].offset
+                and not _adjacent(self.spans[a.variable], self.spans[b.variable])
             ):
                 return False
         return True
@@ -230,15 +245,19 @@ class _Lowering:
 
     def _single(self, op: CellOp) -> None:
         if op.op == "cat":
-            self._copy_all_or_none([self.spans[name] for name in op.inputs], self.spans[op.name])
+            self._copy_all([self.spans[name] for name in op.inputs], self.spans[op.name], into=True)
         elif op.op == "slice":
             start = int(op.attributes.split(":")[0])
             whole = self.spans[op.inputs[0]]
             result = self.spans[op.name]
-            self.steps.append(Copy(Span(whole.offset + start, result.size), result))
+            self.steps.append(Copy(Span(whole.offset + start, result.size, whole.dtype), result))
+        elif op.is_cast:
+            if self.direct.get(op.inputs[0]) is not op:
+                self.steps.append(Copy(self.spans[op.inputs[0]], self.spans[op.name]))
         else:
             sources = tuple((self.spans[name], self.classes[name]) for name in op.inputs)
             self.steps.append(Call(op, sources, self.spans[op.name]))
 
-    def _copy_all_or_none(self, spans: Sequence[Span], result: Span) -> None:
-        self._copy_all(spans, result.offset, into=True)
+
+def _adjacent(left: Span, right: Span) -> bool:
+    return left.stop == right.offset and left.dtype == right.dtype

@@ -8,6 +8,7 @@ Definitions.
     of adjacent results, with all weights packed into one matrix; `Map` applies one element-wise operation to adjacent
     variables at once; `Copy` moves a span where the layout could not make operands adjacent; `Call` runs any other
     torch function; `Store` gives an output's span.
+(3) A cell of several dtypes (integers, or casts: `edbc.trace.autocast`) has a workspace for each. Spans say which.
 
 A program is data: a back end turns it into torch calls, native code or device kernels, and no step knows a cell.
 """
@@ -28,6 +29,8 @@ class Span:
 
     offset: int
     size: int
+    dtype: str = ""
+    """In a program of several dtypes, that of the workspace; see `Program.widths`."""
 
     @property
     def stop(self) -> int:
@@ -62,6 +65,8 @@ class Packed:
     columns: int
     blocks: tuple[Placed, ...]
     biases: tuple[Placed, ...]
+    dtype: str = ""
+    """In a program of several dtypes, that of the product."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Copy:
-    """`result = source`."""
+    """`result = source`, which is a cast where they are of two dtypes."""
 
     source: Span
     result: Span
@@ -124,7 +129,9 @@ class Program:
     weights: tuple[Packed, ...]
     dtype: str
     cell: CellGraph | None = None
-    """What it computes, where nothing has been added to it since it was lowered."""
+    """What it computes in one dtype, where nothing has been added to it since it was lowered."""
+    widths: tuple[tuple[str, int], ...] = ()
+    """Definition (3): dtypes and widths of the workspaces; `dtype` is empty then, and `width` that of all together."""
 
     @property
     def num_copies(self) -> int:

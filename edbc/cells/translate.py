@@ -11,23 +11,30 @@ Definitions.
 (5) torch's own recurrent cells consist of affines, one per gate, and element-wise operations; so nn.LSTMCell,
     nn.GRUCell and nn.RNNCell lower like cells written by hand.
 (6) Everything else is generic.
+(7) What torch.autocast casts for a function (`edbc.trace.autocast`) is an operation: of each variable once, before the
+    function's views. Parameters that it casts are parameters by another name. A function that casts inside is generic,
+    torch's own recurrent cells apart, whose products are in autocast's dtype.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from edbc.cells.graph import BINARY, UNARY, Block, CellGraph, CellOp, Source
 from edbc.graph import ValueClass
+from edbc.trace import autocast
 from edbc.trace.build import build
 from edbc.trace.lazy import REDUCTIONS
 from edbc.trace.shadow import CellTrace, ModelView
+from edbc.trace.shapes import filled_with_zeros
 from edbc.trace.table import Entry, Hole, SharedRef, View, shared_refs
-from edbc.trace.values import Slot, class_of
+from edbc.trace.values import Slot, class_of, dtype_name, torch_dtype
 
 _SYNONYMS = {
     "true_divide": "div",
@@ -48,6 +55,23 @@ def translate(trace: CellTrace, view: ModelView, prefix: str = "") -> CellGraph:
     return _Translation(trace, view).cell(prefix)
 
 
+def cast_view(dtype: torch.dtype) -> View:
+    """Definition (7): what a parameter that is cast is seen through."""
+    return View(torch.Tensor.to, ((Hole(0), dtype), {}), None, f".to({dtype})")
+
+
+def is_cast_view(view: View) -> bool:
+    """True for what `cast_view` gives."""
+    return view.function is torch.Tensor.to
+
+
+def _cast_slot(slot: Slot, dtype: torch.dtype) -> Slot:
+    if not autocast.is_cast(slot.dtype):
+        return slot
+    base = ValueClass(slot.base.shape, dtype_name(dtype))
+    return Slot(base, slot.views, slot.shape, dtype, slot.text)
+
+
 class _Translation:
     def __init__(self, trace: CellTrace, view: ModelView):
         self.trace = trace
@@ -58,6 +82,7 @@ class _Translation:
         self.classes: dict[str, ValueClass] = {}
         self.name_of_value: dict[tuple[int, int], str] = {}
         self.slices: dict[tuple[str, int, int], str] = {}
+        self.casts: dict[tuple[str, torch.dtype], str] = {}
 
     def cell(self, prefix: str) -> CellGraph:
         graph = self.capture.graph
@@ -114,8 +139,9 @@ class _Translation:
 
     def _node(self, node: int, entry: Entry) -> None:
         operands = self.capture.graph.operands_of(node)
-        slots = entry.operation.slots
         names = [self.name_of_value[operand] for operand in operands]
+        entry, names = self._autocast(entry, names)
+        slots = entry.operation.slots
         wanted = self.trace.recording.names.get(node)
         results = tuple(slot.base for slot in entry.output_slots)
         known = _Known(self, entry, names, results, wanted).names()
@@ -125,6 +151,55 @@ class _Translation:
         for output, name in enumerate(known):
             self.name_of_value[node, output] = name
 
+    def _autocast(self, entry: Entry, names: list[str]) -> tuple[Entry, list[str]]:
+        """Definition (7): the entry of what runs after the casts, and its operands."""
+        operation = entry.operation
+        if operation.autocast is None or operation.call is None:
+            return entry, names
+        args, kwargs = filled_with_zeros(operation.template, operation.slots, self.view.shared)
+        effect = autocast.effect(operation.call, args, kwargs, operation.autocast)
+        if effect is None:
+            operation = replace(operation, autocast=None)
+        elif isinstance(effect, torch.dtype):
+            names = [self.cast(name, effect) for name in names]
+            slots = tuple(_cast_slot(slot, effect) for slot in operation.slots)
+            template = self._cast_parameters(operation.template, effect)
+            operation = replace(operation, autocast=None, slots=slots, template=template)
+        return replace(entry, operation=operation), names
+
+    def cast(self, name: str, dtype: torch.dtype) -> str:
+        """A variable in another dtype, itself where it has that or none that autocast casts."""
+        old = self.classes[name]
+        if not autocast.is_cast(torch_dtype(old.dtype)) or torch_dtype(old.dtype) is dtype:
+            return name
+        if (name, dtype) not in self.casts:
+            result = ValueClass(old.shape, dtype_name(dtype))
+            self.casts[name, dtype] = self.append(
+                f"{name}_{result.dtype}",
+                "generic",
+                (Source(name),),
+                result,
+                call=torch.Tensor.to,
+                template=((Hole(0), dtype), {}),
+                attributes=f"to _, {dtype}",
+            )
+        return self.casts[name, dtype]
+
+    def cast_parameter(self, ref: SharedRef, dtype: torch.dtype) -> SharedRef:
+        """A parameter in another dtype; see `cast`."""
+        old = self.view.shared(ref).dtype
+        return ref._replace(views=(*ref.views, cast_view(dtype))) if autocast.is_cast(old) and old is not dtype else ref
+
+    def _cast_parameters(self, template: Any, dtype: torch.dtype) -> Any:
+        def walk(item: Any) -> Any:
+            if type(item) is SharedRef:
+                return self.cast_parameter(item, dtype)
+            if type(item) in (tuple, list):
+                return type(item)(map(walk, item))
+            return {key: walk(value) for key, value in item.items()} if type(item) is dict else item
+
+        return walk(template)
+
     def _generic(
         self, entry: Entry, sources: list[Source], results: tuple[ValueClass, ...], wanted: str | None
     ) -> list[str]:
@@ -132,13 +207,17 @@ class _Translation:
         operation = entry.operation
         shared = [Source(shared=ref) for ref in shared_refs(operation.template)]
         constants = self.capture.graph.types[entry.type_index].constants
+        call = operation.call
+        if operation.autocast is not None and call is not None:
+            call = autocast.Under(call, operation.autocast)
+            constants = f"{constants} {autocast.state_text(operation.autocast)}"
         return [
             self.append(
                 wanted if output == 0 else None,
                 "generic",
                 (*sources, *shared),
                 result,
-                call=operation.call,
+                call=call,
                 template=operation.template,
                 attributes=f"{operation.name} {constants}".strip(),
                 output=output if len(results) > 1 else None,
@@ -201,6 +280,8 @@ class _Known:
         self.results = results
         self.result = results[0]
         self.wanted = wanted
+        self.product = None if entry.operation.autocast is None else dtype_name(entry.operation.autocast)
+        """The dtype of products inside of it where torch.autocast casts there, definition (7)."""
         self.args, kwargs = entry.operation.template
         self.kwargs = {key: value for key, value in kwargs.items() if (key, value) != ("inplace", False)}
 
@@ -209,6 +290,8 @@ class _Known:
         name = _SYNONYMS.get(self.operation.name, self.operation.name)
         if name in _RECURRENT:
             return _RECURRENT[name](self)
+        if self.product is not None:
+            return None
         known = self._single(name) if len(self.results) == 1 else None
         return None if known is None else [known]
 
@@ -235,6 +318,12 @@ class _Known:
         full = [Source(s) if isinstance(s, str) else s for s in sources]
         return self.cell.append(wanted, op, full, result or self.result, **fields)
 
+    def map(self, op: str, *operands: str) -> str:
+        """An element-wise operation, in the widest dtype of its operands."""
+        dtypes = [torch_dtype(self.cell.classes[name].dtype) for name in operands]
+        widest = dtype_name(functools.reduce(torch.promote_types, dtypes))
+        return self.append(op, *operands, result=replace(self.result, dtype=widest))
+
     def run(self, arg: Any) -> str | None:
         """The variable that an argument is, definition (1)."""
         if type(arg) is not Hole:
@@ -247,23 +336,31 @@ class _Known:
     def _elementwise(self, name: str) -> str | None:
         """Definition (3)."""
         shapes = [self.operation.slots[a.index].shape for a in self.args if type(a) is Hole]
-        if any(shape.numel() != self.result.size for shape in shapes) or not shapes:
+        if any(shape.numel() != self.result.size for shape in shapes) or not shapes or not self._widens():
             return None
         sources = [self._elementwise_source(arg) for arg in self.args]
         return (
             None if None in sources else self.append(name, *[s for s in sources if s is not None], wanted=self.wanted)
         )
 
+    def _widens(self) -> bool:
+        """True when the result has the one dtype of the operands, or the widest of floating ones."""
+        dtypes = [self.operation.slots[a.index].dtype for a in self.args if type(a) is Hole]
+        dtypes += [self.cell.view.shared(a).dtype for a in self.args if type(a) is SharedRef]
+        result = torch_dtype(self.result.dtype)
+        floats = all(dtype.is_floating_point for dtype in dtypes)
+        return {*dtypes} == {result} or (floats and functools.reduce(torch.promote_types, dtypes) is result)
+
     def _elementwise_source(self, arg: Any) -> Source | None:
         if type(arg) is SharedRef:
             tensor = self.cell.view.shared(arg)
-            if tensor.numel() != self.result.size or class_of(tensor).dtype != self.result.dtype:
+            if tensor.numel() != self.result.size:
                 return None
             return Source(shared=arg if tensor.ndim == 1 else arg._replace(views=(*arg.views, _FLAT)))
         if type(arg) in (int, float):
             return Source(number=arg)
         variable = self.run(arg)
-        return None if variable is None or self.cell.classes[variable].dtype != self.result.dtype else Source(variable)
+        return None if variable is None else Source(variable)
 
     def _product(self, name: str) -> str | None:
         """Definition (2)."""
@@ -285,6 +382,8 @@ class _Known:
             return None
         out, into = shape[::-1] if transposed else shape
         if self._size(variable) != into or self.result.size != out:
+            return None
+        if self.cell.classes[variable].dtype != self.result.dtype:
             return None
         if bias is not None and tuple(self.cell.view.shared(bias).shape) != (out,):
             return None
@@ -322,14 +421,17 @@ class _Known:
 
     def gates(self, count: int, x: str, h: str, parameters: Sequence[SharedRef | None]) -> list[tuple[CellOp, CellOp]]:
         """The affines of x and of h for each gate of a recurrent cell, not yet appended."""
-        w_x, w_h, b_x, b_h = parameters
+        dtype = torch_dtype(self.product or self.result.dtype)
+        w_x, w_h, b_x, b_h = (None if p is None else self.cell.cast_parameter(p, dtype) for p in parameters)
+        x, h = self.cell.cast(x, dtype), self.cell.cast(h, dtype)
         size = self.result.size
+        result = replace(self.result, dtype=self.product or self.result.dtype)
 
         def affine(source: str, weight: Any, bias: Any, gate: int) -> CellOp:
             rows = (gate * size, (gate + 1) * size)
             biases = () if bias is None else (Block(bias, rows, None, total_rows=count * size),)
             weights = (Block(weight, rows, (0, self._size(source)), total_rows=count * size),)
-            return CellOp("", "affine", (Source(source),), self.result, weights, biases)
+            return CellOp("", "affine", (Source(source),), result, weights, biases)
 
         return [(affine(x, w_x, b_x, gate), affine(h, w_h, b_h, gate)) for gate in range(count)]
 
@@ -339,7 +441,7 @@ class _Known:
             None,
             "affine",
             [s for p in parts for s in p.sources],
-            self.result,
+            parts[0].result,
             weights=tuple(w for p in parts for w in p.weights),
             biases=tuple(b for p in parts for b in p.biases),
         )
@@ -365,9 +467,9 @@ def _lstm_cell(node: _Known) -> list[str] | None:
         return None
     (x, h, c), parameters = found
     i, f, g, o = (node.affine(*pair) for pair in node.gates(4, x, h, parameters))
-    i, f, g, o = node.append("sigmoid", i), node.append("sigmoid", f), node.append("tanh", g), node.append("sigmoid", o)
-    new_c = node.append("add", node.append("mul", f, c), node.append("mul", i, g))
-    return [node.append("mul", o, node.append("tanh", new_c)), new_c]
+    i, f, g, o = node.map("sigmoid", i), node.map("sigmoid", f), node.map("tanh", g), node.map("sigmoid", o)
+    new_c = node.map("add", node.map("mul", f, c), node.map("mul", i, g))
+    return [node.map("mul", o, node.map("tanh", new_c)), new_c]
 
 
 def _gru_cell(node: _Known) -> list[str] | None:
@@ -376,9 +478,9 @@ def _gru_cell(node: _Known) -> list[str] | None:
         return None
     (x, h), parameters = found
     of_r, of_z, (new_x, new_h) = node.gates(3, x, h, parameters)
-    r, z = node.append("sigmoid", node.affine(*of_r)), node.append("sigmoid", node.affine(*of_z))
-    new = node.append("tanh", node.append("add", node.affine(new_x), node.append("mul", r, node.affine(new_h))))
-    return [node.append("add", new, node.append("mul", z, node.append("sub", h, new)))]
+    r, z = node.map("sigmoid", node.affine(*of_r)), node.map("sigmoid", node.affine(*of_z))
+    new = node.map("tanh", node.map("add", node.affine(new_x), node.map("mul", r, node.affine(new_h))))
+    return [node.map("add", new, node.map("mul", z, node.map("sub", h, new)))]
 
 
 def _rnn_cell(node: _Known) -> list[str] | None:

@@ -243,9 +243,9 @@ def row_bytes(value_class: ValueClass) -> int:
 
 
 def _lowering(net: Net, graph: Graph, kind: int) -> str:
-    from edbc.runtime.reference import GenericKernel
+    from edbc.runtime.reference import ProgramKernel
 
     kernel = net.kernel(kind)
-    if isinstance(kernel, GenericKernel):
+    if isinstance(kernel, ProgramKernel) and kernel.program.widths:
         return "generic"
     return str(net.backend.path(graph.types[kind], kernel))

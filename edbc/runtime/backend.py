@@ -79,8 +79,8 @@ class Path:
 
 
 class Backend(Protocol):
-    """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, a ReductionKernel
-    or a GenericKernel."""
+    """The interface. `kernel_of_type` gives, for a type, what `program_kernel` made of its program, or a
+    ReductionKernel."""
 
     name: str
     adds: bool

@@ -151,9 +151,10 @@ class Evaluation:
             support = self._support[op.name]
             inputs = [block.spread(values[name], self._support[name], support) for name in op.inputs]
             if op.op == "generic":
-                values[op.name] = self._generic(op, inputs, parameters, block.count(support), results)
+                found = self._generic(op, inputs, parameters, block.count(support), results)
             else:
-                values[op.name] = _operation(op, inputs, parameters, block.count(support))
+                found = _operation(op, inputs, parameters, block.count(support))
+            values[op.name] = found.to(torch_dtype(op.result.dtype))
         return [block.spread(values[name], self._support[name]).reshape(len(block.positions), -1)
                 for name in self.cell.outputs]  # fmt: skip
 

@@ -6,7 +6,7 @@ operand that needs a gather.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,18 @@ import torch
 
 from edbc.cells.compact import compact
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
-from edbc.graph import NodeType, ValueClass
+from edbc.graph import NodeType
 from edbc.runtime.arenas import TensorArenas, arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.rowfunction import RowFunction
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
-from edbc.trace.table import Operation, SharedRef
+from edbc.trace.table import SharedRef
+from edbc.trace.values import torch_dtype
 
+Workspaces = Mapping[str, torch.Tensor]
+"""By the dtypes that spans name."""
 Operand = tuple[torch.Tensor, torch.Tensor | int]
 """An arena (rows, size) and either row indices (n,) or the first row of a contiguous run."""
 
@@ -74,7 +77,7 @@ class ReferenceBackend:
         for kind, count in segment.placement.widest_batches.items():
             kernel = kernel_of_type(kind)
             if isinstance(kernel, ProgramKernel):
-                widest = max(widest, count * kernel.program.width * kernel.dtype.itemsize)
+                widest = max(widest, count * kernel.row_bytes)
         return Demand(arena_bytes(segment.placement), widest)
 
     def arenas(self, segment: Segment, demand: Demand) -> TensorArenas:
@@ -120,23 +123,32 @@ class ProgramKernel:
     def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
         self.program = compact(program)
         self.view = view
-        self.dtype = dtype
         self.device = device
+        self.widths = [(name, torch_dtype(name), width) for name, width in program.widths]
+        self.widths = self.widths or [("", dtype, self.program.width)]
+        self.dtype = None if program.widths else dtype
         self.weights = PackedWeights(program, view, dtype, device)
         self.functions = {step: _row_function(step) for step in self.program.steps if isinstance(step, Call)}
+
+    @property
+    def row_bytes(self) -> int:
+        """What a node takes of the workspaces."""
+        return sum(width * dtype.itemsize for _, dtype, width in self.widths)
 
     def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
         """Compute one batch of `count` nodes into `outputs`, slices of arenas, `(count, size)` each."""
         pack = self.weights.pack
-        workspace = torch.empty(count, self.program.width, dtype=self.dtype, device=self.device)
+        results: dict[Any, list[torch.Tensor]] = {}
+        workspace = {n: torch.empty(count, width, dtype=d, device=self.device) for n, d, width in self.widths}
         for load in self.program.loads:
             _columns(workspace, load.span).copy_(rows_of(operands[load.operand], count))
         for step in self.program.steps:
-            self._step(step, workspace, count, pack)
+            self._step(step, workspace, count, pack, results)
         for store in self.program.stores:
             outputs[store.output].copy_(_columns(workspace, store.span))
 
-    def _step(self, step: object, workspace: torch.Tensor, count: int, pack: Pack) -> None:
+    def _step(self, step: object, workspace: Workspaces, count: int, pack: Pack,
+              results: dict[Any, list[torch.Tensor]]) -> None:  # fmt: skip
         if isinstance(step, Product):
             bias = pack.biases[step.weight]
             source, result = _columns(workspace, step.source), _columns(workspace, step.result)
@@ -153,15 +165,17 @@ class ProgramKernel:
         elif isinstance(step, Copy):
             _columns(workspace, step.result).copy_(_columns(workspace, step.source))
         elif isinstance(step, Call):
-            values = [_columns(workspace, span).reshape(count, *c.shape) for span, c in step.sources]
             result = _columns(workspace, step.result)
-            found = self.functions[step](values, count, self._shared)[step.op.output or 0]
-            result.copy_(found.reshape(count, step.result.size))
+            call = id(step.op.template), step.op.inputs  # what has several outputs runs once
+            if call not in results:
+                values = [_columns(workspace, span).reshape(count, *c.shape) for span, c in step.sources]
+                results[call] = self.functions[step](values, count, self._shared)
+            result.copy_(results[call][step.op.output or 0].reshape(count, step.result.size))
 
     def _shared(self, ref: SharedRef) -> torch.Tensor:
         return as_kernel_reads(self.view.shared(ref), self.dtype, self.device)
 
-    def _map(self, step: Map, workspace: torch.Tensor, pack: Pack) -> None:
+    def _map(self, step: Map, workspace: Workspaces, pack: Pack) -> None:
         result = _columns(workspace, step.result)
         sources = [
             _columns(workspace, s) if isinstance(s, Span)
@@ -175,28 +189,9 @@ class ProgramKernel:
         elif step.op in _WITHOUT_OUT:
             result.copy_(MAPS[step.op](*sources))
         elif not any(isinstance(s, torch.Tensor) for s in sources[:1]):
-            result.copy_(MAPS[step.op](torch.as_tensor(sources[0], dtype=self.dtype), *sources[1:]))
+            result.copy_(MAPS[step.op](torch.as_tensor(sources[0], dtype=result.dtype), *sources[1:]))
         else:
             MAPS[step.op](*sources, out=result)
-
-
-class GenericKernel:
-    """The user's own function or module, row-wise; for cells of mixed dtypes and for functions that have no program."""
-
-    def __init__(self, operation: Operation, view: ModelView, operands: Sequence[ValueClass], dtype: torch.dtype | None,
-                 device: torch.device):  # fmt: skip
-        self.operation = operation
-        self.operands = operands
-        call = operation.call if operation.call is not None else view.model.get_submodule(operation.name)
-        views = [slot.views for slot in operation.slots]
-        self.function = RowFunction(call, operation.template, views)
-        self.shared = lambda ref: as_kernel_reads(view.shared(ref), dtype, device)
-
-    def run(self, operands: Sequence[Operand], count: int, outputs: Sequence[torch.Tensor]) -> None:
-        """See ProgramKernel.run."""
-        values = [rows_of(o, count).reshape(count, *c.shape) for o, c in zip(operands, self.operands, strict=True)]
-        for output, tensor in zip(outputs, self.function(values, count, self.shared), strict=True):
-            output.copy_(tensor.reshape(output.shape))
 
 
 def _row_function(step: Call) -> RowFunction:
@@ -205,8 +200,8 @@ def _row_function(step: Call) -> RowFunction:
     return RowFunction(step.op.call, step.op.template, views)
 
 
-def _columns(workspace: torch.Tensor, span: Span) -> torch.Tensor:
-    return workspace[:, span.offset : span.stop]
+def _columns(workspace: Workspaces, span: Span) -> torch.Tensor:
+    return workspace[span.dtype][:, span.offset : span.stop]
 
 
 def as_kernel_reads(tensor: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:

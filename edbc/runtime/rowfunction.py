@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from edbc.runtime.rowrules import BatchedForm, Shared
+from edbc.trace.autocast import Under
 from edbc.trace.shapes import split_outputs
 from edbc.trace.table import View, fill
 
@@ -32,7 +33,7 @@ class RowFunction:
         self.call = call
         self.template = template
         self.views = views
-        self.is_slow = False
+        self.is_slow = isinstance(call, Under)  # torch.vmap does not see torch.autocast
         self._form: BatchedForm | None = None
         self._form_is_known = False
 
@@ -47,7 +48,8 @@ class RowFunction:
         if not self.is_slow:
             try:
                 with _no_hidden_loops():
-                    return list(torch.vmap(lambda *row: self._one(shared, *row))(*values))
+                    whole = [value.contiguous() for value in values]  # as in eager: some functions warn of strides
+                    return list(torch.vmap(lambda *row: self._one(shared, *row))(*whole))
             except (RuntimeError, NotImplementedError, ValueError):
                 self.is_slow = True
         rows = [self._one(shared, *row) for row in zip(*values, strict=True)]

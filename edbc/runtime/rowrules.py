@@ -43,7 +43,7 @@ _ELEMENTWISE = frozenset(
 _ALIKE = frozenset(
     "abs celu clamp cos elu embedding erf exp expm1 gelu hardsigmoid hardswish hardtanh layer_norm leaky_relu linear "
     "log log1p logsigmoid mish neg reciprocal relu relu6 rsqrt selu sigmoid silu sin softplus softsign sqrt square "
-    "tanh".split()
+    "tanh to".split()
 )
 _ALONG_ALL = frozenset("amax amin mean sum".split())
 _ALONG = _ALONG_ALL | frozenset("argmax argmin cumsum log_softmax logsumexp max min softmax sort".split())

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from edbc.cells.canonical import cell_graph
-from edbc.cells.drawn import with_draws
+from edbc.cells.carry import carry_over
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import check_order, lower
 from edbc.cells.program import Program
@@ -36,13 +36,13 @@ from edbc.runtime.execution import Execution, Value
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
-from edbc.runtime.reference import GenericKernel
 from edbc.runtime.share import share
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.runtime.stream import stream
 from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
+from edbc.trace.autocast import State, entered, state, without_state
 from edbc.trace.build import Capture, capture
 from edbc.trace.cache import StructureCache
 from edbc.trace.forward import no_garbage_collection
@@ -50,7 +50,7 @@ from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.sizes import without_numbers
 from edbc.trace.table import Entry, TypeTable
-from edbc.trace.values import class_of
+from edbc.trace.values import Slot, class_of, dtype_name, torch_dtype
 from edbc.training.trainer import Trainer
 from edbc.vertex.instance import VertexInstance
 from edbc.vertex.program import VertexProgram
@@ -141,13 +141,16 @@ class Net:
 
     `device` and `dtype` are the model's own. Without `split` no cell runs in parts (`edbc.runtime.split`), without
     `share` equal nodes run one by one (`edbc.runtime.share`), and equal parts of nodes too. `recompute` says into how
-    many segments training cuts a schedule (`edbc.runtime.cut`). Raises what `bind` raises.
+    many segments training cuts a schedule (`edbc.runtime.cut`). `autocast` is the state of torch.autocast
+    (`edbc.trace.autocast`) in which its mini-batches are recorded. Raises what `bind` raises.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
                  layout: str = "plan", backend: str | Backend | None = None, rebind: bool | None = None,
-                 split: bool = True, share: bool = True, recompute: Recompute = None):  # fmt: skip
+                 split: bool = True, share: bool = True, recompute: Recompute = None,
+                 autocast: State = None):  # fmt: skip
         self.plan = plan
+        self.autocast = autocast
         self.model = model
         self.strict = strict
         self.layout = layout
@@ -159,7 +162,7 @@ class Net:
         if rebind is None:
             rebind = not any(f"{class_of(torch.empty(0, dtype=self.dtype)).dtype}[" in t.signature for t in plan.types)
         self.rebind = rebind
-        self.table = TypeTable([(t.name, t.signature) for t in plan.types], other_sizes=rebind)
+        self.table = TypeTable([(t.name, t.signature) for t in plan.types], rebind, autocast is not None)
         self.policy = policy_of(plan, policy)
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         self.split = split and getattr(self.backend, "adds", False)
@@ -181,18 +184,14 @@ class Net:
             "share": share,
             "recompute": recompute,
         }
-        self._of_mode = {tuple(module.training for module in model.modules()): self}
+        self._of_mode = {(tuple(module.training for module in model.modules()), autocast): self}
 
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
         """What `model(instance)` returns for each instance, in order, as tensors that own their memory.
 
-        As in eager PyTorch they are connected to autograd when gradients are enabled and anything requires one.
+        As in eager PyTorch they are connected to autograd when gradients are enabled and anything requires one, and
+        have the dtypes that torch.autocast gives them.
         """
-        if torch.is_autocast_enabled(self.device.type):
-            raise UnsupportedError(
-                "a bound net was called under torch.autocast, which its kernels do not follow: results would have "
-                "another dtype than eager's; call it outside of the context, or convert the model (model.bfloat16())"
-            )
         return self._untraced(instances) if torch.compiler.is_compiling() else self._call(instances)
 
     @torch._disable_dynamo  # loads torch's compiler, which takes seconds, so only where that runs already
@@ -202,7 +201,8 @@ class Net:
 
     def _call(self, instances: Sequence[Any]) -> list[Any]:
         net = self.in_mode()
-        return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
+        with entered(None):
+            return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The plan bound to a copy of the model."""
@@ -211,16 +211,31 @@ class Net:
         return net
 
     def in_mode(self) -> Net:
-        """This net, or its twin for the modules' present training flags: which code runs may depend on them."""
-        flags = tuple(module.training for module in self.model.modules())
-        net = self._of_mode.get(flags)
+        """This net, or its twin for the modules' present training flags and this thread's state of torch.autocast:
+        which code runs, and in which dtypes, depends on them."""
+        mode = tuple(module.training for module in self.model.modules()), self._autocast_now()
+        net = self._of_mode.get(mode)
         if net is None:
             with self._lock:
-                net = self._of_mode.get(flags)
+                net = self._of_mode.get(mode)
                 if net is None:
-                    net = self._of_mode[flags] = Net(self.plan, self.model, backend=self.backend, **self._options)
+                    net = self._of_mode[mode] = Net(
+                        self.plan, self.model, backend=self.backend, autocast=mode[1], **self._options
+                    )
         net.cache = self.cache
         return net
+
+    def _autocast_now(self) -> State:
+        """The state of torch.autocast. Raises UnsupportedError for one that casts on another device than the CPU."""
+        if self.device.type == "cpu":
+            return state()
+        if torch.is_autocast_enabled(self.device.type):
+            raise UnsupportedError(
+                f"a bound net was called under torch.autocast on {self.device}, which is supported on the CPU only: "
+                "results would have another dtype than eager's; call it outside of the context, or convert the model "
+                "(model.bfloat16())"
+            )
+        return None
 
     def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
         """What `model(instance)` returns for each of any number of instances, in order, mini-batch by mini-batch; the
@@ -258,7 +273,7 @@ class Net:
         if len(instances) and isinstance(instances[0], VertexInstance):
             return self.vertex_program().join(instances)
         with self._lock:
-            leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table)
+            leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table, self.autocast)
         leased[1].first_instance = first
         try:
             if self.cache is not None:
@@ -272,7 +287,7 @@ class Net:
         """The model's vertex functions. Raises ModelError when it has none."""
         with self._lock:
             if self._vertex_program is None:
-                self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table))
+                self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table, self.autocast))
             return self._vertex_program
 
     def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,
@@ -378,57 +393,65 @@ class Net:
         if part is not None:
             return self.backend.program_kernel(part, self.view, self.dtype, self.device)
         if kind >= self.table.num_known:
-            self._refuse_unseen(node_type)
+            self._refuse_unseen(kind, node_type)
         if node_type.variadic:
             return ReductionKernel(node_type.op, len(node_type.outputs))
-        entry = self.table.operation_of_type[kind]
         program = self.program(kind)
-        if program is None:
-            return GenericKernel(entry.operation, self.view, node_type.operands, self.dtype, self.device)
-        return self.backend.program_kernel(program, self.view, self.dtype, self.device)
+        dtype = torch_dtype(program.dtype) if program.dtype else self.dtype
+        return self.backend.program_kernel(program, self.view, dtype, self.device)
 
-    def _refuse_unseen(self, node_type: NodeType) -> None:
-        """A cell that the plan does not know is refused; an operation runs unless `strict`."""
-        if node_type.op.startswith("cell ") or self.strict:
+    def _refuse_unseen(self, kind: int, node_type: NodeType) -> None:
+        """A cell that the plan does not know is refused; an operation, or a cell in other dtypes, runs unless
+        `strict`."""
+        is_cell = node_type.op.startswith("cell ") and self.table.planned(kind) is None
+        if is_cell or self.strict:
             raise StaleError(
                 f"{node_type.source}: type {node_type.signature} is not in the plan; compile again on instances that "
-                f"contain it{'' if node_type.op.startswith('cell ') else ', or run without --strict'}"
+                f"contain it{'' if is_cell else ', or run without --strict'}"
             )
 
     def cell(self, entry: Entry) -> CellGraph:
         """The operation graph of a type, from the model's own code."""
         return cell_of(entry, self.view)
 
-    def program(self, kind: int) -> Program | None:
-        """The lowered program of a type, not split, or None when it runs generically (mixed dtypes, integers)."""
+    def program(self, kind: int) -> Program:
+        """The lowered program of a type, not split."""
         entry = self.table.operation_of_type[kind]
         cell = self.cell(entry)
-        if not cell.is_uniform():
-            self._refuse_mixed_draws(entry)
-            return None
-        if kind >= self.table.num_known:
+        known = self.table.planned(kind)
+        evaluated = None if known is None else self._evaluated(entry, cell, self.plan.types[known].signature)
+        if known is None or evaluated is None or not evaluated.is_uniform():
             return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()), reuse=False)
-        name = self.plan.types[kind].name
+        name = self.plan.types[known].name
         planned = self.plan.cells[name]
-        evaluated = cell_of(entry, self.view, evaluating=True) if entry.operation.draws else cell
         self._compare(name, evaluated, planned)
         batches: Sequence[Sequence[str]] = planned.batches
         order = self._order(evaluated, planned)
         try:
             if evaluated is not cell:
                 check_order(evaluated, order, f"plan cell {name!r}")
-                batches, order = with_draws(evaluated, cell, batches, order)
+                batches, order = carry_over(evaluated, cell, batches, order)
             return lower(cell, batches, order, f"plan cell {name!r}", reuse=False)
         except LayoutError as error:
             raise PlanError(str(error)) from None
 
-    def _refuse_mixed_draws(self, entry: Entry) -> None:
-        """What has no program runs the user's own module, which cannot be told what to draw."""
-        if entry.operation.draws:
-            raise UnsupportedError(
-                f"{entry.operation.kind} {entry.operation.name} draws random numbers and has values of several dtypes; "
-                "let random operations of training stand outside of it, or convert its operands to one dtype"
-            )
+    def _evaluated(self, entry: Entry, cell: CellGraph, planned: str) -> CellGraph | None:
+        """The cell as the plan knows it: in evaluation, and without torch.autocast, whose dtype operands do not have.
+        None where the plan's own signature is of torch.autocast or its dtype."""
+        operation = entry.operation
+        if operation.autocast is None and not operation.draws:
+            return cell
+        cast = operation.autocast
+        if without_state(planned) != planned or (cast is not None and f"{dtype_name(cast)}[" in planned):
+            return None
+        passed = tuple(self._plain(slot, operation.autocast) for slot in operation.passed)
+        evaluated = replace(operation, slots=passed, draws=(), autocast=None)
+        return cell_of(replace(entry, operation=evaluated), self.view, evaluating=True)
+
+    def _plain(self, slot: Slot, cast: State) -> Slot:
+        if cast is None or slot.base.dtype != dtype_name(cast):
+            return slot
+        return self.table.slot(replace(slot.base, dtype=dtype_name(self.dtype)), slot.views, slot.meta().to(self.dtype))
 
     def _order(self, cell: CellGraph, planned: PlanCell) -> Sequence[str]:
         return list(cell.classes()) if self.layout == "variable-order" else planned.layout
@@ -442,9 +465,10 @@ class Net:
         planned = self.plan.cells[name]
         if not planned.eager and not planned.lazy:
             return None
-        if self.table.operation_of_type[kind].operation.draws or self.program(kind) is None:
-            return None
         cell = self.cell(self.table.operation_of_type[kind])
+        if self.table.operation_of_type[kind].operation.draws or not cell.is_uniform():
+            return None
+        self.program(kind)  # raises where the plan is stale
         return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, planned.lazy,
                           f"plan cell {name!r}")  # fmt: skip
 
@@ -471,8 +495,6 @@ def cell_of(entry: Entry, view: ModelView, evaluating: bool = False) -> CellGrap
     """The canonical operation graph of an entry's cell, module or function; that of eval mode where it is
     `evaluating`."""
     operation = entry.operation
-    if evaluating:
-        operation = replace(operation, slots=operation.passed, draws=())
     prefix = f"{operation.name}." if operation.call is None else ""
     return cell_graph(view.trace(operation, evaluating), view, prefix)
 

@@ -30,6 +30,7 @@ from edbc.runtime.cuda.streams import Origin, origin
 from edbc.runtime.fingerprint import fingerprint, places
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
+from edbc.trace.values import torch_dtype
 
 if TYPE_CHECKING:
     from edbc.runtime.packing import Moves
@@ -74,7 +75,8 @@ class PackedWeights:
                  others: Iterable[SharedRef] = ()):  # fmt: skip
         self.program = program
         self.view = view
-        self.dtype = dtype
+        self.dtype = None if program.widths else dtype
+        """Of all of them; in a program of several dtypes each has its own."""
         self.device = device
         maps = [step for step in program.steps if isinstance(step, Map)]
         mapped = (s for step in maps for s in step.sources if isinstance(s, SharedRef))
@@ -113,7 +115,7 @@ class PackedWeights:
 
     def _packed_natively(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """The same in one native call, nothing where that cannot be."""
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" or self.dtype is None:
             return []
         from edbc.runtime.packing import can_move, moves_of
 
@@ -126,8 +128,9 @@ class PackedWeights:
         return self._moves.pack(tensors)
 
     def _packed(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
+        dtype = self.dtype or torch_dtype(packed.dtype)
         with torch.no_grad():
-            matrix = torch.zeros(packed.rows, packed.columns, dtype=self.dtype, device=self.device)
+            matrix = torch.zeros(packed.rows, packed.columns, dtype=dtype, device=self.device)
             for placed in packed.blocks:
                 block = self._block(placed)
                 matrix[placed.row : placed.row + block.shape[0], placed.column : placed.column + block.shape[1]] += (
@@ -135,7 +138,7 @@ class PackedWeights:
                 )
             if not packed.biases:
                 return matrix, None
-            bias = torch.zeros(packed.columns, dtype=self.dtype, device=self.device)
+            bias = torch.zeros(packed.columns, dtype=dtype, device=self.device)
             for placed in packed.biases:
                 rows = placed.block.rows
                 bias[placed.column : placed.column + rows[1] - rows[0]] += self._tensor(placed.block.ref)[slice(*rows)]

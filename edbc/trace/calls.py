@@ -40,6 +40,13 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
     unrolled: list[tuple[Any, Any]] = []
 
+    def forget() -> None:
+        known.clear()
+        unrolled.clear()
+        become(first)
+
+    recorder.forget_calls.append(forget)
+
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if unrolled and Shared in map(type, args):  # a learned initial state, or one of zeros
             return self(*[recorder.whole(arg) if type(arg) is Shared else arg for arg in args], **kwargs)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from edbc.errors import DeviceError, UnsupportedError
+from edbc.trace.autocast import entered, state
 
 T = TypeVar("T")
 
@@ -33,12 +34,14 @@ def run_deep(function: Callable[[], T]) -> T:
 
 
 def run_on_large_stack(function: Callable[[], T]) -> T:
-    """`function()` on a thread of its own with a 1 GB stack."""
+    """`function()` on a thread of its own with a 1 GB stack, in this thread's state of torch.autocast."""
     outcome: dict[str, Any] = {}
+    of_caller = state()
 
     def work() -> None:
         try:
-            outcome["value"] = function()
+            with entered(of_caller):
+                outcome["value"] = function()
         except BaseException as error:
             outcome["error"] = error
 

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from edbc.errors import EdbcError, ModelError, described
 from edbc.trace import rules
+from edbc.trace.autocast import entered
 from edbc.trace.deep import run_on_large_stack, too_deep
 from edbc.trace.gradmode import watched_by
 from edbc.trace.recorder import Recorder
@@ -32,9 +33,11 @@ from edbc.trace.values import Symbol, refuse
 def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
     """Run `forward` for each instance; see `trace.build.capture`."""
     recorder.begin()
-    if recorder.needs_deep_stack:
-        return run_on_large_stack(lambda: _record(shadow, recorder, instances))
-    return _record(shadow, recorder, instances)
+    with entered(recorder.home):
+        recorder.switch_autocast()
+        if recorder.needs_deep_stack:
+            return run_on_large_stack(lambda: _record(shadow, recorder, instances))
+        return _record(shadow, recorder, instances)
 
 
 def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:

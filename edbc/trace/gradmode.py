@@ -31,6 +31,9 @@ class Watcher(Protocol):
     def switch_gradients(self, flows: bool) -> None:
         """Called for every change."""
 
+    def switch_autocast(self) -> None:
+        """Called whenever torch.autocast was entered or left; see `trace.autocast`."""
+
 
 _of_thread = threading.local()
 
@@ -46,14 +49,19 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
         _of_thread.watcher = before
 
 
+def watcher_of_thread() -> Watcher | None:
+    """What this thread tells, while it records."""
+    return getattr(_of_thread, "watcher", None)
+
+
 def _tell(flows: bool) -> None:
-    watcher = getattr(_of_thread, "watcher", None)
+    watcher = watcher_of_thread()
     if watcher is not None and watcher.flows != flows:
         watcher.switch_gradients(flows)
 
 
 def _flows() -> bool:
-    watcher = getattr(_of_thread, "watcher", None)
+    watcher = watcher_of_thread()
     return watcher is None or watcher.flows
 
 

@@ -27,14 +27,14 @@ import torch
 from torch import nn
 
 from edbc.graph import NodeType, ValueClass
+from edbc.trace import autocast, rules
 from edbc.trace import functions as _functions  # noqa: F401, wraps torch.autograd.Function.apply
-from edbc.trace import rules
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS
 from edbc.trace.numbers import lift_floats, lift_number
 from edbc.trace.recording import Recording
-from edbc.trace.shapes import flat, pick, run_on_meta, split_outputs
+from edbc.trace.shapes import filled_with_zeros, flat, pick, run_on_meta, split_outputs
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, location_of, user_frame, user_location
 from edbc.trace.special import (
@@ -64,7 +64,8 @@ class Recorder:
 
     _serial = itertools.count()
 
-    def __init__(self, table: TypeTable, device: torch.device | None = None, in_cell: bool = False):
+    def __init__(self, table: TypeTable, device: torch.device | None = None, in_cell: bool = False,
+                 home: autocast.State = None):  # fmt: skip
         self.table = table
         self.device = device or torch.device("cpu")
         self.in_cell = in_cell
@@ -84,6 +85,8 @@ class Recorder:
         self.first_instance = 0
         """Number of a mini-batch's first instance in messages: counted along a stream, not 0 in every mini-batch."""
         self.next_value = self.next_external = next(Recorder._serial) << REF_BITS
+        self.home = self.autocast = home
+        """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
         self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Entry] = {}
         self._calls: dict[Any, Entry] = {}
@@ -92,6 +95,9 @@ class Recorder:
         self._reductions: dict[Any, Entry] = {}
         self.plain: dict[Any, Entry] = {}
         """Entries of functions of one output by function and slots of the operands, which are all arguments."""
+        self._of_state: dict[autocast.State, tuple[dict[Any, Any], ...]] = {}
+        self.forget_calls: list[Callable[[], None]] = []
+        """What makes the calls of modules forget what they know of another state."""
         self.sites: defaultdict[int, dict[int, CodeType]] = defaultdict(dict)
         """By entry: code by the offset of its call, for call sites that have been noted."""
         self._tracer: CellTracer | None = None
@@ -159,6 +165,49 @@ class Recorder:
     def without_gradient(self, result: Any) -> Any:
         """What was there before gradients went off, seen such that none passes."""
         return without_gradient(self, result, None)
+
+    # --- torch.autocast --------------------------------------------------------------------------------------------
+
+    def switch_autocast(self) -> None:
+        """See `trace.autocast`. What is known of calls belongs to the state in which they were made."""
+        now = autocast.state()
+        if now == self.autocast:
+            return
+        self._of_state[self.autocast] = (self.functions, self.described, self._calls, self.plain)
+        self.autocast = now
+        self.functions, self.described, self._calls, self.plain = self._of_state.get(now, ({}, {}, {}, {}))
+        for forget in self.forget_calls:
+            forget()
+
+    def _require_known_state(self) -> None:
+        """Raise where torch.autocast was switched by other means than its context."""
+        if autocast.state() != self.autocast:
+            refuse(
+                "torch's autocast state was changed by a function while recording",
+                "use the context torch.autocast instead",
+            )
+
+    def _marked(self, draft: NodeType, state: autocast.State) -> NodeType:
+        """A type whose nodes run in a state of torch.autocast, as its signature must tell where it is not home."""
+        if state == self.home:
+            return draft
+        constants = "; ".join(filter(None, (draft.constants, autocast.state_text(state))))
+        return replace(draft, constants=constants)
+
+    def _effective(self, func: Callable[..., Any], template: Any, slots: Sequence[Slot]) -> tuple[autocast.State, bool]:
+        """The state that a function is recorded under, and whether that changes what it computes. Where it computes
+        the same at home, it is recorded as there."""
+        states = {self.autocast, self.home} - {None}
+        if not states:
+            return None, False
+        self._require_known_state()
+        args, kwargs = filled_with_zeros(template, slots, self.shared_meta)
+        here, home = (autocast.effect(func, args, kwargs, state) for state in (self.autocast, self.home))
+        return (self.home if here == home else self.autocast), here is not None
+
+    def changes(self, func: Callable[..., Any], template: Any) -> bool:
+        """Whether torch.autocast changes what a function of parameters computes now."""
+        return self._effective(func, template, ())[1]
 
     @property
     def tracer(self) -> CellTracer:
@@ -479,12 +528,14 @@ class Recorder:
 
     def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry:
         self._bound_variants(path, slots)
-        called = Operation(kind, path, None, template, slots)
+        if self.autocast != self.home:
+            self._require_known_state()
+        called = Operation(kind, path, None, template, slots, autocast=self.autocast)
         outputs, classes = self.tracer.output_classes(called)
         drawn = self.tracer.draws(called)
         drawn_slots = tuple(self.table.slot(value_class) for _, value_class in drawn)
         operation = replace(called, slots=(*slots, *drawn_slots), draws=tuple(draw for draw, _ in drawn))
-        draft = call_type(path, kind, template, operation.slots, classes, len(drawn))
+        draft = self._marked(call_type(path, kind, template, operation.slots, classes, len(drawn)), self.autocast)
         index = self.table.add_type(draft, [user_location()])
         return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)
 
@@ -498,8 +549,10 @@ class Recorder:
         metas: list[torch.Tensor],
     ) -> Entry:
         self._bound_variants(name, slots)
+        state, is_changed = self._effective(func, template, slots)
         if (
             not self.in_cell
+            and not is_changed
             and name == "add"
             and len(slots) == 2
             and slots[0] is slots[1]
@@ -507,14 +560,15 @@ class Recorder:
             and template == ((Hole(0), Hole(1)), {})
         ):
             return self._new_reduction("sum", slots[0], 2)
-        index = self.table.add_type(function_type(name, template, slots, metas), [user_location()])
-        operation = Operation("function", name, func, template, slots)
+        draft = self._marked(function_type(name, template, slots, metas), state)
+        index = self.table.add_type(draft, [user_location()])
+        operation = Operation("function", name, func, template, slots, autocast=state)
         return self.table.add_entry(index, operation, tuple(self.table.slot(class_of(meta)) for meta in metas), outputs)
 
     def _new_reduction(self, op: str, slot: Slot, count: int) -> Entry:
         index = self.table.add_type(NodeType(op, op, (slot.base,), (slot.base,), variadic=True), [user_location()])
         template: Any = (tuple(Hole(i) for i in range(count)), {})
-        operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count)
+        operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count, autocast=self.home)
         entry = self.table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
         self._reductions[op, slot, count] = entry
         return entry

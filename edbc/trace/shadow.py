@@ -28,6 +28,7 @@ from torch import nn
 
 from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
+from edbc.trace.autocast import State, entered
 from edbc.trace.calls import recorded_call
 from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.gradmode import watched_by
@@ -216,7 +217,7 @@ class ModelView(CellTracer):
         return known
 
     def _trace(self, operation: Operation, evaluating: bool) -> CellTrace:
-        recorder = Recorder(TypeTable(), in_cell=True)
+        recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)
         recorder._tracer = self
         function: Callable[..., Any]
         operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
@@ -235,7 +236,7 @@ class ModelView(CellTracer):
             names += [f"drawn{number}" for number in range(len(operation.draws))]
             args, kwargs = fill(operation.template, operands)
         try:
-            with NoRandomNumbers(), watched_by(recorder):
+            with NoRandomNumbers(), entered(operation.autocast), watched_by(recorder):
                 result = function(*args, **kwargs)
         except EdbcError as error:
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
@@ -341,10 +342,10 @@ def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, st
     module.__class__ = type(kind.__name__, (kind,), {"__setattr__": set_attribute, "__module__": kind.__module__})
 
 
-def recording_shadow(view: ModelView, table: TypeTable) -> tuple[nn.Module, Recorder]:
+def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> tuple[nn.Module, Recorder]:
     """A shadow of the whole model on which running `forward` records, and its recorder."""
     refuse_hooks(view.model, lambda module: is_cell(module) or is_leaf(module))
-    recorder = Recorder(table)
+    recorder = Recorder(table, home=home)
     recorder._tracer = view
     shadow = view.shadow(view.model, recorder)
     for path, module in list(shadow.named_modules()):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from edbc.trace import rules
+from edbc.trace.autocast import state
 from edbc.trace.signature import view_text
 from edbc.trace.table import Hole, SharedRef, View, fill
 from edbc.trace.values import Slot, refuse
@@ -52,10 +53,12 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
     """
     slots = list(slots)
     if rules.name_of(func) in _OF_ANY_VALUES:
-        args, kwargs = fill(template, map(_repeated, map(Slot.meta, slots)), lambda ref: _repeated(shared(ref)))
+        args, kwargs = filled_with_zeros(template, slots, shared)
         return _without_data(func(*args, **kwargs))
     args, kwargs = fill(template, [slot.meta() for slot in slots], shared)
     try:
+        if state() is not None:
+            raise NotImplementedError  # torch.autocast leaves tensors without data alone
         return func(*args, **kwargs)
     except NotImplementedError:
         results = []
@@ -69,12 +72,17 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
         return results[0]
 
 
+def filled_with_zeros(template: Any, slots: Iterable[Slot], shared: Callable[[SharedRef], torch.Tensor]) -> Any:
+    """Arguments and keywords with tensors that hold data, zeros everywhere."""
+    return fill(template, [repeated(slot.meta()) for slot in slots], lambda ref: repeated(shared(ref)))
+
+
 def _without_data(result: torch.Tensor) -> torch.Tensor:
     return torch.empty(result.shape, dtype=result.dtype, device="meta")
 
 
-def _repeated(meta: torch.Tensor) -> torch.Tensor:
-    """A tensor with data, one number everywhere."""
+def repeated(meta: torch.Tensor) -> torch.Tensor:
+    """A tensor with data, zeros everywhere, in the memory of one number."""
     return torch.zeros((), dtype=meta.dtype).expand(meta.shape)
 
 

@@ -20,6 +20,8 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
+from edbc.trace.autocast import without_state
+
 _WIDTH = re.compile(r"\b(?:bf16|f16|f32|f64)\b")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 _SHAPE = re.compile(r"\b(?:f|[iu]\d+|bool|c\d+)\[[\d,]*\]")
@@ -43,6 +45,11 @@ def meant(signature: str, planned: Iterable[str]) -> list[str]:
 def without_numbers(text: str) -> str:
     """The text with `#` in place of numbers; digits of names stay."""
     return _NUMBER.sub("#", text)
+
+
+def without_dtypes(signature: str) -> str:
+    """A signature with one word in place of all floating dtypes, and without a state of torch.autocast."""
+    return _WIDTH.sub("f", without_state(signature))
 
 
 def _read(signature: str) -> tuple[str, list[str], list[bool]]:

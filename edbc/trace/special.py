@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edbc.trace import rules
+from edbc.trace.autocast import Under, state_text
 from edbc.trace.draws import DRAWN, SUPPORTED
 from edbc.trace.lazy import Stack
 from edbc.trace.lookup import looked_up
 from edbc.trace.numbers import LONG
-from edbc.trace.shapes import flat, pick, replace_first, take_views
+from edbc.trace.shapes import flat, pick, repeated, replace_first, take_views
 from edbc.trace.table import Hole, SharedRef, fill
 from edbc.trace.values import Lazy, Shared, Symbol, Value, refuse
 
@@ -178,13 +179,17 @@ def derived(rec: Recorder, func: Any, name: str, described: Any, template: Any, 
     """A function of parameters only: no node, but a parameter by another name, computed once per mini-batch."""
 
     def derive() -> tuple[Any, list[Shared]]:
-        rest = replace_first(template, first.ref)
-        outputs, metas, views = take_views(func, name, rest, rec.shared_meta(first.ref), rec.shared_meta)
+        rest, shared, function, text = replace_first(template, first.ref), rec.shared_meta, func, name
+        if name not in rules.VIEWS and rec.changes(func, template):
+            shared = lambda ref: repeated(rec.shared_meta(ref))  # noqa: E731, autocast leaves what has no data alone
+            function, text = Under(func, rec.autocast), f"{name} under {state_text(rec.autocast)}"
+        outputs, found, views = take_views(function, text, rest, shared(first.ref), shared)
+        metas = [tensor.to("meta") for tensor in found]
         base = SharedRef(first.ref.name)
         refs = [base._replace(views=(*first.ref.views, view)) for view in views]
         return outputs, [Shared(rec, ref, meta) for ref, meta in zip(refs, metas, strict=True)]
 
-    outputs, shared = first.derived((func, described), derive)
+    outputs, shared = first.derived((func, described, rec.autocast), derive)
     return shared[0] if type(outputs) is Hole else fill(outputs, shared)
 
 

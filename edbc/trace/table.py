@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from edbc.errors import StaleError
 from edbc.graph import NodeType, ValueClass
-from edbc.trace.sizes import meant
+from edbc.trace.autocast import without_state
+from edbc.trace.sizes import meant, without_dtypes
 from edbc.trace.values import Slot, torch_dtype
 
 Ints = NDArray[np.int64]
@@ -169,6 +170,8 @@ class Operation:
     slots: tuple[Slot, ...]
     draws: tuple[Draw, ...] = ()
     """What a cell draws; their slots are the last ones."""
+    autocast: torch.dtype | None = None
+    """The state of torch.autocast that it runs in; see `trace.autocast`."""
 
     @property
     def passed(self) -> tuple[Slot, ...]:
@@ -212,11 +215,16 @@ class TypeTable:
     """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
 
     With `other_sizes` a plan serves a model of other sizes: what has no exact type takes the one that `sizes.meant`
-    finds.
+    finds. With `other_dtypes` operands may have other dtypes than those that the plan knows (torch.autocast), and
+    several types may be *variants* of one: they differ in dtypes only.
     """
 
-    def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False):
-        self._other_sizes = other_sizes
+    def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False, other_dtypes: bool = False):
+        self._other_sizes = other_sizes or other_dtypes
+        self._other_dtypes = other_dtypes
+        self._planned: dict[str, int] = {}
+        """Types of the plan that were recorded, by their signature without dtypes."""
+        self._variant_of: dict[int, int] = {}
         self.entries: list[Entry] = []
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []
@@ -280,13 +288,21 @@ class TypeTable:
             if index is None:
                 index = self._type_of_signature[draft.signature] = len(self.types)
                 self.types.append(replace(draft, name=self._unused_name(draft.name)))
+                self._variant_of[index] = self._planned.get(without_dtypes(draft.signature), index)
                 self._graph_types = None
             elif self.types[index] is None:
                 self.types[index] = replace(draft, name=self._known_names[index])
+                if self._other_dtypes:
+                    self._planned[without_dtypes(draft.signature)] = index
                 self._graph_types = None
             for site in sites:
                 self.add_site(index, site)
             return index
+
+    def planned(self, index: int) -> int | None:
+        """The type of the plan that a type is, or is a variant of."""
+        index = self._variant_of.get(index, index)
+        return index if index < self.num_known else None
 
     def _unused_name(self, wanted: str) -> str:
         taken = {*self._known_names, *(t.name for t in self.types if t is not None)}
@@ -308,6 +324,8 @@ class TypeTable:
         """The plan's type that this signature stands for in a model of other sizes; it stands for no other from now
         on. Raises StaleError when several types of the plan could be meant."""
         found = self._meant(signature)
+        if len(found) > 1 and self._other_dtypes:
+            found = found[:1]
         if len(found) > 1:
             raise StaleError(
                 f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "
@@ -323,7 +341,10 @@ class TypeTable:
         if not self._other_sizes:
             return []
         known = (text for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None)
-        return meant(signature, known)
+        if not self._other_dtypes:
+            return meant(signature, known)
+        plain = {without_state(text): text for text in known}
+        return [plain[text] for text in meant(without_state(signature), plain)]
 
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
                   is_sum: bool = False) -> Entry:  # fmt: skip

@@ -25,6 +25,7 @@ import torch
 
 from edbc.errors import UnsupportedError
 from edbc.graph import ValueClass
+from edbc.trace.autocast import entered
 from edbc.trace.source import user_location
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ _DTYPE_OF_NAME = {name: dtype for dtype, name in _NAME_OF_DTYPE.items()}
 def class_of(tensor: torch.Tensor) -> ValueClass:
     """The value class of a tensor."""
     return ValueClass(tuple(tensor.shape), _NAME_OF_DTYPE[tensor.dtype])
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`f32` and its like."""
+    return _NAME_OF_DTYPE[dtype]
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -368,7 +374,8 @@ class Lazy(Symbol):
     def materialise(self) -> Value:
         """The tensor as a node, made once."""
         if self.whole is None:
-            self.whole = self.make()
+            with entered(self.rec.autocast):  # also where somebody asks after the recording
+                self.whole = self.make()
         return self.whole
 
 

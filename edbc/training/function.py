@@ -30,6 +30,7 @@ from edbc.runtime.arenas import Arenas
 from edbc.runtime.backend import Segment
 from edbc.runtime.boundary import load_externals
 from edbc.runtime.tables import NativeKernel
+from edbc.trace.autocast import entered
 from edbc.trace.table import SharedRef
 from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, Parameters, sources_of
@@ -172,7 +173,8 @@ class MiniBatch(torch.autograd.Function):
         _ = ctx.saved_tensors  # raises for a graph that has been freed, and for inputs changed in place
         run: Run = ctx.run
         keeps_graph = _keeps_graph()
-        found = run.backward(gradients, keeps_graph)
+        with entered(None):  # products take the dtypes that the forward pass had
+            found = run.backward(gradients, keeps_graph)
         if not keeps_graph:
             run.release()
         return (None, *found)

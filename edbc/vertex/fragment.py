@@ -31,6 +31,7 @@ import torch
 
 from edbc.errors import InputError, ModelError
 from edbc.graph import ValueClass
+from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, build
 from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.gradmode import watched_by
@@ -130,7 +131,8 @@ def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], a
     pulls = _Pulls(around, instance)
     vertex = Vertex(gathered.states, pulls.read)
     recorder.in_fragment = True
-    with NoRandomNumbers(), watched_by(recorder):
+    with NoRandomNumbers(), entered(recorder.home), watched_by(recorder):
+        recorder.switch_autocast()
         function(vertex)
     values = [*(value for _, value in vertex.pushed), *(vertex.scattered or ())]
     recording = recorder.finish([_recorded(recorder, value) for value in values])

@@ -136,13 +136,6 @@ def test_memory_stays_flat() -> None:
     assert [len(pool._idle) for pool in pools] == [1, 1]
 
 
-def test_autocast_is_refused() -> None:
-    """Under torch.autocast eager's results have another dtype: said, not ignored."""
-    net, instances = tree_net(9)
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UnsupportedError, match="autocast"):
-        net(instances)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_gradients_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
     """One thread and two give the same bits, run after run, for the same outputs' gradients."""

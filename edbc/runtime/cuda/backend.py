@@ -146,10 +146,8 @@ class CudaBackend:
         widest = 0
         for kind, count in segment.placement.widest_batches.items():
             kernel = kernel_of_type(kind)
-            if isinstance(kernel, TritonKernel):
+            if isinstance(kernel, TritonKernel | ProgramKernel):
                 widest = max(widest, count * kernel.row_bytes)
-            elif isinstance(kernel, ProgramKernel):
-                widest = max(widest, count * kernel.program.width * kernel.dtype.itemsize)
         return Demand(arena_bytes(segment.placement), -(-widest // 8) * 8)
 
     def arenas(self, segment: Segment, demand: Demand) -> CudaArenas:
