@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edbc.cli.console import print_json
+from edbc.cli.console import emit, print_json
 from edbc.errors import PlanError
 from edbc.plan.plan import Plan
 
@@ -21,7 +21,7 @@ def run_diff(old: str, new: str, exit_code: bool, output_format: str) -> None:
     if output_format == "json":
         print_json(review.as_json(old, new, diff))
     elif output_format == "markdown":
-        click.echo(review.markdown(old, new, diff), nl=False)
+        emit(review.markdown(old, new, diff), nl=False)
     else:
         click.echo(f"{old} -> {new}: {review.verdict(diff)}")
         if not diff.is_empty:

@@ -76,9 +76,9 @@ def shared_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, tensor
 
 
-def _require_real_numbers(model: nn.Module) -> None:
+def _require_real_numbers(model: nn.Module, needs_data: bool) -> None:
     for name, tensor in _named_tensors(model):
-        if tensor.is_meta:
+        if tensor.is_meta and needs_data:
             raise ModelError(
                 f"{name} of the model: expected numbers, got a tensor on the meta device; give it memory with "
                 "model.to_empty(device='cpu') and load weights"
@@ -115,10 +115,10 @@ def is_leaf(module: nn.Module) -> bool:
 
 class ModelView(CellTracer):
     """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
-    data (on the meta device), UnsupportedError for a complex one."""
+    data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
 
-    def __init__(self, model: nn.Module):
-        _require_real_numbers(model)
+    def __init__(self, model: nn.Module, needs_data: bool = True):
+        _require_real_numbers(model, needs_data)
         self.model = model
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
         self._modules = list(model.named_modules())

@@ -252,7 +252,7 @@ def test_an_interrupt_that_native_code_reports_is_one(edbc, chain: Path, monkeyp
     """numba turns Ctrl-C into a SystemError with the interrupt as its cause; any other SystemError stays one."""
     for cause, code in ((KeyboardInterrupt(), 130), (ValueError(), 1)):
 
-        def interrupted(*_: object, cause: BaseException = cause) -> None:
+        def interrupted(*_: object, cause: BaseException = cause, **__: object) -> None:
             raise SystemError("returned a result with an exception set") from cause
 
         monkeypatch.setattr("edbc.runtime.session.run", interrupted)
