@@ -60,6 +60,11 @@ def inner(function: Callable[..., Any], **options: Any) -> Any:
     return dispatcher
 
 
+def part(function: Any, **options: Any) -> Any:
+    """A `native` function as `inner`, for native callers: with them the code for Python's callers would be compiled."""
+    return inner(getattr(function, "py_func", function), **options)
+
+
 def _refuse(dispatcher: Any, *args: Any) -> NoReturn:
     raise TypeError(f"{dispatcher.py_func.__name__} is an inner function: native code alone can call it")
 

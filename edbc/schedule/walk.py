@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.analysis import Dag, analyse, copy, depths
+from edbc.schedule import analysis, choice, engine, ordering
+from edbc.schedule.analysis import Dag, copy, depths
 from edbc.schedule.choice import (
     AGENDA,
     CHAINS,
@@ -15,17 +16,19 @@ from edbc.schedule.choice import (
     SUFFICIENT,
     Floats,
     choose,
-    describe,
     encode,
-    new_scratch,
 )
-from edbc.schedule.engine import execute, new_frontier, restart
-from edbc.schedule.native import inner, native
-from edbc.schedule.ordering import ordered
+from edbc.schedule.native import UNCOUNTED, inner, native, part
 from edbc.schedule.tables import Table, find
 
 NONE = -1
 """No encoding, or no rule."""
+
+# the first mini-batch on a machine waits for all that `scheduled` calls: without code for Python's callers
+analyse, ordered = part(analysis.analyse), part(ordering.ordered)
+new_frontier, new_scratch = part(engine.new_frontier), part(choice.new_scratch)
+restart, execute = part(engine.restart, **UNCOUNTED), part(engine.execute, **UNCOUNTED)
+describe = part(choice.describe, **UNCOUNTED)
 
 
 @native
@@ -39,7 +42,10 @@ def scheduled(
     `in_order` asks for the nodes in the order of `edbc.schedule.order`. Types are counted up to the last one that has a
     node, whatever `cost` has room for.
     """
-    num_types = 0
+    num_types, none = (
+        np.int64(0),
+        np.int64(NONE),
+    )  # a number in the code would make a version of its own of what it goes to
     for a in node_type:
         num_types = max(num_types, a + 1)
     cost, cheap = cost[:num_types], cheap[:num_types]
@@ -47,15 +53,15 @@ def scheduled(
     if rival == NONE and NONE < encoding < CRITICAL:
         # the rule is asked for unseen states only: what it alone needs is worked out when there is one
         dag = analyse(node_type, operand_ptr, operands, num_types, False, False, False)
-        kinds, ptr, nodes, rows, bound = walk(dag, encoding, table, actions, NONE, cheap, cost)
+        kinds, ptr, nodes, rows, bound = _walk(dag, encoding, table, actions, none, cheap, cost)
         is_whole = len(nodes) == ptr[-1]
     else:
         is_whole = False
     if not is_whole:
-        dag = analyse_for(node_type, operand_ptr, operands, num_types, encoding, rule, rival)
-        kinds, ptr, nodes, rows, bound = walk(dag, encoding, table, actions, rule, cheap, cost)
+        dag = _analyse_for(node_type, operand_ptr, operands, num_types, encoding, rule, rival)
+        kinds, ptr, nodes, rows, bound = _walk(dag, encoding, table, actions, rule, cheap, cost)
         if rival != NONE and len(kinds) > bound:
-            kinds_, ptr_, nodes_, _, _ = walk(dag, NONE, table, actions, rival, cheap, cost)
+            kinds_, ptr_, nodes_, _, _ = _walk(dag, none, table, actions, rival, cheap, cost)
             by_rival = total(kinds_, cost) < total(kinds, cost)
             if by_rival:
                 kinds, ptr, nodes, rows = kinds_, ptr_, nodes_, rows[:0]
@@ -134,6 +140,9 @@ def walk(
         batch_ptr[count] = done
         execute(dag, frontier, action)
     return batch_type[:count].copy(), batch_ptr[: count + 1].copy(), nodes, rows[:count], bound
+
+
+_analyse_for, _walk = part(analyse_for), part(walk)
 
 
 @native
