@@ -6,6 +6,7 @@ repository is tried. Tests that need a file from it skip, and say so, where it i
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -45,7 +46,7 @@ def few_trials() -> None:
 
         defaults = {"trials": 4, "encoding": "sort"}
         for function in (api.compile, compiler.compile_model):
-            function.__kwdefaults__.update(defaults)
+            inspect.unwrap(function).__kwdefaults__.update(defaults)
         for option in command.params:
             option.default = defaults.get(str(option.name), option.default)
 
