@@ -51,12 +51,11 @@ def require_recompute(recompute: object) -> Recompute:
 
 def cut_of(graph: Graph, schedule: Schedule, result_nodes: Longs, result_outputs: Longs,
            recompute: Recompute) -> Cut | None:  # fmt: skip
-    """The cut into at most so many segments, None where that is one. O(nodes + operands)."""
+    """The cut into at most so many segments, None where that is one. O(nodes + operands), O(1) for one segment."""
     from edbc.runtime import kernels
 
     wanted = math.isqrt(schedule.num_batches) if recompute == AUTO else int(recompute or 1)
-    borders = _borders(graph, schedule, wanted)
-    if len(borders) <= 2:
+    if wanted == 1 or len(borders := _borders(graph, schedule, wanted)) <= 2:
         return None
     width = max(len(node_type.outputs) for node_type in graph.types)
     crosses = kernels.crossing_outputs(
