@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from edbc.cells.graph import Block, CellGraph, CellOp, Source
+from edbc.kernelcache import njit
 from edbc.runtime.reference import MAPS
 from edbc.runtime.rowfunction import RowFunction
 from edbc.trace.table import SharedRef

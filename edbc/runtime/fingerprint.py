@@ -18,9 +18,10 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from numba import config, njit
+from numba import config
 from numpy.typing import NDArray
 
+from edbc.kernelcache import njit
 from edbc.runtime.pointers import load
 
 ELEMENTS = 16

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from edbc.kernelcache import njit
 from edbc.schedule.native import INNER
 
 

@@ -22,11 +22,12 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numba import config, njit
+from numba import config
 from numpy.typing import NDArray
 
 from edbc.cells.graph import Block
 from edbc.cells.program import Packed
+from edbc.kernelcache import njit
 from edbc.runtime.pointers import load, store
 from edbc.runtime.pool import aligned
 from edbc.trace.table import SharedRef

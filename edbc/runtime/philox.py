@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+
+from edbc.kernelcache import njit
 
 _KEEP, _UNIFORM = 0, 1
 """Numbers of `draws.KINDS`."""

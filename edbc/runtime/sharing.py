@@ -10,8 +10,8 @@ its own, so what reads random numbers equals nothing else.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from edbc.kernelcache import njit
 from edbc.schedule.native import wrapping
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from edbc.kernelcache import njit
 
 EAGER, CORE, LAZY, WHOLE = 0, 1, 2, -1
 """Parts of a node, and what an operand of a part is when it is one of the whole node's."""

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
+from edbc.kernelcache import njit
 from edbc.runtime import blas, phases, pointers, reduction, rowops
 from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store

@@ -17,7 +17,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
-from numba import config, njit
+from numba import config
+
+from edbc.kernelcache import njit
 
 PACKAGE = Path(__file__).resolve().parent
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -90,7 +92,7 @@ def drop_stale(folder: Path, package: Path = PACKAGE) -> bool:
         return False
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        for index in folder.glob("*.nbi"):
-            index.unlink(missing_ok=True)
+        for kernel in folder.glob("*.nbc"):
+            kernel.unlink(missing_ok=True)
         written.write_text(stamp)
     return True

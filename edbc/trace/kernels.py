@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from edbc.kernelcache import njit
 
 MAX_FIELDS = 8
 """Sums over the same operands that are merged into one node, at most."""

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from edbc.graph import Graph
+from edbc.kernelcache import njit
 from edbc.training.dependence import Dependence
 
 Bools = NDArray[np.bool_]

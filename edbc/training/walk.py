@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
+from edbc.kernelcache import njit
 from edbc.runtime import blas, pointers, rowops
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
 from edbc.runtime.rowops import apply

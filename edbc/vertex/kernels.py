@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from edbc.kernelcache import njit
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
 

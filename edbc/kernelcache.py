@@ -1,0 +1,87 @@
+"""`njit`: numba's compiler, with a cache on disk that several processes may use at once, and any of them may leave at
+any point.
+
+numba's own cache has an index per function that gives each signature a numbered file of machine code. The index is
+written before the file, and numbers begin anew when the source has changed. So a process that is killed in between, or
+one that reads at that moment, finds the machine code of the source before the edit, or of another signature, under a
+number that says otherwise; two processes that compile two signatures at once may give both the same number. Then a
+kernel computes wrong numbers, and nothing tells.
+
+Here there is no index: the name of a file is a function of all that its machine code depends on as numba knows it (the
+source's time and size, the version of numba, the signature, the processor, byte code and closure), so no two of these
+share a file. A file is written whole or not at all, and holds what its name was made of, which is compared when it is
+read; what cannot be read is compiled again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+_UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
+
+
+class KernelFiles(IndexDataCacheFile):
+    """The files of one function. See the module's docstring."""
+
+    def __init__(self, cache_path: str, filename_base: str, source_stamp: Any):
+        super().__init__(cache_path, filename_base, source_stamp)
+        self._base = filename_base
+        self._of_source = _digest(source_stamp, self._version)
+
+    def flush(self) -> None:
+        """Remove what is cached."""
+        for file in self._files("*"):
+            file.unlink(missing_ok=True)
+
+    def save(self, key: Any, data: Any) -> None:
+        """Write the machine code of a signature; that of other versions of the source is removed."""
+        self._save_data(self._name(key), (key, data))
+        for file in set(self._files("*")) - set(self._files(f"{self._of_source}.*")):
+            with suppress(OSError):
+                file.unlink()
+
+    def load(self, key: Any) -> Any:
+        """The machine code of a signature, None where there is none."""
+        try:
+            written, data = self._load_data(self._name(key))
+        except _UNREADABLE:
+            return None
+        return data if written == key else None
+
+    def _name(self, key: Any) -> str:
+        return f"{self._base}.{self._of_source}.{_digest(key)}.nbc"
+
+    def _files(self, rest: str) -> list[Path]:
+        return list(Path(self._cache_path).glob(f"{self._base}.{rest}.nbc"))
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+class KernelCache(FunctionCache):
+    """The cache of one function."""
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__(function)
+        self._cache_file = KernelFiles(
+            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
+        )
+
+
+def njit(*function: Any, **options: Any) -> Any:
+    """`numba.njit`, also with arguments of its own; `cache=True` is this module's cache."""
+    if not function:
+        return lambda f: njit(f, **options)
+    made: Any = numba.njit(*function, **options)
+    if options.get("cache") and hasattr(made, "enable_caching"):  # not under NUMBA_DISABLE_JIT=1
+        made._cache = KernelCache(made.py_func)
+    return made

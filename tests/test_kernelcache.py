@@ -1,0 +1,96 @@
+"""Cached kernels are those of this source and of this signature, whatever other processes do and wherever one ends."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numba import types
+
+from edbc.kernelcache import KernelFiles
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+KERNEL = "from edbc.kernelcache import njit\n\n\n@njit(cache=True)\ndef add(x):\n    return x + {}\n"
+
+
+def added(folder: Path, ends_before_the_data: bool = False) -> list[float]:
+    """What the kernel in `folder` gives for 1.0 and for 1, in a process of its own."""
+    ends = "caching.IndexDataCacheFile._save_data = lambda *_: os._exit(0)" if ends_before_the_data else ""
+    code = f"import os\nfrom numba.core import caching\n{ends}\nimport kernel\nprint(kernel.add(1.0), kernel.add(1))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(folder)])}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return list(map(float, run.stdout.split()))
+
+
+@pytest.mark.compiled
+def test_a_process_that_ends_while_it_writes_leaves_no_older_kernel(tmp_path: Path) -> None:
+    """The source is edited; the first process that compiles it ends before its machine code is on the disk."""
+    source = tmp_path / "kernel.py"
+    source.write_text(KERNEL.format(1))
+    assert added(tmp_path) == [2.0, 2.0]
+    assert len(list(tmp_path.rglob("*.nbc"))) == 2
+
+    source.write_text(KERNEL.format(10))
+    assert added(tmp_path, ends_before_the_data=True) == []
+
+    assert added(tmp_path) == [11.0, 11.0]
+    assert len(list(tmp_path.rglob("*.nbc"))) == 2, "kernels of the edited source stay for ever"
+
+
+def files(folder: Path, stamp: object) -> KernelFiles:
+    return KernelFiles(str(folder), "kernel.add-5.py3", stamp)
+
+
+def test_no_two_signatures_share_a_file(tmp_path: Path) -> None:
+    """Two processes that both saw an empty cache, and each compiled a signature."""
+    wide, narrow = files(tmp_path, 1), files(tmp_path, 1)
+    wide.save((types.float64, "cpu"), "wide")
+    narrow.save((types.float32, "cpu"), "narrow")
+
+    for cache in (wide, narrow, files(tmp_path, 1)):
+        assert cache.load((types.float64, "cpu")) == "wide"
+        assert cache.load((types.float32, "cpu")) == "narrow"
+        assert cache.load((types.float32, "another")) is None
+    assert files(tmp_path, 2).load((types.float32, "cpu")) is None
+
+
+class Odd:
+    """A key that looks like any other of its kind."""
+
+    def __repr__(self) -> str:
+        return "Odd()"
+
+
+def test_keys_are_compared_not_only_their_text(tmp_path: Path) -> None:
+    """Two types of one name are two keys."""
+    cache = files(tmp_path, 1)
+    cache.save((Odd(), 1), "found")
+
+    assert cache.load((Odd(), 1)) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04", b"no pickle"])
+def test_what_cannot_be_read_is_compiled_again(tmp_path: Path, content: bytes) -> None:
+    """Half a file, as a machine that lost its power leaves it."""
+    cache = files(tmp_path, 1)
+    cache.save((types.float64,), "code")
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(content)
+
+    assert cache.load((types.float64,)) is None
+    cache.save((types.float64,), "code")
+    assert cache.load((types.float64,)) == "code"
+    cache.flush()
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_cached_kernel_uses_it() -> None:
+    """No module takes `njit` from numba and caches."""
+    for path in (REPOSITORY / "edbc").rglob("*.py"):
+        imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        of_numba = [node for node in imports if node.module == "numba" and "njit" in {a.name for a in node.names}]
+        assert not of_numba or "cache=True" not in path.read_text(), path
