@@ -95,7 +95,15 @@ def look_ups(net: Any, count: int) -> Any:
     return [net.linear(row) for row in rows]
 
 
-WORKLOADS = (cell_calls, lstm_calls, leaf_modules, functions, methods, concatenations, sums, stacks, look_ups)
+def constants(net: Any, count: int) -> Any:
+    h = net.start
+    for features in net.features[:count]:
+        h = net.cell(features, h)
+    return h
+
+
+OF_MODULES = (cell_calls, lstm_calls, leaf_modules, look_ups, constants)
+WORKLOADS = (*OF_MODULES, functions, methods, concatenations, sums, stacks)
 
 
 class Model(nn.Module):
@@ -108,6 +116,7 @@ class Model(nn.Module):
         self.linear = nn.Linear(SIZE, SIZE)
         self.table = nn.Embedding(100, SIZE)
         self.start = nn.Parameter(torch.randn(SIZE))
+        self.features = list(torch.randn(20_000, SIZE))
         self._run = run
 
     def forward(self, count: int) -> Any:

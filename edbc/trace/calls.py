@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import nn
 
 from edbc.trace.recorder import Recorder
@@ -48,8 +49,10 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     recorder.forget_calls.append(forget)
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if unrolled and Shared in map(type, args):  # a learned initial state, or one of zeros
-            return self(*[recorder.whole(arg) if type(arg) is Shared else arg for arg in args], **kwargs)
+        if unrolled:
+            kinds = list(map(type, args))
+            if Shared in kinds or torch.Tensor in kinds:
+                return self(*map(recorder.as_value, args), **kwargs)
         result = recorder.call(path, kind, self, args, kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         shape = entry.operation.template, entry.outputs

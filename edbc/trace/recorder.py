@@ -112,6 +112,7 @@ class Recorder:
         self.external_source: list[int] = []
         self.external_index: list[int] = []
         self.constants: dict[int, list[torch.Tensor]] = {}
+        self._constants_of_class: dict[Any, tuple[int, list[torch.Tensor], Slot]] = {}
         self.names: dict[int, str] = {}
         self._switches: list[int] = [] if self.flows else [0]
         self.draws: list[Draw] = []
@@ -234,21 +235,26 @@ class Recorder:
         known = self._constant_of_id.get(id(tensor))
         if known is not None and known[1] == version:
             return known[2]
-        if isinstance(tensor, nn.Parameter):
+        if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             refuse(
                 "a parameter was used that is not one of the model's (a module in a plain list or dict, perhaps)",
                 "keep modules in nn.ModuleList or nn.ModuleDict, so that the model knows their parameters",
             )
-        value = self._new_constant(tensor.clone() if tensor.requires_grad else tensor.detach().clone())
+        value = self._new_constant(tensor.clone())
         self._constant_of_id[id(tensor)] = (tensor, version, value)
         return value
 
     def _new_constant(self, tensor: torch.Tensor) -> Value:
-        value_class = class_of(tensor)
-        source = self.table.given_source("constant", value_class)
-        pool = self.constants.setdefault(source, [])
+        key = tensor.shape, tensor.dtype
+        known = self._constants_of_class.get(key)
+        if known is None:
+            value_class = class_of(tensor)
+            source = self.table.given_source("constant", value_class)
+            pool = self.constants.setdefault(source, [])
+            known = self._constants_of_class[key] = source, pool, self.table.slot(value_class)
+        source, pool, slot = known
         pool.append(tensor)
-        return self.external(source, len(pool) - 1, self.table.slot(value_class))
+        return self.external(source, len(pool) - 1, slot)
 
     def shared_constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
         """The constant that `make` gives, once per `key` and mini-batch."""
@@ -278,6 +284,11 @@ class Recorder:
         """From now on it is this instance of the mini-batch that runs."""
         self.instance = number
         self.draws = []
+
+    def as_value(self, item: Any) -> Any:
+        """A parameter or a tensor as an operand of a cell; anything else as it is."""
+        kind = type(item)
+        return self.whole(item) if kind is Shared else self.constant(item) if kind is torch.Tensor else item
 
     def whole(self, shared: Shared) -> Value:
         """The external for a parameter passed as an operand (a learned initial state)."""

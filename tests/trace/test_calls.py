@@ -60,8 +60,10 @@ def fewer_and_more_arguments(net: Any, ids: list[int]) -> Any:
 
 def of_many_forms(net: Any, ids: list[int]) -> Any:
     found = []
+    filled = torch.zeros(SIZE)
     for i in ids:
         a = net.row(i)
+        found += [net.inner(filled.fill_(i), a), net.inner(a, filled), net.inner(filled)]
         found += [net.inner(a), net.inner(a[:2]), net.inner(a, a), net.inner(a[:2], a[2:4]), net.inner(a, 3.0)]
         found += [net.inner(a, net.start), net.inner(net.start), net.inner(a, b=a), net.inner(torch.ones(SIZE), a)]
         found += [net.inner(a, net.table(torch.tensor([i]))), net.inner(found[-1], a)]
@@ -99,7 +101,8 @@ def test_wrong_arguments_are_the_modules_own_error() -> None:
                 graph_of(seeded(lambda use=use: Around(Scaled(), use)), IDS[:1])
 
 
-@pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm", "bilstm_tagger_char", "dag_gru", "transition_parser"])
+@pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm", "bilstm_tagger_char", "dag_gru", "transition_parser",
+                                  "query_plan_cost"])  # fmt: skip
 def test_models_of_the_zoo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on made-up instances of the zoo."""
     file = model_file(name)
