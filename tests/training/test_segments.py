@@ -15,7 +15,7 @@ import test_grad_mode
 import test_random
 import torch
 from bound import RandomTreeModel, net_for, poison, random_trees
-from budget import budget
+from budget import PLAIN, budget
 from gradients import Gradients, gradients, random_loss, require_equal
 from helpers import bound
 from hypothesis import given, settings
@@ -120,12 +120,14 @@ def test_mini_batches_that_wait() -> None:
 
     cut = run()
     cut_net(net, None)
-    require_same_bits(cut, run())
+    require_equal(cut, run(), 1e-14 if PLAIN else 0.0)
 
 
+@pytest.mark.compiled
 def test_segments_are_computed_with_the_weights_of_the_forward_pass() -> None:
     """What leaves no trace on a parameter, as fused optimisers do not, changes what a later mini-batch reads, not what
-    is computed again."""
+    is computed again: native code has packed weights of its own. Torch kernels read the parameters themselves, as
+    eager's backward pass does, whose gradients are wrong then too."""
     net, instances = tree_net(8)
 
     def run() -> Gradients:
@@ -193,6 +195,7 @@ def pool_bytes(recompute: int | str | None, words: list[list[int]]) -> int:
     return sum(buffer.numel() for pool in pools for buffer in pool._idle)
 
 
+@pytest.mark.compiled
 def test_memory_falls() -> None:
     """A chain of 400 steps takes less memory with each more of 2, 5, 20 segments, and less than a sixth with as many as
     is best."""
@@ -204,6 +207,7 @@ def test_memory_falls() -> None:
     assert pool_bytes("auto", words) == cut[2]
 
 
+@pytest.mark.compiled
 def test_auto_leaves_alone_what_it_cannot_lower() -> None:
     """Small trees would take more in segments, as rows of products wait in memory of their own."""
     net, instances = tree_net(3, "auto")
