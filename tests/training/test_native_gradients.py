@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 import edbc
 from edbc.runtime.session import Net
+from edbc.training import native
 from edbc.training.adjoint import Adjoint
 from edbc.training.derivatives import GRADIENTS, RULES
 from edbc.training.tables import REDUCTIONS
 from edbc.training.trainer import Trainer
+from edbc.training.walk import walk_back
 
 pytestmark = pytest.mark.compiled
 
@@ -213,3 +215,55 @@ def test_a_kept_graph_keeps_what_was_saved() -> None:
 
     for other in runs[1:]:
         assert all(a is b is None or torch.equal(a, b) for a, b in zip(runs[0], other, strict=True))
+
+
+def test_one_call_walks_the_reverse_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of batches: sums and cells of one element type are one native call."""
+    instances = random_trees(2, 6)
+    net = net_for(RandomTreeModel(2, 5), instances)
+    calls: list[int] = []
+    monkeypatch.setattr(native, "walk_back", lambda *args: (calls.append(args[1]), walk_back(*args)))
+    prepared = net.prepare(instances)
+    random_loss(net(instances)).backward()
+
+    assert prepared.schedule.num_batches > 4
+    assert calls == [prepared.schedule.num_batches]
+
+
+def test_gates_are_overwritten() -> None:
+    """A backward pass that does not keep the graph takes less memory, by what the forward pass saved."""
+    taken: list[int] = []
+    for keeps in (False, True):
+        net = bound(Sequence().double(), WORDS)
+        random_loss(net(WORDS)).backward(retain_graph=keeps)
+        (buffer,) = net.trainer.pool._idle
+        taken.append(buffer.numel())
+    gates = sum(map(len, WORDS)) * 4 * 16 * 8
+
+    assert taken[1] - taken[0] == gates
+
+
+class Sequence(nn.Module):
+    """The last state of an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(9, 16)
+        self.cell = edbc.cell(nn.LSTMCell(16, 16))
+        self.register_buffer("zero", torch.zeros(16))
+
+    def forward(self, words: list[int]) -> Tensor:
+        h = c = self.zero
+        for word in words:
+            h, c = self.cell(self.table.weight[word], (h, c))
+        return h
+
+
+def test_an_lstm_saves_its_gates_alone() -> None:
+    """Four gates a node; tanh(c), operands and outputs are read where they stand or computed again."""
+    net = bound(Sequence(), WORDS)
+    random_loss(net(WORDS)).backward()
+    adjoints = [a for kind in range(net.table.num_known) if (a := net.trainer.adjoint(kind)) is not None]
+
+    assert [(a.saved, a.kept) for a in adjoints] == [(4 * 16, 0)]

@@ -171,6 +171,19 @@ def test_a_kept_graph_runs_again() -> None:
         loss.backward()
 
 
+def test_where_torch_cannot_be_asked_graphs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that does not tell whether the graph is kept: nothing is overwritten, and memory goes back when the
+    graph dies."""
+    net, instances = tree_net(10)
+    monkeypatch.delattr(torch._C._autograd, "_get_current_graph_task_keep_graph")
+    loss, parameters = random_loss(net(instances)), list(net.model.parameters())
+    first = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    net(random_trees(99, 9))
+    second = torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
 def test_several_losses() -> None:
     """Two losses of one mini-batch, each with a backward pass of its own, add up as in eager."""
     net, instances = tree_net(11)

@@ -11,6 +11,7 @@ RANDOM = "tests/training/test_random.py"
 MODE = "tests/training/test_grad_mode.py"
 SEGMENTS = "tests/training/test_segments.py"
 CUT = "tests/runtime/test_cut.py"
+AUTOCAST = "tests/training/test_training_autocast.py"
 CHECKPOINT = "tests/fit/test_checkpoint.py"
 LOOP = "tests/fit/test_loop.py"
 
@@ -31,6 +32,14 @@ TRAINING = (
         "return True if ask is None else bool(ask())",
         "return False",
         (TREES + "::test_a_kept_graph_runs_again", NATIVE + "::test_a_kept_graph_keeps_what_was_saved"),
+    ),
+    Mechanism(
+        "retain_graph, unknown",
+        "graphs count as not kept where torch cannot be asked",
+        "edbc/training/function.py",
+        "return True if ask is None else bool(ask())",
+        "return False if ask is None else bool(ask())",
+        (TREES + "::test_where_torch_cannot_be_asked_graphs_are_kept",),
     ),
     Mechanism(
         "versions",
@@ -255,5 +264,122 @@ TRAINING = (
         "        if arenas.snapshot is None or not arenas.snapshot.holds(kernels):\n",
         "        if True:\n",
         (SEGMENTS + "::test_segments_are_computed_with_the_weights_of_the_forward_pass",),
+    ),
+    Mechanism(
+        "features of instances",
+        "tensors that instances bring count as inputs, and get no gradient",
+        "edbc/training/function.py",
+        "*(constants.get(key) for key in self.inputs.constants)]",
+        "*(None for key in self.inputs.constants)]",
+        (MODELS + "::test_features_of_instances_get_gradients",),
+    ),
+    Mechanism(
+        "parametrizations",
+        "what a parametrization computes is a leaf of its own",
+        "edbc/training/inputs.py",
+        "{ref: view.shared(ref) for ref in known}",
+        "{ref: view.shared(ref).detach().requires_grad_() for ref in known}",
+        (MODELS + "::test_parametrizations",),
+    ),
+    Mechanism(
+        "losses inside the model",
+        "batches that torch differentiates are left out between native ones",
+        "edbc/training/native.py",
+        "                self.batch(begin)\n",
+        "                pass\n",
+        (MODELS + "::test_gradients_equal_eager",),
+    ),
+    Mechanism(
+        "modes",
+        "the mode of the first mini-batch serves all",
+        "edbc/runtime/session.py",
+        "tuple(module.training for module in self.model.modules()), self._autocast_now()",
+        "next(iter(self._of_mode))[0], self._autocast_now()",
+        (MODELS + "::test_modes",),
+    ),
+    Mechanism(
+        "one walk",
+        "the reverse schedule is a native call per batch",
+        "edbc/training/native.py",
+        "changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)",
+        "changes = of_batch[1:] >= 0",
+        (NATIVE + "::test_one_call_walks_the_reverse_schedule",),
+    ),
+    Mechanism(
+        "gates are overwritten",
+        "gradients of products have memory of their own",
+        "edbc/training/function.py",
+        "keeps_graph and not self.is_cut, trainer.at_once",
+        "True, trainer.at_once",
+        (NATIVE + "::test_gates_are_overwritten",),
+    ),
+    Mechanism(
+        "what follows from others is computed again",
+        "every value that a derivative reads is saved",
+        "edbc/training/adjoint.py",
+        "            if not self._is_at_hand(number):\n",
+        "            if number not in self.stands:\n",
+        (NATIVE + "::test_an_lstm_saves_its_gates_alone",),
+    ),
+    Mechanism(
+        "bounded pool",
+        "the pool keeps whatever comes back",
+        "edbc/runtime/pool.py",
+        "            if len(self._idle) < self.limit:\n",
+        "            if True:\n",
+        ("tests/runtime/test_pool.py::test_the_pool_is_bounded",),
+    ),
+    Mechanism(
+        "autocast",
+        "a net has no twin for a state of torch.autocast",
+        "edbc/runtime/session.py",
+        "for module in self.model.modules()), self._autocast_now()",
+        "for module in self.model.modules()), None",
+        (AUTOCAST + "::test_the_loop_of_a_user", "tests/runtime/test_autocast.py::test_models_equal_eager"),
+    ),
+    Mechanism(
+        "products under autocast",
+        "products multiply in their operands' dtype, and what comes out is rounded",
+        "edbc/cells/translate.py",
+        "        if effect is None:\n            operation = replace(operation, autocast=None)\n",
+        "        if True:\n            operation = replace(operation, autocast=None)\n",
+        (
+            AUTOCAST + "::test_backward_products_are_in_the_short_dtype",
+            "tests/runtime/test_autocast.py::test_products_are_in_the_short_dtype",
+        ),
+    ),
+    Mechanism(
+        "masks when computed again",
+        "segments that are computed again draw anew",
+        "edbc/training/function.py",
+        "        if self.held != segment.begin:\n",
+        "        if self.held != segment.begin:\n"
+        "            prepared, view = self.prepared, self.trainer.net.view\n"
+        "            load_externals(prepared.capture, prepared.placement, self.arenas, view)\n",
+        (SEGMENTS + "::test_masks_are_those_of_the_forward_pass",),
+    ),
+    Mechanism(
+        "gradients of segments",
+        "rows of gradients keep what the segment before left in them",
+        "edbc/training/native.py",
+        "        for rows in self._of_segment:\n            rows.zero_()\n",
+        "        return\n",
+        (SEGMENTS + "::test_the_zoo", SEGMENTS + "::test_random_cells"),
+    ),
+    Mechanism(
+        "products of segments",
+        "rows of products that wait at a border are forgotten",
+        "edbc/training/native.py",
+        "self._filled[kind] = weight_products(",
+        "self._filled[kind] = 0 * weight_products(",
+        (SEGMENTS + "::test_the_zoo", SEGMENTS + "::test_random_cells"),
+    ),
+    Mechanism(
+        "Ctrl-C leaves a checkpoint",
+        "an interrupted training ends without one",
+        "edbc/cli/train.py",
+        'f"{training.save()}: written',
+        'f"{training.folder}: checkpoint.safetensors: written',
+        ("tests/cli/test_train.py::test_interrupted_and_resumed_is_as_never_interrupted",),
     ),
 )
