@@ -438,10 +438,12 @@ class Net:
 
     def _evaluated(self, entry: Entry, cell: CellGraph, planned: str) -> CellGraph | None:
         """The cell as the plan knows it: in evaluation, and without torch.autocast, whose dtype operands do not have.
-        None where the plan's own signature is of torch.autocast or its dtype."""
+        `cell` itself where that is the same; None where the plan's own signature is of torch.autocast or its dtype."""
         operation = entry.operation
         if operation.autocast is None and not operation.draws:
-            return cell
+            is_training = operation.call is None and self.model.get_submodule(operation.name).training
+            evaluated = cell_of(entry, self.view, evaluating=True) if is_training else cell
+            return cell if evaluated.lines() == cell.lines() else evaluated
         cast = operation.autocast
         if without_state(planned) != planned or (cast is not None and f"{dtype_name(cast)}[" in planned):
             return None
@@ -466,8 +468,9 @@ class Net:
         planned = self.plan.cells[name]
         if not planned.eager and not planned.lazy:
             return None
-        cell = self.cell(self.table.operation_of_type[kind])
-        if self.table.operation_of_type[kind].operation.draws or not cell.is_uniform():
+        entry = self.table.operation_of_type[kind]
+        cell = self.cell(entry)
+        if not cell.is_uniform() or self._evaluated(entry, cell, self.plan.types[kind].signature) is not cell:
             return None
         self.program(kind)  # raises where the plan is stale
         return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, planned.lazy,

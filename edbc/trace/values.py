@@ -285,7 +285,7 @@ class Shared(Symbol):
     The tensor of a parameter itself shares memory with the model's; that of a derived one holds no data.
     """
 
-    __slots__ = ("_derived", "key", "rec", "ref", "row_slot", "rows", "source", "tensor")
+    __slots__ = ("__weakref__", "_derived", "key", "rec", "ref", "row_slot", "rows", "source", "tensor")
     _serial = itertools.count()
     row_slot: Slot
 

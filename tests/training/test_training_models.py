@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import edbc
-from edbc.errors import UnsupportedError
+from edbc.errors import StaleError, UnsupportedError
 
 DOUBLE = torch.float64
 Forward = Callable[["Model", Any], Any]
@@ -209,6 +209,53 @@ def test_modes() -> None:
     for mode in (True, False, True):
         net.model.train(mode)
         require_equal_gradients(net, WORDS)
+
+
+def test_modes_of_a_cell() -> None:
+    """A cell that computes something else in training: its plan, made of evaluation, serves both modes."""
+
+    @edbc.cell
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4, dtype=DOUBLE)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x)
+            return y.tanh() * 3 if self.training else y.sigmoid()
+
+    model = Model(lambda m, words: [m.moody(m.moody(m.word(w))) for w in words])
+    model.moody = Moody()
+    net = bound(model, WORDS)
+    for mode in (True, False, True):
+        model.train(mode)
+        require_equal_gradients(net, WORDS)
+        with torch.no_grad():
+            for ours, words in zip(net(WORDS), WORDS, strict=True):
+                torch.testing.assert_close(ours, model(words), rtol=1e-12, atol=1e-12)
+    model.moody.linear.bias = None
+    with pytest.raises(StaleError, match="bind the model again"):
+        net(WORDS)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers(kind: type[nn.RNNBase], options: dict[str, Any]) -> None:
+    """torch's own layers over a whole sequence are a node each, in both modes, after a step too."""
+
+    def rule(m: Model, words: list[int]) -> Tensor:
+        outputs, _ = m.layer(torch.stack([m.word(w) for w in words])[:, None])
+        return m.out(outputs[-1, 0])
+
+    model = Model(rule)
+    model.layer = kind(4, 4 // (1 + options.get("bidirectional", False)), **options).double()
+    net = bound(model, WORDS)
+    for mode in (True, False):
+        model.train(mode)
+        require_equal_gradients(net, WORDS)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
 
 
 def test_an_operation_that_keeps_state() -> None:
