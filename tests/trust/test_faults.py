@@ -37,7 +37,7 @@ def files_in(folder: Path) -> set[str]:
 # --- memory --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("backend", [pytest.param("cpu", marks=pytest.mark.compiled), "reference"])
 def test_short_memory_is_known_before_execution(
     backend: str, edbc, chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
