@@ -442,8 +442,8 @@ class Net:
         operation = entry.operation
         if operation.autocast is None and not operation.draws:
             is_training = operation.call is None and self.model.get_submodule(operation.name).training
-            evaluated = cell_of(entry, self.view, evaluating=True) if is_training else cell
-            return cell if evaluated.lines() == cell.lines() else evaluated
+            in_evaluation = cell_of(entry, self.view, evaluating=True) if is_training else cell
+            return cell if in_evaluation.lines() == cell.lines() else in_evaluation
         cast = operation.autocast
         if without_state(planned) != planned or (cast is not None and f"{dtype_name(cast)}[" in planned):
             return None
