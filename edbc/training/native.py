@@ -14,6 +14,8 @@ Definitions.
     Batches of `at_once` nodes and more can be multiplied in the walk instead; `Trainer.at_once` says why none are.
     Where the schedule is cut, rows of a block that is not full wait for the segment before, so that the products are
     the same.
+(5) Gradients of *short* values, of bfloat16 and float16 in a model of several dtypes, stand in torch's arenas, as in
+    `training.reverse`: no native batch reads or makes such values.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from edbc.trace.values import torch_dtype
 from edbc.training.adjoint import Adjoint
 from edbc.training.atoms import Vector
 from edbc.training.dependence import is_float
+from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, sources_of
-from edbc.training.reverse import Reversal
+from edbc.training.reverse import Reversal, sum_dtype
 from edbc.training.tables import WEIGHT_BLOCK, TypeTables, product_bytes, workspace_stride
 from edbc.training.unpack import Part
 from edbc.training.walk import (
@@ -86,6 +89,8 @@ class NativeReversal(Reversal):
         self.values = Rows(memory.base, memory.stride, memory.externals, memory.external_start,
                            memory.external_address)  # fmt: skip
         self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
+        short = [is_float(c) and d not in _LIKE for c, d in zip(placement.classes, self.dtypes, strict=True)]
+        self._short = np.array(short, np.bool_)
         self._segments = self.segment.segments()
         self._filled = dict.fromkeys(self.tables.adjoints, 0)
         self._buffer, self._starts = self._gradient_memory()
@@ -103,7 +108,7 @@ class NativeReversal(Reversal):
         has_rows = np.array(
             [is_float(c) and (self.keeps_saved or c not in hidden) for c in placement.classes], np.bool_
         )
-        sizes = np.where(has_rows, rows * values.stride, 0)
+        sizes = np.where(has_rows & ~self._short, rows * values.stride, 0)
         start = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(-(-sizes // ALIGNMENT) * ALIGNMENT, out=start[1:])
         buffer = self.pool.take(int(start[-1]) + self._workspace_bytes() + ALIGNMENT)
@@ -125,6 +130,7 @@ class NativeReversal(Reversal):
 
     def clear(self) -> None:
         """See Reversal."""
+        super().clear()
         for rows in self._of_segment:
             rows.zero_()
 
@@ -178,7 +184,7 @@ class NativeReversal(Reversal):
         given = self.given & (placement.external_row >= 0)
         for number in sources_of(capture, given):
             source = capture.sources[number]
-            if source.ref is None:
+            if source.ref is None or torch_dtype(source.value_class.dtype) not in _LIKE:
                 continue
             which = np.flatnonzero(given & (capture.external_source == number))
             index = capture.external_index[which] if source.kind == "row" else np.zeros(len(which), np.int64)
@@ -200,14 +206,14 @@ class NativeReversal(Reversal):
         known = self.found.get(ref)
         if known is None:
             like = self.parameters[ref]
-            known = self.found[ref] = torch.zeros(like.shape, dtype=like.dtype)
+            known = self.found[ref] = torch.zeros(like.shape, dtype=sum_dtype(like.dtype))
         return known
 
     def _constant_addresses(self) -> Iterator[tuple[Longs, int]]:
         placement = self.segment.placement
         for key, externals in self.inputs.constant_externals(self.capture).items():
             which = externals[self.given[externals] & (placement.external_row[externals] >= 0)]
-            if len(which):
+            if len(which) and self.inputs.constants[key].dtype in _LIKE:
                 tensor = self.constants[key] = torch.zeros(self.inputs.constants[key].shape,
                                                            dtype=self.inputs.constants[key].dtype)  # fmt: skip
                 yield which, tensor.data_ptr()
@@ -267,6 +273,8 @@ class NativeReversal(Reversal):
 
     def take(self, class_index: int, rows: Longs) -> torch.Tensor:
         """See Reversal."""
+        if self._short[class_index]:
+            return super().take(class_index, rows)
         size = self.segment.placement.classes[class_index].size
         result = torch.empty(len(rows), size, dtype=self.dtypes[class_index])
         take_rows(result.data_ptr(), int(self.values.stride[class_index]), rows, class_index, self.rows_of_gradients)
@@ -274,6 +282,9 @@ class NativeReversal(Reversal):
 
     def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
         """See Reversal."""
+        if self._short[class_index]:
+            super().add(class_index, rows, gradient)
+            return
         dtype = self.dtypes[class_index]
         source = gradient.reshape(len(rows), -1).to(dtype).contiguous()
         add_rows(source.data_ptr(), dtype.itemsize, rows, class_index, self.rows_of_gradients, _LIKE[dtype])
@@ -295,6 +306,17 @@ class NativeReversal(Reversal):
             self.add_parameter(ref, torch.sparse_coo_tensor(
                 torch.from_numpy(index)[None], rows.view(len(index), *table.shape[1:]), table.shape,
                 check_invariants=False))  # fmt: skip
+        if self._short.any():
+            self._add_short_externals()
+        self.found = {ref: gradient.to(self.parameters[ref].dtype) for ref, gradient in self.found.items()}
+
+    def _add_short_externals(self) -> None:
+        """Definition (5)."""
+        placement = self.segment.placement
+        whole = self.capture, placement, self.inputs, self, self.given & self._short[placement.external_class]
+        for ref, gradient in parameter_gradients(*whole):
+            self.add_parameter(ref, gradient)
+        self.constants.update(constant_gradients(*whole))
 
     def walk(self, segment: Segment) -> None:
         """See Reversal."""

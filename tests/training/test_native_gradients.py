@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from bound import RandomTreeModel, net_for, poison, random_trees
-from gradients import gradients, random_loss, require_equal
+from gradients import gradients, random_loss, require_equal, tensors
 from helpers import bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import edbc
+from edbc.parity import Parity
 from edbc.runtime.session import Net
 from edbc.training import native
 from edbc.training.adjoint import Adjoint
@@ -267,3 +268,54 @@ def test_an_lstm_saves_its_gates_alone() -> None:
     adjoints = [a for kind in range(net.table.num_known) if (a := net.trainer.adjoint(kind)) is not None]
 
     assert [(a.saved, a.kept) for a in adjoints] == [(4 * 16, 0)]
+
+
+class Mixed(nn.Module):
+    """Products and sums in float32, then in a short dtype, of recorded values, tables, parameters and data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.table, self.low_table = nn.Embedding(9, 8), nn.Embedding(9, 8, padding_idx=1)
+        self.wide, self.low, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.h0 = nn.Parameter(torch.randn(8))
+
+    def shortened(self, dtype: torch.dtype) -> Mixed:
+        for module in (self.low, self.low_table):
+            module.to(dtype)
+        self.h0.data = self.h0.data.to(dtype)
+        return self
+
+    def forward(self, instance: tuple[list[int], Tensor]) -> list[Tensor]:
+        words, feature = instance
+        dtype = self.h0.dtype
+        h, found = self.h0, []
+        for word in words:
+            x = torch.tanh(self.wide(self.table.weight[word]))
+            h = torch.tanh(self.low(x.to(dtype) + h) + self.low_table(torch.tensor(word)) * feature.to(dtype))
+            found.append(self.last(h.to(self.last.weight.dtype)))
+        return [sum(found), torch.stack(found).amax(0), h]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("recompute", [None, 3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_short_values_among_others(dtype: torch.dtype, recompute: int | None) -> None:
+    """A model of two dtypes: float32 natively, the short one in torch, gradients by the parity rule; data too."""
+    model = Mixed().shortened(dtype)
+    twin = copy.deepcopy(model).double()
+    kinds = dtype, dtype, torch.float64
+    features = [[torch.full((8,), 0.5, dtype=d).requires_grad_() for _ in WORDS] for d in kinds]
+    net = bound(model, list(zip(WORDS, features[0], strict=True)), recompute=recompute)
+    parity, found = Parity(), []
+    for run, data in zip((net, model, twin), features, strict=True):
+        instances = list(zip(WORDS, data, strict=True))
+        results = run(instances) if run is net else [run(instance) for instance in instances]
+        loss = random_loss([{"all": [t.double() for t in tensors(results)]}])
+        of_model = gradients(twin if run is twin else model, loss)
+        found.append(of_model | {f"data {i}": x.grad for i, x in enumerate(data)})
+    for name, (ours, eager, exact) in {n: [f[n] for f in found] for n in found[0]}.items():
+        assert ours is not None
+        parity.add({name: ours}, {name: eager}, {name: exact})
+    parity.require()
+
+    assert any(net.trainer.adjoint(kind) is not None for kind in range(net.table.num_known))
