@@ -136,11 +136,13 @@ def renewed(shown: str, printed: str) -> str:
     return text
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs_from_an_empty_folder(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Every command of a page gives the output that the page shows, in an empty folder at 80 columns."""
+    """Every command of a page gives the output that the page shows, in an empty folder at 80 columns. Pages show what
+    compiling with its defaults gives, which plain Python takes minutes a plan for."""
     if shutil.which("git") is None or shutil.which("bash") is None:
         pytest.skip("no git or no bash on PATH")
     monkeypatch.chdir(tmp_path)
