@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch.nn import functional
 import edbc
 from edbc.cells.graph import CellGraph
 from edbc.runtime import evaluation
-from edbc.runtime.evaluation import Evaluation, distinct_keys
+from edbc.runtime.evaluation import BlockRows, Evaluation, distinct_keys
 from edbc.runtime.session import Net
 from edbc.training.recompute import CellGradient
 
@@ -94,6 +94,27 @@ def test_a_user_s_own_cell(net: Net, instances: list[Any], block: int, spread: f
     assert [g is None for g in found] == [g is None for g in expected]
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
     torch.testing.assert_close(*map(list, zip(*pairs, strict=True)), rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_of_blocks_in_any_order(net: Net, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Operands, results and gradients of a row belong to the node that it is, wherever it stands in whichever block."""
+    instances = [(4, [1, 2, 3]), (-1, [4, 1]), (4, [0, 0]), (2, [5]), (-1, [6, 3, 2])]
+    rng = np.random.default_rng(size)
+
+    def shuffled(self: Evaluation, rows: Sequence[np.ndarray], count: int) -> Iterator[BlockRows]:
+        positions = rng.permutation(count)
+        for begin in range(0, count, size):
+            yield BlockRows(rows, positions[begin : begin + size], self._supports)
+
+    monkeypatch.setattr(Evaluation, "blocks", shuffled)
+    ours, found = _step(net.model, net, instances)
+    theirs, expected = _step(net.model, lambda group: [net.model(instance) for instance in group], instances)
+
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for a, b in zip(found, expected, strict=True):
+        assert (a is None) == (b is None)
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
 def _step(model: nn.Module, run: Callable[[Any], Sequence[Any]], instances: list[Any]) -> tuple[Any, Any]:

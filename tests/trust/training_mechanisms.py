@@ -11,6 +11,7 @@ RANDOM = "tests/training/test_random.py"
 MODE = "tests/training/test_grad_mode.py"
 SEGMENTS = "tests/training/test_segments.py"
 CUT = "tests/runtime/test_cut.py"
+EVALUATION = "tests/runtime/test_evaluation.py"
 AUTOCAST = "tests/training/test_training_autocast.py"
 CHECKPOINT = "tests/fit/test_checkpoint.py"
 LOOP = "tests/fit/test_loop.py"
@@ -381,5 +382,29 @@ TRAINING = (
         'f"{training.save()}: written',
         'f"{training.folder}: checkpoint.safetensors: written',
         ("tests/cli/test_train.py::test_interrupted_and_resumed_is_as_never_interrupted",),
+    ),
+    Mechanism(
+        "rows of blocks",
+        "results of a block in torch go to the nodes in their order, not in the block's",
+        "edbc/runtime/cpu.py",
+        "where = torch.from_numpy(block.positions)",
+        "where = torch.from_numpy(block.positions).sort().values",
+        (EVALUATION + "::test_rows_of_blocks_in_any_order",),
+    ),
+    Mechanism(
+        "gradients of blocks",
+        "gradients of a block in torch are those of the nodes in their order, not in the block's",
+        "edbc/training/reverse.py",
+        "self.take(o[0], o[1][block.positions])",
+        "self.take(o[0], o[1][np.sort(block.positions)])",
+        (EVALUATION + "::test_rows_of_blocks_in_any_order",),
+    ),
+    Mechanism(
+        "short values among others",
+        "parameters that are read as short values get no gradient beside native batches",
+        "edbc/training/native.py",
+        "        if self._short.any():\n",
+        "        if False:\n",
+        (NATIVE + "::test_short_values_among_others",),
     ),
 )
