@@ -8,9 +8,10 @@ number that says otherwise; two processes that compile two signatures at once ma
 kernel computes wrong numbers, and nothing tells.
 
 Here there is no index: the name of a file is a function of all that its machine code depends on as numba knows it (the
-source's time and size, the version of numba, the signature, the processor, byte code and closure), so no two of these
-share a file. A file is written whole or not at all, and holds what its name was made of, which is compared when it is
-read; what cannot be read is compiled again.
+source file, the version of numba, the signature, the processor, byte code and closure), so no two of these share a
+file. Of the source its text counts, not its time and size, which packagers set to what they like. A file is written
+whole or not at all, and holds what its name was made of, which is compared when it is read; what cannot be read is
+compiled again.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class KernelCache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]):
         super().__init__(function)
-        self._cache_file = KernelFiles(
-            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
-        )
+        source = Path(function.__code__.co_filename)
+        stamp = source.read_bytes() if source.is_file() else self._impl.locator.get_source_stamp()
+        self._cache_file = KernelFiles(self._cache_path, self._impl.filename_base, stamp)
 
 
 def njit(*function: Any, **options: Any) -> Any:

@@ -21,7 +21,8 @@ def added(folder: Path, ends_before_the_data: bool = False) -> list[float]:
     """What the kernel in `folder` gives for 1.0 and for 1, in a process of its own."""
     ends = "caching.IndexDataCacheFile._save_data = lambda *_: os._exit(0)" if ends_before_the_data else ""
     code = f"import os\nfrom numba.core import caching\n{ends}\nimport kernel\nprint(kernel.add(1.0), kernel.add(1))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(folder)])}
+    path = os.pathsep.join([str(REPOSITORY), str(folder)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return list(map(float, run.stdout.split()))
 
@@ -39,6 +40,16 @@ def test_a_process_that_ends_while_it_writes_leaves_no_older_kernel(tmp_path: Pa
 
     assert added(tmp_path) == [11.0, 11.0]
     assert len(list(tmp_path.rglob("*.nbc"))) == 2, "kernels of the edited source stay for ever"
+
+
+@pytest.mark.compiled
+def test_an_edit_that_moves_no_time_is_noticed(tmp_path: Path) -> None:
+    """The text of the source has changed, not its size, and its time is set back."""
+    source = tmp_path / "kernel.py"
+    for number in (1, 2):
+        source.write_text(KERNEL.format(number))
+        os.utime(source, (10**9, 10**9))
+        assert added(tmp_path) == [1.0 + number, 1.0 + number]
 
 
 def files(folder: Path, stamp: object) -> KernelFiles:

@@ -51,9 +51,9 @@ from edbc.runtime import share as rule
 from edbc.runtime.session import Net
 
 POOL = 12
-SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1e-2}
-"""Of the scale. In float32 more than for outputs: the last places of a tanh near 1, of which native code gets two or
-three wrong and torch one, are the first places of its slope."""
+SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 5e-2}
+"""Of the scale. More than for outputs: eager may be lucky in a mini-batch of few instances, and the last places of a
+tanh near 1, of which native code gets two or three wrong and torch one, are the first places of its slope."""
 UNSTABLE = {torch.float64: math.inf, torch.float32: 1e-2, torch.bfloat16: 0.25}
 THREADS = 4
 Found = list[torch.Tensor | None]
