@@ -9,9 +9,10 @@ kernel computes wrong numbers, and nothing tells.
 
 Here there is no index: the name of a file is a function of all that its machine code depends on as numba knows it (the
 source file, the version of numba, the signature, the processor, byte code and closure), so no two of these share a
-file. Of the source its text counts, not its time and size, which packagers set to what they like. A file is written
-whole or not at all, and holds what its name was made of, which is compared when it is read; what cannot be read is
-compiled again.
+file. Of the source its text counts too, not only its time and size, which packagers set to what they like; its time
+because functions of other files, which numba compiles in, come with the same installation. A file is written whole or
+not at all, and holds what its name was made of, which is compared when it is read; what cannot be read is compiled
+again.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]):
         super().__init__(function)
         source = Path(function.__code__.co_filename)
-        stamp = source.read_bytes() if source.is_file() else self._impl.locator.get_source_stamp()
+        stamp = self._impl.locator.get_source_stamp(), source.read_bytes() if source.is_file() else b""
         self._cache_file = KernelFiles(self._cache_path, self._impl.filename_base, stamp)
 
 
