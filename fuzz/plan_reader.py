@@ -45,18 +45,15 @@ def check(data: bytes) -> None:
 
 
 def main() -> None:
-    """Hand `check` to libFuzzer, with a corpus of its own unless a folder is named."""
+    """Hand `check` to libFuzzer, with the seeds and what a named folder holds; what it finds goes to that folder."""
     import atheris
 
     with atheris.instrument_imports(include=["edbc", "yaml"]):
         import edbc.plan  # noqa: F401
-    arguments = sys.argv
-    if all(argument.startswith("-") for argument in arguments[1:]):
-        folder = Path(tempfile.mkdtemp(prefix="edbc-fuzz-"))
-        for number, data in enumerate(seeds()):
-            (folder / f"seed{number}").write_bytes(data)
-        arguments = [*arguments, str(folder)]
-    atheris.Setup([arguments[0], f"-max_len={LARGEST}", *arguments[1:]], check)
+    folder = Path(tempfile.mkdtemp(prefix="edbc-fuzz-"))
+    for number, data in enumerate(seeds()):
+        (folder / f"seed{number}").write_bytes(data)
+    atheris.Setup([sys.argv[0], f"-max_len={LARGEST}", *sys.argv[1:], str(folder)], check)
     atheris.Fuzz()
 
 
