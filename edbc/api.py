@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edbc.errors import EdbcError, PlanError
+from edbc.files import found_at, require_target
 from edbc.plan.plan import BatchCost, Guard, Plan
 from edbc.plan.reader import read_plan
 
@@ -145,9 +146,19 @@ class LoadedPlan:
 def existing_guards(target: Path) -> dict[str, Guard]:
     """Guards survive recompiling; a file that is no plan is simply replaced."""
     try:
-        return dict(read_plan(target).guards) if target.exists() else {}
+        return dict(read_plan(target).guards) if found_at(target) != "nothing" else {}
     except EdbcError:
         return {}
+
+
+def require_targets(target: Path, model: str | Path, inputs: Sequence[str | Path], weights: str | Path | None,
+                    report: str | Path | None) -> None:  # fmt: skip
+    """Raise EdbcError unless plan and report can be written, before anything is compiled for them, and not over what
+    is read."""
+    read: list[str | Path] = [model, *inputs, *(name for name in (weights,) if name is not None)]
+    require_target(target, "the plan", "name another --output", read)
+    if report is not None:
+        require_target(report, "the page", "name another --report", [target, *read])
 
 
 def costs_for(target: Path, source: str | Path | None) -> dict[str, BatchCost]:
@@ -163,7 +174,7 @@ def costs_for(target: Path, source: str | Path | None) -> dict[str, BatchCost]:
             raise PlanError(f"{source}: expected a plan with a cost table, got one without; measure one with --profile")
         return dict(costs)
     try:
-        return dict(read_plan(target).costs) if target.exists() else {}
+        return dict(read_plan(target).costs) if found_at(target) != "nothing" else {}
     except EdbcError:
         return {}
 
@@ -204,6 +215,7 @@ def compile(
 
     target = Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
+    require_targets(target, model, inputs, weights, report)
     compiled = compile_model(
         model,
         inputs=inputs,

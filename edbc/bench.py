@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.arguments import DEVICES, DTYPES, require_count, require_name
 from edbc.cells.program import Call, Product, Program
 from edbc.check import model_path
 from edbc.errors import InputError
@@ -137,6 +138,15 @@ class Setting:
     eager_seconds: float = EAGER_SECONDS
     weights: str | None = None
     """As in `edbc.running.Setting`."""
+
+    def __post_init__(self) -> None:
+        """Raise EdbcError for what cannot be measured."""
+        for name in ("batch_size", "limit", "rounds"):
+            require_count(name, getattr(self, name))
+        for name in self.against:
+            require_name("against", name, BASELINES)
+        require_name("dtype", self.dtype, DTYPES)
+        require_name("device", self.device, DEVICES)
 
 
 def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str, Any], setting: Setting,
@@ -310,15 +320,16 @@ def _held_up(function: Callable[[], Any], hold: float, device: torch.device) -> 
     return milliseconds / 1e3
 
 
-def _floor_ratios(contestant: _Contestant) -> tuple[float, float] | tuple[None, None]:
+def _floor_ratios(contestant: _Contestant) -> tuple[float | None, float | None]:
     """Execution over the GEMM floor and over the plan's own products, definition (2)."""
     if not _has_floor(contestant):
         return None, None
     pairs = [_floor_of(contestant.net, batch) for batch in contestant.batches[:FLOOR_BATCHES]]
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+    return _median(a for a, _ in pairs), _median(b for _, b in pairs)
 
 
-def _floor_of(net: Net, batch: list[Any]) -> tuple[float, float]:
+def _floor_of(net: Net, batch: list[Any]) -> tuple[float | None, float | None]:
+    """The ratios of one mini-batch; None for products that take less than a tick of the processor's clock."""
     prepared = net.prepare(batch)
     whole = net.prepare(batch, split=False, share=False)
     together, own = list(_products(net, whole.schedule, True)), list(_products(net, prepared.schedule, False))
@@ -326,7 +337,7 @@ def _floor_of(net: Net, batch: list[Any]) -> tuple[float, float]:
     clock = time.process_time if net.device.type == "cpu" else time.perf_counter
     turns = [[_seconds(call, net.device, clock) for call in contestants] for _ in range(FLOOR_TURNS)]
     execution, floor, products = (min(times) for times in zip(*turns, strict=True))
-    return execution / floor, execution / products
+    return execution / floor if floor else None, execution / products if products else None
 
 
 def _multiply(calls: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edbc.errors import EdbcError, PlanError, StaleError
+from edbc.files import found_at, require_file
 from edbc.modelfile import hash_model_file
 from edbc.plan.plan import Guard, Plan
 from edbc.plan.reader import read_plan
@@ -73,15 +74,14 @@ def find_plans(paths: Sequence[str | Path]) -> list[Path]:
     """Plan files, and the `*.yaml` in folders, in order. Raises PlanError for what is neither."""
     found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
+        if found_at(path) == "a folder":
             inside = sorted(path.glob("*.yaml"))
             if not inside:
                 raise PlanError(f"{path}: expected plans (*.yaml) in this folder, got none")
             found += inside
-        elif path.is_file():
-            found.append(path)
         else:
-            raise PlanError(f"{path}: expected a plan or a folder of plans, got nothing")
+            require_file(path, "a plan or a folder of plans", PlanError, "check the path")
+            found.append(path)
     return found
 
 
@@ -157,8 +157,7 @@ def model_path(plan_path: Path, plan: Plan, override: str | None = None) -> Path
 
 def require_same_model(plan: Plan, model: Path) -> None:
     """Raise StaleError, with both hashes, when the model file is not the one that the plan was compiled from."""
-    if not model.is_file():
-        raise StaleError(f"{model}: expected the plan's model file, got nothing; name it with --model FILE")
+    require_file(model, "the plan's model file", StaleError, "name it with --model FILE")
     have = hash_model_file(model)
     if have != plan.model.sha256:
         raise StaleError(

@@ -20,6 +20,7 @@ import numpy as np
 from torch import nn
 
 from edbc._version import __version__
+from edbc.arguments import POLICIES, require_count, require_name, require_setting
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
@@ -33,10 +34,12 @@ from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, 
 from edbc.runtime.placement import place
 from edbc.runtime.session import Net, cell_of, plan_costs, policy_of
 from edbc.runtime.split import find_usage
-from edbc.schedule.policy import Policy
+from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, capture
+from edbc.trace.host import on_host
+from edbc.trace.repeat import require_repeatable
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 from edbc.weights import Weights
@@ -90,6 +93,7 @@ class Compiled:
 
 
 @entered(None)
+@on_host
 def compile_model(
     path: str | Path,
     *,
@@ -117,6 +121,12 @@ def compile_model(
     survive recompiling. Raises ModelError, InputError, UnsupportedError, StaleError for weights of another model, and
     CheckFailed when batched outputs differ from eager.
     """
+    require_count("seed", seed, 0)
+    require_name("policy", policy, POLICIES)
+    require_count("trials", trials, 1, 1_000_000)
+    require_count("mini_batches", mini_batches, 1, MOST_MINI_BATCHES)
+    if encoding is not None:
+        require_name("encoding", encoding, ENCODINGS)
     report = progress or (lambda *_: None)
     captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights)
     captured = replace(captured, split=split)
@@ -177,6 +187,8 @@ def capture_for_compiling(
     """Import and build the model, and capture the training and validation mini-batches."""
     file = import_model_file(path)
     config = file.config(settings)
+    for key, value in config.items():
+        require_setting(f"{file.path.name}: build's {key!r}", value)
     model = file.build(config, seed)
     if weights is not None:
         weights.load(model)
@@ -199,6 +211,7 @@ def capture_for_compiling(
     trained_on = TrainedOn(
         "file" if inputs else "sample", refs, sum(map(len, training)), seed, sum(g.num_nodes for g in learned_on)
     )
+    require_repeatable(view, table, (shadow, recorder), training[0])
     first = replace(captures[0], graph=graphs[0])
     return Captured(
         file, config, model, view, table, training[0], learned_on, held_out, first, types, table_index, trained_on
@@ -222,7 +235,7 @@ def _loaded(
 ) -> tuple[MiniBatches, MiniBatches]:
     """Training mini-batches from the start of the data, then those of VALIDATION's sizes, as far as the data goes."""
     sizes = [BATCH] * mini_batches + [size for _, size in VALIDATION]
-    stream: Iterator[Any] = iter(file.load(list(inputs), config, limit=sum(sizes)))
+    stream: Iterator[Any] = iter(file.load(inputs, config, limit=sum(sizes)))
     batches = [list(itertools.islice(stream, size)) for size in sizes]
     if not batches[0]:
         raise InputError(f"{inputs[0]}: expected instances to compile on, got none; give a file with at least one")

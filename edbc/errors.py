@@ -15,22 +15,38 @@ code  meaning
 
 from __future__ import annotations
 
+LONGEST = 1_000
+"""Characters of somebody's text in a message."""
+
+
+def printable(text: str) -> str:
+    """Somebody's text on one line, control characters escaped, the middle left out where it is longer than LONGEST."""
+    return _escaped(text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 4 :]}")
+
+
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
 
 def described(error: BaseException) -> str:
     """An exception of somebody's code as one printable line."""
     try:
-        text = " ".join(str(error).split())
+        text = printable(" ".join(str(error).split()))
     except Exception:
         text = "(its text raises too)"
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class EdbcError(Exception):
-    """Base class; `exit_code` is what the command line exits with, `kind` the same as a word for JSON output."""
+    """Base class; `exit_code` is what the command line exits with, `kind` the same as a word for JSON output.
+
+    `str()` is one printable line, whatever file names and lines of input stand in it."""
 
     exit_code = 3
     kind = "invalid"
+
+    def __str__(self) -> str:
+        return _escaped(super().__str__())
 
 
 class CheckFailed(EdbcError):
@@ -79,7 +95,8 @@ class DeviceError(EdbcError):
 
 
 class NotNative(UserWarning):
-    """Native code cannot run on this CPU, and no back end was asked for: batches run call by call."""
+    """Native code cannot run on this CPU, and no back end was asked for: batches run call by call. Or it runs, but
+    cannot be kept for the next start."""
 
 
 class UnsupportedError(EdbcError):

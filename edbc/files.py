@@ -1,4 +1,6 @@
-"""Writing files whole or not at all: what reads a file sees what it held before or all of what is written.
+"""Files by the names that users give: what stands there, and writing it whole or not at all.
+
+What reads a file sees what it held before or all of what is written.
 
 The data goes to a file in a temporary folder of its own beside the target, to the disk, and is then renamed over the
 target; a full disk, an interrupt or a second process that writes the same file leave no half-written one. A symbolic
@@ -16,11 +18,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
+
+from edbc.errors import EdbcError, printable
 
 try:
     import fcntl
@@ -29,6 +34,65 @@ except ModuleNotFoundError:  # Windows, where an abandoned folder stays
 
 RANDOM = "????????"
 """What `tempfile` puts into names, as a pattern; `*` would find folders of files with longer names too."""
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+          stat.S_IFSOCK: "a socket"}  # fmt: skip
+
+
+def one_line(path: str | os.PathLike[str]) -> str:
+    """A path as errors name it: control characters escaped, '' for none, the middle left out of what no disk holds."""
+    return printable(os.fsdecode(path)) or "''"
+
+
+def found_at(path: str | os.PathLike[str]) -> str:
+    """What stands at a path, in words: `nothing`, `a folder`, `a pipe`, or `a file` where it can be read."""
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return "a link that leads nowhere" if os.path.islink(path) else "nothing"
+    except NotADirectoryError:
+        return "a path through a file"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except ValueError:
+        return "a path with a null character"
+    if kind in _KINDS:
+        return _KINDS[kind]
+    return "a file" if os.access(path, os.R_OK) else "a file that may not be read"
+
+
+def require_file(path: str | os.PathLike[str], expected: str, error: type[EdbcError], remedy: str) -> None:
+    """Raise `error` with what is there unless a regular file that can be read stands at `path`."""
+    found = found_at(path) if os.fspath(path) else "an empty name"
+    if found != "a file":
+        raise error(f"{one_line(path)}: expected {expected}, got {found}; {remedy}")
+
+
+def require_target(path: str | os.PathLike[str], what: str, remedy: str, kept: Iterable[str | Path] = ()) -> None:
+    """Raise EdbcError unless a file can be put at `path`: asked before long work, not after it, and never over a file
+    of `kept`, which the same command reads or writes."""
+    where, target = one_line(path), Path(os.path.realpath(path))
+    found, folder = found_at(target), found_at(target.parent)
+    if found not in ("nothing", "a file", "a file that may not be read"):
+        raise EdbcError(f"{where}: expected to write {what} there, got {found}; {remedy}")
+    if folder != "a folder":
+        raise EdbcError(f"{where}: expected to write {what} there, got {folder} in place of its folder; {remedy}")
+    if not os.access(target.parent, os.W_OK):
+        raise EdbcError(f"{where}: expected to write {what} there, got a folder that may not be written to; {remedy}")
+    for other in kept:
+        if os.path.realpath(other) == str(target) or (found != "nothing" and _is_same(other, target)):
+            raise EdbcError(
+                f"{where}: expected to write {what} there, got the name of another file of this command "
+                f"({one_line(other)}); {remedy}"
+            )
+
+
+def _is_same(path: str | Path, target: Path) -> bool:
+    """True for two names of one file, hard links too."""
+    try:
+        return os.path.samefile(path, target)
+    except (OSError, ValueError):
+        return False
 
 
 def replace_file(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:

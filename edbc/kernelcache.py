@@ -19,13 +19,17 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+from edbc.errors import NotNative
 
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
 
@@ -83,7 +87,20 @@ def njit(*function: Any, **options: Any) -> Any:
     """`numba.njit`, also with arguments of its own; `cache=True` is this module's cache."""
     if not function:
         return lambda f: njit(f, **options)
+    cached = options.pop("cache", False)
     made: Any = numba.njit(*function, **options)
-    if options.get("cache") and hasattr(made, "enable_caching"):  # not under NUMBA_DISABLE_JIT=1
-        made._cache = KernelCache(made.py_func)
+    if cached and hasattr(made, "enable_caching"):  # not under NUMBA_DISABLE_JIT=1
+        try:
+            made._cache = KernelCache(made.py_func)
+        except RuntimeError:  # numba found no folder that it may write to
+            _warn_without_folder()
     return made
+
+
+@lru_cache(1)
+def _warn_without_folder() -> None:
+    warnings.warn(
+        "no folder to keep compiled kernels in: every start compiles them again; name one with NUMBA_CACHE_DIR",
+        NotNative,
+        2,
+    )

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from edbc.errors import EdbcError, InputError, ModelError, described
+from edbc.errors import EdbcError, InputError, ModelError, described, printable
+from edbc.files import one_line, require_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +65,8 @@ class ModelFile:
 
         torch.manual_seed(seed)
         kwargs = _accepted(self.module.build, config)
-        model = self._call("build", lambda: self.module.build(**kwargs))
+        with torch.inference_mode(False), torch.device("cpu"):
+            model = self._call(f"build{_listed(kwargs)}", lambda: self.module.build(**kwargs))
         if not isinstance(model, torch.nn.Module):
             raise ModelError(f"{self.path.name}: expected build to return an nn.Module, got {type(model).__name__}")
         return model.eval()
@@ -72,21 +74,23 @@ class ModelFile:
     def sample(self, count: int, seed: int, config: Config) -> list[Any]:
         """Made-up instances."""
         kwargs = _accepted(self.module.sample, config)
-        instances: list[Any] = self._call("sample", lambda: list(self.module.sample(count, seed, **kwargs)))
+        made: Any = self._call("sample", lambda: self.module.sample(count, seed, **kwargs))
+        instances: list[Any] = self._call("sample", lambda: list(itertools.islice(made, count + 1)))
         if len(instances) != count:
-            raise ModelError(f"{self.path.name}: expected sample to make {count} instances, got {len(instances)}")
+            got = "more" if len(instances) > count else len(instances)
+            raise ModelError(f"{self.path.name}: expected sample to make {count} instances, got {got}")
         return instances
 
     def load(self, paths: Sequence[str | Path], config: Config, limit: int | None = None) -> Iterator[Any]:
         """Instances of real files, streamed, the first `limit` of them."""
+        if isinstance(paths, str | bytes):
+            raise InputError(f"inputs: expected a list of files, got {printable(repr(paths))}; put it in a list")
         for path in paths:
-            if not Path(path).is_file():
-                raise InputError(
-                    f"{path}: expected an input file, got {'a folder' if Path(path).is_dir() else 'nothing'}"
-                )
+            require_file(path, "an input file", InputError, "check --input")
         kwargs = _accepted(self.module.load, config)
         instances = self._call("load", lambda: iter(self.module.load(*map(str, paths), **kwargs)))
-        return itertools.islice(_guarded(instances, self.path.name), limit)
+        names = ", ".join(one_line(Path(path).name) for path in paths)
+        return itertools.islice(_guarded(instances, f"{self.path.name}: load", names), limit)
 
     def vertex_instance(self, config: Config) -> Callable[[Any], Any]:
         """The function that turns an instance into arrays. Raises ModelError when the file offers none."""
@@ -128,10 +132,11 @@ def import_model_file(path: str | Path) -> ModelFile:
 
 def hash_model_file(path: str | Path) -> str:
     """sha256 of the model file and the local modules that it imports, directly or not. Executes nothing."""
+    require_file(path, "a model file", ModelError, "check the path")
     path = Path(path)
     digest = hashlib.sha256()
     for part in sorted(_local_files(path.resolve()), key=lambda p: (p != path.resolve(), p.name)):
-        data = _read(part).replace(b"\r\n", b"\n")
+        data = part.read_bytes().replace(b"\r\n", b"\n")
         digest.update(f"{part.name}:{len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
@@ -154,13 +159,6 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     return f"unknown config key {key!r}; {remedy}"
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"{path}: expected a model file, got {error.strerror or error}") from None
-
-
 def _local_files(path: Path) -> set[Path]:
     """The file and all modules of its own folder that it imports."""
     found: set[Path] = set()
@@ -179,7 +177,9 @@ def _local_files(path: Path) -> set[Path]:
 
 def _imported_names(file: Path) -> set[str]:
     try:
-        tree = ast.parse(_read(file), filename=str(file))
+        tree = ast.parse(file.read_bytes(), filename=str(file))
+    except (MemoryError, RecursionError):  # the parser's own limits
+        raise ModelError(f"{file.name}: expected Python, got expressions nested too deep; write it simpler") from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise ModelError(
@@ -207,7 +207,7 @@ def _import(path: Path, sha256: str) -> ModuleType:
     name = f"edbc_model_{path.stem}_{sha256[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ModelError(f"{path}: expected a Python file (.py)")
+        raise ModelError(f"{path}: expected a Python file, got a name without .py; rename it")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -225,20 +225,20 @@ def _is_installed(file: str) -> bool:
     return any(Path(file).is_relative_to(folder) for folder in (*folders, str(Path(__file__).parent)))
 
 
-def _guard(what: str, function: Callable[[], Any]) -> Any:
+def _guard(what: str, function: Callable[[], Any], where: str = "") -> Any:
     """Run the user's code; what it raises, sys.exit too, becomes a ModelError that keeps the traceback as its cause."""
     try:
         return function()
     except (EdbcError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise ModelError(f"{what} raised {described(error)}") from error
+        raise ModelError(f"{what} raised {described(error)}{where}") from error
 
 
-def _guarded(instances: Iterator[Any], name: str) -> Iterator[Any]:
-    while True:
+def _guarded(instances: Iterator[Any], what: str, names: str) -> Iterator[Any]:
+    for number in itertools.count():
         try:
-            instance = _guard(f"{name}: load", lambda: next(instances, _END))
+            instance = _guard(what, lambda: next(instances, _END), f" (instance {number} of {names})")
         except StopIteration:
             return
         if instance is _END:
@@ -247,6 +247,11 @@ def _guarded(instances: Iterator[Any], name: str) -> Iterator[Any]:
 
 
 _END = object()
+
+
+def _listed(config: Config) -> str:
+    text = ", ".join(f"{key}={printable(repr(value))}" for key, value in config.items())
+    return f"({text})" if text else ""
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -272,4 +277,4 @@ def _convert(text: str, parameter: inspect.Parameter, where: str) -> int | float
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         return kind(text) if kind in (int, float, str) else text
     except (KeyError, ValueError):
-        raise ModelError(f"{where}: expected {kind.__name__}, got {text!r}") from None
+        raise ModelError(f"{where}: expected {kind.__name__}, got {printable(repr(text))}") from None

@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from edbc.arguments import DEVICES, DTYPES, FRONT_ENDS, require_count, require_name
 from edbc.check import model_path, require_same_model
 from edbc.errors import EdbcError, ModelError, StaleError
-from edbc.files import replace_file
+from edbc.files import found_at, replace_file, require_target
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
-from edbc.weights import model_of_plan
+from edbc.weights import SEEDED, model_of_plan
 
 if TYPE_CHECKING:
     from edbc.modelfile import Config, ModelFile
@@ -69,6 +70,15 @@ class Setting:
     recompute: int | str | None = None
     """See `edbc.runtime.cut`; it matters when gradients are asked for."""
 
+    def __post_init__(self) -> None:
+        """Raise EdbcError for what no run can do."""
+        require_count("batch_size", self.batch_size)
+        if self.limit is not None:
+            require_count("limit", self.limit, 0)
+        require_name("device", self.device, DEVICES)
+        require_name("dtype", self.dtype, DTYPES)
+        require_name("front_end", self.front_end, FRONT_ENDS)
+
 
 class Bound(NamedTuple):
     """A plan bound to its own model file, definition (1)."""
@@ -96,8 +106,9 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     check_requirements(plan.requirements)
     file = import_model_file(model_file)
     config = file.config({**_known_config(file, plan), **setting.config})
-    model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
-    model = model.to(setting.device, getattr(torch, setting.dtype))
+    with torch.inference_mode(False):
+        model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
+        model = model.to(setting.device, getattr(torch, setting.dtype))
     rebind = config != plan.model.config or None
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
               backend=setting.backend, rebind=rebind, split=setting.split, share=setting.share,
@@ -111,7 +122,7 @@ def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None
     try:
         require_same_model(plan, model_file)
     except StaleError as error:
-        if not trust or not model_file.is_file():
+        if not trust or found_at(model_file) != "a file":
             raise StaleError(f"{error}, or run with --trust-changed-model") from None
         warn(f"{error}; trusted because of --trust-changed-model")
 
@@ -265,7 +276,20 @@ def _rate(count: int, seconds: float) -> float:
 
 def run_plan(path: Path, setting: Setting, warn: Warn, tell: Tell = lambda text: None) -> Report:
     """Bind and run. Outputs and timeline are written as the setting says; whether numbers agree is in the report."""
-    return _Running(bind_plan(path, read_plan(path), setting, warn), setting).run(str(path), tell)
+    plan = read_plan(path)
+    _require_targets(path, plan, setting)
+    return _Running(bind_plan(path, plan, setting, warn), setting).run(str(path), tell)
+
+
+def _require_targets(path: Path, plan: Plan, setting: Setting) -> None:
+    """What is asked for can be written, before anything runs for it, and not over what is read."""
+    kept: list[str | Path] = [path, model_path(path, plan, setting.model), *setting.inputs]
+    kept += [name for name in (setting.weights,) if name not in (None, SEEDED)]
+    kept += [] if plan.model.weights is None else [path.parent / plan.model.weights.name]
+    for target, what, option in ((setting.output, "outputs", "--output"), (setting.trace, "the timeline", "--trace")):
+        if target is not None:
+            require_target(target, what, f"name another {option}", kept)
+            kept.append(target)
 
 
 class _Running:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edbc.errors import EdbcError, StaleError
+from edbc.files import found_at, require_file
 from edbc.plan.plan import FileRef, Plan
 from edbc.plan.reader import read_plan
 from edbc.plan.verify import is_weights_name
@@ -82,7 +83,7 @@ def weights_for(plan: Path, path: str | Path | None) -> Weights | None:
 def _plan_at(path: Path) -> Plan | None:
     """The plan that stands there, if any; a file that is no plan is simply replaced."""
     try:
-        return read_plan(path) if path.exists() else None
+        return read_plan(path) if found_at(path) != "nothing" else None
     except EdbcError:
         return None
 
@@ -123,8 +124,7 @@ def load_weights(model: nn.Module, path: str) -> None:
     names, shapes or dtypes differ."""
     from safetensors.torch import load_file
 
-    if not Path(path).is_file():
-        raise EdbcError(f"{path}: expected a safetensors file, got nothing")
+    require_file(path, "a safetensors file", EdbcError, "check --weights")
     _fill(model, path, lambda: load_file(path))
 
 

@@ -8,8 +8,12 @@ from typing import Any
 
 import click
 
+from edbc.arguments import require_name
 from edbc.cli.console import print_json, warn
-from edbc.errors import EdbcError
+from edbc.errors import EdbcError, printable
+
+LARGEST_BATCH = 1_000_000
+"""So many instances are made up, and stay in memory."""
 
 
 def run_bench(
@@ -43,8 +47,8 @@ def run_bench(
     from edbc.bench import BASELINES, Row, Setting, bench_plan
 
     names = tuple(name for name in against.split(",") if name)
-    if unknown := set(names) - set(BASELINES):
-        raise EdbcError(f"--against {min(unknown)}: expected some of {', '.join(BASELINES)}")
+    for name in names:
+        require_name("--against", name, BASELINES)
     rows: list[Row] = []
     combinations = list(itertools.product(_sizes(batch_sizes), _configs(settings)))
     if output_format == "text":
@@ -65,8 +69,11 @@ def _sizes(text: str) -> list[int]:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
         sizes = []
-    if not sizes or min(sizes) < 1:
-        raise EdbcError(f"--batch-size {text}: expected positive integers separated by commas")
+    if not sizes or min(sizes) < 1 or max(sizes) > LARGEST_BATCH:
+        raise EdbcError(
+            f"--batch-size {printable(text) or repr(text)}: expected integers from 1 to {LARGEST_BATCH:,} separated by "
+            "commas; give some"
+        )
     return sizes
 
 

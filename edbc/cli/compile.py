@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edbc.api import costs_for, existing_guards
+from edbc.api import costs_for, existing_guards, require_targets
 from edbc.cli.console import ProgressLine, fold, print_json, warn_unstable
 from edbc.plan.plan import Plan
 from edbc.report.layouts import CellLayout, cell_layout
@@ -45,6 +45,7 @@ def run_compile(
     from edbc.weights import weights_for
 
     target.parent.mkdir(parents=True, exist_ok=True)
+    require_targets(target, model, inputs, weights, report)
     compiled = compile_model(
         model,
         inputs=inputs,

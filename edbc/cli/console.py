@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from edbc.errors import DeviceError, EdbcError, NotNative
+from edbc.errors import DeviceError, EdbcError, InputError, NotNative, described
+from edbc.files import one_line
 
 if TYPE_CHECKING:
     from edbc.parity import Parity
@@ -52,9 +53,17 @@ def one_line_errors(command: F) -> F:
                 _exit_disk_full(error)
             if getattr(error, "__notes__", None) or _wants_traceback():
                 traceback.print_exception(error)
-                click.echo(f"Error: the model raised {type(error).__name__}: {error}", err=True)
+                click.echo(f"Error: the model raised {described(error)}", err=True)
                 sys.exit(3)
-            raise
+            if isinstance(error, OSError) and error.filename is not None:
+                where, why = one_line(error.filename), (error.strerror or str(error)).lower()
+                error = EdbcError(f"{where}: expected to read or write there, got: {why}; check the path")
+            elif isinstance(error, MemoryError):
+                error = DeviceError("out of memory: expected more, got none; use a smaller --batch-size or --limit")
+            else:
+                raise
+            _show(error, kwargs.get("output_format", "text"))
+            sys.exit(error.exit_code)
 
     return wrapped  # type: ignore[return-value]
 
@@ -116,7 +125,7 @@ def _show(error: EdbcError, output_format: str) -> None:
     cause = error.__cause__
     if _wants_traceback():
         traceback.print_exception(error)
-    elif cause is not None and not isinstance(cause, EdbcError):
+    elif cause is not None and not isinstance(cause, EdbcError) and not isinstance(error, InputError):
         traceback.print_exception(cause)
     if output_format == "json":
         print_json({"error": {"kind": error.kind, "exit_code": error.exit_code, "message": str(error)}})
@@ -159,13 +168,16 @@ def warn_unstable(parity: Parity) -> None:
 
 
 def parse_settings(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """`--set KEY=VALUE`, repeatable, also `--set a=1,b=2` when no value needs a comma."""
+    """`--set KEY=VALUE`, repeatable, each key once."""
     settings: dict[str, str] = {}
     for text in values:
         key, equals, value = text.partition("=")
-        if not equals or not key.strip():
+        key = key.strip()
+        if not equals or not key:
             raise click.BadParameter(f"expected KEY=VALUE, got {text!r}")
-        settings[key.strip()] = value
+        if key in settings:
+            raise click.BadParameter(f"expected each key once, got {key}={settings[key]} and {text.strip()}")
+        settings[key] = value
     return settings
 
 

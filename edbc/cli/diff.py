@@ -9,6 +9,7 @@ import click
 
 from edbc.cli.console import emit, print_json
 from edbc.errors import PlanError
+from edbc.files import found_at
 from edbc.plan.plan import Plan
 
 
@@ -36,7 +37,7 @@ def read_either(name: str) -> Plan:
     from edbc.report.history import plan_at
 
     revision, colon, path = name.partition(":")
-    if not colon or not revision or not path or Path(name).exists():
+    if not colon or not revision or not path or found_at(name) != "nothing":
         return read_plan(Path(name))
     plan = plan_at(revision, Path(path))
     if plan is None:

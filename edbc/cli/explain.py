@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import click
 
 from edbc.cli.console import print_json
+from edbc.files import require_target
 
 
 def run_explain(
@@ -22,6 +24,9 @@ def run_explain(
     """Explain; write the files that are asked for, or print."""
     from edbc.report.explain import explain_file
 
+    if html is not None:
+        read = [plan, *inputs] if plan.endswith(".py") else [plan, *inputs, str(_model_of(plan, model))]
+        require_target(html, "the page", "name another --html", read)
     explanation = explain_file(plan, model=model, inputs=inputs, config=settings, run=not static)
     if html is not None:
         from edbc.report.page import write_page
@@ -39,3 +44,10 @@ def run_explain(
         print_json(content)
     elif html is None and dot is None:
         click.echo(explanation.text(shutil.get_terminal_size().columns), nl=False)
+
+
+def _model_of(plan: str, model: str | None) -> Path:
+    from edbc.check import model_path
+    from edbc.plan.reader import read_plan
+
+    return model_path(Path(plan), read_plan(plan), model)

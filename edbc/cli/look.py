@@ -59,7 +59,7 @@ def diff(**options: Any) -> None:
 
 
 @main.command()
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", type=FILE)
 @one_line_errors
 def new(name: str) -> None:
     """Write NAME.py, a commented model file that compiles and runs as it is."""

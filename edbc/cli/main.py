@@ -8,12 +8,24 @@ from typing import Any
 import click
 
 from edbc._version import __version__
+from edbc.arguments import DEVICES, DTYPES, FRONT_ENDS, LAYOUTS, MOST, POLICIES
 from edbc.cli.console import one_line_errors, parse_segments, parse_settings, remember_verbose
 
 FORMATS = ("text", "json")
 Command = Callable[..., Any]
-FILE = click.Path()
-"""A name of a file: shells complete it. What is there is judged where it is read, in one line and with an exit code."""
+
+
+class _File(click.Path):
+    """A name of a file: shells complete it. What is there is judged where it is read, in one line and with an exit
+    code; but no name (of a variable that a script left unset) must not mean this folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:
+            self.fail("expected a name, got an empty one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File(readable=False)
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -96,14 +108,14 @@ def _quiet(command: Command) -> Command:
 @_set
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**31 - 1),
+    type=click.IntRange(0, MOST),
     default=0,
     show_default=True,
     help="Seed of the weights, of made-up instances and of training.",
 )
 @click.option(
     "--policy",
-    type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]),
+    type=click.Choice(POLICIES),
     default="fsm",
     show_default=True,
     help="Learn a finite state machine, or use a fixed rule.",
@@ -131,12 +143,14 @@ def _quiet(command: Command) -> Command:
     "--costs",
     default=None,
     metavar="PLAN.yaml|none",
+    type=FILE,
     help="Take what batches cost from a plan, or count batches (default: from the plan that is replaced).",
 )
 @click.option(
     "--weights",
     default=None,
     metavar="F.safetensors|none",
+    type=FILE,
     help="Weights beside the plan, which records their name and sha256, or seeded ones (default: what the plan that is "
     "replaced records).",
 )
@@ -158,12 +172,14 @@ def compile(**options: Any) -> None:
 @click.argument("plan", metavar="PLAN.yaml", type=FILE)
 @_input
 @_set
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Instances per mini-batch.")
-@click.option("--limit", type=click.IntRange(0), default=None, help="Run only the first N instances.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option(
+    "--batch-size", type=click.IntRange(1, MOST), default=32, show_default=True, help="Instances per mini-batch."
+)
+@click.option("--limit", type=click.IntRange(0, MOST), default=None, help="Run only the first N instances.")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to run.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float64", "bfloat16"]),
+    type=click.Choice(DTYPES),
     default="float32",
     show_default=True,
     help="Type of the weights.",
@@ -176,13 +192,13 @@ def compile(**options: Any) -> None:
 )
 @click.option(
     "--policy",
-    type=click.Choice(["fsm", "agenda", "depth", "sufficient", "critical"]),
+    type=click.Choice(POLICIES),
     default=None,
     help="Schedule by this policy instead of the plan's.",
 )
 @click.option(
     "--layout",
-    type=click.Choice(["plan", "variable-order"]),
+    type=click.Choice(LAYOUTS),
     default="plan",
     show_default=True,
     help="Memory order of cells: the plan's, or the order of definition.",
@@ -202,7 +218,7 @@ def compile(**options: Any) -> None:
 )
 @click.option(
     "--front-end",
-    type=click.Choice(["record", "vertex"]),
+    type=click.Choice(FRONT_ENDS),
     default="record",
     show_default=True,
     help="How graphs are made: by recording forward, or by joining instances as arrays (models with vertex functions).",
@@ -227,8 +243,12 @@ def run(**options: Any) -> None:
 @_input
 @click.option("--dev", multiple=True, metavar="FILE", type=FILE, help="Data to evaluate on after epochs; repeatable.")
 @_set
-@click.option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the data, in all.")
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Instances per mini-batch.")
+@click.option(
+    "--epochs", type=click.IntRange(1, MOST), default=10, show_default=True, help="Passes over the data, in all."
+)
+@click.option(
+    "--batch-size", type=click.IntRange(1, MOST), default=32, show_default=True, help="Instances per mini-batch."
+)
 @click.option(
     "--optimizer",
     type=click.Choice(["adam", "adamw", "adagrad", "sgd"]),
@@ -245,20 +265,20 @@ def run(**options: Any) -> None:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, 2**31 - 1),
+    type=click.IntRange(0, MOST),
     default=0,
     show_default=True,
     help="Seed of the weights and of the order of instances.",
 )
-@click.option("--limit", type=click.IntRange(1), default=None, help="Train on the first N instances.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=None, help="Train on the first N instances.")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to run.")
 @click.option(
     "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True, help="Weights."
 )
 @_weights
 @click.option(
     "--front-end",
-    type=click.Choice(["record", "vertex"]),
+    type=click.Choice(FRONT_ENDS),
     default="record",
     show_default=True,
     help="How graphs are made, see 'edbc run'.",
@@ -336,13 +356,15 @@ def check(**options: Any) -> None:
     help="Also measure: eager (unmodified PyTorch), depth, agenda, sufficient, critical (other policies, same plan), "
     "no-split (the plan's policy, no cell run in eager and lazy parts), no-share (no node run once for its equals).",
 )
-@click.option("--limit", type=click.IntRange(1), default=256, show_default=True, help="Instances to measure on.")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Passes over them.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of torch and its BLAS.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option("--limit", type=click.IntRange(1, MOST), default=256, show_default=True, help="Instances to measure on.")
+@click.option("--rounds", type=click.IntRange(1, MOST), default=3, show_default=True, help="Passes over them.")
+@click.option(
+    "--threads", type=click.IntRange(1, MOST), default=1, show_default=True, help="Threads of torch and its BLAS."
+)
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to run.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "float64", "bfloat16"]),
+    type=click.Choice(DTYPES),
     default="float32",
     show_default=True,
     help="Weights.",

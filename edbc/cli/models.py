@@ -11,6 +11,7 @@ import click
 
 from edbc.cli.console import fold, print_json
 from edbc.errors import ModelError
+from edbc.files import found_at, one_line
 
 FUNCTIONS = {"build", "load", "sample"}
 
@@ -56,10 +57,9 @@ def zoo() -> Path:
 
 def listed(folder: Path) -> Iterator[Listed]:
     """Model files of a folder by name: Python files that define build, load and sample. Executes nothing."""
-    if not folder.is_dir():
-        raise ModelError(
-            f"{folder}: expected a folder of model files, got {'a file' if folder.exists() else 'nothing'}"
-        )
+    found = found_at(folder)
+    if found != "a folder":
+        raise ModelError(f"{one_line(folder)}: expected a folder of model files, got {found}; name a folder")
     for path in sorted(folder.glob("*.py")):
         if path.name.startswith("_"):
             continue

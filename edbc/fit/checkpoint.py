@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from edbc.errors import EdbcError, StaleError
-from edbc.files import replace_file
+from edbc.files import replace_file, require_file
 from edbc.fit.loop import Epoch, Loop, State
 from edbc.fit.objective import Tally
 from edbc.fit.optimizers import restore_state, state_tensors
@@ -80,8 +80,7 @@ def _as_json(state: State) -> dict[str, Any]:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raises EdbcError when the file is none, StaleError for one of another format."""
-    if not path.is_file():
-        raise EdbcError(f"{path}: expected a checkpoint, got nothing; train without --resume first")
+    require_file(path, "a checkpoint", EdbcError, "train without --resume first")
     try:
         with safetensors.safe_open(path, "pt") as file:
             text = (file.metadata() or {}).get(KEY)

@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
-from edbc.errors import EdbcError, InputError, ModelError
-from edbc.files import replace_file
+from edbc.arguments import FRONT_ENDS, require_count, require_name, require_rate
+from edbc.errors import EdbcError, InputError, ModelError, printable
+from edbc.files import found_at, one_line, replace_file, require_file
 from edbc.fit.checkpoint import read_checkpoint, require_same, restore, write_checkpoint, write_tensors
 from edbc.fit.loop import Data, Epoch, Loop, Run, Step
 from edbc.fit.objective import Objective
@@ -58,6 +59,22 @@ class Setting:
     resume: bool = False
     recompute: int | str | None = None
 
+    def __post_init__(self) -> None:
+        """Raise EdbcError for what no training can do; devices and dtypes are judged when the plan is bound."""
+        require_count("epochs", self.epochs)
+        require_count("batch_size", self.batch_size)
+        require_count("seed", self.seed, 0)
+        require_name("optimizer", self.optimizer, KINDS)
+        require_rate("lr", self.rate)
+        require_name("front_end", self.front_end, FRONT_ENDS)
+        if self.limit is not None:
+            require_count("limit", self.limit)
+        if self.resume and self.weights is not None:
+            raise EdbcError(
+                f"weights: expected none with resume, got {printable(repr(self.weights))}; the checkpoint holds the "
+                "weights: leave one of the two out"
+            )
+
     @property
     def rate(self) -> float:
         """The learning rate: given, or the optimiser's own."""
@@ -71,8 +88,8 @@ class Training:
         self.setting = setting
         self.folder = Path(setting.output)
         self._require_folder()
-        if model is not None and not Path(model).is_file():
-            raise ModelError(f"{model}: expected a model file, got nothing; check the path")
+        if model is not None:
+            require_file(model, "a model file", ModelError, "check the path")
         loaded = read_plan(plan)
         bound = bind_plan(Path(plan), loaded, _binding(model, loaded, setting), warn)
         objective = objective_of(bound.file)
@@ -98,8 +115,11 @@ class Training:
 
     def _require_folder(self) -> None:
         """Definition (3), before anything is read."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise EdbcError(f"{self.folder}: expected a folder to write to, got a file; name another --output")
+        found = found_at(self.folder)
+        if found not in ("a folder", "nothing"):
+            raise EdbcError(
+                f"{one_line(self.folder)}: expected a folder to write to, got {found}; name another --output"
+            )
         if not self.setting.resume and (self.folder / CHECKPOINT).exists():
             raise EdbcError(
                 f"{self.folder / CHECKPOINT}: expected a folder without a checkpoint, got one; give --resume to go on, "

@@ -25,6 +25,7 @@ import yaml
 
 from edbc._version import __version__
 from edbc.errors import PlanError, StaleError
+from edbc.files import found_at, one_line
 from edbc.plan.events import DEFAULT_LOADER, MAX_BYTES, REMEDY, Events, locate
 from edbc.plan.operations import LARGEST_INTEGER
 from edbc.plan.plan import FORMAT_VERSION, Plan, Scalar
@@ -71,16 +72,10 @@ def parse_plan(text: bytes | str, where: str, loader: type = DEFAULT_LOADER) -> 
         raise PlanError(f"{where}: expected a plan, got one too large to read ({type(error).__name__})") from None
 
 
-def one_line(path: str | os.PathLike[str]) -> str:
-    """A path as errors name it, control characters escaped."""
-    text = os.fsdecode(path)
-    return text if text.isprintable() else ascii(text)[1:-1]
-
-
 def _read_bytes(path: str | os.PathLike[str], where: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise PlanError(f"{where}: expected a plan file, got something that is not a regular file")
+            raise PlanError(f"{where}: expected a plan file, got {found_at(path)}; check the path")
         with Path(path).open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from edbc.errors import PlanError
-from edbc.files import replace_file
+from edbc.files import one_line, replace_file
 from edbc.plan.plan import FORMAT_VERSION, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
-from edbc.plan.reader import one_line, parse_plan
+from edbc.plan.reader import parse_plan
 from edbc.plan.scalars import scalar_text
 
 WIDTH = 100

@@ -372,7 +372,7 @@ def _run(
     count, seed = plan.trained_on.instances, plan.trained_on.seed
     notes = []
     if inputs:
-        instances = list(imported.load(list(inputs), config, limit=count))
+        instances = list(imported.load(inputs, config, limit=count))
         source = f"the first {len(instances)} instances of {', '.join(Path(p).name for p in inputs)}"
     else:
         instances = imported.sample(count, seed, config)

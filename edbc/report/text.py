@@ -126,7 +126,7 @@ def _comparison(e: Explanation, width: int) -> Iterator[str]:
         return
     where = "on the same mini-batch" if e.observed is not None else "when it was compiled"
     yield from _wrapped(f"POLICIES: batches {where}", width)
-    most, label = max(figures.values()), max(map(len, figures))
+    most, label = max(*figures.values(), 1), max(map(len, figures))
     room = max(10, width - label - 14)
     for name, value in figures.items():
         yield f"  {name:{label}} {value:7,} {'█' * max(1, round(room * value / most))}"

@@ -277,7 +277,7 @@ class _Encoding:
         elif isinstance(step, RowProduct):
             if step.m * step.n:
                 yield from self._matrix_instructions(step)
-        elif isinstance(step, Map):
+        elif isinstance(step, Map) and step.result.size:
             for piece in _merged(self._pieces(step)):
                 yield from _expanded(step.op, piece)
 

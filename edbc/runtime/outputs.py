@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from edbc.trace.host import on_host
+
 
 def named_tensors(result: Any, name: str = "", listed: bool = False) -> Iterator[tuple[str, torch.Tensor, bool]]:
     """Every tensor of one instance's result with its output's name, definition (1), and whether it stands in a list."""
@@ -78,6 +80,7 @@ class OutputFile:
             if len(ends) == self.count:  # this instance has no such output
                 ends.append(ends[-1])
 
+    @on_host
     def tensors(self) -> dict[str, torch.Tensor]:
         """See the class."""
         result: dict[str, torch.Tensor] = {}

@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
+from edbc.arguments import LAYOUTS, require_name
 from edbc.cells.canonical import cell_graph
 from edbc.cells.carry import carry_over
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import check_order, lower
 from edbc.cells.program import Program
-from edbc.errors import DeviceError, LayoutError, PlanError, StaleError, UnsupportedError
+from edbc.errors import DeviceError, InputError, LayoutError, PlanError, StaleError, UnsupportedError
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes
@@ -44,8 +47,9 @@ from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
 from edbc.trace.autocast import State, entered, state, without_state
 from edbc.trace.build import Capture, capture
-from edbc.trace.cache import StructureCache
+from edbc.trace.cache import StructureCache, structure_cache
 from edbc.trace.forward import no_garbage_collection
+from edbc.trace.host import on_host
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.sizes import without_numbers
@@ -145,6 +149,7 @@ class Net:
     (`edbc.trace.autocast`) in which its mini-batches are recorded. Raises what `bind` raises.
     """
 
+    @on_host
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
                  layout: str = "plan", backend: str | Backend | None = None, rebind: bool | None = None,
                  split: bool = True, share: bool = True, recompute: Recompute = None,
@@ -154,6 +159,7 @@ class Net:
         self.model = model
         self.strict = strict
         self.layout = layout
+        require_name("layout", layout, LAYOUTS)
         self.recompute = require_recompute(recompute)
         chosen = backend is not None and not isinstance(backend, str)  # a back end of the caller's may do without data
         self.view = ModelView(model, needs_data=not chosen)
@@ -200,7 +206,11 @@ class Net:
         """A call in a compiled function: one graph break, as recording must not be traced."""
         return self._call(instances)
 
+    @on_host
     def _call(self, instances: Sequence[Any]) -> list[Any]:
+        if type(instances) is not list:
+            instances = _as_list(instances)
+        _refuse_transforms()
         net = self.in_mode()
         with entered(None):
             return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
@@ -210,6 +220,10 @@ class Net:
         net = Net(self.plan, copy.deepcopy(self.model, memo), backend=self.backend, **self._options)
         net.cache = None if self.cache is None else self.cache.anew()
         return net
+
+    def __reduce__(self) -> Any:
+        """For other processes: the plan, bound to the model anew there."""
+        return _bound_anew, (self.plan, self.model, self.backend.name, self._options, self.cache is not None)
 
     def in_mode(self) -> Net:
         """This net, or its twin for the modules' present training flags and this thread's state of torch.autocast:
@@ -243,6 +257,7 @@ class Net:
         next `ahead` mini-batches are prepared while one executes. See `edbc.runtime.stream`."""
         return stream(self, instances, batch_size, ahead)
 
+    @on_host
     def run(self, instances: Sequence[Any], stats: Stats | None = None,
             on_batch: Callable[[Prepared, int], None] | None = None,
             on_prepared: Callable[[Prepared], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
@@ -291,6 +306,7 @@ class Net:
                 self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table, self.autocast))
             return self._vertex_program
 
+    @on_host
     def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,
                 share: bool = True) -> Prepared:  # fmt: skip
         """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
@@ -365,6 +381,7 @@ class Net:
             stats.paths[node_type.name] = path
             stats.launches += int(batches[kind]) * (path.launches or 0)
 
+    @on_host
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
         """Run a prepared mini-batch and return its results."""
         with self.executing(prepared) as execution:
@@ -493,6 +510,38 @@ class Net:
         for kind in range(self.table.num_known):
             if self.table.types[kind] is not None:
                 self.kernel(kind)
+
+
+def _bound_anew(plan: Plan, model: nn.Module, backend: str, options: dict[str, Any], has_cache: bool) -> Net:
+    net = Net(plan, model, backend=backend, **options)
+    net.cache = structure_cache(sys.modules.get(type(model).__module__)) if has_cache else None
+    return net
+
+
+def _as_list(instances: Any) -> list[Any]:
+    """A mini-batch in a list. Raises InputError for what has no order or no length, and for a text."""
+    if isinstance(instances, str | bytes | Mapping | Set | Iterator) or not isinstance(instances, Iterable):
+        raise InputError(
+            f"a bound net: expected a list of instances, got {type(instances).__name__}; put them in a list, or read "
+            "an iterator with net.stream"
+        )
+    return list(instances)
+
+
+def _refuse_transforms() -> None:
+    """Raise UnsupportedError where somebody looks at torch functions that a net does not call."""
+    what = None
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        what = "a transform of torch.func (grad, vmap, jvp, ...)"
+    elif forward_ad._current_level >= 0:
+        what = "forward-mode differentiation"
+    elif torch._C._get_tracing_state() is not None:
+        what = "torch.jit.trace"
+    if what is not None:
+        raise UnsupportedError(
+            f"a bound net was called inside {what}, which would see none of its operations; call it outside, or run "
+            "the model itself there"
+        )
 
 
 def cell_of(entry: Entry, view: ModelView, evaluating: bool = False) -> CellGraph:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edbc.errors import InputError
+from edbc.arguments import require_count
 
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared
@@ -52,8 +52,7 @@ _END = object()
 def stream(net: Net, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
     """What the model returns for each instance, in order; see the module's docstring."""
     for name, value in (("batch_size", batch_size), ("ahead", ahead)):
-        if value < 1:
-            raise InputError(f"stream: {name}: expected at least 1, got {value}")
+        require_count(f"stream: {name}", value)
     return _results(net.in_mode(), iter(instances), batch_size, ahead)
 
 

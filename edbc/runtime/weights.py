@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edbc.cells.program import Map, Packed, Placed, Program
+from edbc.errors import ModelError, StaleError
 from edbc.runtime.changes import generation
 from edbc.runtime.cuda.streams import Origin, origin
 from edbc.runtime.fingerprint import fingerprint, places
@@ -106,12 +107,25 @@ class PackedWeights:
     def _packing_of(self, tensors: Sequence[torch.Tensor], key: Key) -> _Packing:
         """What changes from here on differs from `key` or from the fingerprint, which are therefore taken first."""
         kept = tuple((tensor, tensor.detach()) for tensor in tensors)
+        self._require_memory(kept)
         words = places(storage for _, storage in kept)
         printed = fingerprint(words)
         packed = self._packed_natively() or [self._packed(p) for p in self.program.weights]
         vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
         pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
         return _Packing(key, kept, words, printed, pack)
+
+    def _require_memory(self, kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Raise StaleError for a parameter that has moved to another device, or whose storage was taken away: native
+        code reads at addresses."""
+        before = kept if self._packing is None else self._packing.kept
+        for name, (_, was), (_, now) in zip(self._names, before, kept, strict=True):
+            if now.device != was.device and not now.is_meta:
+                raise StaleError(
+                    f"{name} of the model was on {was.device} when it was bound and is on {now.device} now; bind the "
+                    "model again"
+                )
+            require_storage(now, name)
 
     def _packed_natively(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """The same in one native call, nothing where that cannot be."""
@@ -164,6 +178,19 @@ def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
     module = model.get_submodule(owner)
     homes = (module._parameters, module._buffers, module.__dict__)
     return next(home for home in homes if last in home), last
+
+
+def require_storage(tensor: torch.Tensor, name: str) -> None:
+    """Raise ModelError for a tensor whose storage does not hold all of its elements (`storage.resize_(0)`), or none."""
+    if tensor.is_meta:
+        raise ModelError(f"{name} of the model: expected numbers, got a tensor on the meta device; load weights again")
+    last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    held = tensor.untyped_storage().nbytes()
+    if tensor.numel() and (last + 1) * tensor.itemsize > held:
+        raise ModelError(
+            f"{name} of the model: expected {(last + 1) * tensor.itemsize:,} bytes of memory, got {held:,}: its "
+            "storage was resized; give it its memory back before the call"
+        )
 
 
 def _state(tensor: torch.Tensor) -> State:

@@ -288,7 +288,12 @@ def collect_results(nests: Sequence[Any]) -> Collected:
             return walk(item.materialise())
         return _walk_other(item, walk)
 
-    results = [walk(item) for item in nests]
+    try:
+        results = [walk(item) for item in nests]
+    except RecursionError:
+        raise UnsupportedError(
+            "forward returned lists in lists deeper than Python's limit, or in a circle; return fewer levels"
+        ) from None
     return Collected(np.asarray(refs, np.int64), slots, results)
 
 

@@ -123,14 +123,14 @@ class StructureCache:
         known = self._parts.get(key)
         if known is None:
             self.misses += 1
-            part = _record_part(shadow, recorder, instance)
+            part = record_part(shadow, recorder, instance)
             self._store(key, part)
             return part
         self.hits += 1
         part = known if self.externals is None else self._with_externals(known, instance, number)
         if self.verify or self.hits % CHECK_EVERY == 0:
             self.checked += 1
-            if not part.same_as(_record_part(shadow, recorder, instance)):
+            if not part.same_as(record_part(shadow, recorder, instance)):
                 remedy = "look-up indices and constants too, or define externals(instance)"
                 if self.externals is not None:
                     remedy = "all of the structure and of what is returned, and externals all look-ups in their order"
@@ -171,7 +171,8 @@ def structure_cache(module: ModuleType | None, verify: bool = False) -> Structur
     return None if key is None else StructureCache(key, getattr(module, "externals", None), verify)
 
 
-def _record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
+def record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
+    """What an instance adds to a mini-batch, definition (1): forward runs on it alone."""
     recording = record(shadow, recorder, [instance])
     result_refs, slots, nests = collect_results(recording.results)
     arrays = recording.table.arrays()

@@ -76,12 +76,28 @@ def shared_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, tensor
 
 
+def _refuse_compiled(model: nn.Module) -> None:
+    """Raise UnsupportedError for modules whose Python does not run."""
+    for path, module in model.named_modules():
+        is_compiled = type(module).__module__.startswith("torch._dynamo")
+        if is_compiled or isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(
+                f"{path or 'the model'} is a {type(module).__name__}: expected one whose forward runs as Python, got "
+                f"one of {'torch.compile' if is_compiled else 'TorchScript'}; give the module that it was made of"
+            )
+
+
 def _require_real_numbers(model: nn.Module, needs_data: bool) -> None:
     for name, tensor in _named_tensors(model):
         if tensor.is_meta and needs_data:
             raise ModelError(
                 f"{name} of the model: expected numbers, got a tensor on the meta device; give it memory with "
                 "model.to_empty(device='cpu') and load weights"
+            )
+        if tensor.is_inference() and not tensor.is_meta:
+            raise ModelError(
+                f"{name} of the model: expected a parameter whose changes can be noticed, got one made under "
+                "torch.inference_mode, where nothing counts them; build the model outside, call the net inside"
             )
         if tensor.is_complex():
             kind = str(tensor.dtype).removeprefix("torch.")
@@ -118,6 +134,10 @@ class ModelView(CellTracer):
     data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
 
     def __init__(self, model: nn.Module, needs_data: bool = True):
+        if not isinstance(model, nn.Module):
+            what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+            raise ModelError(f"bind: expected a model, an nn.Module, got {what}; build it first")
+        _refuse_compiled(model)
         _require_real_numbers(model, needs_data)
         self.model = model
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
@@ -160,6 +180,11 @@ class ModelView(CellTracer):
                     "bind the model again"
                 )
         self._glance = _Glance([module for _, module in self._modules])
+
+    @property
+    def assigned(self) -> list[str]:
+        """Dotted names of the attributes that forward has assigned to on shadows."""
+        return sorted(f"{path}.{name}" if path else name for path, name in self._assigned)
 
     def tensor(self, name: str) -> torch.Tensor:
         """The parameter, buffer or attribute with a dotted name, as it is now."""

@@ -31,6 +31,7 @@ from edbc.runtime.backend import Segment
 from edbc.runtime.boundary import load_externals
 from edbc.runtime.tables import NativeKernel
 from edbc.trace.autocast import entered
+from edbc.trace.host import on_host
 from edbc.trace.table import SharedRef
 from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, Parameters, sources_of
@@ -116,6 +117,7 @@ class Run:
             self.trainer.net.backend.execute(segment, self.arenas, self.trainer.kernel)
         self.held = -1  # the backward pass overwrites it
 
+    @on_host
     def backward(self, gradients: Sequence[torch.Tensor | None], keeps_graph: bool) -> list[torch.Tensor | None]:
         """A gradient per input, None where eager has none."""
         values, results = used_results(self.results, as_rows(self.groups, gradients))

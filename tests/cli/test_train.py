@@ -312,7 +312,10 @@ def test_names_that_lead_nowhere_are_one_line(edbc, train, workspace: Path, tmp_
     assert other.exit_code == 3
     assert "none.py: expected a model file, got nothing" in other.stderr
     for options, message in (
-        ({"folder": "file/inside"}, "inside: expected to write there, got Not a directory; name another --output"),
+        (
+            {"folder": "file/inside"},
+            "inside: expected a folder to write to, got a path through a file; name ",
+        ),
         ({"files": False}, "none.txt: expected an input file, got nothing"),
     ):
         result = train("--input", tmp_path / "none.txt", **options) if "files" in options else train(**options)

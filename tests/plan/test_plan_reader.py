@@ -202,8 +202,8 @@ def test_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     for path, words in [
         (tmp_path / "none.yaml", "No such file"),
-        (tmp_path, "not a regular file"),
-        (pipe, "not a regular file"),
+        (tmp_path, "got a folder"),
+        (pipe, "got a pipe"),
         (tmp_path / "a\0b", "null character"),
         (tmp_path / ("x" * 5000), "too long"),
     ]:

@@ -1,0 +1,158 @@
+"""Does forward make the same graph of an instance whenever it runs? Asked once, when compiling.
+
+A plan is run on mini-batches of any size in any order, and forward runs on copies of the model (`trace.shadow`), so a
+forward that counts its calls (`self.k += 1`), appends to a list of the model that nobody clears, or changes a global
+variable has no meaning that batched execution could keep: outputs would depend on how instances were grouped. It shows
+in what forward records. Some instances are recorded again, each alone: twice, in two orders, on the copy that has
+recorded mini-batches, and on a fresh one; the graphs are compared.
+
+What leaves no trace in the graphs is allowed: attributes that are assigned before they are read (a list that forward
+fills for one instance), memos that hold no recorded tensor, counters that nobody reads. It happens to the copy: the
+user's model keeps its attributes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from edbc.errors import UnsupportedError
+from edbc.trace.build import Result, Run
+from edbc.trace.cache import Part, record_part
+from edbc.trace.forward import no_garbage_collection
+from edbc.trace.recorder import Recorder
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
+
+ASKED = 4
+"""Instances that are recorded again."""
+_OWN = frozenset(vars(nn.Module()))
+_PLAIN = (int, float, str, bool, bytes, type(None))
+
+
+def require_repeatable(
+    view: ModelView, table: TypeTable, used: tuple[nn.Module, Recorder], instances: Sequence[Any]
+) -> None:
+    """Raise UnsupportedError where recording an instance on the `used` shadow gives another graph than on a fresh one.
+
+    The message has the user's line of the first difference and the attributes of the model that forward has changed.
+    """
+    asked = sorted({round(i * (len(instances) - 1) / (ASKED - 1)) for i in range(ASKED)}) if instances else []
+    shadows = [used, used]
+    if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
+        shadows.append(recording_shadow(view, table))
+    with no_garbage_collection():
+        passes = [_parts(shadow, instances, asked if i else asked[::-1]) for i, shadow in enumerate(shadows)]
+    for number in asked:
+        for again in passes[1:]:
+            line = _first_difference(table, passes[0][number], again[number])
+            if line is not None:
+                raise UnsupportedError(
+                    f"{line}: expected the same graph whenever forward runs on an instance, got another one for "
+                    f"instance {number} when it ran again: {_because(view, used[0])}; let forward depend on the "
+                    "instance and the weights alone"
+                )
+
+
+def _parts(shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: Sequence[int]) -> dict[int, Part]:
+    parts = {}
+    for number in asked:
+        shadow[1].first_instance = number
+        parts[number] = record_part(*shadow, instances[number])
+    return parts
+
+
+def _first_difference(table: TypeTable, one: Part, other: Part) -> str | None:
+    """The user's line of the first node in which two parts differ; None for equal parts."""
+    arrays, types = table.arrays(), table.graph_types()
+    ptr = np.concatenate(([0], np.cumsum(arrays.num_operands[one.entries])))
+    pairs = zip(one.entries.tolist(), other.entries.tolist(), strict=False)
+    for node, (mine, theirs) in enumerate(pairs):
+        kind = int(arrays.type_index[mine])
+        operands = slice(int(ptr[node]), int(ptr[node + 1]))
+        is_alike = arrays.num_operands[mine] == arrays.num_operands[theirs] and kind == arrays.type_index[theirs]
+        if not is_alike or not all(map(_is_same, _read(one, operands), _read(other, operands))):
+            return types[kind].source
+    if len(one.entries) != len(other.entries):
+        longer, at = max((one, other), key=lambda part: len(part.entries)), min(len(one.entries), len(other.entries))
+        return types[int(arrays.type_index[longer.entries[at]])].source
+    same = _same_nest(one.nest, other.nest) and all(
+        map(_is_same, _refs(one, one.result_refs), _refs(other, other.result_refs))
+    )
+    return None if same and len(one.result_refs) == len(other.result_refs) else "what forward returns"
+
+
+def _read(part: Part, operands: slice) -> Iterator[Any]:
+    return _refs(part, part.refs[operands])
+
+
+def _refs(part: Part, refs: Any) -> Iterator[Any]:
+    """Values as they are numbered; externals by their source, and the row of it or the constant."""
+    for ref in refs.tolist():
+        if ref >= 0:
+            yield ref
+            continue
+        source, index = int(part.external_source[-1 - ref]), int(part.external_index[-1 - ref])
+        pool = part.constants.get(source)
+        yield source, (index if pool is None else pool[index])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.shape != other.shape:
+            return False
+        return bool(((one == other) | ((one != one) & (other != other))).all())
+    return bool(one == other)
+
+
+def _same_nest(one: Any, other: Any) -> bool:
+    """True when two results have their tensors at the same places, and equal plain values; other objects are the
+    user's affair."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same_nest, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(_same_nest, one.values(), other.values()))
+    if isinstance(one, torch.Tensor):
+        return _is_same(one, other)
+    return one == other or one != one if isinstance(one, (*_PLAIN, Result, Run)) else True
+
+
+def _because(view: ModelView, shadow: nn.Module) -> str:
+    changed = list(_changed(view.model, shadow)) or view.assigned
+    if not changed:
+        return "forward reads what changes outside of the model (a global variable, a class attribute, random numbers)"
+    names = ", ".join(map(repr, changed[:3]))
+    return f"forward changes {'attribute' if len(changed) == 1 else 'attributes'} {names} of the model"
+
+
+def _changed(model: nn.Module, shadow: nn.Module) -> Iterator[str]:
+    """Dotted names of the attributes in which a shadow has come to differ from its model."""
+    copies = dict(shadow.named_modules())
+    for path, module in model.named_modules():
+        copy = copies.get(path)
+        if copy is None:
+            continue
+        own = {**module._parameters, **module._buffers, **module._modules}
+        for name, now in vars(copy).items():
+            if name in _OWN or name in own or isinstance(now, torch.Tensor | nn.Module):
+                continue
+            if name not in vars(module) or _differs(vars(module)[name], now):
+                yield f"{path}.{name}" if path else name
+
+
+def _differs(before: Any, now: Any) -> bool:
+    if type(before) is not type(now):
+        return not isinstance(before, torch.Tensor)
+    if isinstance(now, _PLAIN):
+        return bool(before != now)
+    if isinstance(now, torch.Tensor) or not isinstance(now, Sized):
+        return False
+    return len(before) != len(now) or (isinstance(now, list | tuple) and any(map(_differs, before, now)))

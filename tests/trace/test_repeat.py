@@ -1,0 +1,110 @@
+"""A forward that depends on what ran before is refused; one that only keeps things is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import edbc
+from edbc.errors import UnsupportedError
+
+MODEL = '''"""Chains whose forward keeps something."""
+
+import random
+
+import torch
+from torch import nn
+
+CALLS = 0
+
+
+class Net(nn.Module):
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.Linear(4, 4)
+        self.start = nn.Parameter(torch.ones(4))
+        self.k, self.kept, self.memo, self.box, self.row = 0, [], {}, [0], None
+
+    def forward(self, n):
+        global CALLS
+        h = self.start
+        BEFORE
+        for _ in range(n):
+            h = torch.tanh(self.cell(h))
+        AFTER
+        return h
+
+
+def build():
+    return Net()
+
+
+def load(*paths):
+    return iter(())
+
+
+def sample(count, seed):
+    return [(seed + i) % 23 + 1 for i in range(count)]
+'''
+
+REFUSED = {
+    "a counter": ("self.k += 1", "h = h * self.k", "attribute 'k'"),
+    "a counter of floats": ("self.k += 0.5", "h = h * self.k", "attribute 'k'"),
+    "a switch": ("self.k = 1 - self.k", "h = h * (1 + self.k)", "attribute 'k'"),
+    "the instance before": ("pass", "h = h * self.k; self.k = n", "attribute 'k'"),
+    "a switch that stays": ("self.k = max(self.k, n // 20)", "h = h * (1 + self.k)", "attribute 'k'"),
+    "a list that grows": ("self.kept.append(n)", "h = h * len(self.kept)", "attribute 'kept'"),
+    "an item of a list": ("self.box[0] += 1", "h = h * self.box[0]", "attribute 'box'"),
+    "a row that moves on": ("self.k = (self.k + 1) % 4", "h = h + self.cell.weight[self.k]", "attribute 'k'"),
+    "a global variable": ("CALLS += 1", "h = h * CALLS", "outside of the model"),
+    "an attribute of the class": ("Net.made += 1", "h = h * Net.made", "outside of the model"),
+    "random numbers of Python": ("pass", "h = h * random.random()", "outside of the model"),
+    "a random structure": ("n += random.randint(0, 9)", "pass", "outside of the model"),
+}
+ALLOWED = {
+    "a counter that nobody reads": ("self.k += 1", "pass"),
+    "a count of one instance": ("self.k = 0", "self.k += n; h = h * self.k"),
+    "a list of one instance": ("self.kept = []", "self.kept.append(h); h = self.kept[-1]"),
+    "a list that is cleared": ("self.kept.clear()", "self.kept.append(h); h = self.kept[-1]"),
+    "a memo of numbers": ("pass", "h = h * self.memo.setdefault(n, 1 / n)"),
+    "a constant made once": ("self.row = torch.arange(4.0) if self.row is None else self.row", "h = h + self.row"),
+    "a log": ("pass", "self.kept.append(n)"),
+    "what somebody looks at later": ("pass", "self.last = h"),
+    "many numbers": ("pass", "h = h * (0.1 * n); h = h + 1.5 * hash(n * 7) + n / 3"),
+    "not-a-number": ("pass", "h = h + torch.tensor([float('nan'), 0.0, 0.0, 0.0])"),
+    "results of every kind": ("pass", "h = (h, n, float('nan'), None, {'a': h}, torch.ones(2), object)"),
+}
+
+
+def compile_with(folder: Path, before: str, after: str) -> None:
+    path = folder / "net.py"
+    path.write_text(MODEL.replace("BEFORE", before).replace("AFTER", after))
+    edbc.compile(path, folder / "net.yaml", policy="critical")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_forward_that_remembers_is_refused(name: str, tmp_path: Path) -> None:
+    """At the line where the graphs part, with the attribute that forward changes; no plan is written."""
+    before, after, words = REFUSED[name]
+    line = next(i for i, text in enumerate(MODEL.splitlines(), 1) if "AFTER" in text)
+    with pytest.raises(UnsupportedError, match=rf"^net\.py:\d+: expected the same graph .*{words}") as caught:
+        compile_with(tmp_path, before, after)
+
+    assert f"net.py:{line if after != 'pass' else line - 1}: " in str(caught.value)
+    assert not (tmp_path / "net.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_forward_that_only_keeps_things_compiles(name: str, tmp_path: Path) -> None:
+    """What does not change what forward computes is nobody's business: no false alarm."""
+    compile_with(tmp_path, *ALLOWED[name])
+    assert (tmp_path / "net.yaml").exists()
+
+
+def test_tensors_kept_for_other_instances_are_refused(tmp_path: Path) -> None:
+    """A memo of tensors would hand out those of an earlier mini-batch."""
+    with pytest.raises(UnsupportedError, match="a tensor that an earlier mini-batch computed"):
+        compile_with(tmp_path, "pass", "h = self.memo.setdefault(n, h)")
