@@ -1,4 +1,7 @@
-"""Native loops that turn a schedule into rows of arenas. Each has a plain-Python reference in the tests."""
+"""Native loops that turn a schedule into rows of arenas. Each has a plain-Python reference in the tests.
+
+Indices of the loops over nodes and operands are unsigned, see `schedule.native.U`.
+"""
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
 # mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
@@ -8,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.kernelcache import njit
-from edbc.schedule.native import INNER
+from edbc.schedule.native import INNER, U
 
 
 @njit(cache=True)
@@ -91,24 +94,26 @@ def place_values(
     position = np.empty(n, np.int64)
     external_row = np.full(len(external_class), -1, np.int64)
     class_rows = np.zeros(num_classes, np.int64)
-    for b in range(num_batches):
-        t = batch_type[b]
-        first, last = batch_ptr[b], batch_ptr[b + 1]
-        fields = max(arity[t], 1)
+    for b in range(U(num_batches)):
+        t = U(batch_type[b])
+        first, last = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
+        fields = U(max(arity[t], 1))
         for p in range(first, last):
-            batch_of[nodes[p]] = b
-            position[nodes[p]] = p - first
+            v = U(nodes[p])
+            batch_of[v] = b
+            position[v] = p - first
         for k in range(fields):
             for p in range(first, last):
-                v = nodes[p]
-                stop = operand_ptr[v + 1]
-                at = operand_ptr[v] + k
+                v = U(nodes[p])
+                stop = U(operand_ptr[v + U(1)])
+                at = U(operand_ptr[v]) + k
                 while at < stop:
                     if operands[at] < 0:
-                        e = -1 - operands[at]
+                        e = U(-1 - operands[at])
                         if external_row[e] < 0:
-                            external_row[e] = class_rows[external_class[e]]
-                            class_rows[external_class[e]] += 1
+                            c = U(external_class[e])
+                            external_row[e] = class_rows[c]
+                            class_rows[c] += 1
                     if not variadic[t]:
                         break
                     at += fields
@@ -244,29 +249,37 @@ def operand_rows(
     start = np.zeros(num_batches + 1, np.int64)
     items = np.zeros(num_batches, np.int64)
     run = np.full((num_batches, max_arity), -1, np.int64)
-    for b in range(num_batches):
-        t = batch_type[b]
-        fields = arity[t]
-        total = 0
-        for p in range(batch_ptr[b], batch_ptr[b + 1]):
-            total += operand_ptr[nodes[p] + 1] - operand_ptr[nodes[p]]
-        items[b] = total // max(fields, 1)
-        start[b + 1] = start[b] + total
+    for b in range(U(num_batches)):
+        t = U(batch_type[b])
+        fields = U(arity[t])
+        first, last = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
+        total = U(0)
+        for p in range(first, last):
+            v = U(nodes[p])
+            total += U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
+        of_each = total // max(fields, U(1))
+        items[b] = of_each
+        start[b + U(1)] = U(start[b]) + total
         for k in range(fields):
-            at = start[b] + k * items[b]
+            at = U(start[b]) + k * of_each
             begin = at
             contiguous = True
-            for p in range(batch_ptr[b], batch_ptr[b + 1]):
-                v = nodes[p]
-                i = operand_ptr[v] + k
-                while i < operand_ptr[v + 1]:
-                    u = operands[i]
-                    row = external_row[-1 - u] if u < 0 else output_row[batch_of[u], operand_output[i]] + position[u]
-                    if at > begin and row != rows[at - 1] + 1:
+            row = np.int64(-1)
+            for p in range(first, last):
+                v = U(nodes[p])
+                i, stop = U(operand_ptr[v]) + k, U(operand_ptr[v + U(1)])
+                while i < stop:
+                    before = row
+                    if operands[i] < 0:
+                        row = external_row[U(-1 - operands[i])]
+                    else:
+                        u = U(operands[i])
+                        row = output_row[U(batch_of[u]), U(operand_output[i])] + position[u]
+                    if at > begin and row != before + 1:
                         contiguous = False
                     rows[at] = row
-                    segment[at] = p - batch_ptr[b]
-                    at += 1
+                    segment[at] = p - first
+                    at += U(1)
                     if not variadic[t]:
                         break
                     i += fields

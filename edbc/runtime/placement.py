@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.graph import Graph, NodeType, ValueClass
+from edbc.runtime import kernels
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ class Placement:
 
     def value_rows(self, nodes: Longs, outputs: Longs) -> Longs:
         """Rows of values given as (node or -1 - external, output)."""
-        from edbc.runtime import kernels
-
         nodes, outputs = np.ascontiguousarray(nodes), np.ascontiguousarray(outputs)
         return kernels.value_rows(nodes, outputs, self.batch_of, self.position, self.output_row, self.external_row)
 
@@ -75,8 +74,6 @@ class Placement:
 def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None = None) -> Placement:
     """A row for every value of the graph under a schedule; with a cut, definition (4), no type may be transient.
     O(nodes + operands)."""
-    from edbc.runtime import kernels
-
     tables = _tables_of(graph.types, graph.classes)
     borders, crosses = np.array([0, schedule.num_batches], np.int64), np.zeros((0, 0), np.bool_)
     if cut is not None:

@@ -325,8 +325,7 @@ class Net:
     def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
         """Share equal nodes, schedule and place; see `prepare`."""
         runs = self.shared(captured) if share else captured
-        prepared = self.place(runs, self.schedule(runs), split)
-        return prepared if runs is captured else replace(prepared, captured=captured)
+        return self.place(runs, self.schedule(runs), split, None if runs is captured else captured)
 
     def shared(self, captured: Capture) -> Capture:
         """What was captured with equal nodes as one, where that pays."""
@@ -336,14 +335,15 @@ class Net:
         """The policy's batches, nodes in an order that makes operands runs of rows."""
         return run(captured.graph, self.policy, in_order=True)
 
-    def place(self, captured: Capture, schedule: Schedule, may_split: bool = True) -> Prepared:
-        """Split cells where that pays, and place what then executes."""
-        split = self._splitter.split(captured, schedule) if may_split and self.split else None
+    def place(self, runs: Capture, schedule: Schedule, may_split: bool = True,
+              captured: Capture | None = None) -> Prepared:  # fmt: skip
+        """Split cells where that pays, and place what then executes; see `Prepared` for `captured`."""
+        split = self._splitter.split(runs, schedule) if may_split and self.split else None
         if split is not None:
-            captured, schedule = split.capture, split.schedule
-        placement = place(captured.graph, schedule, captured.result_node)
-        demand = self.backend.demand(Segment(captured.graph, schedule, placement), self.kernel)
-        return Prepared(captured, schedule, placement, demand, split)
+            runs, schedule = split.capture, split.schedule
+        placement = place(runs.graph, schedule, runs.result_node)
+        demand = self.backend.demand(Segment(runs.graph, schedule, placement), self.kernel)
+        return Prepared(runs, schedule, placement, demand, split, captured)
 
     def kept_whole(self, prepared: Prepared) -> Iterator[str]:
         """Why types that the plan lets run in parts did not in this mini-batch, a line each."""

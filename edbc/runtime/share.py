@@ -22,11 +22,9 @@ node with several readers.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from edbc.graph import Ints
+from edbc.graph import Graph
 from edbc.runtime import sharing
 from edbc.trace.build import Capture
 
@@ -41,26 +39,15 @@ def share(capture: Capture) -> Capture:
     graph = capture.graph
     detached = _NONE if capture.detached is None else capture.detached
     at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
-    leader, shared = sharing.find_equal_nodes(
+    node_type, operand_ptr, operands, outputs, result_node, led_detached, shared = sharing.share_nodes(
         graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
-        capture.external_index, detached, at_least, MOST,
+        capture.external_index, detached, capture.result_node, at_least, MOST,
     )  # fmt: skip
     if shared < at_least:
         return capture
-    *arrays, number = sharing.keep_leaders(
-        leader, shared, graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output
+    for array in (node_type, operand_ptr, operands, outputs):
+        array.setflags(write=False)
+    smaller = Graph(graph.types, node_type, operand_ptr, operands, outputs, graph.external_class, graph.classes)
+    return capture.changed(
+        graph=smaller, result_node=result_node, detached=None if capture.detached is None else led_detached
     )
-    node_type, operand_ptr, operands, outputs = map(_frozen, arrays)
-    smaller = replace(graph, node_type=node_type, operand_ptr=operand_ptr, operands=operands, operand_output=outputs)
-    node = capture.result_node
-    return replace(
-        capture,
-        graph=smaller,
-        result_node=np.where(node >= 0, number[np.maximum(node, 0)], node),
-        detached=None if capture.detached is None else capture.detached[leader == np.arange(len(leader))],
-    )
-
-
-def _frozen(array: Ints) -> Ints:
-    array.setflags(write=False)
-    return array

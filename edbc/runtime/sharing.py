@@ -1,7 +1,8 @@
 """Native loops that find equal nodes and equal operands. Each has a plain-Python reference in the tests.
 
 Equal externals are the same row of the same source (`Capture.external_source`, `external_index`). A draw is a row of
-its own, so what reads random numbers equals nothing else.
+its own, so what reads random numbers equals nothing else. Indices of the longest loops are unsigned, see
+`schedule.native.U`.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.kernelcache import njit
-from edbc.schedule.native import wrapping
+from edbc.schedule.native import U, wrapping
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
@@ -98,56 +99,57 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
     reads_nodes = np.zeros(n, np.bool_)
     alone = np.zeros(n, np.bool_)
     num_first = 0
-    for v in range(n):
-        i = operand_ptr[v]
-        while i < operand_ptr[v + 1] and operands[i] < 0:
-            i += 1
-        reads_nodes[v] = i < operand_ptr[v + 1]
+    for v in range(U(n)):
+        i, last = U(operand_ptr[v]), U(operand_ptr[v + U(1)])
+        while i < last and operands[i] < 0:
+            i += U(1)
+        reads_nodes[v] = i < last
         num_first += not reads_nodes[v]
     shared = 0
     for reading in range(2):
         slots = _slots(n - num_first if reading else num_first)
         taken = np.full(slots, -1, np.int32)
         hash_at = np.empty(slots, np.uint64)
-        for v in range(n):
+        for v in range(U(n)):
             if reads_nodes[v] != (reading == 1):
                 continue
-            first, last = operand_ptr[v], operand_ptr[v + 1]
+            first, last = U(operand_ptr[v]), U(operand_ptr[v + U(1)])
             hashed = _mixed(np.uint64(0), node_type[v])
             for i in range(first, last):
-                u = operands[i]
-                if u < 0:
-                    hashed = _mixed(hashed, _row(external_source[-1 - u], external_index[-1 - u]))
+                if operands[i] < 0:
+                    e = U(-1 - operands[i])
+                    hashed = _mixed(hashed, _row(external_source[e], external_index[e]))
                 else:
+                    u = U(operands[i])
                     alone[v] |= alone[u]
                     hashed = _mixed(hashed, _row(-1 - operand_output[i], leader[u]))
             if alone[v]:
                 continue
-            at = np.int64(hashed) & (slots - 1)
+            at = hashed & U(slots - 1)
             while taken[at] >= 0:
-                u = taken[at]
-                k = operand_ptr[u]
+                u = U(taken[at])
+                k = U(operand_ptr[u])
                 equal = hash_at[at] == hashed and node_type[u] == node_type[v]
-                equal &= operand_ptr[u + 1] - k == last - first
+                equal &= U(operand_ptr[u + U(1)]) - k == last - first
                 if equal and len(detached):
                     equal = detached[u] == detached[v]
                 i = first
                 while equal and i < last:
                     a, b = operands[k], operands[i]
                     if a < 0 and b < 0:
-                        equal = external_source[-1 - a] == external_source[-1 - b]
-                        equal &= external_index[-1 - a] == external_index[-1 - b]
+                        d, e = U(-1 - a), U(-1 - b)
+                        equal = external_source[d] == external_source[e] and external_index[d] == external_index[e]
                     else:
                         equal = a >= 0 and b >= 0 and leader[a] == leader[b] and operand_output[k] == operand_output[i]
-                    i += 1
-                    k += 1
+                    i += U(1)
+                    k += U(1)
                 if equal:
                     leader[v] = u
                     shared += 1
                     alone[u] = False
                     break
-                at = (at + 1) & (slots - 1)
-            if leader[v] == v:
+                at = (at + U(1)) & U(slots - 1)
+            if U(leader[v]) == v:
                 taken[at] = v
                 hash_at[at] = hashed
                 alone[v] = not reading
@@ -157,28 +159,48 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
 
 
 @njit(cache=True)
-def keep_leaders(leader, shared, node_type, operand_ptr, operands, operand_output):
-    """The graph of the nodes that lead, in their order: types, operand borders, operands and their outputs; and per
-    node of the given graph the number of its leader in that one."""
-    n = len(node_type)
-    kept, entries = n - shared, 0
-    number = np.empty(n, np.int32)
-    for v in range(n):
-        if leader[v] == v:
-            entries += operand_ptr[v + 1] - operand_ptr[v]
-    new_type, new_ptr = np.empty(kept, np.int32), np.zeros(kept + 1, np.int32)
+def share_nodes(node_type, operand_ptr, operands, operand_output, external_source, external_index, detached,
+                result_node, at_least, share_of_first):  # fmt: skip
+    """The graph of the nodes that lead, in their order: types, operand borders, operands and their outputs; in that
+    graph the nodes of results and what of it is `detached`; and how many nodes it lacks. See `find_equal_nodes`. Where
+    fewer than `at_least` are shared, that number alone means something."""
+    leader, shared = find_equal_nodes(
+        node_type, operand_ptr, operands, operand_output, external_source, external_index, detached, at_least,
+        share_of_first,
+    )  # fmt: skip
+    n, entries = len(node_type) - shared, 0
+    if shared < at_least:
+        n = 0
+    else:
+        for v in range(len(node_type)):
+            if leader[v] == v:
+                entries += operand_ptr[v + 1] - operand_ptr[v]
+    new_type, new_ptr = np.empty(n, np.int32), np.zeros(n + 1, np.int32)
     new_operands, new_output = np.empty(entries, np.int32), np.empty(entries, np.int32)
+    new_result, new_detached = (
+        np.empty(len(result_node) if n else 0, np.int64),
+        np.empty(min(n, len(detached)), np.bool_),
+    )
+    if n == 0:
+        return new_type, new_ptr, new_operands, new_output, new_result, new_detached, shared
     made = at = 0
-    for v in range(n):
-        if leader[v] != v:
-            number[v] = number[leader[v]]
+    for v in range(len(node_type)):
+        u = leader[v]
+        if u != v:
+            leader[v] = leader[u]
             continue
-        number[v] = made
+        # from here on `leader` is the number in the new graph
+        leader[v] = made
         new_type[made] = node_type[v]
         for i in range(operand_ptr[v], operand_ptr[v + 1]):
             u = operands[i]
-            new_operands[at], new_output[at] = u if u < 0 else number[u], operand_output[i]
+            new_operands[at], new_output[at] = u if u < 0 else leader[u], operand_output[i]
             at += 1
+        if len(detached):
+            new_detached[made] = detached[v]
         made += 1
         new_ptr[made] = at
-    return new_type, new_ptr, new_operands, new_output, number
+    for r in range(len(result_node)):
+        v = result_node[r]
+        new_result[r] = v if v < 0 else leader[v]
+    return new_type, new_ptr, new_operands, new_output, new_result, new_detached, shared

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -118,8 +118,12 @@ class Splitter:
         self._known: dict[int, Splittable | None] = {}
         self._hoped: dict[int, tuple[Variant, ...]] = {}
         self._variants: dict[tuple[int, bool, bool, bool], Variant | None] = {}
+        self._ordered: dict[tuple[int, bool, bool, bool], list[list[Variant]]] = {}
         self._tables: dict[tuple[int, ...], _Tables] = {}
+        self._asked: dict[tuple[int, ...], tuple[Longs, Longs]] = {}
         self._bytes: dict[int, int] = {}
+        self._most: dict[int, int] = {}
+        """By the number of types: the most operands or outputs of one. A table of types only grows."""
         self._lock = threading.RLock()
 
     def split(self, capture: Capture, schedule: Schedule) -> SplitBatch | None:
@@ -135,37 +139,42 @@ class Splitter:
         graph = capture.graph
         sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types)
         room = np.zeros(graph.num_types, np.int64)
-        nodes, batches, _ = sizes.tolist()
+        nodes, batches, largest = sizes.tolist()
         size = {k: of_kind for k, of_kind in enumerate(zip(nodes, batches, strict=True)) if of_kind[1] > 1}
         kinds = [k for k, of_kind in size.items() if any(hope.cell.pays(*of_kind, 1, 1) for hope in self._hopes(k))]
         if not kinds:
             return Chosen({}, room, *_NO_CHUNKS)
-        external, read = find_usage(graph)
+        most = self._most.get(graph.num_types)
+        if most is None:
+            most = self._most[graph.num_types] = most_values(graph)
+        external, read = find_usage(graph, most)
         ways = {k: self._ways(k, external, read) for k in kinds}
-        leader, distinct = self._find_equal(capture, schedule, [k for k in kinds if ways[k][0]])
-        wanted = {k: self._choose(k, ways[k], *size[k], int(distinct[k])) for k in kinds}
+        leader, num_distinct = self._find_equal(capture, schedule, [k for k in kinds if ways[k][0]])
+        distinct = num_distinct.tolist()
+        wanted = {k: self._choose(k, ways[k], *size[k], distinct[k]) for k in kinds}
         variants = {k: variant for k, variant in wanted.items() if variant is not None}
         output_bytes = sum(count * self._output_bytes(graph, k) for k, count in enumerate(nodes) if count)
-        for kind, rows in find_room(_needs(variants, sizes, distinct), output_bytes).items():
+        for kind, rows in find_room(_needs(variants, nodes, largest, distinct), output_bytes).items():
             room[kind] = rows
-        alone = [k for k, variant in variants.items() if not variant.cell.shares]
-        if alone:
-            leader = np.where(np.isin(graph.node_type, alone), np.arange(graph.num_nodes), leader)
-        chunks = splitting.find_chunks(schedule.batch_type, schedule.batch_ptr, schedule.nodes, leader, room)
-        counts = chunks[-1]
+        shares = np.array([k in variants and variants[k].cell.shares for k in range(graph.num_types)], np.bool_)
+        chunks = splitting.find_chunks(schedule.batch_type, schedule.batch_ptr, schedule.nodes, leader, shares, room)
+        num_chunks, num_rows = chunks[-1].tolist()
         return Chosen({
             k: variant for k, variant in variants.items()
-            if room[k] and variant.cell.pays(*size[k], int(counts[0, k]), int(counts[1, k]))
+            if room[k] and variant.cell.pays(*size[k], num_chunks[k], num_rows[k])
         }, room, *chunks)  # fmt: skip
 
     def _find_equal(self, capture: Capture, schedule: Schedule, kinds: Collection[int]) -> tuple[Longs, Longs]:
         """See `sharing.find_equal_operands`, for the operands of these types that may be eager."""
         graph = capture.graph
-        asked = [self._eager_operands(k) if self.share and k in kinds else [] for k in range(graph.num_types)]
-        asked_ptr = np.array(list(itertools.accumulate(map(len, asked), initial=0)), np.int64)
+        key = (graph.num_types, *kinds)
+        if key not in self._asked:
+            asked = [self._eager_operands(k) if self.share and k in kinds else [] for k in range(graph.num_types)]
+            ptr = np.array(list(itertools.accumulate(map(len, asked), initial=0)), np.int64)
+            self._asked[key] = ptr, np.array(list(itertools.chain(*asked)), np.int64)
         return sharing.find_equal_operands(
             schedule.nodes, graph.node_type, graph.operand_ptr, graph.operands, capture.external_source,
-            capture.external_index, asked_ptr, np.array(list(itertools.chain(*asked)), np.int64),
+            capture.external_index, *self._asked[key],
         )  # fmt: skip
 
     def kept_whole(self, capture: Capture, schedule: Schedule) -> Iterator[str]:
@@ -199,24 +208,35 @@ class Splitter:
         """What pays of the `ways` that are open to a type: eager operands, of which `distinct` nodes differ (0 where
         none may be shared), lazy outputs."""
         for found in self._variants_of(kind, ways, distinct > 0):
-            best = max(found, key=lambda variant: variant.cell.gain(nodes, batches, 1, distinct), default=None)
-            if best is not None and best.cell.pays(nodes, batches, 1, distinct):
+            best, most = None, 0.0
+            for variant in found:
+                gain = variant.cell.gain(nodes, batches, 1, distinct)
+                if gain > most:
+                    best, most = variant, gain
+            if best is not None:
                 return best
         return None
 
     def _hopes(self, kind: int) -> tuple[Variant, ...]:
         """The ways to split a type, if all operands and outputs are as its plan hopes. Where none of them pays with all
         eager operands equal, a mini-batch needs no look at them."""
-        if kind not in self._hoped:
+        known = self._hoped.get(kind)
+        if known is None:
             planned = self._of_plan(kind)
             eager, lazy = (bool(planned.eager), bool(planned.lazy)) if planned is not None else (False, False)
             found = self._variants_of(kind, (eager, lazy), self.share)
-            self._hoped[kind] = tuple(itertools.chain(*found))
-        return self._hoped[kind]
+            known = self._hoped[kind] = tuple(itertools.chain(*found))
+        return known
 
-    def _variants_of(self, kind: int, ways: tuple[bool, bool], may_share: bool) -> Iterator[list[Variant]]:
+    def _variants_of(self, kind: int, ways: tuple[bool, bool], may_share: bool) -> Sequence[Sequence[Variant]]:
         """The ways to split a type, the one with the most parts first, each with and without shared eager parts."""
-        eager, lazy = ways
+        key = (kind, *ways, may_share)
+        known = self._ordered.get(key)
+        if known is None:
+            known = self._ordered[key] = list(self._new_variants(*key))
+        return known
+
+    def _new_variants(self, kind: int, eager: bool, lazy: bool, may_share: bool) -> Iterator[list[Variant]]:
         for open_ways in dict.fromkeys(((eager, lazy), (eager, False), (False, lazy))):
             shares = [False, True] if open_ways[0] and may_share else [False]
             found = [self._variant(kind, *open_ways, s) for s in shares] if any(open_ways) else []
@@ -281,19 +301,25 @@ def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str
                     transient=part == EAGER and not cell.lasts)  # fmt: skip
 
 
-def _needs(variants: dict[int, Variant], sizes: Longs, distinct: Longs) -> list[Need]:
-    """What the types would hand over; `sizes` is of `splitting.batch_sizes`, `distinct` of `_find_equal`."""
+def _needs(variants: dict[int, Variant], nodes: list[int], largest: list[int], distinct: list[int]) -> list[Need]:
+    """What the types would hand over; `nodes` and `largest` are of `splitting.batch_sizes`, `distinct` of
+    `_find_equal`."""
     found = []
     for kind, variant in variants.items():
-        nodes, _, largest = sizes[:, kind].tolist()
-        rows = int(distinct[kind]) if variant.cell.shares else nodes
-        found.append(Need(kind, rows, variant.row_bytes, rows if variant.cell.lasts else min(rows, largest)))
+        rows = distinct[kind] if variant.cell.shares else nodes[kind]
+        found.append(Need(kind, rows, variant.row_bytes, rows if variant.cell.lasts else min(rows, largest[kind])))
     return found
 
 
-def find_usage(graph: Graph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Per type and number, which operands are external in every node and which outputs some node reads."""
-    most = max((len(c) for t in graph.types for c in (t.operands, t.outputs)), default=1)
+def most_values(graph: Graph) -> int:
+    """The most operands or outputs that a type of the graph has."""
+    return max((len(c) for t in graph.types for c in (t.operands, t.outputs)), default=1)
+
+
+def find_usage(graph: Graph, most: int | None = None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Per type and number, which operands are external in every node and which outputs some node reads; `most` is
+    `most_values` where that is known."""
+    most = most_values(graph) if most is None else most
     return splitting.find_usage(graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output,
                                 graph.num_types, most)  # fmt: skip
 
@@ -335,28 +361,19 @@ def _new_tables(graph: Graph, variants: dict[int, Variant]) -> _Tables:
 def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen,
            types: tuple[NodeType, ...]) -> SplitBatch:  # fmt: skip
     graph = capture.graph
-    number = splitting.number_parts(schedule.nodes, tables.has_part, graph.node_type, chosen.row, chosen.counts[1])
-    kinds, ptr, order, executed = splitting.part_batches(
-        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.node_type, number, chosen.row, chosen.opened
-    )
-    arrays = splitting.split_nodes(graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, number,
-                                   tables.home, tables.part_type, tables.origin_ptr, tables.origin)  # fmt: skip
-    node_type, operand_ptr, operands, outputs = map(_frozen, arrays)
-    parts = replace(graph, types=types, node_type=node_type, operand_ptr=operand_ptr, operands=operands,
-                    operand_output=outputs)  # fmt: skip
-    node, output = splitting.move_results(capture.result_node, capture.result_output, graph.node_type, tables.home,
-                                          number)  # fmt: skip
-    batch_type = tables.part_type[kinds[:, 0], kinds[:, 1]]
+    (node_type, operand_ptr, operands, outputs), batches, executed, results = splitting.split_graph(
+        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.node_type, graph.operand_ptr, graph.operands,
+        graph.operand_output, capture.result_node, capture.result_output, chosen.row, chosen.opened, chosen.counts[1],
+        tables.has_part, tables.home, tables.part_type, tables.origin_ptr, tables.origin,
+    )  # fmt: skip
+    batch_type, batch_ptr, order = batches
+    for array in (node_type, operand_ptr, operands, outputs, batch_type, batch_ptr, order):
+        array.setflags(write=False)
+    parts = Graph(types, node_type, operand_ptr, operands, outputs, graph.external_class, graph.classes)
     return SplitBatch(
-        replace(capture, graph=parts, result_node=node, result_output=output),
-        replace(schedule, graph=parts, batch_type=_frozen(batch_type), batch_ptr=_frozen(ptr), nodes=_frozen(order)),
+        capture.changed(graph=parts, result_node=results[0], result_output=results[1]),
+        Schedule(parts, batch_type, batch_ptr, order, schedule.table_steps, schedule.unseen_states, schedule.by_rule),
         (capture, schedule),
         executed,
         chosen.variants,
     )
-
-
-def _frozen(array: Longs) -> NDArray[np.int32]:
-    result = np.ascontiguousarray(array, dtype=np.int32)
-    result.setflags(write=False)
-    return result

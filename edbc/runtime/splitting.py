@@ -1,4 +1,7 @@
-"""The native loops of `edbc.runtime.split`. Each has a plain-Python reference in the tests."""
+"""The native loops of `edbc.runtime.split`. Each has a plain-Python reference in the tests.
+
+Indices of the longest loops are unsigned, see `schedule.native.U`.
+"""
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
 # mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
@@ -8,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.kernelcache import njit
+from edbc.schedule.native import INNER, U
 
 EAGER, CORE, LAZY, WHOLE = 0, 1, 2, -1
 """Parts of a node, and what an operand of a part is when it is one of the whole node's."""
@@ -43,9 +47,10 @@ def batch_sizes(batch_type, batch_ptr, num_types):
 
 
 @njit(cache=True)
-def find_chunks(batch_type, batch_ptr, nodes, leader, room):
+def find_chunks(batch_type, batch_ptr, nodes, leader, shares, room):
     """The rows that eager parts compute. Consecutive batches of type t read the rows of one chunk, at most `room[t]`; a
-    chunk has one row for all of its nodes with the same `leader`. Types without room have no rows.
+    chunk has one row for all of its nodes with the same `leader` where the type `shares`, else one for each of its
+    nodes. Types without room have no rows.
 
     Returns per node the number of its row among those of its type, -1 where it has none; per batch the rows of the
     chunk that it opens, begin and end, equal where it opens none; and per type chunks and rows, (2, types).
@@ -64,7 +69,7 @@ def find_chunks(batch_type, batch_ptr, nodes, leader, room):
             continue
         fresh = 0
         for i in range(batch_ptr[b], batch_ptr[b + 1]):
-            u = leader[nodes[i]]
+            u = leader[nodes[i]] if shares[t] else nodes[i]
             if chunk_of[u] != opener[t] and met_in[u] != b:
                 met_in[u] = b
                 fresh += 1
@@ -73,7 +78,7 @@ def find_chunks(batch_type, batch_ptr, nodes, leader, room):
             opened[b] = counts[1, t]
             counts[0, t] += 1
         for i in range(batch_ptr[b], batch_ptr[b + 1]):
-            u = leader[nodes[i]]
+            u = leader[nodes[i]] if shares[t] else nodes[i]
             if chunk_of[u] != opener[t]:
                 chunk_of[u] = opener[t]
                 row_in_chunk[u] = counts[1, t]
@@ -84,6 +89,23 @@ def find_chunks(batch_type, batch_ptr, nodes, leader, room):
 
 
 @njit(cache=True)
+def split_graph(
+    batch_type, batch_ptr, nodes, node_type, operand_ptr, operands, operand_output, result_node, result_output, row,
+    opened, rows, has_part, home, part_type, origin_ptr, origin,
+):  # fmt: skip
+    """The split graph, see `split_nodes`; its schedule, the types of batches and what `part_batches` says of them; and
+    the results in it, see `move_results`."""
+    number = number_parts(nodes, has_part, node_type, row, rows)
+    kinds, ptr, order, executed = part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened)
+    kind = np.empty(len(kinds), np.int32)
+    for b in range(len(kinds)):
+        kind[b] = part_type[kinds[b, 0], kinds[b, 1]]
+    graph = split_nodes(node_type, operand_ptr, operands, operand_output, number, home, part_type, origin_ptr, origin)
+    results = move_results(result_node, result_output, node_type, home, number)
+    return graph, (kind, ptr, order), executed, results
+
+
+@njit(**INNER)
 def number_parts(nodes, has_part, node_type, row, rows):
     """Numbers of the nodes' parts, (3, n), -1 where a node has no such part: eager parts type after type, `rows[t]` of
     type t, a node's its `row`; then the cores, numbered as the whole nodes were; then lazy parts type after type, in
@@ -93,7 +115,7 @@ def number_parts(nodes, has_part, node_type, row, rows):
     total = 0
     for t in range(has_part.shape[1]):
         if has_part[EAGER, t]:
-            for v in range(n):
+            for v in range(U(n)):
                 if node_type[v] == t:
                     number[EAGER, v] = total + row[v]
             total += rows[t]
@@ -109,7 +131,7 @@ def number_parts(nodes, has_part, node_type, row, rows):
     return number
 
 
-@njit(cache=True)
+@njit(**INNER)
 def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
     """The batches of the split schedule: the given ones, before them the chunks that they open, and after all of them
     one batch of each type's lazy parts. See `find_chunks` for `row` and `opened`.
@@ -139,8 +161,8 @@ def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
             kinds[made, 0], kinds[made, 1] = EAGER, t
             made += 1
             ptr[made] = at
-        for i in range(batch_ptr[b], batch_ptr[b + 1]):
-            order[at] = number[CORE, nodes[i]]
+        for i in range(U(batch_ptr[b]), U(batch_ptr[b + 1])):
+            order[at] = number[CORE, U(nodes[i])]
             at += 1
         executed[b] = made
         kinds[made, 0], kinds[made, 1] = CORE, t
@@ -159,7 +181,7 @@ def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
     return kinds[:made], ptr[: made + 1], order[:at], executed
 
 
-@njit(cache=True)
+@njit(**INNER)
 def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, part_type, origin_ptr, origin):
     """The nodes of the split graph: types, operand borders, operands and their outputs.
 
@@ -168,7 +190,7 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
     eager part that several nodes share has the operands of the first. A type without parts has the type itself as its
     core's, and its core every operand that the whole node has.
     """
-    n = len(node_type)
+    n = U(len(node_type))
     total = 0
     for part in range(3):
         for v in range(n):
@@ -178,40 +200,44 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
     first_of = np.full(total, -1, np.int64)
     for part in range(3):
         for v in range(n):
-            at, t = number[part, v], node_type[v]
-            if at >= 0 and first_of[at] < 0:
+            at, t = U(number[part, v]), U(node_type[v])
+            if number[part, v] >= 0 and first_of[at] < 0:
                 first_of[at] = v
                 new_type[at] = part_type[part, t]
-                whole = part_type[CORE, t] == t
-                has = operand_ptr[v + 1] - operand_ptr[v] if whole else origin_ptr[part, t + 1] - origin_ptr[part, t]
-                new_ptr[at + 1] = has
+                if U(part_type[CORE, t]) == t:
+                    has = np.int64(operand_ptr[v + U(1)]) - np.int64(operand_ptr[v])
+                else:
+                    has = origin_ptr[part, t + U(1)] - origin_ptr[part, t]
+                new_ptr[at + U(1)] = has
     for at in range(total):
         new_ptr[at + 1] += new_ptr[at]
     new_operands = np.empty(new_ptr[total], np.int32)
     new_output = np.zeros(new_ptr[total], np.int32)
     for part in range(3):
         for v in range(n):
-            if number[part, v] < 0 or first_of[number[part, v]] != v:
+            if number[part, v] < 0 or U(first_of[U(number[part, v])]) != v:
                 continue
-            t, begin, at = node_type[v], operand_ptr[v], new_ptr[number[part, v]]
-            whole = part_type[CORE, t] == t
-            first = begin if whole else origin_ptr[part, t]
-            last = operand_ptr[v + 1] if whole else origin_ptr[part, t + 1]
+            t, begin, at = U(node_type[v]), U(operand_ptr[v]), U(new_ptr[U(number[part, v])])
+            whole = U(part_type[CORE, t]) == t
+            first = begin if whole else U(origin_ptr[part, t])
+            last = U(operand_ptr[v + U(1)]) if whole else U(origin_ptr[part, t + U(1)])
             for i in range(first, last):
-                k = i if whole else begin + origin[i, 1]
                 if not whole and origin[i, 0] != WHOLE:
-                    new_operands[at], new_output[at] = number[origin[i, 0], v], origin[i, 1]
-                elif operands[k] < 0:
+                    new_operands[at], new_output[at] = number[U(origin[i, 0]), v], origin[i, 1]
+                    at += U(1)
+                    continue
+                k = i if whole else begin + U(origin[i, 1])
+                if operands[k] < 0:
                     new_operands[at] = operands[k]
                 else:
-                    u, j = operands[k], operand_output[k]
-                    of = node_type[u]
-                    new_operands[at], new_output[at] = number[home[of, j, 0], u], home[of, j, 1]
-                at += 1
+                    u, j = U(operands[k]), U(operand_output[k])
+                    of = U(node_type[u])
+                    new_operands[at], new_output[at] = number[U(home[of, j, 0]), u], home[of, j, 1]
+                at += U(1)
     return new_type, new_ptr, new_operands, new_output
 
 
-@njit(cache=True)
+@njit(**INNER)
 def move_results(result_node, result_output, node_type, home, number):
     """Where results, given as (node or -1 - external, output), are in the split graph; see `split_nodes`."""
     node, output = result_node.copy(), result_output.copy()

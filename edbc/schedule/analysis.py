@@ -13,7 +13,7 @@ For a graph of n nodes, m operand entries and T types:
 
 (4) topological depth: 0 for a node without node operands, else one more than its deepest operand.
 
-(1) and (4) are O(n + m), (2) and (3) O(T (n + m)).
+(1) and (4) are O(n + m), (2) and (3) O(T (n + m)). Indices are unsigned, see `schedule.native.U`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.native import inner, inner_uncounted, native
+from edbc.schedule.native import U, inner, inner_uncounted, native
 
 
 class Dag(NamedTuple):
@@ -55,9 +55,9 @@ def analyse(
     n = len(node_type)
     producer_ptr, producers, user_ptr, users = invert(operand_ptr, operands)
     num_operands, type_ptr = np.empty(n, np.int32), np.zeros(num_types + 1, np.int32)
-    for v in range(n):
-        num_operands[v] = producer_ptr[v + 1] - producer_ptr[v]
-        type_ptr[node_type[v] + 1] += 1
+    for v in range(U(n)):
+        num_operands[v] = producer_ptr[v + U(1)] - producer_ptr[v]
+        type_ptr[U(node_type[v]) + U(1)] += 1
     for a in range(num_types):
         type_ptr[a + 1] += type_ptr[a]
     depth = depths(producer_ptr, producers) if with_depth else np.zeros(0, np.int32)
@@ -79,25 +79,28 @@ def invert(operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     n = len(operand_ptr) - 1
     producer_ptr, producers = np.empty(n + 1, np.int32), np.empty(len(operands), np.int32)
     user_ptr, last_user = np.zeros(n + 2, np.int32), np.full(n, -1, np.int32)
-    count = 0
-    for v in range(n):
+    count = U(0)
+    for v in range(U(n)):
         producer_ptr[v] = count
-        for k in range(operand_ptr[v], operand_ptr[v + 1]):
-            u = operands[k]
-            if u >= 0 and last_user[u] != v:
+        for k in range(U(operand_ptr[v]), U(operand_ptr[v + U(1)])):
+            if operands[k] < 0:
+                continue
+            u = U(operands[k])
+            if U(last_user[u]) != v:
                 last_user[u] = v
                 producers[count] = u
-                count += 1
-                user_ptr[u + 2] += 1
+                count += U(1)
+                user_ptr[u + U(2)] += 1
     producer_ptr[n] = count
-    for v in range(n):
-        user_ptr[v + 2] += user_ptr[v + 1]
+    for v in range(U(n)):
+        user_ptr[v + U(2)] += user_ptr[v + U(1)]
     users = np.empty(count, np.int32)
-    for v in range(n):
-        for k in range(producer_ptr[v], producer_ptr[v + 1]):
-            u = producers[k]
-            users[user_ptr[u + 1]] = v
-            user_ptr[u + 1] += 1
+    for v in range(U(n)):
+        for k in range(U(producer_ptr[v]), U(producer_ptr[v + U(1)])):
+            u = U(producers[k]) + U(1)
+            at = U(user_ptr[u])
+            users[at] = v
+            user_ptr[u] = at + U(1)
     return producer_ptr, producers[:count], user_ptr[: n + 1], users
 
 
@@ -106,12 +109,14 @@ def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) 
     """`below`, definition (2), users before operands."""
     n = len(node_type)
     below = np.zeros((n, num_types), np.int32)
-    for v in range(n - 1, -1, -1):
-        for k in range(user_ptr[v], user_ptr[v + 1]):
-            u = users[k]
+    v = U(n)
+    while v > U(0):
+        v -= U(1)
+        for k in range(U(user_ptr[v]), U(user_ptr[v + U(1)])):
+            u = U(users[k])
             for a in range(num_types):
                 below[v, a] = max(below[v, a], below[u, a])
-        below[v, node_type[v]] += 1
+        below[v, U(node_type[v])] += 1
     return below
 
 
@@ -125,24 +130,24 @@ def same_type_edges(node_type: Ints, producer_ptr: Ints, producers: Ints, below:
     n, num_types = below.shape
     source = np.full((n, num_types), -1, np.int32)
     sources, targets = np.empty(len(producers) + 16, np.int32), np.empty(len(producers) + 16, np.int32)
-    num_edges, num_elements = 0, n
-    for v in range(n):
-        own = node_type[v]
-        low, high = producer_ptr[v], producer_ptr[v + 1]
-        while num_edges + num_types * (high - low) > len(sources):
+    num_edges, num_elements = U(0), U(n)
+    for v in range(U(n)):
+        own = U(node_type[v])
+        low, high = U(producer_ptr[v]), U(producer_ptr[v + U(1)])
+        while num_edges + U(num_types) * (high - low) > U(len(sources)):
             sources, targets = grow(sources), grow(targets)
-        for a in range(num_types):
+        for a in range(U(num_types)):
             if below[v, a] == 0:
                 continue
             target = v if own == a else num_elements
-            first, found, all_equal = -1, 0, True
+            first, found, all_equal = np.int32(-1), U(0), True
             for k in range(low, high):
-                element = source[producers[k], a]
+                element = source[U(producers[k]), a]
                 if element >= 0:
-                    all_equal = all_equal and (found == 0 or element == first)
+                    all_equal = all_equal and (found == U(0) or element == first)
                     sources[num_edges + found], targets[num_edges + found] = element, target
                     first = element
-                    found += 1
+                    found += U(1)
             if own == a:
                 num_edges += found
                 source[v, a] = v if below[v, a] > 1 else -1
@@ -151,8 +156,8 @@ def same_type_edges(node_type: Ints, producer_ptr: Ints, producers: Ints, below:
             else:
                 num_edges += found
                 source[v, a] = target
-                num_elements += 1
-    return sources[:num_edges], targets[:num_edges], num_elements
+                num_elements += U(1)
+    return sources[:num_edges], targets[:num_edges], np.int64(num_elements)  # type: ignore[return-value]
 
 
 @inner_uncounted
@@ -175,16 +180,18 @@ def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, 
     """Edges as CSR by source, and how many arrive at each target."""
     arriving = np.zeros(num_elements, np.int32)
     ptr = np.zeros(num_elements + 1, np.int32)
-    for k in range(len(sources)):
-        ptr[sources[k] + 1] += 1
-        arriving[targets[k]] += 1
+    for k in range(U(len(sources))):
+        ptr[U(sources[k]) + U(1)] += 1
+        arriving[U(targets[k])] += 1
     for e in range(num_elements):
         ptr[e + 1] += ptr[e]
     grouped = np.empty(len(sources), np.int32)
     fill = ptr[:num_elements].copy()
-    for k in range(len(sources)):
-        grouped[fill[sources[k]]] = targets[k]
-        fill[sources[k]] += 1
+    for k in range(U(len(sources))):
+        source = U(sources[k])
+        at = U(fill[source])
+        grouped[at] = targets[k]
+        fill[source] = at + U(1)
     return arriving, ptr, grouped
 
 

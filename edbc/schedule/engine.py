@@ -18,7 +18,7 @@ array, a batch is the stretch of it that is filled, and `reach[a]` only ever gro
 O(n + m) for the nodes, times T where `reach` is kept, and O(T^2) per batch.
 
 Loops over nodes take arrays out of their named tuples first and call nothing: with either, numba counts the references
-to all arrays at every step (measured: half of a walk's time).
+to all arrays at every step (measured: half of a walk's time). Indices are unsigned, see `schedule.native.U`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag, copy
-from edbc.schedule.native import inner_uncounted, native, native_uncounted
+from edbc.schedule.native import U, inner_uncounted, native, native_uncounted
 
 
 class Frontier(NamedTuple):
@@ -73,24 +73,25 @@ def restart(dag: Dag, frontier: Frontier) -> None:
     copy(dag.type_ptr, 0, num_types, frontier.head, 0)
     copy(dag.type_ptr, 0, num_types, tail, 0)
     reach[:] = 0
-    for v in range(n):
+    for v in range(U(n)):
         if left[v] == 0:
-            a = node_type[v]
-            ready[tail[a]] = v
-            tail[a] += 1
+            a = U(node_type[v])
+            at = U(tail[a])
+            ready[at] = v
+            tail[a] = at + U(1)
             for b in range(num_types if len(below) else 0):
                 reach[a, b] = max(reach[a, b], below[v, b])
     if len(depth):
         depth_sum = frontier.depth_sum
         depth_sum[:] = 0
-        for v in range(n):
-            depth_sum[node_type[v]] += depth[v]
+        for v in range(U(n)):
+            depth_sum[U(node_type[v])] += depth[v]
     if len(same_left):
         same_size = frontier.same_size
         copy(same_left, 0, len(same_left), frontier.same_left, 0)
         same_size[:] = 0
-        for v in range(n):
-            same_size[node_type[v]] += same_left[v] == 0
+        for v in range(U(n)):
+            same_size[U(node_type[v])] += same_left[v] == 0
 
 
 @native_uncounted
@@ -103,20 +104,22 @@ def execute(dag: Dag, frontier: Frontier, a: int) -> None:
     frontier.head[a] = high
     for b in range(num_types):
         reach[a, b] = 0
-    for i in range(low, high):
-        v = ready[i]
-        for k in range(user_ptr[v], user_ptr[v + 1]):
-            u = users[k]
-            left[u] -= 1
-            if left[u] == 0:
-                b = node_type[u]
-                ready[tail[b]] = u
-                tail[b] += 1
+    for i in range(U(low), U(high)):
+        v = U(ready[i])
+        for k in range(U(user_ptr[v]), U(user_ptr[v + U(1)])):
+            u = U(users[k])
+            waits = left[u] - 1
+            left[u] = waits
+            if waits == 0:
+                b = U(node_type[u])
+                at = U(tail[b])
+                ready[at] = u
+                tail[b] = at + U(1)
                 for c in range(num_types):
                     reach[b, c] = max(reach[b, c], below[u, c])
     if len(depth):
-        for i in range(low, high):
-            frontier.depth_sum[a] -= depth[ready[i]]
+        for i in range(U(low), U(high)):
+            frontier.depth_sum[a] -= depth[U(ready[i])]
     if len(dag.same_left):
         frontier.same_size[a] += release(dag, frontier, low, high) - (high - low)
 
@@ -125,24 +128,25 @@ def execute(dag: Dag, frontier: Frontier, a: int) -> None:
 def release(dag: Dag, frontier: Frontier, low: int, high: int) -> int:
     """The nodes `ready[low:high]` of one type have run: how many that waited for them alone, through joins too, join
     Frontier(G^a)."""
-    same_ptr, same_users, n = dag.same_ptr, dag.same_users, len(dag.node_type)
+    same_ptr, same_users, n = dag.same_ptr, dag.same_users, U(len(dag.node_type))
     ready, same_left, stack = frontier.ready, frontier.same_left, frontier.same_stack
     joining = 0
-    for i in range(low, high):
-        element, depth = ready[i], 0
+    for i in range(U(low), U(high)):
+        element, depth = U(ready[i]), U(0)
         while True:
-            for k in range(same_ptr[element], same_ptr[element + 1]):
-                target = same_users[k]
-                same_left[target] -= 1
-                if same_left[target] > 0:
+            for k in range(U(same_ptr[element]), U(same_ptr[element + U(1)])):
+                target = U(same_users[k])
+                waits = same_left[target] - 1
+                same_left[target] = waits
+                if waits > 0:
                     continue
                 if target < n:
                     joining += 1
                 else:
                     stack[depth] = target
-                    depth += 1
-            if depth == 0:
+                    depth += U(1)
+            if depth == U(0):
                 break
-            depth -= 1
-            element = stack[depth]
+            depth -= U(1)
+            element = U(stack[depth])
     return joining

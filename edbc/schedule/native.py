@@ -27,6 +27,9 @@ INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 UNCOUNTED: dict[str, Any] = {"_nrt": False}
 """Options of functions that make no array: numba counts no references in them. It would count those of every array that
 is taken out of a named tuple, atomically (measured: more than half of the time of a walk over small batches)."""
+U: Any = np.uint64
+"""What loops over nodes index with. numba wraps signed indices around as Python does, wherever it does not see that
+they are at least 0: half of the time of such a loop. A sum of signed and unsigned integers is a float to numba."""
 
 
 def native(function: Callable[..., Any], **options: Any) -> Any:

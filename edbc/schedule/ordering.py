@@ -2,6 +2,8 @@
 
 No keys are compared: when the order of a batch is final, its operands are dealt out to the batches that made them, and
 each of those fills up in the order that it must have.
+
+Indices are unsigned, see `schedule.native.U`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.native import inner, inner_uncounted, native
+from edbc.schedule.native import U, inner, inner_uncounted, native
 
 
 @native
@@ -32,12 +34,17 @@ def chosen_readers(operand_ptr: Ints, operands: Ints, n: int) -> Ints:
     Last nodes first, so that whether a node has readers is known when it is met as one.
     """
     entry, is_settled = np.full(n, -1, np.int32), np.zeros(n, np.bool_)
-    for v in range(n - 1, -1, -1):
+    v = U(n)
+    while v > U(0):
+        v -= U(1)
         is_read = entry[v] >= 0
-        for j in range(operand_ptr[v + 1] - 1, operand_ptr[v] - 1, -1):
-            u = operands[j]
-            if u >= 0 and (is_read or not is_settled[u]):
-                entry[u], is_settled[u] = j, is_read
+        j, low = U(operand_ptr[v + U(1)]), U(operand_ptr[v])
+        while j > low:
+            j -= U(1)
+            if operands[j] >= 0:
+                u = U(operands[j])
+                if is_read or not is_settled[u]:
+                    entry[u], is_settled[u] = j, is_read
     return entry
 
 
@@ -51,19 +58,21 @@ def lay_out(
     They are also listed by their first operand that is a node, n where none is: `head` of it, then `behind` each.
     """
     n = len(nodes)
-    for b in range(len(unread)):
-        at = batch_ptr[b + 1]
-        for i in range(batch_ptr[b + 1] - 1, batch_ptr[b] - 1, -1):
-            v = nodes[i]
+    for b in range(U(len(unread))):
+        at = U(batch_ptr[b + U(1)])
+        i, low = at, U(batch_ptr[b])
+        while i > low:
+            i -= U(1)
+            v = U(nodes[i])
             batch_of[v] = b
             if reader[v] >= 0:
                 continue
-            at -= 1
+            at -= U(1)
             result[at] = v
-            first = n
-            for j in range(operand_ptr[v], operand_ptr[v + 1]):
+            first = U(n)
+            for j in range(U(operand_ptr[v]), U(operand_ptr[v + U(1)])):
                 if operands[j] >= 0:
-                    first = operands[j]
+                    first = U(operands[j])
                     break
             behind[v], head[first] = head[first], v
         unread[b] = at
@@ -77,17 +86,21 @@ def order_read(
     reader first."""
     free = unread.copy()
     begin, dealt = np.empty(0, np.int32), np.empty(0, np.int32)
-    for b in range(len(batch_ptr) - 2, -1, -1):
-        low, high = batch_ptr[b], batch_ptr[b + 1]
+    b = U(len(batch_ptr) - 1)
+    while b > U(0):
+        b -= U(1)
+        low, high = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
         least, most = len(operands), 0
         for i in range(low, high):
-            count = operand_ptr[result[i] + 1] - operand_ptr[result[i]]
+            v = U(result[i])
+            count = operand_ptr[v + U(1)] - operand_ptr[v]
             least, most = min(least, count), max(most, count)
         if least == most:
             for k in range(most - 1, -1, -1):
-                for i in range(high - 1, low - 1, -1):
-                    j = operand_ptr[result[i]] + k
-                    deal(operands, reader, batch_of, free, j, result)
+                i = high
+                while i > low:
+                    i -= U(1)
+                    deal(operands, reader, batch_of, free, U(operand_ptr[U(result[i])]) + U(k), result)
             continue
         if len(begin) < most + 2:
             begin = np.empty(most + 2, np.int32)
@@ -95,17 +108,19 @@ def order_read(
             dealt = np.empty(len(operands), np.int32)
         count = entries_by_position(operand_ptr, result[low:high], most, begin, dealt)
         for k in range(count - 1, -1, -1):
-            deal(operands, reader, batch_of, free, dealt[k], result)
+            deal(operands, reader, batch_of, free, U(dealt[k]), result)
 
 
 @inner_uncounted
 def deal(operands: Ints, reader: Ints, batch_of: Ints, free: Ints, entry: int, result: Ints) -> None:
     """The node that an operand entry reads takes its place, where the entry is its reader's."""
-    u = operands[entry]
-    if u >= 0 and reader[u] == entry:
-        b = batch_of[u]
-        free[b] -= 1
-        result[free[b]] = u
+    if operands[entry] >= 0:
+        u = U(operands[entry])
+        if U(reader[u]) == entry:  # it has a reader
+            b = U(batch_of[u])
+            at = U(free[b]) - U(1)
+            free[b] = at
+            result[at] = u
 
 
 @inner_uncounted
@@ -129,13 +144,14 @@ def entries_by_position(operand_ptr: Ints, batch: Ints, most: int, begin: Ints, 
 def order_unread(batch_of: Ints, reader: Ints, unread: Ints, head: Ints, behind: Ints, result: Ints) -> None:
     """The forward pass: unread nodes by the place of their first operand that is a node, those without one last."""
     n = len(result)
-    for i in range(n + 1):
-        u = result[i] if i < n else n
-        if i < n and reader[u] < 0:
+    for i in range(U(n + 1)):
+        u = U(result[i]) if i < U(n) else U(n)
+        if i < U(n) and reader[u] < 0:
             continue
         v = head[u]
         while v >= 0:
-            b = batch_of[v]
-            result[unread[b]] = v
-            unread[b] += 1
-            v = behind[v]
+            b = U(batch_of[U(v)])
+            at = U(unread[b])
+            result[at] = v
+            unread[b] = at + U(1)
+            v = behind[U(v)]

@@ -28,6 +28,7 @@ from edbc.graph import Graph
 from edbc.trace.build import Capture
 from edbc.trace.table import TypeTable
 from edbc.trace.values import Slot
+from edbc.vertex import kernels
 from edbc.vertex.inputs import Pools
 from edbc.vertex.tables import SIZES, FragmentTables
 
@@ -85,8 +86,6 @@ def write(
 
     Raises InputError for a look-up beyond a table. O(nodes + operands).
     """
-    from edbc.vertex import kernels
-
     num_outputs = len(tables.outputs)
     row_ptr = list(accumulate(totals[SIZES : SIZES + num_outputs].tolist(), initial=0))
     (

@@ -18,6 +18,7 @@ from torch import nn
 from edbc.errors import EdbcError, ModelError
 from edbc.trace.recorder import Recorder
 from edbc.trace.values import Slot
+from edbc.vertex import kernels
 from edbc.vertex.fragment import Fragment, Surroundings, record_fragment
 from edbc.vertex.function import unknown_type, vertex_functions
 from edbc.vertex.inputs import Columns
@@ -81,8 +82,6 @@ class VertexProgram:
 
         Records the fragments that are new.
         """
-        from edbc.vertex import kernels
-
         packed = np.concatenate([x.packed for x in instances]) if instances else np.zeros(0, np.int32)
         while True:
             tables = self._tables
