@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,7 +93,7 @@ class CellOp:
         """True for a variable in another dtype."""
         return self.call is torch.Tensor.to and len(self.sources) == 1 and not self.sources[0].views
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The variables that it reads, in order, repeats kept."""
         return tuple(s.variable for s in self.sources if s.variable is not None)
@@ -102,7 +103,7 @@ class CellOp:
         """Of an affine, the variables that its weights multiply."""
         return self.inputs[: len(self.weights)]
 
-    @property
+    @cached_property
     def addend(self) -> str | None:
         """Of an affine, the variable that is added as it is."""
         return self.inputs[len(self.weights)] if self.op == "affine" and len(self.inputs) > len(self.weights) else None

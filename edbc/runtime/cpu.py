@@ -213,7 +213,9 @@ class CpuBackend:
         shot = self._snapshot
         if not shot.serves(kernels):
             with self._lock:
-                shot = self._snapshot = snapshot({**self._snapshot.kernels, **kernels})
+                shot = self._snapshot
+                renewed = shot.renewed() if shot.holds(kernels) else snapshot({**shot.kernels, **kernels})
+                shot = self._snapshot = renewed
         return shot
 
     def _stretches(self, segment: Segment,

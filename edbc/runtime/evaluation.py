@@ -84,7 +84,7 @@ class BlockRows:
         if found is None or support == wider:
             return value
         goal = self._distinct[wider] if wider is not None else None
-        return value.index_select(0, torch.from_numpy(found.which if goal is None else found.which[goal.first]))
+        return _taken(value, torch.from_numpy(found.which if goal is None else found.which[goal.first]))
 
     def _of(self, operands: Sequence[int]) -> _Distinct | None:
         if len(operands) == 1:
@@ -96,6 +96,14 @@ class BlockRows:
                 return None
             keys = distinct_keys(keys * len(found.first) + found.which)[1]
         return _distinct(keys)
+
+
+def _taken(value: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a value. Maps stay channels last (definition (4)), where `index_select` alone would turn them over and
+    leave it to the next convolution to turn them back."""
+    if value.ndim == 4 and not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last):
+        return value.movedim(1, -1).index_select(0, rows).movedim(-1, 1)
+    return value.index_select(0, rows)
 
 
 def _distinct(keys: Longs) -> _Distinct | None:
@@ -145,7 +153,7 @@ class Evaluation:
         """The cell's outputs for the rows of a block, `(count, size)` each. `operands[k]` are its rows
         `block.taken(k)`, `(rows, size)`."""
         named = zip(self.cell.operands, operands, strict=True)
-        values = {name: x.view(len(x), *value_class.shape) for (name, value_class), x in named}
+        values = {name: x.view(x.shape[0], *value_class.shape) for (name, value_class), x in named}
         results: dict[tuple[int, tuple[str, ...]], list[torch.Tensor]] = {}
         for op in self.cell.ops:
             support = self._support[op.name]
@@ -220,7 +228,7 @@ def _map(op: CellOp, inputs: Tensors, parameters: Parameters) -> torch.Tensor:
     def tensor(source: Source) -> torch.Tensor:
         if source.variable is not None:
             x = next(variables)
-            return x.reshape(len(x), *op.result.shape)
+            return x.reshape(x.shape[0], *op.result.shape)
         if source.shared is not None:
             return parameters[source.shared].reshape(1, *op.result.shape)
         return torch.tensor(source.number, dtype=torch_dtype(op.result.dtype))

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from edbc.runtime.pool import aligned
 from edbc.trace.table import SharedRef
 
 MOVE_FIELDS = 9
-ROWS, COLUMNS = 4, 16
+ROWS, COLUMNS = 8, 16
 """Of a tile of the source."""
 _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 
@@ -51,11 +50,6 @@ class Moves:
     """First element, rows and columns of each."""
     biases: tuple[int, ...]
 
-    @cached_property
-    def views(self) -> tuple[slice, ...]:
-        """Where each matrix stands in the buffer."""
-        return tuple(slice(first, first + rows * columns) for first, rows, columns in self.matrices)
-
     def pack(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """A matrix and a bias per packed weight. All tensors are contiguous, on the CPU and of one type of `_LIKE`."""
         dtype = tensors[0].dtype
@@ -63,8 +57,11 @@ class Moves:
         addresses = np.array([t.data_ptr() for t in tensors], np.int64)
         move_blocks(self.table, addresses, buffer.data_ptr(), dtype.itemsize, _LIKE[dtype])
         return [
-            (buffer[view].view(rows, columns), buffer[bias : bias + columns] if bias >= 0 else None)
-            for view, (_, rows, columns), bias in zip(self.views, self.matrices, self.biases, strict=True)
+            (
+                buffer.as_strided((rows, columns), (columns, 1), first),
+                buffer.as_strided((columns,), (1,), bias) if bias >= 0 else None,
+            )
+            for (first, rows, columns), bias in zip(self.matrices, self.biases, strict=True)
         ]
 
 
@@ -142,8 +139,8 @@ def move_blocks(moves, sources, target, width, like):
 def _transpose(target, source, rows, columns, target_stride, source_stride, like):
     """`target[j, i] = source[i, j]`, definition (2)."""
     whole_rows, whole_columns = rows - rows % ROWS, columns - columns % COLUMNS
-    for i in range(0, whole_rows, ROWS):
-        for j in range(0, whole_columns, COLUMNS):
+    for j in range(0, whole_columns, COLUMNS):
+        for i in range(0, whole_rows, ROWS):
             for c in range(COLUMNS):
                 for r in range(ROWS):
                     store(target, (j + c) * target_stride + i + r, load(source, (i + r) * source_stride + j + c, like))

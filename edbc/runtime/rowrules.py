@@ -95,8 +95,8 @@ class Glimpse(NamedTuple):
         """What is seen of every row of `value`."""
         seen = value
         if not (self.first == 0 and seen.shape[1:] == self.shape):
-            flat = value.reshape(len(value), -1)
-            seen = flat[:, self.first : self.stop].reshape(len(value), *self.shape)
+            count = value.shape[0]
+            seen = value.reshape(count, -1)[:, self.first : self.stop].reshape(count, *self.shape)
         if self.order is not None:
             seen = seen.permute(0, *(1 + d for d in self.order))
         return seen.detach() if self.is_detached else seen
@@ -206,7 +206,7 @@ def _is_product_of_rows(template: Any, glimpses: Sequence[Glimpse], shared: Shar
 def _broadcast(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
     """Definition (2)."""
     rank = max([value.ndim for value in seen] + [1 + shared(ref).ndim for ref in shared_refs(template)])
-    aligned = [value.reshape(len(value), *[1] * (rank - value.ndim), *value.shape[1:]) for value in seen]
+    aligned = [value.reshape(value.shape[0], *[1] * (rank - value.ndim), *value.shape[1:]) for value in seen]
     return _plain(call, template, aligned, shared)
 
 

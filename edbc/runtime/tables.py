@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
 
+_MATRIX = 6
+"""Field of a product's phase: where its matrix stands; its bias is the next."""
 _CODE_OF_OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
 
 
@@ -63,6 +66,7 @@ class Snapshot:
     packs: dict[int, Pack]
     vectors: list[torch.Tensor] = field(repr=False)
     """Keeps alive what the tables hold the addresses of."""
+    places: _Places
     products: NDArray[np.float64]
     """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
     `kernels.count_work`."""
@@ -78,16 +82,53 @@ class Snapshot:
             for kind, kernel in kernels.items()
         )
 
+    def renewed(self) -> Snapshot:
+        """The same tables with the weights as they are now."""
+        packs = _packs_of(self.kernels)
+        tables, places = self.tables, self.places
+        phases, instructions = tables.phases.copy(), tables.instructions.copy()
+        for row, kind, weight in places.products:
+            phases[row, _MATRIX : _MATRIX + 2] = _addresses(packs[kind], weight)
+        for row, column, kind, vector in places.vectors:
+            instructions[row, column] = _address(packs[kind], vector)
+        renewed = tables._replace(phases=phases, instructions=instructions)
+        return Snapshot(renewed, self.kernels, packs, self.vectors, places, self.products)
+
+
+class _Places(NamedTuple):
+    """Where in the tables addresses of packed weights stand."""
+
+    products: list[tuple[int, int, int]]
+    """Phase, type and number of the weight."""
+    vectors: list[tuple[int, int, int, Constant]]
+    """Instruction, field, type and the constant."""
+
 
 def snapshot(kernels: dict[int, Native]) -> Snapshot:
     """Tables for types given by number."""
     return _Writer(kernels).snapshot()
 
 
+def _packs_of(kernels: dict[int, Native]) -> dict[int, Pack]:
+    return {kind: kernel.weights.pack for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
+
+
+def _addresses(pack: Pack, weight: int) -> tuple[int, int]:
+    """Of a matrix and its bias, 0 for none."""
+    bias = pack.biases[weight]
+    return pack.matrices[weight].data_ptr(), bias.data_ptr() if bias is not None else 0
+
+
+def _address(pack: Pack, vector: Constant) -> int:
+    found = pack.vectors[vector.value]  # type: ignore[index]
+    return found.data_ptr() + vector.offset * found.itemsize
+
+
 class _Writer:
     def __init__(self, kernels: dict[int, Native]):
         self.kernels = kernels
-        self.packs = {kind: k.weights.pack for kind, k in kernels.items() if isinstance(k, NativeKernel)}
+        self.packs = _packs_of(kernels)
+        self.places = _Places([], [])
         self.phases: list[list[int]] = []
         self.instructions: list[list[int]] = []
         self.vectors: list[torch.Tensor] = []
@@ -104,11 +145,11 @@ class _Writer:
             elif kernel is not None:
                 code[kind], stride[kind] = PROGRAM, kernel.stride
                 num_operands[kind], num_outputs[kind] = kernel.encoded.num_operands, kernel.encoded.num_outputs
-                self._write(kernel, self.packs[kind])
+                self._write(kind, kernel)
             phase_ptr[kind + 1] = len(self.phases)
         tables = Tables(code, num_operands, num_outputs, phase_ptr, _matrix(self.phases, PHASE_FIELDS),
                         _matrix(self.instructions, INSTRUCTION_FIELDS), stride)  # fmt: skip
-        return Snapshot(tables, dict(self.kernels), self.packs, self.vectors, self._products(num_types))
+        return Snapshot(tables, dict(self.kernels), self.packs, self.vectors, self.places, self._products(num_types))
 
     def _products(self, num_types: int) -> NDArray[np.float64]:
         found = np.zeros((num_types, 2))
@@ -116,7 +157,7 @@ class _Writer:
             found[kind] = sum(matrix.numel() for matrix in pack.matrices), len(pack.matrices)
         return found
 
-    def _write(self, kernel: NativeKernel, pack: Pack) -> None:
+    def _write(self, kind: int, kernel: NativeKernel) -> None:
         width = kernel.dtype.itemsize
         for phase in kernel.encoded.phases:
             if isinstance(phase, Gather):
@@ -126,32 +167,37 @@ class _Writer:
                     for piece in phase.pieces
                 ]
             elif isinstance(phase, Multiply):
-                row = self._multiply(phase, pack, width)
+                row = self._multiply(phase, kind, width)
             else:
                 row = [PASS, len(self.instructions), len(self.instructions) + len(phase)]
-                self.instructions += [self._instruction(i, pack, kernel.dtype) for i in phase]
+                for instruction in phase:
+                    self.instructions.append(self._instruction(instruction, kind, kernel.dtype))
             self.phases.append(row)
 
-    def _multiply(self, phase: Multiply, pack: Pack, width: int) -> list[int]:
-        matrix, bias = pack.matrices[phase.weight], pack.biases[phase.weight]
+    def _multiply(self, phase: Multiply, kind: int, width: int) -> list[int]:
+        self.places.products.append((len(self.phases), kind, phase.weight))
+        pack = self.packs[kind]
         (slot, offset), addend = phase.target, (-1, 0) if phase.addend is None else phase.addend
-        return [PRODUCT, phase.column * width, slot, offset * width, *matrix.shape, matrix.data_ptr(),
-                bias.data_ptr() if bias is not None else 0, -1 if phase.operand is None else phase.operand,
+        return [PRODUCT, phase.column * width, slot, offset * width, *pack.matrices[phase.weight].shape,
+                *_addresses(pack, phase.weight), -1 if phase.operand is None else phase.operand,
                 addend[0], addend[1] * width]  # fmt: skip
 
-    def _instruction(self, instruction: Instruction, pack: Pack, dtype: torch.dtype) -> list[int]:
+    def _instruction(self, instruction: Instruction, kind: int, dtype: torch.dtype) -> list[int]:
         row = [_CODE_OF_OPERATION[instruction.op], instruction.size]
         for place in (instruction.target, *instruction.sources):
-            slot, offset = self._constant(place, pack, dtype) if isinstance(place, Constant) else _bytes(place, dtype)
-            row += [slot, offset]
+            if isinstance(place, Constant):
+                row += [SHARED, self._constant(place, kind, len(row) + 1, dtype)]
+            else:
+                row += _bytes(place, dtype)
         return [*row, *instruction.shape] if instruction.op in ("matmul", "matmul_add") else row
 
-    def _constant(self, constant: Constant, pack: Pack, dtype: torch.dtype) -> Place:
+    def _constant(self, constant: Constant, kind: int, column: int, dtype: torch.dtype) -> int:
         if isinstance(constant.value, int | float):
             vector = torch.full((constant.size,), constant.value, dtype=dtype)
             self.vectors.append(vector)
-            return SHARED, vector.data_ptr()
-        return SHARED, pack.vectors[constant.value].data_ptr() + constant.offset * dtype.itemsize
+            return vector.data_ptr()
+        self.places.vectors.append((len(self.instructions), column, kind, constant))
+        return _address(self.packs[kind], constant)
 
 
 def _bytes(place: Place, dtype: torch.dtype) -> Place:

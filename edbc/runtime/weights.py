@@ -36,7 +36,7 @@ from edbc.trace.values import torch_dtype
 if TYPE_CHECKING:
     from edbc.runtime.packing import Moves
 
-State = tuple[int, int, int, tuple[int, ...]]
+State = tuple[int, int, tuple[int, ...], int]
 Key = tuple[int, tuple[State, ...]]
 
 
@@ -89,6 +89,8 @@ class PackedWeights:
             dict.fromkeys(n for ref in [*(p.block.ref for p in placed), *self._refs] for n in ref.names)
         )
         self._homes = [_home(view.model, name) for name in self._names]
+        self._whole = [None if ref.views else self._names.index(ref.name) for ref in self._packed_refs]
+        """Which of the tensors each packed ref is, where it is one as it stands."""
         self._packing: _Packing | None = None
 
     @property
@@ -106,11 +108,15 @@ class PackedWeights:
 
     def _packing_of(self, tensors: Sequence[torch.Tensor], key: Key) -> _Packing:
         """What changes from here on differs from `key` or from the fingerprint, which are therefore taken first."""
-        kept = tuple((tensor, tensor.detach()) for tensor in tensors)
+        before = self._packing
+        if before is not None and all(old[:3] == new[:3] for old, new in zip(before.key[1], key[1], strict=True)):
+            kept, words = before.kept, before.places
+        else:
+            kept = tuple((tensor, tensor.detach()) for tensor in tensors)
+            words = places(storage for _, storage in kept)
         self._require_memory(kept)
-        words = places(storage for _, storage in kept)
         printed = fingerprint(words)
-        packed = self._packed_natively() or [self._packed(p) for p in self.program.weights]
+        packed = self._packed_natively(tensors) or [self._packed(p) for p in self.program.weights]
         vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
         pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
         return _Packing(key, kept, words, printed, pack)
@@ -127,19 +133,22 @@ class PackedWeights:
                 )
             require_storage(now, name)
 
-    def _packed_natively(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+    def _packed_natively(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """The same in one native call, nothing where that cannot be."""
         if self.device.type != "cpu" or self.dtype is None:
             return []
         from edbc.runtime.packing import can_move, moves_of
 
-        tensors = [self._tensor(ref) for ref in self._packed_refs]
-        if not can_move(tensors):
+        read = [
+            self._tensor(ref) if number is None or tensors[number].dtype != self.dtype else tensors[number]
+            for ref, number in zip(self._packed_refs, self._whole, strict=True)
+        ]
+        if not can_move(read):
             return []
         if self._moves is None:
-            shapes = {ref: tuple(t.shape) for ref, t in zip(self._packed_refs, tensors, strict=True)}
+            shapes = {ref: tuple(t.shape) for ref, t in zip(self._packed_refs, read, strict=True)}
             self._moves = moves_of(self.program.weights, shapes)
-        return self._moves.pack(tensors)
+        return self._moves.pack(read)
 
     def _packed(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
         dtype = self.dtype or torch_dtype(packed.dtype)
@@ -194,4 +203,4 @@ def require_storage(tensor: torch.Tensor, name: str) -> None:
 
 
 def _state(tensor: torch.Tensor) -> State:
-    return id(tensor), tensor.data_ptr(), tensor._version, tensor.stride()
+    return id(tensor), tensor.data_ptr(), tensor.stride(), tensor._version

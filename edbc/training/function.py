@@ -20,6 +20,7 @@ executes each segment again, with the weights of the forward pass, before it run
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from edbc.errors import UnsupportedError
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.backend import Segment
 from edbc.runtime.boundary import load_externals
-from edbc.runtime.tables import NativeKernel
 from edbc.trace.autocast import entered
 from edbc.trace.host import on_host
 from edbc.trace.table import SharedRef
@@ -38,7 +38,8 @@ from edbc.training.inputs import Inputs, Parameters, sources_of
 from edbc.training.native import NativeReversal
 from edbc.training.reach import Bools, Reach
 from edbc.training.results import ClassGradient, as_rows, gathers_of, groups_of, tensors_of, used_results
-from edbc.training.reverse import Reversal
+from edbc.training.reverse import Reversal, rows_of
+from edbc.training.tape import Tape
 from edbc.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Run:
         self.inputs = inputs
         self.reach = reach
         self.arenas: Arenas | None = None
+        self.tape: Tape | None = None
         capture = prepared.capture
         self.externals = inputs.externals(capture)
         self.requires = reach.requires(self.externals)
@@ -68,7 +70,7 @@ class Run:
 
     def release(self) -> None:
         """Give the arenas back."""
-        arenas, self.arenas = self.arenas, None
+        arenas, self.arenas, self.tape = self.arenas, None, None
         if arenas is not None:
             arenas.release()
 
@@ -101,10 +103,11 @@ class Run:
         gathers = gathers_of(self.groups)
         for class_index, rows, *_ in gathers:
             self.arenas.expect(class_index, rows)
-        net.backend.execute(segment, self.arenas, self.trainer.kernel)
+        asked = partial(rows_of, segment, self.reach, self.requires, self.externals)
+        self.tape = None if self.is_cut else Tape(self.trainer, segment, self.inputs.parameters, asked)
+        kernel = self.trainer.kernel if self.tape is None else self.tape.kernel
+        net.backend.execute(segment, self.arenas, kernel)
         self.held = segment.segments()[-1].begin
-        kernels = {kind: self.trainer.kernel(kind) for kind in self.kinds}
-        self.packs = {k: kernel.weights.pack for k, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
         return tensors_of(gathers, self.arenas)
 
     # --- backward --------------------------------------------------------------------------------------------------
@@ -136,10 +139,11 @@ class Run:
         tables = trainer.tables(placement, self.kinds)
         parameters = Parameters(trainer.net.view, self.inputs.parameters)
         in_torch = {k: trainer.gradient(k) for k in self.kinds if k not in {*tables.adjoints, *tables.reductions}}
-        whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters, self._compute_again)
+        whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters, trainer.net.device,
+                 {} if self.tape is None else self.tape.recorded, keeps_graph and not self.is_cut,
+                 self._compute_again)  # fmt: skip
         if tables.adjoints or tables.reductions:
-            native = NativeReversal(*whole, capture, self.inputs, tables, self.packs, trainer.pool,
-                                    keeps_graph and not self.is_cut, trainer.at_once)  # fmt: skip
+            native = NativeReversal(*whole, capture, self.inputs, tables, trainer.pool, trainer.at_once)
             native.run(results)
             native.release()
             return native.found, native.constants

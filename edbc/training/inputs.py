@@ -73,14 +73,16 @@ def sources_of(capture: Capture, of: Bools | None = None) -> list[int]:
 
 class Parameters(dict[SharedRef, torch.Tensor]):
     """Leaves of a graph of their own in the place of inputs; others of the model's, which no output depends on (inside
-    `.detach()`), as constants when they are asked for."""
+    `.detach()`), as constants. Made when they are asked for."""
 
     def __init__(self, view: ModelView, inputs: Mapping[SharedRef, torch.Tensor]):
-        super().__init__({ref: p.detach().requires_grad_(p.requires_grad) for ref, p in inputs.items()})
-        self._view = view
+        super().__init__()
+        self._view, self._inputs = view, inputs
 
     def __missing__(self, ref: SharedRef) -> torch.Tensor:
-        return self.setdefault(ref, self._view.shared(ref).detach())
+        given = self._inputs.get(ref)
+        leaf = self._view.shared(ref).detach() if given is None else given.detach().requires_grad_(given.requires_grad)
+        return self.setdefault(ref, leaf)
 
 
 def inputs_of(capture: Capture, dependences: Sequence[Dependence | None], view: ModelView) -> Inputs:

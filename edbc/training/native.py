@@ -21,7 +21,7 @@ Definitions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reverse import Reversal, sum_dtype
 from edbc.training.tables import WEIGHT_BLOCK, TypeTables, product_bytes, workspace_stride
-from edbc.training.unpack import Part
+from edbc.training.unpack import Part, Range
 from edbc.training.walk import (
     Reversed,
     Rows,
@@ -63,21 +63,20 @@ _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 
 @dataclass(eq=False)
 class NativeReversal(Reversal):
-    """See the module's docstring. `packs` are the weights with which the forward pass ran."""
+    """See the module's docstring."""
 
     capture: Capture
     inputs: Inputs
     tables: TypeTables
-    packs: Mapping[int, Pack]
     pool: Pool
-    keeps_saved: bool
-    """Definition (3)."""
     at_once: int
     """Definition (4); 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         assert isinstance(self.arenas, CpuArenas)
+        assert self.arenas.snapshot is not None
+        self._packs = self.arenas.snapshot.packs  # the weights with which the forward pass ran
         self._alive: list[torch.Tensor] = []
         self._sparse: dict[SharedRef, tuple[Longs, torch.Tensor]] = {}
         self.constants: dict[tuple[int, int], torch.Tensor] = {}
@@ -92,11 +91,11 @@ class NativeReversal(Reversal):
         short = [is_float(c) and d not in _LIKE for c, d in zip(placement.classes, self.dtypes, strict=True)]
         self._short = np.array(short, np.bool_)
         self._segments = self.segment.segments()
-        self._filled = dict.fromkeys(self.tables.adjoints, 0)
         self._buffer, self._starts = self._gradient_memory()
         self.rows_of_gradients = Rows(self._starts, memory.stride, memory.externals, memory.external_start,
                                       self._external_addresses())  # fmt: skip
         self.weights, self._weight_gradients = self._weight_memory()
+        self._products = self._products_by_dtype()
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
@@ -106,7 +105,7 @@ class NativeReversal(Reversal):
         hidden = self._hidden_classes()
         rows = placement.class_rows - placement.class_externals
         has_rows = np.array(
-            [is_float(c) and (self.keeps_saved or c not in hidden) for c in placement.classes], np.bool_
+            [is_float(c) and (self.keeps_graph or c not in hidden) for c in placement.classes], np.bool_
         )
         sizes = np.where(has_rows & ~self._short, rows * values.stride, 0)
         start = np.zeros(len(sizes) + 1, np.int64)
@@ -124,7 +123,7 @@ class NativeReversal(Reversal):
         self._workspace = address + int(start[-1])
         base = address + start[:-1] - placement.class_externals * values.stride
         for number, value_class in enumerate(placement.classes):
-            if value_class in hidden and not self.keeps_saved:
+            if value_class in hidden and not self.keeps_graph:
                 base[number] = values.base[number]
         return buffer, base
 
@@ -165,7 +164,7 @@ class NativeReversal(Reversal):
     def _external_addresses(self) -> Longs:
         placement = self.segment.placement
         widest = max((c.size * d.itemsize for c, d in zip(placement.classes, self.dtypes, strict=True)), default=0)
-        trash = self._zeros(torch.zeros(widest, dtype=torch.uint8))
+        trash = self._kept(torch.zeros(widest, dtype=torch.uint8))
         addresses = np.full(len(self.values.external_address), trash, np.int64)
         slot = self.values.external_start[placement.external_class] + placement.external_row
         for which, address in self._parameter_addresses():
@@ -174,7 +173,7 @@ class NativeReversal(Reversal):
             addresses[slot[which]] = one
         return addresses
 
-    def _zeros(self, tensor: torch.Tensor) -> int:
+    def _kept(self, tensor: torch.Tensor) -> int:
         self._alive.append(tensor)
         return tensor.data_ptr()
 
@@ -227,12 +226,15 @@ class NativeReversal(Reversal):
         weight, gradient, bias = np.zeros((3, num_products), np.int64)
         found: dict[int, list[torch.Tensor | None]] = {}
         for kind, first in self.tables.first_product.items():
-            adjoint, pack = self.tables.adjoints[kind], self.packs[kind]
+            adjoint, pack = self.tables.adjoints[kind], self._packs[kind]
             dtype = torch_dtype(adjoint.program.dtype)
-            shared[kind] = self._zeros(_shared_values(adjoint, pack, dtype))
+            if adjoint.shared:
+                shared[kind] = self._kept(_shared_values(adjoint, pack, dtype))
             sought = {part.source for part in self.tables.parts[kind] if self._is_sought(part)}
-            tensors: list[torch.Tensor | None] = [torch.zeros(sum(v.size for v in adjoint.vectors), dtype=dtype)]
-            vectors[kind] = tensors[0].data_ptr()  # type: ignore[union-attr]
+            tensors: list[torch.Tensor | None] = [None]
+            if adjoint.vectors:
+                tensors[0] = torch.zeros(sum(v.size for v in adjoint.vectors), dtype=dtype)
+                vectors[kind] = tensors[0].data_ptr()  # type: ignore[union-attr]
             for k, product in enumerate(adjoint.weights):
                 weight[first + k] = pack.matrices[product.weight].data_ptr()
                 shapes = (gradient, (product.columns, product.rows)), (bias, (product.columns,))
@@ -242,6 +244,18 @@ class NativeReversal(Reversal):
                     tensors.append(tensor)
             found[kind] = tensors
         return Weights(shared, vectors, weight, gradient, bias), found
+
+    def _products_by_dtype(self) -> dict[torch.dtype, tuple[Longs, Longs, Longs]]:
+        """The types with weights, the workspace of each, and how many rows wait there: definition (4)."""
+        kinds: dict[torch.dtype, list[int]] = {}
+        for kind, adjoint in self.tables.adjoints.items():
+            if adjoint.weights:
+                kinds.setdefault(torch_dtype(adjoint.program.dtype), []).append(kind)
+        return {
+            dtype: (np.array(of), np.array([self._workspace + self._product_offset[k] for k in of]),
+                    np.zeros(len(of), np.int64))
+            for dtype, of in kinds.items()
+        }  # fmt: skip
 
     def _is_sought(self, part: Part) -> bool:
         return self.parameters[part.ref].requires_grad
@@ -256,10 +270,14 @@ class NativeReversal(Reversal):
 
     def _add_part(self, part: Part, packed: torch.Tensor) -> None:
         """Definition (2) of `training.unpack`."""
-        piece = packed[slice(*part.rows)] if part.columns is None else packed[slice(*part.rows), slice(*part.columns)]
         parameter = self.parameters[part.ref]
+        piece = _between(packed, part.rows, part.columns)
         if part.ref not in self.found and part.is_alone and not part.transposed and piece.numel() == parameter.numel():
-            self.found[part.ref] = piece.contiguous().view(parameter.shape)
+            self.found[part.ref] = (
+                piece
+                if piece is packed and packed.shape == parameter.shape
+                else piece.contiguous().view(parameter.shape)
+            )
             return
         whole = self._gradient_of(part.ref)
         if part.of_columns is None:
@@ -327,14 +345,9 @@ class NativeReversal(Reversal):
             else:
                 walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
                           self._workspace + self._scratch, dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
-        for kind, adjoint in self.tables.adjoints.items():
-            if adjoint.weights:
-                dtype = torch_dtype(adjoint.program.dtype)
-                self._filled[kind] = weight_products(
-                    kind, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK,
-                    self._workspace + self._product_offset[kind], self._filled[kind], dtype.itemsize, *whole,
-                    _LIKE[dtype],
-                )  # fmt: skip
+        for dtype, (kinds, workspaces, filled) in self._products.items():
+            weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
+                            dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
 
     def _stretches(self, segment: Segment) -> Iterator[tuple[int, int, torch.dtype | None]]:
         """Runs of batches (begin, end, element type); single batches with None for torch."""
@@ -350,9 +363,18 @@ class NativeReversal(Reversal):
             yield segment.begin + first, segment.begin + last, order[of_batch[first]]
 
 
+def _between(packed: torch.Tensor, rows: Range, columns: Range | None) -> torch.Tensor:
+    """Rows of a tensor, some columns of them where columns are given."""
+    ends = (rows,) if columns is None else (rows, columns)
+    for dim, (begin, end) in enumerate(ends):
+        if end - begin != packed.shape[dim]:
+            packed = packed.narrow(dim, begin, end - begin)
+    return packed
+
+
 def _shared_values(adjoint: Adjoint, pack: Pack, dtype: torch.dtype) -> torch.Tensor:
     """What stands in slot SHARED of a type."""
-    parts = [torch.zeros(0, dtype=dtype)]
+    parts = []
     for item in adjoint.shared:
         if isinstance(item, Vector):
             parts.append(pack.vectors[item.ref][item.offset : item.offset + item.size])

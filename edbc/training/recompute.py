@@ -29,33 +29,57 @@ class Gradients:
     parameters: dict[SharedRef, torch.Tensor]
 
 
-class CellGradient(Evaluation):
-    """The gradient of a cell, leaf module or function, block by block."""
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A block that ran under autograd: operands that a gradient may be asked of, outputs, and the trainable parameters
+    among those that it read."""
 
-    def run(self, block: BlockRows, operands: Tensors, wanted: Sequence[bool], parameters: Parameters,
-            outputs: MaybeTensors) -> Gradients:  # fmt: skip
-        """Gradients of the operands that are wanted and of the parameters that require one.
+    leaves: MaybeTensors
+    results: Tensors
+    trainable: dict[SharedRef, torch.Tensor]
 
-        `operands` are what the block takes (`Evaluation.outputs`), tensors that are nobody else's; `outputs` gradients,
-        `(rows of the block, size)`, None for outputs that nothing reads.
-        """
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_(w) for x, w in zip(operands, wanted, strict=True)]
-            results = self.outputs(block, leaves, parameters)
-            pairs = [(r, g) for r, g in zip(results, outputs, strict=True) if g is not None and r.requires_grad]
-            trainable = {ref: p for ref, p in parameters.items() if p.requires_grad}
-            sought = [leaf for leaf in leaves if leaf.requires_grad] + list(trainable.values())
-            found = iter(_gradients(pairs, sought))
-        of_operands = [next(found) if leaf.requires_grad else None for leaf in leaves]
-        of_parameters = {ref: g for ref, g in zip(trainable, found, strict=True) if g is not None}
+    def gradients(self, wanted: Sequence[bool], outputs: MaybeTensors, keeps_graph: bool) -> Gradients:
+        """Gradients of the operands that are wanted and of the parameters; `outputs` gradients, `(rows of the block,
+        size)`, None for outputs that nothing reads. Once only, unless it `keeps_graph`."""
+        pairs = [(r, g) for r, g in zip(self.results, outputs, strict=True) if g is not None and r.requires_grad]
+        leaves = [leaf if w else None for leaf, w in zip(self.leaves, wanted, strict=True)]
+        sought = [leaf for leaf in leaves if leaf is not None] + list(self.trainable.values())
+        found = iter(_gradients(pairs, sought, keeps_graph))
+        of_operands = [None if leaf is None else next(found) for leaf in leaves]
+        of_parameters = {ref: g for ref, g in zip(self.trainable, found, strict=True) if g is not None}
         return Gradients(of_operands, of_parameters)
 
 
-def _gradients(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], sought: Tensors) -> MaybeTensors:
+class CellGradient(Evaluation):
+    """The gradient of a cell, leaf module or function, block by block."""
+
+    def record(self, block: BlockRows, operands: Tensors, wanted: Sequence[bool], parameters: Parameters) -> Recorded:
+        """Run a block under autograd. `operands` are what the block takes (`Evaluation.outputs`), tensors that are
+        nobody else's; `wanted` says which of them a gradient may be asked of."""
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_(w) for x, w in zip(operands, wanted, strict=True)]
+            read = _Read(parameters)
+            results = self.outputs(block, leaves, read)
+        kept = [leaf if w else None for leaf, w in zip(leaves, wanted, strict=True)]
+        return Recorded(kept, results, {ref: p for ref, p in read.items() if p.requires_grad})
+
+
+class _Read(dict[SharedRef, torch.Tensor]):
+    """Those of some parameters that were read."""
+
+    def __init__(self, parameters: Parameters):
+        super().__init__()
+        self._parameters = parameters
+
+    def __missing__(self, ref: SharedRef) -> torch.Tensor:
+        return self.setdefault(ref, self._parameters[ref])
+
+
+def _gradients(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], sought: Tensors, keeps_graph: bool) -> MaybeTensors:
     if not pairs or not sought:
         return [None] * len(sought)
     results, gradients = zip(*pairs, strict=True)
-    return list(torch.autograd.grad(results, sought, gradients, allow_unused=True))
+    return list(torch.autograd.grad(results, sought, gradients, retain_graph=keeps_graph, allow_unused=True))
 
 
 class ReductionGradient:

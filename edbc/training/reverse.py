@@ -19,7 +19,7 @@ This is the reference: `training.recompute` gives the gradient of each batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,14 +28,17 @@ import torch
 from edbc.graph import NodeType
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.backend import Segment
+from edbc.runtime.evaluation import BlockRows
 from edbc.runtime.placement import Longs
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 from edbc.training.dependence import is_float
 from edbc.training.reach import Bools, Reach
-from edbc.training.recompute import CellGradient, ReductionGradient
+from edbc.training.recompute import CellGradient, Recorded, ReductionGradient
 
 TypeGradient = CellGradient | ReductionGradient
+Blocks = Iterable[tuple[BlockRows, Recorded | None]]
+"""The blocks of a batch, with what autograd recorded of them; None for those to be computed again."""
 _Rows = tuple[int, Longs]
 """Rows of a class."""
 
@@ -43,6 +46,20 @@ _Rows = tuple[int, Longs]
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """In what gradients of a dtype are added up, definition (3)."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def rows_of(segment: Segment, reach: Reach, values: Bools, externals: Bools) -> list[Bools]:
+    """For every row of every class, whether it is that of one of these values and externals."""
+    placement, graph, first = segment.placement, segment.graph, reach.first_value
+    found = [np.zeros(rows, np.bool_) for rows in placement.class_rows.tolist()]
+    nodes = np.repeat(np.arange(graph.num_nodes), np.diff(first))
+    outputs = np.arange(len(nodes)) - first[nodes]
+    rows, classes = placement.value_rows(nodes, outputs), placement.output_class[graph.node_type[nodes], outputs]
+    given = externals & (placement.external_row >= 0)
+    for number, of_class in enumerate(found):
+        of_class[rows[values & (classes == number)]] = True
+        of_class[placement.external_row[given & (placement.external_class == number)]] = True
+    return found
 
 
 @dataclass(eq=False)
@@ -56,6 +73,10 @@ class Reversal:
     reached: Bools
     given: Bools
     parameters: Mapping[SharedRef, torch.Tensor]
+    device: torch.device
+    recorded: dict[int, Blocks]
+    """Of batches that ran under autograd what it recorded; goes as it is used, unless the pass `keeps_graph`."""
+    keeps_graph: bool
     compute_again: Callable[[Segment], None]
     """Brings the values of a segment, which may then be overwritten, definition (4)."""
 
@@ -89,9 +110,8 @@ class Reversal:
         arena = self.rows[class_index]
         if arena is None:
             placement, value_class = self.segment.placement, self.segment.placement.classes[class_index]
-            device = next((p.device for p in self.parameters.values()), torch.device("cpu"))
             arena = torch.zeros(int(placement.class_rows[class_index]), value_class.size,
-                                dtype=sum_dtype(torch_dtype(value_class.dtype)), device=device)  # fmt: skip
+                                dtype=sum_dtype(torch_dtype(value_class.dtype)), device=self.device)  # fmt: skip
             self.rows[class_index] = arena
         return arena
 
@@ -146,11 +166,16 @@ class Reversal:
         rows = [placement.rows[at + k * num + live] for k in range(len(classes))]
         wanted = [is_float(of) and bool(self._gets(c)[r].any())
                   for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
-        for block in gradient.blocks(rows, len(live)):
+        blocks = self.recorded.get(batch) if self.keeps_graph else self.recorded.pop(batch, None)
+        if blocks is None or len(live) < num:
+            blocks = ((block, None) for block in gradient.blocks(rows, len(live)))
+        for block, recorded in blocks:
             taken = [r[block.taken(k)] for k, r in enumerate(rows)]
-            values = [self.arenas.rows(c, r) for c, r in zip(classes, taken, strict=True)]
             given = [None if o is None else self.take(o[0], o[1][block.positions]) for o in outputs]
-            found = gradient.run(block, values, wanted, self.parameters, given)
+            if recorded is None:
+                values = [self.arenas.rows(c, r) for c, r in zip(classes, taken, strict=True)]
+                recorded = gradient.record(block, values, wanted, self.parameters)
+            found = recorded.gradients(wanted, given, self.keeps_graph)
             for class_index, r, operand in zip(classes, taken, found.operands, strict=True):
                 if operand is not None:
                     self.add(class_index, r, operand)
@@ -160,20 +185,8 @@ class Reversal:
     def _gets(self, class_index: int) -> Bools:
         """Whether anybody asks for the gradient of a row of a class, for every row."""
         if not self._asked:
-            self._asked = self._rows_asked_for()
+            self._asked = rows_of(self.segment, self.reach, self.reached, self.given)
         return self._asked[class_index]
-
-    def _rows_asked_for(self) -> list[Bools]:
-        placement, graph, first = self.segment.placement, self.segment.graph, self.reach.first_value
-        asked = [np.zeros(rows, np.bool_) for rows in placement.class_rows.tolist()]
-        nodes = np.repeat(np.arange(graph.num_nodes), np.diff(first))
-        outputs = np.arange(len(nodes)) - first[nodes]
-        rows, classes = placement.value_rows(nodes, outputs), placement.output_class[graph.node_type[nodes], outputs]
-        given = self.given & (placement.external_row >= 0)
-        for number, of_class in enumerate(asked):
-            of_class[rows[self.reached & (classes == number)]] = True
-            of_class[placement.external_row[given & (placement.external_class == number)]] = True
-        return asked
 
     def _reduction(self, batch: int, gradient: ReductionGradient, node_type: NodeType, outputs: Sequence[_Rows | None],
                    live: Longs) -> None:  # fmt: skip

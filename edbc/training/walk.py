@@ -373,7 +373,7 @@ def _products(
     return filled
 
 
-def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., int]]:
+def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
 
     @njit(cache=True, **_flags)
@@ -403,13 +403,14 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., int]]:
                               tables, weights, like)  # fmt: skip
 
     @njit(cache=True, **_flags)
-    def weight_products(t, begin, end, at_once, block, workspace, filled, width, batches, values, gradients, tables,
-                        weights, like):  # fmt: skip
-        """What `walk_back` has left of batches end - 1 down to begin: one product for each weight of type t over all
-        nodes. Called with the end of the schedule first, with its beginning last, and each time with the number of rows
-        that the call before returned, which wait in the type's workspace."""
-        return _products(t, begin, end + (stamp & 0), at_once, block, workspace, filled, begin == 0, width, batches,
-                         values, gradients, tables, weights, like)  # fmt: skip
+    def weight_products(kinds, begin, end, at_once, block, workspaces, filled, width, batches, values, gradients,
+                        tables, weights, like):  # fmt: skip
+        """What `walk_back` has left of batches end - 1 down to begin: one product for each weight of types `kinds` over
+        all nodes. Called with the end of the schedule first, with its beginning last; `filled` counts the rows that
+        wait in each type's workspace from one call to the next."""
+        for i in range(len(kinds) + (stamp & 0)):
+            filled[i] = _products(kinds[i], begin, end, at_once, block, workspaces[i], filled[i], begin == 0, width,
+                                  batches, values, gradients, tables, weights, like)  # fmt: skip
 
     return walk_back, weight_products
 

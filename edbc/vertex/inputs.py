@@ -73,6 +73,7 @@ class Columns:
         """
         columns = np.empty((len(self.names), num_vertices), np.int64)
         pools: Pools = {source: list(tensors) for source, tensors in constants.items()}
+        behind: dict[int, list[torch.Tensor]] = {}
         for column, count in enumerate(pulls):
             if count == 0:
                 continue
@@ -80,10 +81,13 @@ class Columns:
             if source is None:
                 _joined(name, instances, columns[column])
                 continue
-            known = pools.get(source, [])
-            columns[column] = np.arange(len(known), len(known) + num_vertices)
-            rows = self._tensor(_joined(name, instances))
-            pools[source] = torch.cat([*([torch.stack(list(known))] if len(known) else []), rows])
+            rows = behind.setdefault(source, [])
+            first = len(pools.get(source, ())) + len(rows) * num_vertices
+            columns[column] = np.arange(first, first + num_vertices)
+            rows.append(self._tensor(_joined(name, instances)))
+        for source, rows in behind.items():
+            known = pools.get(source)
+            pools[source] = torch.cat([torch.stack(known), *rows] if known else rows)
         return columns, pools
 
 

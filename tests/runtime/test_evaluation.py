@@ -127,9 +127,9 @@ def _step(model: nn.Module, run: Callable[[Any], Sequence[Any]], instances: list
 def test_what_nobody_asks_for_is_not_computed(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients of frozen pictures are not sought, those of others are."""
     wanted: list[tuple[bool, ...]] = []
-    run = CellGradient.run
-    monkeypatch.setattr(CellGradient, "run", lambda self, block, operands, sought, *rest: (
-        wanted.append(tuple(sought)) or run(self, block, operands, sought, *rest)))  # fmt: skip
+    record = CellGradient.record
+    monkeypatch.setattr(CellGradient, "record", lambda self, block, operands, sought, *rest: (
+        wanted.append(tuple(sought)) or record(self, block, operands, sought, *rest)))  # fmt: skip
     for picture in (-1, 1):
         _step(net.model, net, [(picture, [2])])
 

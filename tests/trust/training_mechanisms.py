@@ -10,6 +10,7 @@ NATIVE = "tests/training/test_native_gradients.py"
 RANDOM = "tests/training/test_random.py"
 MODE = "tests/training/test_grad_mode.py"
 SEGMENTS = "tests/training/test_segments.py"
+TAPE = "tests/training/test_tape.py"
 CUT = "tests/runtime/test_cut.py"
 EVALUATION = "tests/runtime/test_evaluation.py"
 AUTOCAST = "tests/training/test_training_autocast.py"
@@ -21,8 +22,8 @@ TRAINING = (
         "lease",
         "arenas go back to the pool when the forward pass has run",
         "edbc/training/function.py",
-        "        net.backend.execute(segment, self.arenas, self.trainer.kernel)\n",
-        "        net.backend.execute(segment, self.arenas, self.trainer.kernel)\n"
+        "        net.backend.execute(segment, self.arenas, kernel)\n",
+        "        net.backend.execute(segment, self.arenas, kernel)\n"
         "        self.arenas._pool.give(self.arenas._buffer)\n",
         (TREES + "::test_two_mini_batches_before_one_backward", TREES + "::test_a_forward_in_another_thread"),
     ),
@@ -137,6 +138,17 @@ TRAINING = (
         "(len(instances),)).numpy()",
         "(1,)).numpy()",
         (RANDOM + "::test_numbers_depend_on_the_seed_alone",),
+    ),
+    Mechanism(
+        "recordings",
+        "what autograd recorded of a batch serves though the loss leaves out some of its nodes",
+        "edbc/training/reverse.py",
+        "        if blocks is None or len(live) < num:\n",
+        "        if blocks is None:\n",
+        (
+            TAPE + "::test_gradients_equal_eager",
+            TAPE + "::test_nodes_that_a_loss_does_not_reach_are_not_differentiated",
+        ),
     ),
     Mechanism(
         "no_grad",
@@ -310,8 +322,8 @@ TRAINING = (
         "gates are overwritten",
         "gradients of products have memory of their own",
         "edbc/training/function.py",
-        "keeps_graph and not self.is_cut, trainer.at_once",
-        "True, trainer.at_once",
+        "keeps_graph and not self.is_cut,\n",
+        "True,\n",
         (NATIVE + "::test_gates_are_overwritten",),
     ),
     Mechanism(
@@ -370,9 +382,9 @@ TRAINING = (
     Mechanism(
         "products of segments",
         "rows of products that wait at a border are forgotten",
-        "edbc/training/native.py",
-        "self._filled[kind] = weight_products(",
-        "self._filled[kind] = 0 * weight_products(",
+        "edbc/training/walk.py",
+        "filled[i] = _products(",
+        "filled[i] = 0 * _products(",
         (SEGMENTS + "::test_the_zoo", SEGMENTS + "::test_random_cells"),
     ),
     Mechanism(
