@@ -36,8 +36,8 @@ class Mechanism(NamedTuple):
 
 MECHANISMS = (
     Mechanism(1, "an operand's row ignores its node's slot in the batch", "edbc/runtime/kernels.py",
-              "output_row[batch_of[u], operand_output[i]] + position[u]", "output_row[batch_of[u], operand_output[i]]",
-              (BUGS,)),
+              "output_row[U(batch_of[u]), U(operand_output[i])] + position[u]",
+              "output_row[U(batch_of[u]), U(operand_output[i])]", (BUGS,)),
     Mechanism(4, "signatures leave out constants and keywords", "edbc/trace/signature.py",
               'return "; ".join(part for part in (text, views) if part)', "return views", (BUGS,)),
     Mechanism(6, "no guard for a mini-batch without nodes", "edbc/runtime/cpu.py",
