@@ -124,14 +124,14 @@ class PackedWeights:
     def _require_memory(self, kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Raise StaleError for a parameter that has moved to another device, or whose storage was taken away: native
         code reads at addresses."""
-        before = kept if self._packing is None else self._packing.kept
-        for name, (_, was), (_, now) in zip(self._names, before, kept, strict=True):
-            if now.device != was.device and not now.is_meta:
+        for name, (_, now) in zip(self._names, kept, strict=True):
+            if now.device.type != self.device.type:
                 raise StaleError(
-                    f"{name} of the model was on {was.device} when it was bound and is on {now.device} now; bind the "
+                    f"{name} of the model was on {self.device} when it was bound and is on {now.device} now; bind the "
                     "model again"
                 )
-            require_storage(now, name)
+            if not now.is_meta:
+                require_storage(now, name)
 
     def _packed_natively(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """The same in one native call, nothing where that cannot be."""

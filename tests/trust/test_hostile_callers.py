@@ -231,6 +231,7 @@ def test_instances_may_change_after_the_call(chain: Path, net: Net) -> None:
     torch.testing.assert_close(model.start.grad, ours)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # where a collector's callback got it
 def test_interrupts_leave_a_net_that_works(net: Net) -> None:
     """Ctrl-C at many moments of a forward and a backward pass."""
 
