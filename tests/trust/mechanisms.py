@@ -113,6 +113,7 @@ def failures(mechanism: Mechanism, folder: Path) -> list[str]:
 
 def main() -> None:
     """Break each mechanism, or those of the rows given."""
+    from hostile_mechanisms import HOSTILE
     from training_mechanisms import TRAINING
 
     rows = set(sys.argv[1:])
@@ -120,7 +121,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "repository"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", "build", ".venv"))
-        for mechanism in (*MECHANISMS, *TRAINING):
+        for mechanism in (*MECHANISMS, *HOSTILE, *TRAINING):
             if not rows or str(mechanism.row) in rows or ("training" in rows and mechanism in TRAINING):
                 found = failures(mechanism, folder)
                 unnoticed += not found

@@ -16,6 +16,7 @@ import pytest
 import torch
 from chains import write_lengths
 from helpers import bound, captured, counts, require_parity, seeded
+from hostile_mechanisms import HOSTILE
 from mechanisms import MECHANISMS, Mechanism, is_current
 from torch import nn
 from training_mechanisms import TRAINING
@@ -39,7 +40,7 @@ def test_every_row_has_a_test_that_names_it(repository: Path) -> None:
     assert claimed >= set(ROWS)
 
 
-@pytest.mark.parametrize("mechanism", [*MECHANISMS, *TRAINING], ids=lambda mechanism: str(mechanism.row))
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, *HOSTILE, *TRAINING], ids=lambda mechanism: str(mechanism.row))
 def test_the_breakages_still_apply(mechanism: Mechanism) -> None:
     """What `python tests/trust/mechanisms.py` breaks is still there, in one place, and its tests exist."""
     assert is_current(mechanism)
