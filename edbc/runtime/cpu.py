@@ -195,7 +195,8 @@ class CpuBackend:
                 if on_batch is not None:
                     on_batch(begin)
                 continue
-            work = partial(count_work, first, last, schedule.batch_type, schedule.batch_ptr, shot.products)
+            work = partial(count_work, first, last, schedule.batch_type, schedule.batch_ptr, shot.products,
+                           len(schedule.nodes))  # fmt: skip
             step = 1 if on_batch is not None else end - begin
             for b in range(begin, end, step):
                 with self._threads.limited(work):

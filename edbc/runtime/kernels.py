@@ -326,12 +326,13 @@ def externals_by_source(external_source, external_class, external_row, class_ext
 
 
 @njit(cache=True)
-def count_work(begin, end, batch_type, batch_ptr, products):
-    """Multiplications and products of batches begin to end; `products` (types, 2) are a node's multiplications and a
-    batch's products."""
+def count_work(begin, end, batch_type, batch_ptr, products, block):
+    """Multiplications and products of batches begin to end, of which a product takes at most `block` rows; `products`
+    (types, 2) are a node's multiplications and a batch's products."""
     multiplications = count = 0.0
     for b in range(begin, end):
         t = batch_type[b]
-        multiplications += (batch_ptr[b + 1] - batch_ptr[b]) * products[t, 0]
-        count += products[t, 1]
+        rows = batch_ptr[b + 1] - batch_ptr[b]
+        multiplications += rows * products[t, 0]
+        count += -(-rows // block) * products[t, 1]
     return multiplications, count

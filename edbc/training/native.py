@@ -23,6 +23,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,10 @@ import torch
 
 from edbc.runtime.backend import Segment
 from edbc.runtime.cpu import CpuArenas
+from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
+from edbc.runtime.threads import ProductThreads
 from edbc.runtime.weights import Pack
 from edbc.trace.build import Capture
 from edbc.trace.lookup import look_up_of
@@ -69,6 +72,7 @@ class NativeReversal(Reversal):
     inputs: Inputs
     tables: TypeTables
     pool: Pool
+    threads: ProductThreads
     at_once: int
     """Definition (4); 0: none."""
 
@@ -77,6 +81,7 @@ class NativeReversal(Reversal):
         assert isinstance(self.arenas, CpuArenas)
         assert self.arenas.snapshot is not None
         self._packs = self.arenas.snapshot.packs  # the weights with which the forward pass ran
+        self._products_of_types = self.arenas.snapshot.products
         self._alive: list[torch.Tensor] = []
         self._sparse: dict[SharedRef, tuple[Longs, torch.Tensor]] = {}
         self.constants: dict[tuple[int, int], torch.Tensor] = {}
@@ -343,11 +348,25 @@ class NativeReversal(Reversal):
             if dtype is None:
                 self.batch(begin)
             else:
-                walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
-                          self._workspace + self._scratch, dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
-        for dtype, (kinds, workspaces, filled) in self._products.items():
-            weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
-                            dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
+                with self.threads.limited(partial(self._work, begin, end)):
+                    walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
+                              self._workspace + self._scratch, dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
+        with self.threads.limited(self._work_of_weights):
+            for dtype, (kinds, workspaces, filled) in self._products.items():
+                weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
+                                dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
+
+    def _work(self, begin: int, end: int) -> tuple[float, float]:
+        """Multiplications and products of batches' backward passes, for `ProductThreads.limited`."""
+        work: tuple[float, float] = count_work(begin, end, self.batches.batch_type, self.batches.batch_ptr,
+                                               self._products_of_types, BLOCK)  # fmt: skip
+        return work
+
+    def _work_of_weights(self) -> tuple[float, float]:
+        """The same of the products over all nodes."""
+        kinds = [kind for of, *_ in self._products.values() for kind in of.tolist()]
+        nodes, of_type = self.segment.graph.counts()[kinds], self._products_of_types[kinds]
+        return float(nodes @ of_type[:, 0]), float(-(-nodes // WEIGHT_BLOCK) @ of_type[:, 1])
 
     def _stretches(self, segment: Segment) -> Iterator[tuple[int, int, torch.dtype | None]]:
         """Runs of batches (begin, end, element type); single batches with None for torch."""

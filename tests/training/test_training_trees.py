@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edbc.errors import UnsupportedError
+from edbc.runtime import threads
 from edbc.runtime.fingerprint import ELEMENTS
 from edbc.runtime.session import Net
 from edbc.training.results import SINGLES
@@ -155,6 +156,24 @@ def test_gradients_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) ->
         torch.set_num_threads(before)
     for others in found[1:]:
         assert all(a is b is None or torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
+
+
+@pytest.mark.compiled
+def test_products_of_a_backward_pass_take_the_threads_that_suit_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's switch is set for operands' gradients and for weights', by the sizes of their products, and set
+    back."""
+    asked: list[int] = []
+    settings: list[int] = []
+    net, _ = tree_net(8)
+    loss = random_loss(net(random_trees(8, 40)))
+    monkeypatch.setattr(threads, "_set_local", lambda: settings.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(net.trainer.threads, "threads_for", lambda size: asked.append(size) or 1)
+    loss.backward()
+
+    assert settings == [1, 0, 1, 0]
+    back, weights = asked
+    assert 0 < back < weights  # one product per weight is over all nodes
 
 
 def test_a_kept_graph_runs_again() -> None:
