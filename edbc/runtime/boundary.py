@@ -14,6 +14,7 @@ from edbc.runtime.arenas import Arenas
 from edbc.runtime.draws import draw_seeds, drawn
 from edbc.runtime.memory import require_memory
 from edbc.runtime.placement import Longs, Placement
+from edbc.runtime.weights import require_storage
 from edbc.trace.build import Capture, Result, Run
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import Slot, torch_dtype
@@ -47,6 +48,8 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
         else:
             assert source.ref is not None
             tensor = view.shared(source.ref).detach()
+            if view.needs_data:
+                require_storage(tensor, ", ".join(source.ref.names))
             whole = source.kind == "whole"
             arenas.bind(which, tensor[None] if whole else tensor, np.zeros_like(index) if whole else index)
 

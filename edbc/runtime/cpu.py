@@ -32,7 +32,6 @@ from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
 from edbc.runtime.threads import ProductThreads
 from edbc.runtime.walk import Batches, Memory, gather_rows, walk
-from edbc.runtime.weights import require_storage
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
@@ -71,7 +70,6 @@ class CpuArenas:
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: keeps the table and the rows' addresses."""
         c = int(self.placement.external_class[externals[0]])
-        require_storage(table, "a table")
         table = table.to(dtype=self.dtypes[c], device="cpu").contiguous()
         self._tables.append(table)
         slots = self.memory.external_start[c] + self.placement.external_row[externals]

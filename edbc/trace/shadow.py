@@ -140,6 +140,7 @@ class ModelView(CellTracer):
         _refuse_compiled(model)
         _require_real_numbers(model, needs_data)
         self.model = model
+        self.needs_data = needs_data
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]

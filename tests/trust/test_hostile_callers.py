@@ -162,9 +162,11 @@ def test_storage_that_was_taken_away_is_refused(net: Net) -> None:
 def test_a_model_that_moved_is_refused(net: Net) -> None:
     """To another device after binding: bind again."""
     net(LENGTHS)
-    net.model.step.to("meta")
-    with pytest.raises(EdbcError, match="meta"):
-        net(LENGTHS)
+    for module in (net.model.table, net.model.step):
+        module.to("meta")
+        with pytest.raises(EdbcError, match="meta"):
+            net(LENGTHS)
+        module.to_empty(device="cpu")
 
 
 def test_models_of_inference_mode(chain: Path) -> None:
@@ -314,6 +316,7 @@ def test_a_pickled_net_is_bound_anew(net: Net, chain: Path, monkeypatch: pytest.
     sys.modules.pop("chain", None)
 
 
+@pytest.mark.compiled
 def test_kernels_run_where_none_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no folder takes compiled kernels, in a read-only installation without a home: one warning, and they run."""
     from edbc import kernelcache
