@@ -30,7 +30,7 @@ from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
-from edbc.runtime.threads import ProductThreads
+from edbc.runtime.threads import PRODUCT_THREADS
 from edbc.runtime.walk import Batches, Memory, gather_rows, walk
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
@@ -136,7 +136,6 @@ class CpuBackend:
 
     def __init__(self) -> None:
         self._pool = Pool()
-        self._threads = ProductThreads()
         self._lock = threading.Lock()
         self._snapshot = snapshot({})
 
@@ -197,7 +196,7 @@ class CpuBackend:
                            len(schedule.nodes))  # fmt: skip
             step = 1 if on_batch is not None else end - begin
             for b in range(begin, end, step):
-                with self._threads.limited(work):
+                with PRODUCT_THREADS.limited(work):
                     walk(b, b + step, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
                          shot.tables, _LIKE[dtype])  # fmt: skip
                 if on_batch is not None:

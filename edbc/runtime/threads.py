@@ -107,3 +107,7 @@ def seconds_of_product(multiplications: int, threads: int) -> float:
     if switch is not None:
         switch(0)
     return elapsed
+
+
+PRODUCT_THREADS = ProductThreads()
+"""Of native products, forward and backward: what was measured holds for the whole process."""

@@ -34,7 +34,7 @@ from edbc.runtime.cpu import CpuArenas
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
-from edbc.runtime.threads import ProductThreads
+from edbc.runtime.threads import PRODUCT_THREADS
 from edbc.runtime.weights import Pack
 from edbc.trace.build import Capture
 from edbc.trace.lookup import look_up_of
@@ -72,7 +72,6 @@ class NativeReversal(Reversal):
     inputs: Inputs
     tables: TypeTables
     pool: Pool
-    threads: ProductThreads
     at_once: int
     """Definition (4); 0: none."""
 
@@ -348,10 +347,10 @@ class NativeReversal(Reversal):
             if dtype is None:
                 self.batch(begin)
             else:
-                with self.threads.limited(partial(self._work, begin, end)):
+                with PRODUCT_THREADS.limited(partial(self._work, begin, end)):
                     walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
                               self._workspace + self._scratch, dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
-        with self.threads.limited(self._work_of_weights):
+        with PRODUCT_THREADS.limited(self._work_of_weights):
             for dtype, (kinds, workspaces, filled) in self._products.items():
                 weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
                                 dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip

@@ -23,7 +23,6 @@ from edbc.runtime.placement import Placement, place
 from edbc.runtime.pool import Pool
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.tables import NativeKernel
-from edbc.runtime.threads import ProductThreads
 from edbc.training.adjoint import Adjoint, adjoint_of
 from edbc.training.dependence import Dependence, dependence_of_cell, dependence_of_reduction
 from edbc.training.inputs import inputs_of
@@ -58,8 +57,6 @@ class Trainer:
         self._lock = threading.RLock()
         self.pool = Pool()
         """Memory of backward passes."""
-        self.threads = ProductThreads()
-        """Of their products."""
 
     def run(self, instances: Sequence[Any]) -> list[Any]:
         """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from budget import PLAIN
 from helpers import bound
 from small import fresh, loop_of, sequences
 
@@ -39,12 +40,12 @@ def growth(steps: int, warm_up: int, size: int) -> tuple[int, int]:
 
 
 def test_two_hundred_steps_keep_nothing() -> None:
-    """From step 60 to 200 no tensor stays, and at most the values of two mini-batches, 13.8 MB each: no allocator of
-    torch gives everything back."""
+    """From step 60 to 200 no tensor and at most 8 MB stay; the values of these mini-batches take 13.8 MB. In plain
+    Python torch allocates them, which does not give everything back: the values of two mini-batches may stay."""
     grown, tensors = growth(200, 60, 512)
 
     assert tensors <= 0
-    assert grown < 28e6
+    assert grown < (28e6 if PLAIN else 8e6)
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def test_products_of_a_backward_pass_take_the_threads_that_suit_them(monkeypatch
     loss = random_loss(net(random_trees(8, 40)))
     monkeypatch.setattr(threads, "_set_local", lambda: settings.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(net.trainer.threads, "threads_for", lambda size: asked.append(size) or 1)
+    monkeypatch.setattr(threads.PRODUCT_THREADS, "threads_for", lambda size: asked.append(size) or 1)
     loss.backward()
 
     assert settings == [1, 0, 1, 0]
