@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-LEFT, WIDTH, BAR, GAP = 190, 720, 11, 12
+LEFT, WIDTH, BAR, GAP = 224, 720, 11, 12
 COLOURS = {"eager": "#9aa5b1", "edbc": "#d9480f"}
 
 
