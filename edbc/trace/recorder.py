@@ -49,7 +49,7 @@ from edbc.trace.special import (
 )
 from edbc.trace.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
-from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
+from edbc.trace.values import Lazy, Shared, Slot, Value, answer_all_of_torch, class_of, refuse, value_of
 
 REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
@@ -105,6 +105,7 @@ class Recorder:
 
     def begin(self) -> None:
         """Forget the last mini-batch."""
+        answer_all_of_torch()
         self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
         self._mini_batches += 1
         self.entries: list[int] = []

@@ -1,0 +1,91 @@
+"""Attributes of recorded tensors: torch.Tensor's own, unknown ones, and those that somebody adds to torch.Tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import bound, graph_of, require_parity, seeded
+from test_refusals import state
+from test_structures import SIZE, Base
+
+from edbc.errors import UnsupportedError
+from edbc.trace.lazy import Stack
+from edbc.trace.values import Rows, Shared, Symbol, Value
+
+
+@pytest.mark.parametrize("of", ["state", "start", "table.weight", "table.weight[[0, 1]]"])
+def test_an_unknown_attribute_is_what_it_is_of_a_tensor(of: str) -> None:
+    """The message is torch's; hasattr and getattr with a default answer as for a tensor."""
+
+    def forward(net: Any, wanted: bool) -> Any:
+        h = state(net) if of == "state" else eval(f"net.{of}")
+        assert all(hasattr(h, name) for name in ("relu", "real", "nbytes"))
+        assert not any(hasattr(h, name) for name in ("hidden", "_hidden", "__hidden__"))
+        assert getattr(h, "hidden", None) is None
+        return h.hidden if wanted else state(net)
+
+    graph_of(seeded(Base, forward), [False])
+    with pytest.raises(AttributeError, match=r"^'Tensor' object has no attribute 'hidden'"):
+        graph_of(seeded(Base, forward), [True])
+
+
+@pytest.mark.parametrize("name", ["data", "grad"])
+def test_data_and_grad_are_neither_read_nor_set(name: str) -> None:
+    """They would go around the recording."""
+    for use in (lambda h: getattr(h, name), lambda h: setattr(h, name, h)):
+
+        def forward(net: Any, _: Any, use: Any = use) -> Any:
+            h = state(net)
+            use(h)
+            return h
+
+        with pytest.raises(UnsupportedError, match=rf"'\.{name}' of a tensor was used"):
+            graph_of(seeded(Base, forward), [None])
+
+
+def test_properties_and_methods_are_recorded() -> None:
+    """Views by property, methods with keywords, and methods taken off a tensor before they are called."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        h = net.join(net.table.weight[ids[0]], net.start)
+        total = h.sum
+        return h.reshape(2, SIZE // 2).mT.sum(dim=0), h.reshape(2, -1).T.real[0], total(), h.clamp(min=0.1)
+
+    require_parity(seeded(Base, forward), [[0], [3], [5]], sizes=(1, 3))
+
+
+def twice(self: torch.Tensor) -> torch.Tensor:
+    return self + self
+
+
+def squared(self: torch.Tensor) -> torch.Tensor:
+    return self * self
+
+
+def test_what_is_added_to_torch_later_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the model is bound already; one that took another's place is another one."""
+
+    def forward(net: Any, names: list[str]) -> Any:
+        h = net.join(net.start, net.start)
+        for name in names:
+            h = getattr(h, name)()
+        return h + 1
+
+    model = seeded(Base, forward)
+    net = bound(model, [[]])
+    net([[]])
+    for method in (twice, squared):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, method.__name__, method, raising=False)
+            with torch.no_grad():
+                assert torch.allclose(net([[method.__name__]])[0], model([method.__name__]), atol=1e-6)
+
+
+def test_every_stand_in_answers_what_a_tensor_has() -> None:
+    """Classes of stand-ins have all public names of torch.Tensor once there is a recorder."""
+    graph_of(seeded(Base, lambda net, _: state(net)), [None])
+    for kind in (Value, Shared, Rows, Stack):
+        assert not [name for name in dir(torch.Tensor) if not name.startswith("__") and not hasattr(kind, name)]
+    assert not hasattr(Symbol, "__getattr__")  # it makes every read of an attribute slow
