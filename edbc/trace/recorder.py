@@ -28,7 +28,6 @@ from torch import nn
 
 from edbc.graph import NodeType, ValueClass
 from edbc.trace import autocast, rules
-from edbc.trace import functions as _functions  # noqa: F401, wraps torch.autograd.Function.apply
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS

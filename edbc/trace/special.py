@@ -9,6 +9,7 @@ import torch
 from edbc.trace import rules
 from edbc.trace.autocast import Under, state_text
 from edbc.trace.draws import DRAWN, SUPPORTED
+from edbc.trace.functions import refuse_namesake
 from edbc.trace.lazy import Stack
 from edbc.trace.lookup import looked_up
 from edbc.trace.numbers import LONG
@@ -25,8 +26,9 @@ STACKS = frozenset((torch.stack, torch.cat, torch.concat, torch.concatenate))
 def refuse_what_cannot_be_batched(
     rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raise UnsupportedError for what would need values, change tensors or draw random numbers in another way than
-    `trace.draws` knows."""
+    """Raise UnsupportedError for what would need values, change tensors, draw random numbers in another way than
+    `trace.draws` knows, or be taken for another function."""
+    refuse_namesake(rec.table.functions, func, name)
     if rules.changes_in_place(func, name, kwargs):
         refuse(
             f"a recorded tensor was changed in place ({name})",

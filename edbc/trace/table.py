@@ -229,6 +229,8 @@ class TypeTable:
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []
         self.operation_of_type: dict[int, Entry] = {}
+        self.functions: dict[str, type] = {}
+        """Classes of torch.autograd.Function by the name that types have for them."""
         self._known_names: list[str] = []
         self._type_of_signature: dict[str, int] = {}
         self._slots: dict[Any, Slot] = {}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -253,6 +254,11 @@ def _property(name: str) -> property:
     return property(record)
 
 
+def _user_defined(name: str) -> property:
+    """What somebody gave to torch.Tensor: a function or property in Python, which runs on the stand-in."""
+    return property(lambda self: getattr(torch.Tensor, name).__get__(self, torch.Tensor))
+
+
 def _refused(name: str) -> property:
     def refusing(self: Symbol, *value: Any) -> NoReturn:
         refuse(f"'.{name}' of a tensor was used while recording", "use the tensor itself")
@@ -260,6 +266,7 @@ def _refused(name: str) -> property:
     return property(refusing, refusing)
 
 
+_OWN = frozenset(vars(Symbol))
 _answered: tuple[int, str] = (0, "")
 """How many attributes torch.Tensor had, and which was the last, when Symbol answered all of them."""
 
@@ -277,13 +284,18 @@ def answer_all_of_torch() -> None:
     if now == _answered:
         return
     for name in dir(torch.Tensor):
-        if name.startswith("__") or name in vars(Symbol):
-            continue
-        if name in ("data", "grad"):
-            setattr(Symbol, name, _refused(name))
-        else:
-            setattr(Symbol, name, (_method if callable(getattr(torch.Tensor, name)) else _property)(name))
+        if not name.startswith("__") and name not in _OWN:
+            setattr(Symbol, name, _answer(name, getattr(torch.Tensor, name)))
     _answered = now
+
+
+def _answer(name: str, found: Any) -> Any:
+    if name in ("data", "grad"):
+        return _refused(name)
+    defined = found.fget if isinstance(found, property) else found
+    if isinstance(defined, FunctionType) and not f"{defined.__module__}.".startswith("torch."):
+        return _user_defined(name)
+    return _method(name) if callable(found) else _property(name)
 
 
 class Value(Symbol):

@@ -83,6 +83,57 @@ def test_what_is_added_to_torch_later_is_answered(monkeypatch: pytest.MonkeyPatc
                 assert torch.allclose(net([[method.__name__]])[0], model([method.__name__]), atol=1e-6)
 
 
+def test_methods_of_the_users_are_not_known_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lambdas share a name, and `gelu` is no method of torch.Tensor but a function that edbc knows; a property too."""
+    monkeypatch.setattr(torch.Tensor, "twice", lambda h: h * 2, raising=False)
+    monkeypatch.setattr(torch.Tensor, "thrice", lambda h: h * 3, raising=False)
+    monkeypatch.setattr(torch.Tensor, "half", property(lambda h: h / 2), raising=False)
+    monkeypatch.setattr(torch.Tensor, "gelu", gelu, raising=False)
+    monkeypatch.setattr(torch.Tensor, "relu", lambda h: h.clamp(min=-1))
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        h = net.join(net.table.weight[ids[0]], net.start)
+        return h.twice(), h.thrice(), h.half, h.gelu(), h.relu()
+
+    require_parity(seeded(Base, forward), [[0], [3], [5]], sizes=(1, 3))
+
+
+def gelu(h: torch.Tensor) -> torch.Tensor:
+    return h + 1
+
+
+def scaling(by: float) -> type[torch.autograd.Function]:
+    """A class of a name that all classes from here have."""
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, h: torch.Tensor) -> torch.Tensor:
+            return h * by
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad * by
+
+    return Scale
+
+
+def test_autograd_functions_of_one_name_must_do_the_same() -> None:
+    """Of nodes and of parameters; those that close over equal numbers do."""
+    for factors, allowed in (((2.0, 2.0), True), ((2.0, 3.0), False)):
+        for of in ("state", "start"):
+            one, other = map(scaling, factors)
+
+            def forward(net: Any, _: Any, of: str = of, one: Any = one, other: Any = other) -> Any:
+                h = state(net) if of == "state" else net.start
+                return state(net) * one.apply(h), state(net) * other.apply(h)
+
+            if allowed:
+                require_parity(seeded(Base, forward), [None], sizes=(1,))
+                continue
+            with pytest.raises(UnsupportedError, match=r"test_attributes\.py:\d+: two autograd functions.*scaling"):
+                graph_of(seeded(Base, forward), [None])
+
+
 def test_every_stand_in_answers_what_a_tensor_has() -> None:
     """Classes of stand-ins have all public names of torch.Tensor once there is a recorder."""
     graph_of(seeded(Base, lambda net, _: state(net)), [None])
