@@ -120,7 +120,8 @@ def _result(outputs: Any) -> str:
 
 _CODE = """\
 def make(recorder, known, general, Value, getframe, absent):
-    index = sites = {slots} = {outs} = None
+    index = sites = {outs} = None
+    {slots} = absent
 
     def call(self, {arguments}, /, *rest, **kwargs):
         nonlocal index, sites, {slots_}, {outs_}
@@ -132,7 +133,7 @@ def make(recorder, known, general, Value, getframe, absent):
                 index, sites, {outs_} = known[{operand_slots},]
                 {slots_} = {operand_slots}
         except (AttributeError, KeyError, TypeError, ValueError):
-            return general(self, tuple(x for x in ({names},) if x is not absent) + rest, kwargs)
+            return general(self, tuple([x for x in ({names},) if x is not absent]) + rest, kwargs)
         if recorder.looks:
             site = getframe(1)
             if sites.get(site.f_lasti) is not site.f_code:
@@ -146,7 +147,7 @@ def make(recorder, known, general, Value, getframe, absent):
 
     return call
 """
-_VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = first + {i}; v{i}.slot = o{i}"
+_VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
 
 
 @lru_cache(maxsize=256)
@@ -171,7 +172,7 @@ def _unroll(
         differs=each("x{i}.slot is not s{i}", num_operands, " or "),
         operand_slots=each("x{i}.slot", num_operands),
         keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
-        values=each(_VALUE, num_outputs, "\n"),
+        values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),
     )
     scope: dict[str, Any] = {}
     exec(compile(code, "<unrolled call>", "exec"), scope)

@@ -61,6 +61,14 @@ MAX_VARIANTS = 512
 class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
+    __slots__ = (
+        "_calls", "_constant_of_id", "_constant_of_key", "_constants_of_class", "_mini_batches", "_of_state",
+        "_reductions", "_switches", "_tracer", "_variants", "_whole", "added", "addition", "autocast", "constants",
+        "described", "device", "drawn_classes", "drawn_operands", "draws", "entries", "external_index",
+        "external_source", "first_external", "first_instance", "first_value", "flows", "forget_calls", "functions",
+        "home", "in_cell", "in_fragment", "instance", "looks", "names", "needs_deep_stack", "next_external",
+        "next_value", "numbers", "plain", "refs", "sites", "sum", "table",
+    )  # fmt: skip
     _serial = itertools.count()
 
     def __init__(self, table: TypeTable, device: torch.device | None = None, in_cell: bool = False,
@@ -94,6 +102,10 @@ class Recorder:
         self._reductions: dict[Any, Entry] = {}
         self.plain: dict[Any, Entry] = {}
         """Entries of functions of one output by function and slots of the operands, which are all arguments."""
+        self.added: Slot | None = None
+        """Slot of which two were added last, by the entry of number `addition`, which gives a `sum`."""
+        self.addition = -1
+        self.sum: Slot
         self._of_state: dict[autocast.State, tuple[dict[Any, Any], ...]] = {}
         self.forget_calls: list[Callable[[], None]] = []
         """What makes the calls of modules forget what they know of another state."""
@@ -177,6 +189,7 @@ class Recorder:
         self._of_state[self.autocast] = (self.functions, self.described, self._calls, self.plain)
         self.autocast = now
         self.functions, self.described, self._calls, self.plain = self._of_state.get(now, ({}, {}, {}, {}))
+        self.added = None
         for forget in self.forget_calls:
             forget()
 
@@ -327,9 +340,9 @@ class Recorder:
         self.refs.extend(operands)
         value = Value()
         value.rec = self
-        value.ref = self.next_value
+        value.ref = number = self.next_value
         value.slot = entry.output_slots[0]
-        self.next_value += 1
+        self.next_value = number + 1
         return value
 
     def note_site(self, entry: int, frame: FrameType, seen: dict[int, CodeType]) -> None:

@@ -17,6 +17,7 @@ values that do not exist yet. In-place changes raise it too, because two names m
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -177,16 +178,9 @@ class Symbol:
         return self
 
     def __add__(self, other: Any) -> Any:
-        rec = self.rec
-        if type(self) is Value and type(other) is Value:
-            known = rec.plain.get((torch.add, self.slot, other.slot))
-            if known is not None:
-                return rec.again(known, (self.ref, other.ref))
-        return rec.add(self, other)
+        return self.rec.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        if type(self) is Value and self.slot.floats and type(other) is int and other == 0 and self.rec.flows:
-            return self  # sum(list) starts with 0
         return self.rec.add(other, self)
 
 
@@ -313,6 +307,33 @@ class Value(Symbol):
     dtype = property(lambda self: self.slot.dtype)
     ndim = property(lambda self: len(self.slot.shape))
 
+    def __add__(self, other: Any) -> Any:
+        rec, slot = self.rec, self.slot
+        if type(other) is not Value:
+            return rec.add(self, other)
+        if slot is not rec.added or other.slot is not slot:
+            known = rec.plain.get((torch.add, slot, other.slot))
+            if known is None:
+                return rec.add(self, other)
+            if other.slot is not slot:
+                return rec.again(known, (self.ref, other.ref))
+            rec.added, rec.addition, rec.sum = slot, known.index, known.output_slots[0]
+        if rec.looks:  # from here on `again` without its call: sum(list) of many
+            rec.note_site(rec.addition, sys._getframe(1), rec.sites[rec.addition])
+        rec.entries.append(rec.addition)
+        rec.refs.extend((self.ref, other.ref))
+        value = Value()
+        value.rec = rec
+        value.ref = number = rec.next_value
+        value.slot = rec.sum
+        rec.next_value = number + 1
+        return value
+
+    def __radd__(self, other: Any) -> Any:
+        if type(other) is int and other == 0 and self.slot.floats and self.rec.flows:
+            return self  # sum(list) starts with 0
+        return self.rec.add(other, self)
+
     def dim(self) -> int:
         """Number of dimensions."""
         return len(self.slot.shape)
@@ -367,10 +388,12 @@ class Shared(Symbol):
 
     shape = property(lambda self: self.tensor.shape)
     dtype = property(lambda self: self.tensor.dtype)
+    slot = None
+    """No slot of any Value: how an unrolled call (`trace.calls`) tells one from the other."""
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is int and 0 <= index < self.rows and self.rec.flows:  # per look-up: `row` without its call
-            rec = self.rec
+        rec = self.rec
+        if type(index) is int and 0 <= index < self.rows and rec.flows:  # per look-up: `row` without its call
             rec.external_source.append(self.source)
             rec.external_index.append(index)
             rec.next_external = number = rec.next_external + 1
@@ -379,15 +402,15 @@ class Shared(Symbol):
             value.ref = -number
             value.slot = self.row_slot
             return value
-        if not self.rec.in_cell:
-            if not self.rec.flows:
-                seen = self.rec.without_gradient(self)
+        if not rec.in_cell:
+            if not rec.flows:
+                seen = rec.without_gradient(self)
                 if seen is not self:
                     return seen[index]
             found = self._rows(index)
             if found is not None:
                 return found
-        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+        return rec.function(torch.Tensor.__getitem__, (self, index), {})
 
     def row(self, index: int) -> Value:
         """Row `index`, from 0 to `rows` - 1, as an external."""

@@ -92,6 +92,44 @@ def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch
     assert [t.sites for t in unrolled.graph.types] == [t.sites for t in general.graph.types]
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_parameters_alone_where_nothing_is_known_yet(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first unrolled call has no operand that is recorded, in this mini-batch or ever."""
+
+    def use(net: Any, ids: list[int]) -> Any:
+        return [net.inner(net.start, net.start), net.inner(net.start, net.row(0)) if before else net.start]
+
+    unrolled, general = both(seeded(lambda: Around(Scaled(), use)), IDS[:2], monkeypatch)
+    assert described(unrolled) == described(general)
+
+
+def additions(net: Any, ids: list[int], add: Any) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        h, g = net.inner(net.row(i), found[-1]), net.inner(found[-1], net.row(1))
+        found += [add(h, g), add(add(g, h), net.row(i)), add(h[:2], g[:2]), add(h[2:4], g[:2]), add(h, net.start)]
+        with torch.no_grad():
+            found.append(add(h, g))
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(add(h @ torch.ones(SIZE, 2), g @ torch.ones(SIZE, 2)))
+            found.append(add(h, g))
+        found.append(add(h, g))
+    return found
+
+
+def test_additions_by_operator_and_by_function() -> None:
+    """`+` records what torch.add does: of other slots, views, parameters, without gradients and under autocast."""
+    captures = []
+    for add in (lambda h, g: h + g, torch.add):
+        model = seeded(lambda add=add: Around(Scaled(), lambda net, ids: additions(net, ids, add)))
+        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+        capture(shadow, recorder, IDS)
+        captures.append(capture(shadow, recorder, IDS))
+
+    assert described(captures[0]) == described(captures[1])
+    assert (captures[0].detached == captures[1].detached).all()
+
+
 def test_wrong_arguments_are_the_modules_own_error() -> None:
     """A call that the module does not take fails as it would without recording, unrolled or not."""
     for wrong in (lambda net: net.inner(), lambda net: net.inner(net.start, net.start, net.start)):
