@@ -30,9 +30,10 @@ When it pays. A product over few rows is bound by reading its weights, so a batc
 the product would. Halves take K multiplications per element out of every batch but one per chunk, and out of every node
 that shares another's; they cost a write and a read of each element for every node, a copy of it where parts are shared,
 preparing a graph with more nodes, and a fixed amount per mini-batch. `SplitCell.pays` weighs them with constants taken
-from the measurements in docs/performance.md: an LSTM of hidden size 128 gains below some 50 rows per batch, once it has
-enough batches, and with any number of rows once one product in eight is shared. The rule reads sizes and counts only,
-never a clock.
+from the measurements in docs/performance.md, for weights in a cache: an LSTM of hidden size 128 gains below some 10
+rows per batch, once it has enough batches, and with any number of rows once half of its products are shared; one of 256
+below some 30. Where weights are not in a cache, or products are slower beside everything else, parts gain more than
+the rule says. It reads sizes and counts only, never a clock.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ from edbc.graph import ValueClass
 
 EAGER, CORE, LAZY = "eager", "core", "lazy"
 PARTS = (EAGER, CORE, LAZY)
-MULTIPLICATIONS_PER_ELEMENT = 2
+MULTIPLICATIONS_PER_ELEMENT = 7
 """What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
-MULTIPLICATIONS_PER_SHARED_ELEMENT = 1
+MULTIPLICATIONS_PER_SHARED_ELEMENT = 3
 """What it costs beside that where the core must not write over it, because others read it too."""
-MULTIPLICATIONS_OF_A_ROW = 0.075
+MULTIPLICATIONS_OF_A_ROW = 0.24
 """What a multiplication of one row's product costs, in the same unit: rows are many, and weights then in cache."""
-MULTIPLICATIONS_PER_NODE = 300
-"""What preparing one node in parts costs, in the same unit: some 80 ns."""
-MULTIPLICATIONS_PER_TYPE = 1_000_000
-"""What splitting the nodes of a type and running one batch more costs, in the same unit: about 0.1 ms."""
+MULTIPLICATIONS_PER_NODE = 4_000
+"""What preparing one node in parts costs, in the same unit: some 140 ns."""
+MULTIPLICATIONS_PER_TYPE = 2_500_000
+"""What splitting the nodes of a type and running one batch more costs, in the same unit: some 90 us."""
 
 
 @dataclass(frozen=True)

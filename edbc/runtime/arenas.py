@@ -3,13 +3,11 @@ use."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from edbc.graph import ValueClass
 from edbc.runtime.memory import memory_errors, require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.trace.values import torch_dtype
@@ -70,13 +68,7 @@ class TensorArenas:
 
 def arena_bytes(placement: Placement, externals: bool = True) -> int:
     """Bytes of all rows, those of externals counted or not."""
-    bytes_of = row_bytes(placement.classes).tolist()
+    bytes_of = placement.row_bytes.tolist()
     rows = placement.class_rows.tolist()
     first = [0] * len(rows) if externals else placement.class_externals.tolist()
     return int(sum((row - begin) * size for row, begin, size in zip(rows, first, bytes_of, strict=True)))
-
-
-@lru_cache(maxsize=64)
-def row_bytes(classes: tuple[ValueClass, ...]) -> Longs:
-    """Bytes of a row of each class; not to be written to."""
-    return np.array([c.size * torch_dtype(c.dtype).itemsize for c in classes], np.int64)

@@ -20,7 +20,7 @@ import torch
 from edbc.cells.graph import CellGraph
 from edbc.cells.program import Program
 from edbc.graph import NodeType
-from edbc.runtime.arenas import arena_bytes, row_bytes
+from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.encode import encode
 from edbc.runtime.evaluation import Evaluation
@@ -49,7 +49,7 @@ class CpuArenas:
         self._pool = pool
         self._tables: list[torch.Tensor] = []
         self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
-        stride = row_bytes(placement.classes)
+        stride = placement.row_bytes
         sizes = (placement.class_rows - placement.class_externals) * stride
         ends = list(itertools.accumulate(map(aligned, sizes.tolist()), initial=0))
         self._buffer = pool.take(ends[-1] + demand.workspace + demand.scratch + ALIGNMENT)

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from edbc.errors import EdbcError
 from edbc.graph import Graph
-from edbc.runtime.arenas import row_bytes
-from edbc.runtime.placement import Longs
+from edbc.runtime.placement import Longs, row_bytes
 from edbc.schedule.schedule import Schedule
 
 AUTO = "auto"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.runtime import kernels
 from edbc.schedule.schedule import Schedule
+from edbc.trace.values import torch_dtype
 
 if TYPE_CHECKING:
     from edbc.runtime.cut import Cut
@@ -36,6 +37,7 @@ class Placement:
 
     classes: tuple[ValueClass, ...]
     class_index: dict[ValueClass, int]
+    row_bytes: Longs  # (classes,)
     operand_class: Longs  # (types, operands) -1 where a type has fewer
     output_class: Longs  # (types, outputs) -1 where a type has fewer
     class_rows: Longs  # (classes,)
@@ -75,7 +77,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
     """A row for every value of the graph under a schedule; with a cut, definition (4), no type may be transient.
     O(nodes + operands)."""
     tables = _tables_of(graph.types, graph.classes)
-    borders, crosses = np.array([0, schedule.num_batches], np.int64), np.zeros((0, 0), np.bool_)
+    borders, crosses = np.array([0, schedule.num_batches], np.int64), _NOTHING_CROSSES
     if cut is not None:
         assert not tables.transient.any()
         borders, crosses = cut.borders, cut.crosses
@@ -84,10 +86,13 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
         graph.operand_output, graph.external_class, tables.class_of_external_class, result_nodes, tables.arity,
         tables.variadic, tables.transient, tables.output_class, borders, crosses, len(tables.classes),
     )  # fmt: skip
-    return Placement(tables.classes, tables.class_index, tables.operand_class, tables.output_class, *arrays)
+    return Placement(
+        tables.classes, tables.class_index, tables.row_bytes, tables.operand_class, tables.output_class, *arrays
+    )
 
 
 _Flags = NDArray[np.bool_]
+_NOTHING_CROSSES = np.zeros((0, 0), np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +102,7 @@ class _Tables:
     classes: tuple[ValueClass, ...]
     """In order of first mention."""
     class_index: dict[ValueClass, int]
+    row_bytes: Longs
     class_of_external_class: Longs
     arity: Longs
     variadic: _Flags
@@ -126,6 +132,7 @@ def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...
     return _Tables(
         classes,
         class_index,
+        row_bytes(classes),
         np.array([class_index[c] for c in of_externals], np.int64),
         np.array([len(t.operands) for t in types], np.int64),
         np.array([t.variadic for t in types], np.bool_),
@@ -133,6 +140,13 @@ def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...
         _class_table([t.operands for t in types], class_index),
         _class_table([t.outputs for t in types], class_index),
     )
+
+
+@lru_cache(maxsize=64)
+def row_bytes(classes: tuple[ValueClass, ...]) -> Longs:
+    """Bytes of a row of each class; not to be written to. A Placement has those of its classes: hashing them takes
+    longer than a mini-batch should."""
+    return np.array([c.size * torch_dtype(c.dtype).itemsize for c in classes], np.int64)
 
 
 def _class_table(rows: Sequence[Sequence[ValueClass]], class_index: dict[ValueClass, int]) -> Longs:

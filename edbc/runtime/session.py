@@ -116,13 +116,11 @@ class Prepared:
     demand: Demand
     split: SplitBatch | None = None
     """Set where cells run in parts, which `capture`, `schedule` and `placement` then speak of."""
-    captured: Capture | None = None
-    """What was captured, where equal nodes run as one, and `capture` and `whole` speak of those."""
 
     @property
     def shared_nodes(self) -> int:
-        """Nodes of what was captured that do not run, because they equal one that does."""
-        return 0 if self.captured is None else self.captured.graph.num_nodes - self.whole[0].graph.num_nodes
+        """Nodes that do not run, because they equal one that does; neither `capture` nor `whole` has them."""
+        return self.capture.num_shared
 
     @property
     def shared_parts(self) -> int:
@@ -172,7 +170,8 @@ class Net:
         self.table = TypeTable([(t.name, t.signature) for t in plan.types], rebind, autocast is not None)
         self.policy = policy_of(plan, policy)
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
-        self.split = split and getattr(self.backend, "adds", False)
+        has_parts = any(cell.eager or cell.lazy for cell in plan.cells.values())
+        self.split = split and has_parts and getattr(self.backend, "adds", False)
         self.share = share
         self._splitter = Splitter(self.table, self._splittable, share)
         self._kernels: dict[int, Any] = {}
@@ -283,11 +282,11 @@ class Net:
         through `.data`; every other change is noticed (`edbc.runtime.weights`)."""
         changes.count()
 
-    def capture(self, instances: Sequence[Any], first: int = 0) -> Capture:
+    def capture(self, instances: Sequence[Any], first: int = 0, share: bool = False) -> Capture:
         """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances. Messages count them
-        from `first`."""
+        from `first`. Where it may `share`, and equal vertices tell which nodes are equal, these are one already."""
         if len(instances) and isinstance(instances[0], VertexInstance):
-            return self.vertex_program().join(instances)
+            return self.vertex_program().join(instances, share and self.share)
         with self._lock:
             leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table, self.autocast)
         leased[1].first_instance = first
@@ -312,7 +311,7 @@ class Net:
         """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
         nodes run one by one. See `capture` for `first`."""
         started = time.perf_counter()
-        captured = self.capture(instances, first)
+        captured = self.capture(instances, first, share)
         recorded = time.perf_counter()
         prepared = self.prepare_captured(captured, split, share)
         scheduled = time.perf_counter()
@@ -325,7 +324,7 @@ class Net:
     def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
         """Share equal nodes, schedule and place; see `prepare`."""
         runs = self.shared(captured) if share else captured
-        return self.place(runs, self.schedule(runs), split, None if runs is captured else captured)
+        return self.place(runs, self.schedule(runs), split)
 
     def shared(self, captured: Capture) -> Capture:
         """What was captured with equal nodes as one, where that pays."""
@@ -335,15 +334,14 @@ class Net:
         """The policy's batches, nodes in an order that makes operands runs of rows."""
         return run(captured.graph, self.policy, in_order=True)
 
-    def place(self, runs: Capture, schedule: Schedule, may_split: bool = True,
-              captured: Capture | None = None) -> Prepared:  # fmt: skip
-        """Split cells where that pays, and place what then executes; see `Prepared` for `captured`."""
+    def place(self, runs: Capture, schedule: Schedule, may_split: bool = True) -> Prepared:
+        """Split cells where that pays, and place what then executes."""
         split = self._splitter.split(runs, schedule) if may_split and self.split else None
         if split is not None:
             runs, schedule = split.capture, split.schedule
         placement = place(runs.graph, schedule, runs.result_node)
         demand = self.backend.demand(Segment(runs.graph, schedule, placement), self.kernel)
-        return Prepared(runs, schedule, placement, demand, split, captured)
+        return Prepared(runs, schedule, placement, demand, split)
 
     def kept_whole(self, prepared: Prepared) -> Iterator[str]:
         """Why types that the plan lets run in parts did not in this mini-batch, a line each."""

@@ -15,6 +15,10 @@ Definitions.
     copies of an instance. A node that reads a first node which equals no other, or a node that reads one, is taken to
     equal none itself: it is of one instance, and that is as its author wrote it.
 
+Where a vertex function makes the nodes of a vertex, and each depends on all that vertices of one kind differ in, equal
+vertices tell which nodes are equal. Joining (`edbc.vertex.kernels`) then looks at vertices in place of nodes, and
+writes the smaller graph at once, whatever it saves.
+
 Depths and paths stay as they were, so the lower bound is that of the graph as captured. Schedule, order and placement
 see the smaller graph. In training a leader's gradient is the sum over the readers of all its equals, like that of any
 node with several readers.
@@ -34,11 +38,19 @@ MOST = 1 / 2
 _NONE = np.zeros(0, np.bool_)
 
 
+def worthwhile(num_nodes: int) -> int:
+    """From how many shared nodes on a smaller graph pays."""
+    return max(FEWEST, int(WORTHWHILE * num_nodes))
+
+
 def share(capture: Capture) -> Capture:
-    """The mini-batch with its equal nodes as one; the very same where that pays for nothing. O(nodes + operands)."""
+    """The mini-batch with its equal nodes as one; the very same where that pays for nothing, or has been looked for.
+    O(nodes + operands)."""
+    if capture.has_shared:
+        return capture
     graph = capture.graph
     detached = _NONE if capture.detached is None else capture.detached
-    at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
+    at_least = worthwhile(graph.num_nodes)
     node_type, operand_ptr, operands, outputs, result_node, led_detached, shared = sharing.share_nodes(
         graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
         capture.external_index, detached, capture.result_node, at_least, MOST,
@@ -49,5 +61,9 @@ def share(capture: Capture) -> Capture:
         array.setflags(write=False)
     smaller = Graph(graph.types, node_type, operand_ptr, operands, outputs, graph.external_class, graph.classes)
     return capture.changed(
-        graph=smaller, result_node=result_node, detached=None if capture.detached is None else led_detached
+        graph=smaller,
+        result_node=result_node,
+        detached=None if capture.detached is None else led_detached,
+        num_shared=shared,
+        has_shared=True,
     )

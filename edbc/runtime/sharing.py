@@ -50,37 +50,40 @@ def find_equal_operands(nodes, node_type, operand_ptr, operands, external_source
     num_types = len(asked_ptr) - 1
     leader = np.arange(len(node_type))
     distinct = np.zeros(num_types, np.int64)
-    count = 0
-    for v in nodes:
-        count += asked_ptr[node_type[v] + 1] > asked_ptr[node_type[v]]
+    count, one = 0, U(1)
+    for p in range(U(len(nodes))):
+        t = U(node_type[U(nodes[p])])
+        count += asked_ptr[t + one] > asked_ptr[t]
     slots = _slots(count)
     taken = np.full(slots, -1, np.int32)
-    for v in nodes:
-        t = node_type[v]
-        first, last = asked_ptr[t], asked_ptr[t + 1]
+    for p in range(U(len(nodes))):
+        v = U(nodes[p])
+        t = U(node_type[v])
+        first, last = U(asked_ptr[t]), U(asked_ptr[t + one])
         if first == last:
             continue
-        hashed = _mixed(np.uint64(0), t)
+        hashed = _mixed(U(0), t)
         for i in range(first, last):
-            e = -1 - operands[operand_ptr[v] + asked[i]]
+            e = U(-1 - operands[U(operand_ptr[v]) + U(asked[i])])
             hashed = _mixed(hashed, _row(external_source[e], external_index[e]))
-        at = np.int64(hashed) & (slots - 1)
+        at = hashed & U(slots - 1)
         while True:
-            u = taken[at]
-            if u < 0:
+            if taken[at] < 0:
                 taken[at] = v
                 distinct[t] += 1
                 break
-            equal = node_type[u] == t
+            u = U(taken[at])
+            equal = U(node_type[u]) == t
             i = first
             while equal and i < last:
-                d, e = -1 - operands[operand_ptr[u] + asked[i]], -1 - operands[operand_ptr[v] + asked[i]]
+                d = U(-1 - operands[U(operand_ptr[u]) + U(asked[i])])
+                e = U(-1 - operands[U(operand_ptr[v]) + U(asked[i])])
                 equal = external_source[d] == external_source[e] and external_index[d] == external_index[e]
-                i += 1
+                i += one
             if equal:
                 leader[v] = u
                 break
-            at = (at + 1) & (slots - 1)
+            at = (at + one) & U(slots - 1)
     return leader, distinct
 
 

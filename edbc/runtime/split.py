@@ -153,6 +153,8 @@ class Splitter:
         distinct = num_distinct.tolist()
         wanted = {k: self._choose(k, ways[k], *size[k], distinct[k]) for k in kinds}
         variants = {k: variant for k, variant in wanted.items() if variant is not None}
+        if not variants:
+            return Chosen({}, room, *_NO_CHUNKS)
         output_bytes = sum(count * self._output_bytes(graph, k) for k, count in enumerate(nodes) if count)
         for kind, rows in find_room(_needs(variants, nodes, largest, distinct), output_bytes).items():
             room[kind] = rows

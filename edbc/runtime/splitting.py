@@ -22,15 +22,14 @@ def find_usage(node_type, operand_ptr, operands, operand_output, num_types, most
     """Which operands (types, most) are external in every node, and which outputs (types, most) some node reads."""
     external = np.ones((num_types, most), np.bool_)
     read = np.zeros((num_types, most), np.bool_)
-    for v in range(len(node_type)):
-        for i in range(operand_ptr[v], operand_ptr[v + 1]):
-            u = operands[i]
-            if u < 0:
+    for v in range(U(len(node_type))):
+        first, t = U(operand_ptr[v]), U(node_type[v])
+        for i in range(first, U(operand_ptr[v + U(1)])):
+            if operands[i] < 0:
                 continue
-            k = i - operand_ptr[v]
-            if k < most:
-                external[node_type[v], k] = False
-            read[node_type[u], operand_output[i]] = True
+            if i - first < U(most):
+                external[t, i - first] = False
+            read[U(node_type[U(operands[i])]), U(operand_output[i])] = True
     return external, read
 
 
@@ -64,12 +63,14 @@ def find_chunks(batch_type, batch_ptr, nodes, leader, shares, room):
     row_in_chunk = np.empty(len(nodes), np.int64)
     met_in = np.full(len(nodes), -1, np.int64)
     for b in range(num_batches):
-        t = batch_type[b]
+        t = U(batch_type[b])
         if room[t] == 0:
             continue
+        first, last, is_shared = U(batch_ptr[b]), U(batch_ptr[b + 1]), shares[t]
         fresh = 0
-        for i in range(batch_ptr[b], batch_ptr[b + 1]):
-            u = leader[nodes[i]] if shares[t] else nodes[i]
+        for i in range(first, last):
+            v = U(nodes[i])
+            u = U(leader[v]) if is_shared else v
             if chunk_of[u] != opener[t] and met_in[u] != b:
                 met_in[u] = b
                 fresh += 1
@@ -77,13 +78,14 @@ def find_chunks(batch_type, batch_ptr, nodes, leader, shares, room):
             opener[t] = b
             opened[b] = counts[1, t]
             counts[0, t] += 1
-        for i in range(batch_ptr[b], batch_ptr[b + 1]):
-            u = leader[nodes[i]] if shares[t] else nodes[i]
+        for i in range(first, last):
+            v = U(nodes[i])
+            u = U(leader[v]) if is_shared else v
             if chunk_of[u] != opener[t]:
                 chunk_of[u] = opener[t]
                 row_in_chunk[u] = counts[1, t]
                 counts[1, t] += 1
-            row[nodes[i]] = row_in_chunk[u]
+            row[v] = row_in_chunk[u]
         opened[opener[t], 1] = counts[1, t]
     return row, opened, counts
 

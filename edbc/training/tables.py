@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edbc.graph import NodeType, ValueClass
-from edbc.runtime.arenas import row_bytes
 from edbc.runtime.placement import Placement
 from edbc.runtime.pool import ALIGNMENT, aligned
 from edbc.runtime.rowops import OPERATIONS
@@ -67,7 +66,7 @@ def product_bytes(adjoint: Adjoint) -> int:
 def bytes_in_training(placement: Placement, adjoints: Iterable[Adjoint]) -> int:
     """What the numbers of a forward and a backward pass take: values, gradients, and what products wait in (definitions
     (2) to (4) of `training.native`); without what the widest batch works in."""
-    rows = (placement.class_rows - placement.class_externals) * row_bytes(placement.classes)
+    rows = (placement.class_rows - placement.class_externals) * placement.row_bytes
     times = np.array([1 if len(c.shape) == _HIDDEN_RANK else 2 for c in placement.classes], np.int64)
     waiting = sum(map(product_bytes, adjoints)) if len(placement.borders) > 2 else 0
     return int((rows * times).sum()) + waiting

@@ -36,6 +36,8 @@ class Columns:
     source_of_column: list[int | None] = field(default_factory=list)
     """The source in whose pool an input's own rows stand; None for integers that are looked up in a table."""
 
+    _positions: dict[tuple[str, ...], Longs] = field(default_factory=dict)
+
     def of(self, name: str, source: int | None) -> int:
         """The column of an input."""
         for column, known in enumerate(zip(self.names, self.source_of_column, strict=True)):
@@ -59,23 +61,39 @@ class Columns:
         tensor = torch.from_numpy(array)
         return tensor.to(self.float_dtype) if tensor.is_floating_point() else tensor
 
+    def positions(self, instances: Sequence[VertexInstance]) -> Longs:
+        """Per column the number of the packed input that holds it, in all instances the same; -1 where none does."""
+        names = instances[0].packed_inputs if instances else ()
+        known = self._positions.get(names)
+        if known is None:
+            numbers = {name: number for number, name in enumerate(names)}
+            found = [
+                numbers.get(name, -1) if source is None else -1
+                for name, source in zip(self.names, self.source_of_column, strict=True)
+            ]
+            known = self._positions[names] = np.array(found, np.int64)
+        is_same = [x.packed_inputs for x in instances].count(names) == len(instances)
+        return known if is_same else np.full_like(known, -1)
+
     def fill(
         self,
+        columns: Longs,
+        positions: Longs,
         pulls: Sequence[int],
         instances: Sequence[VertexInstance],
-        num_vertices: int,
         constants: Mapping[int, list[torch.Tensor]],
-    ) -> tuple[Longs, Pools]:
-        """The columns `(columns, num_vertices)` of a mini-batch and its constants with the rows of inputs behind them.
+    ) -> Pools:
+        """Fill the columns `(columns, vertices)` of a mini-batch that no packed input holds, and return its constants
+        with the rows of inputs behind them.
 
         Columns that `pulls` counts no pull of are left as they are. Raises InputError for an input that an instance
         lacks or that has other rows there.
         """
-        columns = np.empty((len(self.names), num_vertices), np.int64)
+        num_vertices = columns.shape[1]
         pools: Pools = {source: list(tensors) for source, tensors in constants.items()}
         behind: dict[int, list[torch.Tensor]] = {}
-        for column, count in enumerate(pulls):
-            if count == 0:
+        for column, (count, position) in enumerate(zip(pulls, positions.tolist(), strict=True)):
+            if count == 0 or position >= 0:
                 continue
             name, source = self.names[column], self.source_of_column[column]
             if source is None:
@@ -88,7 +106,7 @@ class Columns:
         for source, rows in behind.items():
             known = pools.get(source)
             pools[source] = torch.cat([torch.stack(known), *rows] if known else rows)
-        return columns, pools
+        return pools
 
 
 def _joined(name: str, instances: Sequence[VertexInstance], out: Longs | None = None) -> NDArray[Any]:

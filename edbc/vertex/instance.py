@@ -23,6 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from edbc.errors import InputError
 
+_SAME: dict[tuple[str, ...], tuple[str, ...]] = {}
+"""One object for equal names: comparing those of a mini-batch's instances then takes no look into them."""
+
 
 @dataclass(frozen=True, eq=False)
 class VertexInstance:
@@ -37,7 +40,10 @@ class VertexInstance:
     edges: NDArray[np.int32]  # (m,)
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # (n, ...) each
     packed: NDArray[np.int32] = field(init=False, repr=False)
-    """n, m, and the three arrays one after the other: what joining concatenates."""
+    """What joining concatenates: n, m, the number of `packed_inputs`, the three arrays one after the other, and those
+    inputs."""
+    packed_inputs: tuple[str, ...] = field(init=False, repr=False)
+    """Names of the inputs that are one integer of 32 bits per vertex."""
 
     def __post_init__(self) -> None:
         for name in ("types", "edge_ptr", "edges"):
@@ -45,8 +51,12 @@ class VertexInstance:
         object.__setattr__(self, "inputs", {name: _input(name, a, len(self.types)) for name, a in self.inputs.items()})
         self._check_types()
         self._check_edges()
-        sizes = np.array([len(self.types), len(self.edges)], np.int32)
-        object.__setattr__(self, "packed", np.concatenate([sizes, self.types, self.edge_ptr, self.edges]))
+        integers = {name: array for name, array in self.inputs.items() if _fits(array)}
+        names = tuple(integers)
+        sizes = np.array([len(self.types), len(self.edges), len(names)], np.int32)
+        arrays = [sizes, self.types, self.edge_ptr, self.edges, *(a.astype(np.int32) for a in integers.values())]
+        object.__setattr__(self, "packed", np.concatenate(arrays))
+        object.__setattr__(self, "packed_inputs", _SAME.setdefault(names, names))
 
     @classmethod
     def build(
@@ -117,6 +127,13 @@ def _input(name: str, array: ArrayLike, num_vertices: int) -> NDArray[Any]:
             f"{_described(result)}"
         )
     return np.ascontiguousarray(result, np.int64 if result.dtype.kind in "iu" else None)
+
+
+def _fits(array: NDArray[Any]) -> bool:
+    """True for one integer of 32 bits per vertex."""
+    if array.ndim != 1 or array.dtype != np.int64:
+        return False
+    return not array.size or bool(array.min() >= -(2**31) and array.max() < 2**31)
 
 
 def _described(array: NDArray[Any]) -> str:

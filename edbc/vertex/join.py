@@ -8,6 +8,8 @@ Definitions.
     define-by-run capture numbers them when it runs the vertex functions in that order; so are externals, but for shared
     ones.
 (3) An *output* is everything that was pushed under one name; its rows stand instance after instance, in vertex order.
+(4) Where equal nodes shall be one (`edbc.runtime.share`), only the first of equal vertices writes its fragment, and all
+    of them have its nodes.
 
 Python runs per instance (to collect arrays) and per fragment that is new; what is done per vertex is native.
 """
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 
 from edbc.errors import InputError
 from edbc.graph import Graph
+from edbc.runtime.share import MOST, worthwhile
 from edbc.trace.build import Capture
 from edbc.trace.table import TypeTable
 from edbc.trace.values import Slot
@@ -80,28 +83,34 @@ class VertexCapture(Capture):
 
 
 def write(
-    batch: Batch, tables: FragmentTables, table: TypeTable, totals: Longs, columns: Longs, pools: Pools
+    batch: Batch, tables: FragmentTables, table: TypeTable, totals: Longs, columns: Longs, pools: Pools, share: bool
 ) -> VertexCapture:
-    """The Capture of a batch whose fragments have the given `sizes` (`FragmentTables`) in sum.
+    """The Capture of a batch whose fragments have the given `sizes` (`FragmentTables`) in sum; with equal nodes as one
+    where `share` says so, that pays, and equal vertices tell which they are.
 
     Raises InputError for a look-up beyond a table. O(nodes + operands).
     """
+    share = share and tables.are_whole
     num_outputs = len(tables.outputs)
     row_ptr = list(accumulate(totals[SIZES : SIZES + num_outputs].tolist(), initial=0))
     (
         node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
         result_output, rows_of, column, vertex,
-    ) = kernels.write(batch, columns, tables.contents, totals, np.array(row_ptr, np.int64))  # fmt: skip
+    ) = kernels.write(
+        batch, columns, tables.contents, tables.traits, totals, np.array(row_ptr, np.int64),
+        worthwhile(int(totals[0])) if share else -1, MOST,
+    )  # fmt: skip
     if vertex >= 0:
         raise _beyond_table(batch, tables.columns.names[column], int(columns[column, vertex]), vertex)
     for array in (node_type, operand_ptr, operands, operand_output, external_class):
         array.setflags(write=False)
+    num_shared = int(totals[0]) - len(node_type)
     graph = Graph(
         table.graph_types(), node_type, operand_ptr, operands, operand_output, external_class, table.classes()
     )
     return VertexCapture(
         graph, table.sources, external_source, external_index, pools, result_node, result_output, [], [],
-        len(batch.start), _outputs(tables, row_ptr, rows_of),
+        len(batch.start), _outputs(tables, row_ptr, rows_of), num_shared=num_shared, has_shared=share,
     )  # fmt: skip
 
 

@@ -9,11 +9,12 @@ that make no array and are compiled without reference counts, which numba would 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from edbc.kernelcache import njit
+from edbc.schedule.native import wrapping
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
 from edbc.vertex.tables import Contents, Externals, Nodes, Pushes, References, Shared
@@ -23,14 +24,30 @@ INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of functions that only native code calls."""
 UNCOUNTED: dict[str, Any] = {"_nrt": False}
 """Options of functions that make no array."""
+HEADER = 3
+"""Numbers in `VertexInstance.packed` before its arrays."""
 LINE = 8
 """Words of 64 bits in a cache line: arrays of one block begin with one."""
+MIX, HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+"""What hashing multiplies with and shifts by."""
+
+
+class Equal(NamedTuple):
+    """Vertices whose nodes are equal: `edbc.runtime.share`, with all nodes of a vertex in place of one. n vertices, or
+    empty arrays where nobody looks."""
+
+    instance_of: Any  # (n,)
+    is_first: Any  # (n,) gathers no node
+    leader: Any  # (n,) of first vertices, the first one that equals it
+    alone: Any  # (n,) equals no other
+    taken: Any  # hash table of the vertices that lead and are not first, -1 in free slots
 
 
 @njit(cache=True)
-def find_fragments(packed, num_instances, automaton, sizes):  # type: ignore[no-untyped-def]
+def find_fragments(packed, num_instances, automaton, sizes, positions):  # type: ignore[no-untyped-def]
     """Where each instance's part of `packed` starts, (num_instances,), its vertices, (num_instances + 1,), the fragment
-    and the interface of every vertex, (n,) each, and the `sizes` of all of them in sum.
+    and the interface of every vertex, (n,) each, the `sizes` of all of them in sum, and the columns, (columns, n), of
+    which those are filled that have a position >= 0 among the packed inputs.
 
     Then the instance and the vertex in it for which nothing has been recorded, or (-1, -1). O(vertices + edges).
     """
@@ -40,7 +57,7 @@ def find_fragments(packed, num_instances, automaton, sizes):  # type: ignore[no-
     for i in range(num_instances):
         start[i] = at
         vertex_ptr[i + 1] = vertex_ptr[i] + packed[at]
-        at += 3 + 2 * packed[at] + packed[at + 1]
+        at += HEADER + 1 + (2 + packed[at + 2]) * packed[at] + packed[at + 1]
     fragment_of = np.empty(vertex_ptr[num_instances], U)
     interface_of = np.empty(vertex_ptr[num_instances], U)
     times = np.zeros(len(sizes), np.int64)
@@ -50,7 +67,25 @@ def find_fragments(packed, num_instances, automaton, sizes):  # type: ignore[no-
         if times[fragment]:
             for k in range(len(totals)):
                 totals[k] += times[fragment] * sizes[fragment, k]
-    return start, vertex_ptr, fragment_of, interface_of, totals, instance, vertex
+    columns = np.empty((len(positions), vertex_ptr[num_instances]), np.int64)
+    if vertex < 0:
+        _fill_columns(packed, start, vertex_ptr, positions, columns)
+    return start, vertex_ptr, fragment_of, interface_of, totals, columns, instance, vertex
+
+
+@njit(**INNER, **UNCOUNTED)
+def _fill_columns(packed, start, vertex_ptr, positions, columns):  # type: ignore[no-untyped-def]
+    """See `find_fragments`."""
+    one = U(1)
+    for column in range(U(len(positions))):
+        if positions[column] < 0:
+            continue
+        for i in range(U(len(start))):
+            at, base, stop = U(start[i]), U(vertex_ptr[i]), U(vertex_ptr[i + one])
+            at += U(HEADER + 1) + (U(2) + U(positions[column])) * (stop - base) + U(packed[at + one])
+            for v in range(base, stop):
+                columns[column, v] = packed[at]
+                at += one
 
 
 @njit(**INNER, **UNCOUNTED)
@@ -63,7 +98,7 @@ def _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times
     for i in range(len(start)):
         base = U(vertex_ptr[i])
         stop = U(vertex_ptr[i + 1])
-        at = U(start[i]) + U(2)
+        at = U(start[i]) + U(HEADER)
         edge_end = at + stop - base + one
         edges = edge_end + stop - base
         e = edges
@@ -88,13 +123,150 @@ def _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times
     return -1, -1
 
 
+@njit(inline="always")
+def _mixed(hashed, item):  # type: ignore[no-untyped-def]
+    """The hash of what was hashed so far and one more integer."""
+    hashed = (hashed ^ U(item)) * MIX
+    return hashed ^ (hashed >> HALF)
+
+
+@njit(**INNER)
+def _slots(count):  # type: ignore[no-untyped-def]
+    """An empty hash table for at most `count` entries, which take at most half of its slots."""
+    slots = 4
+    while slots < 2 * count:
+        slots *= 2
+    return np.full(slots, -1, np.int32)
+
+
+@njit(**INNER)
+def _find_equal(batch, columns, externals, traits, at_least, share_of_first):  # type: ignore[no-untyped-def]
+    """What is known of equal vertices from those that gather no node: definition (3) of `edbc.runtime.share`."""
+    n = len(batch.fragment_of) if at_least >= 0 else 0
+    equal = Equal(
+        np.empty(n, np.int32), np.empty(n, np.bool_), np.arange(n).astype(np.int32), np.zeros(n, np.bool_),
+        np.empty(0, np.int32),
+    )  # fmt: skip
+    if n == 0:
+        return equal
+    num_vertices, num_nodes = _find_first(batch, traits, equal)
+    shared = _lead_first(batch, columns, externals, traits, equal, _slots(num_vertices))
+    if shared < at_least and shared < share_of_first * num_nodes:
+        return Equal(equal.instance_of[:0], equal.is_first[:0], equal.leader[:0], equal.alone[:0], equal.taken)
+    return Equal(equal.instance_of, equal.is_first, equal.leader, equal.alone, _slots(n - num_vertices))
+
+
+@njit(**INNER, **UNCOUNTED)
+def _find_first(batch, traits, equal):  # type: ignore[no-untyped-def]
+    """Mark the vertices that gather no node, and the instance of every vertex; how many are first, and how many of
+    their nodes read no other node."""
+    packed, start, vertex_ptr, fragment_of = batch
+    instance_of, is_first, _, _, _ = equal
+    one = U(1)
+    num_vertices = num_nodes = 0
+    for i in range(U(len(start))):
+        base, stop = U(vertex_ptr[i]), U(vertex_ptr[i + one])
+        at = U(start[i]) + U(HEADER) + stop - base
+        edges = at + stop - base + one
+        e = edges
+        for v in range(base, stop):
+            at += one
+            last = edges + U(packed[at])
+            gathers_node = False
+            while e < last:
+                gathers_node |= traits[fragment_of[base + U(packed[e])], U(1)] > 0
+                e += one
+            is_first[v] = not gathers_node
+            instance_of[v] = i
+            if not gathers_node:
+                num_vertices += 1
+                num_nodes += traits[fragment_of[v], U(2)]
+    return num_vertices, num_nodes
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _edges(batch, instance_of, v):  # type: ignore[no-untyped-def]
+    """First vertex of v's instance, and where its edges begin and end."""
+    packed, start, vertex_ptr, _ = batch
+    i = U(instance_of[v])
+    base = U(vertex_ptr[i])
+    num_vertices = U(vertex_ptr[i + U(1)]) - base
+    ptr = U(start[i]) + U(HEADER) + num_vertices
+    edges = ptr + num_vertices + U(1)
+    at = ptr + v - base
+    return base, edges + U(packed[at]), edges + U(packed[at + U(1)])
+
+
+@njit(**INNER, **UNCOUNTED)
+def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignore[no-untyped-def]
+    """Find the leaders of first vertices, by what they look up and by the leaders of what they gather from. Returns how
+    many nodes that read no other are shared; a vertex that equals no other is alone."""
+    packed, _, _, fragment_of = batch
+    instance_of, is_first, leader, alone, _ = equal
+    one = U(1)
+    last_slot = U(len(taken) - 1)
+    shared = np.int64(0)
+    for v in range(U(len(fragment_of))):
+        if not is_first[v]:
+            continue
+        fragment = fragment_of[v]
+        alone[v] = True
+        if traits[fragment, U(0)] > 0:
+            continue
+        base, begin, end = _edges(batch, instance_of, v)
+        hashed = _mixed(U(0), fragment)
+        for e in range(begin, end):
+            hashed = _mixed(hashed, leader[base + U(packed[e])])
+        hashed = _with_look_ups(hashed, columns, externals, fragment, v)
+        slot = hashed & last_slot
+        while taken[slot] >= 0:
+            u = U(taken[slot])
+            is_equal = fragment_of[u] == fragment and _look_up_equal(columns, externals, fragment, u, v)
+            if is_equal:
+                base_u, d, _ = _edges(batch, instance_of, u)
+                for e in range(begin, end):
+                    is_equal &= leader[base_u + U(packed[d])] == leader[base + U(packed[e])]
+                    d += one
+            if is_equal:
+                leader[v] = u
+                alone[u] = alone[v] = False
+                shared += traits[fragment, U(2)]
+                break
+            slot = (slot + one) & last_slot
+        if U(leader[v]) == v:
+            taken[slot] = v
+    return shared
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _with_look_ups(hashed, columns, externals, fragment, v):  # type: ignore[no-untyped-def]
+    """The hash of what was hashed so far and what a vertex looks up."""
+    for k in range(externals.ptr[fragment], externals.ptr[fragment + U(1)]):
+        if externals.column[k] >= 0:
+            hashed = _mixed(hashed, columns[U(externals.column[k]), v])
+    return hashed
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _look_up_equal(columns, externals, fragment, u, v):  # type: ignore[no-untyped-def]
+    """True when two vertices of one fragment look up the same rows."""
+    is_equal = True
+    for k in range(externals.ptr[fragment], externals.ptr[fragment + U(1)]):
+        if externals.column[k] >= 0:
+            column = U(externals.column[k])
+            is_equal &= columns[column, u] == columns[column, v]
+    return is_equal
+
+
+@wrapping
 @njit(cache=True)
-def write(batch, columns, contents, totals, row_ptr):  # type: ignore[no-untyped-def]
+def write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of_first):  # type: ignore[no-untyped-def]
     """The arrays of Graph and Capture, the rows of each output by instance, (instances, outputs), and column and vertex
     of a row number outside of its table, or (-1, -1).
 
     `totals` counts nodes, operands, given values and externals that are not shared; `row_ptr` is where the rows of each
-    output begin and end. O(nodes + operands).
+    output begin and end. Vertices whose nodes are equal have the same ones, and there are fewer nodes in all, where
+    looking for them pays (`_find_equal`); nobody looks where `at_least` is negative. O(nodes + operands).
 
     All arrays are parts of one block of memory. An allocator hands memory back to the system when much more than its
     largest block so far is free, and takes fresh memory, a page fault per page: many arrays of some 100 KB, or two
@@ -132,12 +304,14 @@ def write(batch, columns, contents, totals, row_ptr):  # type: ignore[no-untyped
     )  # fmt: skip
     if column < 0:
         operand_ptr[0] = 0
-        _write_nodes(
-            batch, tables, shared_number, first_external, given_start, given_value, node_type, operand_ptr, operands,
-            operand_output, row_ptr[:-1].copy(), result_node, result_output, rows_of,
+        equal = _find_equal(batch, columns, tables.externals, traits, at_least, share_of_first)
+        num_nodes, num_operands = _write_nodes(
+            batch, columns, tables, traits, equal, shared_number, first_external, given_start, given_value, node_type,
+            operand_ptr, operands, operand_output, row_ptr[:-1].copy(), result_node, result_output, rows_of,
         )  # fmt: skip
     return (
-        node_type, operand_ptr, operands, operand_output, external_class[:count], external_source[:count],
+        node_type[:num_nodes], operand_ptr[: num_nodes + 1], operands[:num_operands], operand_output[:num_operands],
+        external_class[:count], external_source[:count],
         external_index[:count], result_node, result_output, rows_of, column, vertex,
     )  # fmt: skip
 
@@ -219,15 +393,17 @@ def _write_externals(  # type: ignore[no-untyped-def]
 
 @njit(**INNER, **UNCOUNTED)
 def _write_nodes(  # type: ignore[no-untyped-def]
-    batch, tables, shared_number, first_external, given_start, given_value, node_type, operand_ptr, operands,
-    operand_output, next_row, result_node, result_output, rows_of,
+    batch, columns, tables, traits, equal, shared_number, first_external, given_start, given_value, node_type,
+    operand_ptr, operands, operand_output, next_row, result_node, result_output, rows_of,
 ):  # fmt: skip
     """Write every vertex's nodes and operands, to `given_value` what it scatters and pushes, and every pushed value to
-    the next row of its output.
+    the next row of its output; of `equal` vertices what is new. Returns the numbers of nodes and operands.
 
     A value is node x 2**32 + output while it is passed on; externals are negative.
     """
     packed, start, vertex_ptr, fragment_of = batch
+    _, is_first, leader, alone, _ = equal
+    looks = len(leader) > 0
     one = U(1)
     v = U(0)
     node = U(0)
@@ -236,31 +412,46 @@ def _write_nodes(  # type: ignore[no-untyped-def]
     for i in range(U(len(start))):
         base = U(vertex_ptr[i])
         stop = U(vertex_ptr[i + one])
-        edge_start = U(start[i]) + U(2) + stop - base
+        edge_start = U(start[i]) + U(HEADER) + stop - base
         edges = edge_start + stop - base + one
         while v < stop:
             fragment = fragment_of[v]
             edge = edges + U(packed[edge_start])
             edge_start += one
-            own = np.int64(node) << 32
-            external = first_external[v] << 32
-            for k in range(tables.nodes.ptr[fragment], tables.nodes.ptr[fragment + one]):
-                node_type[node] = tables.nodes.node_type[k]
-                node += one
-                operand_ptr[node] = np.int64(at) + tables.nodes.operand_end[k]
-            for k in range(tables.operands.ptr[fragment], tables.operands.ptr[fragment + one]):
-                value = _value(
-                    k, tables.operands, own, external, shared_number, packed, base, edge, given_start, given_value
-                )
-                operands[at] = value >> 32
-                operand_output[at] = value & 0xFFFFFFFF
-                at += one
-            given_start[v] = last
-            for k in range(tables.given.ptr[fragment], tables.given.ptr[fragment + one]):
-                given_value[last] = _value(
-                    k, tables.given, own, external, shared_number, packed, base, edge, given_start, given_value
-                )
-                last += one
+            u = v
+            if looks:
+                if is_first[v]:
+                    u = U(leader[v])
+                else:
+                    lonely = traits[fragment, U(0)] > 0
+                    for e in range(edge, edges + U(packed[edge_start])):
+                        lonely |= alone[base + U(packed[e])]
+                    alone[v] = lonely
+                    if not lonely:
+                        u = _leader(batch, columns, tables, equal, v, base, edge, given_start, given_value)
+            if u != v:
+                given_start[v] = given_start[u]
+            else:
+                own = np.int64(node) << 32
+                external = first_external[v] << 32
+                first = np.int64(at)
+                for k in range(tables.nodes.ptr[fragment], tables.nodes.ptr[fragment + one]):
+                    node_type[node] = tables.nodes.node_type[k]
+                    node += one
+                    operand_ptr[node] = first + tables.nodes.operand_end[k]
+                for k in range(tables.operands.ptr[fragment], tables.operands.ptr[fragment + one]):
+                    value = _value(
+                        k, tables.operands, own, external, shared_number, packed, base, edge, given_start, given_value
+                    )
+                    operands[at] = value >> 32
+                    operand_output[at] = value & 0xFFFFFFFF
+                    at += one
+                given_start[v] = last
+                for k in range(tables.given.ptr[fragment], tables.given.ptr[fragment + one]):
+                    given_value[last] = _value(
+                        k, tables.given, own, external, shared_number, packed, base, edge, given_start, given_value
+                    )
+                    last += one
             pushed = U(given_start[v]) + tables.pushes.first[fragment]
             for k in range(tables.pushes.ptr[fragment], tables.pushes.ptr[fragment + one]):
                 output = tables.pushes.output[k]
@@ -271,6 +462,66 @@ def _write_nodes(  # type: ignore[no-untyped-def]
                 next_row[output] = row + one
                 pushed += one
             v += one
+    return np.int64(node), np.int64(at)
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _leader(batch, columns, tables, equal, v, base, begin, given_start, given_value):  # type: ignore[no-untyped-def]
+    """The first vertex with the same fragment, look-ups and gathered values as v, or v; neither is first. Values of
+    earlier vertices are known, those of equal ones the same."""
+    packed, _, _, fragment_of = batch
+    instance_of, taken = equal.instance_of, equal.taken
+    fragment = fragment_of[v]
+    one = U(1)
+    hashed = _with_look_ups(_mixed(U(0), fragment), columns, tables.externals, fragment, v)
+    hashed = _with_gathered(hashed, tables.operands, packed, fragment, base, begin, given_start, given_value)
+    hashed = _with_gathered(hashed, tables.given, packed, fragment, base, begin, given_start, given_value)
+    last_slot = U(len(taken) - 1)
+    slot = hashed & last_slot
+    while taken[slot] >= 0:
+        u = U(taken[slot])
+        if fragment_of[u] == fragment and _look_up_equal(columns, tables.externals, fragment, u, v):
+            base_u, begin_u, _ = _edges(batch, instance_of, u)
+            if _gather_equal(
+                tables.operands, packed, fragment, base_u, begin_u, base, begin, given_start, given_value
+            ) and _gather_equal(
+                tables.given, packed, fragment, base_u, begin_u, base, begin, given_start, given_value
+            ):  # fmt: skip
+                return u
+        slot = (slot + one) & last_slot
+    taken[slot] = v
+    return v
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _gathered(k, references, packed, base, edge, given_start, given_value):  # type: ignore[no-untyped-def]
+    """The value of a reference that is GATHERED."""
+    predecessor = base + U(packed[edge + references.item[k]])
+    return given_value[U(given_start[predecessor]) + U(references.code[k])]
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _with_gathered(  # type: ignore[no-untyped-def]
+    hashed, references, packed, fragment, base, edge, given_start, given_value
+):
+    """The hash of what was hashed so far and the values that a vertex gathers for some references."""
+    for k in range(references.ptr[fragment], references.ptr[fragment + U(1)]):
+        if references.kind[k] == 2:
+            hashed = _mixed(hashed, _gathered(k, references, packed, base, edge, given_start, given_value))
+    return hashed
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _gather_equal(  # type: ignore[no-untyped-def]
+    references, packed, fragment, base_u, edge_u, base_v, edge_v, given_start, given_value
+):
+    """True when two vertices of one fragment gather the same values for some references."""
+    is_equal = True
+    for k in range(references.ptr[fragment], references.ptr[fragment + U(1)]):
+        if references.kind[k] == 2:
+            of_u = _gathered(k, references, packed, base_u, edge_u, given_start, given_value)
+            is_equal &= of_u == _gathered(k, references, packed, base_v, edge_v, given_start, given_value)
+    return is_equal
 
 
 @njit(inline="always", **INNER, **UNCOUNTED)
@@ -280,8 +531,7 @@ def _value(  # type: ignore[no-untyped-def]
     """The value of a reference; see `tables.References`."""
     kind = references.kind[k]
     if kind == 2:  # GATHERED
-        predecessor = base + U(packed[edge + references.item[k]])
-        return given_value[U(given_start[predecessor]) + U(references.code[k])]
+        return _gathered(k, references, packed, base, edge, given_start, given_value)
     if kind == 3:  # SHARED
         return (-1 - shared_number[references.item[k]]) << 32
     return references.code[k] + (own if kind == 0 else -external)

@@ -62,8 +62,8 @@ class VertexProgram:
         """Number of fragments recorded so far."""
         return len(self._fragments)
 
-    def join(self, instances: Sequence[VertexInstance]) -> VertexCapture:
-        """The Capture of a mini-batch.
+    def join(self, instances: Sequence[VertexInstance], share: bool = False) -> VertexCapture:
+        """The Capture of a mini-batch; where it may `share`, with equal nodes as one (`edbc.runtime.share`).
 
         Raises InputError for a vertex that the model cannot handle, UnsupportedError for what a vertex function does
         that cannot be batched, both with the first vertex that met it.
@@ -72,24 +72,26 @@ class VertexProgram:
         with self._lock:
             if self._num_references > MAX_REFERENCES:
                 self._forget()
-        batch, tables, totals = self._find_fragments(instances)
+        batch, tables, totals, columns, positions = self._find_fragments(instances)
         pulls = totals[SIZES + len(tables.outputs) :].tolist()
-        columns, pools = tables.columns.fill(pulls, instances, len(batch.fragment_of), tables.constants)
-        return write(batch, tables, self.recorder.table, totals, columns, pools)
+        pools = tables.columns.fill(columns, positions, pulls, instances, tables.constants)
+        return write(batch, tables, self.recorder.table, totals, columns, pools, share)
 
-    def _find_fragments(self, instances: Sequence[VertexInstance]) -> tuple[Batch, FragmentTables, Longs]:
-        """The batch of some instances, the tables that number its fragments, and their sizes in sum.
+    def _find_fragments(self, instances: Sequence[VertexInstance]) -> tuple[Batch, FragmentTables, Longs, Longs, Longs]:
+        """The batch of some instances, the tables that number its fragments, their sizes in sum, and the columns, of
+        which those that have a position among the packed inputs are filled.
 
         Records the fragments that are new.
         """
         packed = np.concatenate([x.packed for x in instances]) if instances else np.zeros(0, np.int32)
         while True:
             tables = self._tables
-            start, vertex_ptr, fragment_of, interface_of, totals, instance, vertex = kernels.find_fragments(
-                packed, len(instances), tables.automaton, tables.sizes
+            positions = tables.columns.positions(instances)
+            start, vertex_ptr, fragment_of, interface_of, totals, columns, instance, vertex = kernels.find_fragments(
+                packed, len(instances), tables.automaton, tables.sizes, positions
             )
             if vertex < 0:
-                return Batch(packed, start, vertex_ptr, fragment_of), tables, totals
+                return Batch(packed, start, vertex_ptr, fragment_of), tables, totals, columns, positions
             predecessors = vertex_ptr[instance] + np.array(instances[instance].predecessors(vertex), np.int64)
             with self._lock:
                 if self._tables is tables:

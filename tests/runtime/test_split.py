@@ -403,13 +403,13 @@ def test_words_of_the_zoo_run_first(name: str, backend: str, repository) -> None
 
 
 def test_large_batches_run_whole(repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixed costs apart: with more rows per batch than half of the hidden size, nothing is split off, unless words
+    """Fixed costs apart: with more rows per batch than a seventh of the hidden size, nothing is split off, unless words
     repeat and their parts are shared; with fewer, it is."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_NODE", 0)
     plan = read_plan(repository / "plans" / "lstm_nmt.yaml")
     file = import_model_file(repository / "models" / "lstm_nmt.py")
-    config = file.config({**plan.model.config, "hidden_size": 32, "vocab_size": 50})
+    config = file.config({**plan.model.config, "hidden_size": 64, "vocab_size": 50})
     shared, alone = (Net(plan, file.build(config, 0), rebind=True, share=share) for share in (True, False))
 
     assert EAGER in parts_in(alone, file.sample(2, 5, config))

@@ -13,10 +13,12 @@ from edbc.vertex import VertexInstance
 
 
 def test_arrays_are_packed_in_order() -> None:
-    """`packed` is n, m, types, edge_ptr and edges."""
-    instance = VertexInstance([2, 0], [0, 0, 2], [0, 0])
+    """`packed` is n, m, how many inputs it holds, types, edge_ptr, edges, and the inputs of one integer per vertex."""
+    inputs = {"far": [1, 2**31], "row": [[1], [2]], "id": [7, -8], "real": [0.5, 1.0], "next": [3, 2**31 - 1]}
+    instance = VertexInstance([2, 0], [0, 0, 2], [0, 0], inputs)
 
-    assert instance.packed.tolist() == [2, 2, 2, 0, 0, 0, 2, 0, 0]
+    assert instance.packed.tolist() == [2, 2, 2, 2, 0, 0, 0, 2, 0, 0, 7, -8, 3, 2**31 - 1]
+    assert instance.packed_inputs == ("id", "next")
     assert instance.predecessors(1) == [0, 0]
     assert instance.num_vertices == 2
 

@@ -1,0 +1,178 @@
+"""Equal vertices of a mini-batch have the same nodes: what is shared while joining, and what is shared afterwards."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from both_ways import BothWays, model_file, small
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from vertex_strategies import everything, random_instance
+
+from edbc.errors import InputError
+from edbc.runtime import share as rule
+from edbc.runtime.share import share
+from edbc.trace.build import Capture
+from edbc.vertex import Vertex, VertexFunction, VertexInstance
+
+WAYS = BothWays(everything())
+WHOLE = ["tree_lstm", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "bilstm_tagger_char",
+         "lstm_nmt"]  # fmt: skip
+"""Models all of whose fragments are whole."""
+Known = dict[Any, int]
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal nodes are looked for however few there may be."""
+    for name in ("FEWEST", "WORTHWHILE", "MOST"):
+        monkeypatch.setattr(rule, name, 0)
+    monkeypatch.setattr("edbc.vertex.join.MOST", 0)
+
+
+def computed(captured: Capture, known: Known) -> list[Any]:
+    """What every result is: equal for equal nests of types, outputs and rows, whatever nodes make them."""
+    graph = captured.graph
+    nodes: list[int] = []
+
+    def value(node: int, output: int) -> Any:
+        if node >= 0:
+            return nodes[node], output
+        return "row", int(captured.external_source[-1 - node]), int(captured.external_index[-1 - node])
+
+    for v, kind in enumerate(graph.node_type.tolist()):
+        key = kind, tuple(value(*operand) for operand in graph.operands_of(v))
+        nodes.append(known.setdefault(key, len(known)))
+    return [value(*r) for r in zip(captured.result_node.tolist(), captured.result_output.tolist(), strict=True)]
+
+
+def require_same_results(ways: BothWays, instances: list[VertexInstance]) -> tuple[Capture, Capture]:
+    """The mini-batch joined as it is, and with equal nodes as one: every result is computed from the same rows."""
+    whole, shared = ways.program.join(instances), ways.program.join(instances, share=True)
+    known: Known = {}
+    assert computed(shared, known) == computed(whole, known)
+    assert shared.graph.lint().num_nodes + shared.num_shared == whole.graph.num_nodes
+    return whole, shared
+
+
+def read(captured: Capture, operands: np.ndarray) -> list[Any]:
+    """Nodes by number, externals by their rows."""
+    rows = list(zip(captured.external_source.tolist(), captured.external_index.tolist(), strict=True))
+    return [u if u >= 0 else rows[-1 - u] for u in operands.tolist()]
+
+
+def repeated(name: str, count: int, words: int, seed: int) -> list[VertexInstance]:
+    """Samples of a model with few words, some of them several times, in any order."""
+    file = model_file(name)
+    samples = [file.vertex_instance(x) for x in file.sample(count, seed, vocab_size=words)]
+    rng = random.Random(seed)
+    samples += rng.choices(samples, k=count)
+    rng.shuffle(samples)
+    return samples
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6), st.booleans())
+@settings(derandomize=True, max_examples=100, deadline=None)
+def test_any_vertex_functions_keep_their_results(seeds: list[tuple[int, int]], always: bool) -> None:
+    """Random mini-batches in which instances repeat, with the rule as it is and without its limits."""
+    with pytest.MonkeyPatch.context() as patch:
+        if always:
+            patch.setattr(rule, "FEWEST", 0)
+            patch.setattr(rule, "WORTHWHILE", 0)
+            patch.setattr("edbc.vertex.join.MOST", 0)
+        require_same_results(WAYS, [random_instance(*seed) for seed in seeds])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.usefixtures("always")
+def test_joining_shares_what_looking_at_every_node_does(name: str) -> None:
+    """The same graph as by `edbc.runtime.share`, without making that of all nodes first."""
+    ways = BothWays(small(name, vocab_size=6))
+    num_shared = 0
+    for seed in range(4):
+        whole, shared = require_same_results(ways, repeated(name, 4, 6, seed))
+        expected = share(whole)
+        assert shared.has_shared
+        num_shared += shared.num_shared
+        for field in ("node_type", "operand_ptr", "operand_output"):
+            assert np.array_equal(getattr(shared.graph, field), getattr(expected.graph, field)), field
+        assert read(shared, shared.graph.operands) == read(expected, expected.graph.operands)
+        assert read(shared, shared.result_node) == read(expected, expected.result_node)
+
+    assert num_shared > 0
+
+
+def test_where_looking_does_not_pay_nothing_is_shared() -> None:
+    """First vertices that nearly all differ are the whole look."""
+    ways = BothWays(small("tree_lstm", vocab_size=1000))
+    file = model_file("tree_lstm")
+    instances = [file.vertex_instance(x) for x in file.sample(4, 1, vocab_size=1000)]
+    whole, shared = require_same_results(ways, instances)
+
+    assert shared.num_shared == 0
+    assert np.array_equal(shared.graph.operands, whole.graph.operands)
+
+
+class Partial(nn.Module):
+    """A vertex with a node that does not depend on all that the vertex differs in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, 3))
+        self.read, self.join = nn.Linear(3, 3), nn.Linear(6, 3)
+
+    def forward(self, instance: Any) -> Tensor:
+        raise NotImplementedError
+
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"word": self.word}
+
+    def word(self, v: Vertex) -> None:
+        x = self.read(v.pull("id", self.table))
+        h = v.gather(0, default=torch.zeros(3))
+        h = self.join(torch.cat([x, h]))
+        v.push("h", h)
+        v.scatter(h)
+
+
+@pytest.mark.usefixtures("always")
+def test_nodes_that_are_equal_in_part_are_left_to_the_other_way() -> None:
+    """Vertices do not tell which nodes are equal then: joining shares nothing, and says that nobody has looked."""
+    ways = BothWays(Partial().eval())
+    chains = [VertexInstance.build([(0, []), (0, [0]), (0, [1])], {"id": ids}) for ids in ([1, 2, 3], [2, 2, 3])]
+    _, joined = require_same_results(ways, chains * 2)
+    shared = share(joined)
+
+    assert not joined.has_shared
+    assert shared.has_shared
+    assert joined.num_shared == 0
+    known: Known = {}
+    assert computed(shared, known) == computed(joined, known)
+    assert sorted(shared.graph.counts().tolist()) == [3, 6, 6]  # words that differ; positions of two sentences
+
+
+@pytest.mark.parametrize("front", ["far", "other inputs", "missing"])
+def test_inputs_that_cannot_be_packed_are_read_all_the_same(front: str) -> None:
+    """Numbers of more than 32 bits, instances with different inputs, and an input that one lacks."""
+    ways = BothWays(Partial().eval())
+    good = VertexInstance.build([(0, []), (0, [0])], {"id": [1, 4]})
+    inputs: dict[str, Any] = {
+        "far": {"id": [3, 2**40]},
+        "other inputs": {"else": [9, 9], "id": [3, 2]},
+        "missing": {"else": [1, 2]},
+    }[front]
+    bad = VertexInstance.build([(0, []), (0, [0])], inputs)
+    if front == "other inputs":
+        joined = ways.program.join([good, bad])
+        rows = [i for s, i in zip(joined.external_source, joined.external_index, strict=True)
+                if joined.sources[s].kind == "row"]  # fmt: skip
+        assert rows == [1, 4, 3, 2]
+        return
+    expected = "instance 1, vertex 1: input 'id': expected a row" if front == "far" else "instance 1: .*'id'"
+    with pytest.raises(InputError, match=expected):
+        ways.program.join([good, bad])
