@@ -21,6 +21,7 @@ import torch
 from end_to_end import REPOSITORY, WORKLOADS, Workload, inputs_of, parse
 
 import edbc.runtime.session
+import edbc.vertex.kernels
 import edbc.vertex.program
 from edbc.modelfile import import_model_file
 from edbc.plan.reader import read_plan
@@ -28,15 +29,13 @@ from edbc.runtime.cpu import CpuBackend
 from edbc.runtime.session import Net
 from edbc.runtime.split import Splitter
 from edbc.trace.shadow import ModelView
-from edbc.vertex.inputs import Columns
 from edbc.vertex.program import VertexProgram
 
 DEFAULT = "tree_lstm tree_gru tree_lstm_2type lattice_lstm lattice_gru".split()
 STAGES: dict[str, tuple[Any, str]] = {
     "unchanged": (ModelView, "require_unchanged"),
-    "fragments": (VertexProgram, "_find_fragments"),
-    "inputs": (Columns, "fill"),
-    "write": (edbc.vertex.program, "write"),
+    "native": (edbc.vertex.kernels, "join"),
+    "capture": (edbc.vertex.program, "capture_of"),
     "join": (VertexProgram, "join"),
     "schedule": (Net, "schedule"),
     "split": (Splitter, "split"),

@@ -7,7 +7,7 @@ the constants of the vertex functions' code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,16 +81,15 @@ class Columns:
         positions: Longs,
         pulls: Sequence[int],
         instances: Sequence[VertexInstance],
-        constants: Mapping[int, list[torch.Tensor]],
-    ) -> Pools:
-        """Fill the columns `(columns, vertices)` of a mini-batch that no packed input holds, and return its constants
-        with the rows of inputs behind them.
+        pools: Pools,
+    ) -> None:
+        """Fill the columns `(columns, vertices)` of a mini-batch that no packed input holds, and put the rows of inputs
+        behind its constants in `pools`.
 
         Columns that `pulls` counts no pull of are left as they are. Raises InputError for an input that an instance
         lacks or that has other rows there.
         """
         num_vertices = columns.shape[1]
-        pools: Pools = {source: list(tensors) for source, tensors in constants.items()}
         behind: dict[int, list[torch.Tensor]] = {}
         for column, (count, position) in enumerate(zip(pulls, positions.tolist(), strict=True)):
             if count == 0 or position >= 0:
@@ -106,7 +105,6 @@ class Columns:
         for source, rows in behind.items():
             known = pools.get(source)
             pools[source] = torch.cat([torch.stack(known), *rows] if known else rows)
-        return pools
 
 
 def _joined(name: str, instances: Sequence[VertexInstance], out: Longs | None = None) -> NDArray[Any]:

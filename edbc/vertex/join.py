@@ -18,34 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edbc.errors import InputError
 from edbc.graph import Graph
-from edbc.runtime.share import MOST, worthwhile
 from edbc.trace.build import Capture
 from edbc.trace.table import TypeTable
 from edbc.trace.values import Slot
-from edbc.vertex import kernels
 from edbc.vertex.inputs import Pools
-from edbc.vertex.tables import SIZES, FragmentTables
+from edbc.vertex.tables import FragmentTables
 
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
-
-
-class Batch(NamedTuple):
-    """Definition (1), and which fragment each vertex has."""
-
-    packed: Ints
-    start: Longs  # (instances,)
-    vertex_ptr: Longs  # (instances + 1,)
-    fragment_of: NDArray[np.uint64]  # (vertices,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,35 +70,36 @@ class VertexCapture(Capture):
         return results
 
 
-def write(
-    batch: Batch, tables: FragmentTables, table: TypeTable, totals: Longs, columns: Longs, pools: Pools, share: bool
-) -> VertexCapture:
-    """The Capture of a batch whose fragments have the given `sizes` (`FragmentTables`) in sum; with equal nodes as one
-    where `share` says so, that pays, and equal vertices tell which they are.
+class Joined(NamedTuple):
+    """What `kernels.join` returns."""
 
-    Raises InputError for a look-up beyond a table. O(nodes + operands).
-    """
-    share = share and tables.are_whole
-    num_outputs = len(tables.outputs)
-    row_ptr = list(accumulate(totals[SIZES : SIZES + num_outputs].tolist(), initial=0))
-    (
-        node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
-        result_output, rows_of, column, vertex,
-    ) = kernels.write(
-        batch, columns, tables.contents, tables.traits, totals, np.array(row_ptr, np.int64),
-        worthwhile(int(totals[0])) if share else -1, MOST,
-    )  # fmt: skip
-    if vertex >= 0:
-        raise _beyond_table(batch, tables.columns.names[column], int(columns[column, vertex]), vertex)
+    status: int
+    instance: int
+    vertex: int
+    column: int
+    totals: Longs
+    interfaces: Longs
+    columns: Longs
+    row_ptr: Longs
+    arrays: Any
+
+
+def capture_of(
+    joined: Joined, tables: FragmentTables, table: TypeTable, pools: Pools, has_shared: bool
+) -> VertexCapture:
+    """The Capture of what has been written; `has_shared` says whether equal vertices were looked for."""
+    (node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
+     result_output, rows_of) = joined.arrays  # fmt: skip
+    num_shared = int(joined.totals[0]) - len(node_type)
     for array in (node_type, operand_ptr, operands, operand_output, external_class):
         array.setflags(write=False)
-    num_shared = int(totals[0]) - len(node_type)
     graph = Graph(
         table.graph_types(), node_type, operand_ptr, operands, operand_output, external_class, table.classes()
     )
     return VertexCapture(
         graph, table.sources, external_source, external_index, pools, result_node, result_output, [], [],
-        len(batch.start), _outputs(tables, row_ptr, rows_of), num_shared=num_shared, has_shared=share,
+        len(rows_of), _outputs(tables, joined.row_ptr.tolist(), rows_of), num_shared=num_shared,
+        has_shared=has_shared,
     )  # fmt: skip
 
 
@@ -120,12 +109,4 @@ def _outputs(tables: FragmentTables, row_ptr: list[int], rows_of: Longs) -> tupl
         Output(name, slot, start, stop, rows_of[:, number].tolist())
         for number, ((name, slot), (start, stop)) in enumerate(zip(tables.outputs, pairwise(row_ptr), strict=True))
         if stop > start
-    )
-
-
-def _beyond_table(batch: Batch, name: str, row: int, vertex: int) -> InputError:
-    instance = int(np.searchsorted(batch.vertex_ptr, vertex, side="right")) - 1
-    return InputError(
-        f"instance {instance}, vertex {vertex - batch.vertex_ptr[instance]}: input {name!r}: expected a row of its "
-        f"table, got {row}; correct the input or give the table more rows"
     )

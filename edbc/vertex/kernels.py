@@ -17,7 +17,7 @@ from edbc.kernelcache import njit
 from edbc.schedule.native import wrapping
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
-from edbc.vertex.tables import Contents, Externals, Nodes, Pushes, References, Shared
+from edbc.vertex.tables import SIZES, Contents, Externals, Nodes, Pushes, References, Shared
 
 U = np.uint64
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -32,6 +32,19 @@ MIX, HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 """What hashing multiplies with and shifts by."""
 
 
+WRITTEN, UNKNOWN, UNFILLED, BEYOND = range(4)
+"""What `join` says."""
+
+
+class Batch(NamedTuple):
+    """The instances of a mini-batch one after the other, and which fragment each vertex has. n vertices."""
+
+    packed: Any
+    start: Any  # (instances,)
+    vertex_ptr: Any  # (instances + 1,)
+    fragment_of: Any  # (n,)
+
+
 class Equal(NamedTuple):
     """Vertices whose nodes are equal: `edbc.runtime.share`, with all nodes of a vertex in place of one. n vertices, or
     empty arrays where nobody looks."""
@@ -43,13 +56,22 @@ class Equal(NamedTuple):
     taken: Any  # hash table of the vertices that lead and are not first, -1 in free slots
 
 
+@wrapping
 @njit(cache=True)
-def find_fragments(packed, num_instances, automaton, sizes, positions):  # type: ignore[no-untyped-def]
-    """Where each instance's part of `packed` starts, (num_instances,), its vertices, (num_instances + 1,), the fragment
-    and the interface of every vertex, (n,) each, the `sizes` of all of them in sum, and the columns, (columns, n), of
-    which those are filled that have a position >= 0 among the packed inputs.
+def join(  # type: ignore[no-untyped-def]
+    packed, num_instances, automaton, positions, given, contents, sizes, traits, num_outputs, fewest, worthwhile, most
+):
+    """The mini-batch of `packed` instances in one call: finds the fragment of every vertex, fills the columns, finds
+    equal vertices where that pays, and writes the arrays of Graph and Capture. O(vertices + edges + operands).
 
-    Then the instance and the vertex in it for which nothing has been recorded, or (-1, -1). O(vertices + edges).
+    `positions` says which packed input a column is, -1 for none; such columns are read from `given`, (columns, n), if
+    that has rows for the vertices. Nobody looks for equal vertices where `fewest` is negative; see `_find_equal`.
+
+    Returns the fields of `join.Joined`: WRITTEN; UNKNOWN, with instance and vertex in it, for a vertex whose fragment
+    is not recorded; UNFILLED where columns are pulled that no packed input is; or BEYOND, with instance, vertex in it
+    and column, for a row number outside of its table. Then the sizes of all fragments in sum, the interfaces of an
+    UNKNOWN vertex's predecessors, the columns, where the rows of each output begin, and if all is written the arrays of
+    the graph, of its externals and of its results, and the rows of each output by instance, (instances, outputs).
     """
     start = np.empty(num_instances, np.int64)
     vertex_ptr = np.zeros(num_instances + 1, np.int64)
@@ -58,24 +80,59 @@ def find_fragments(packed, num_instances, automaton, sizes, positions):  # type:
         start[i] = at
         vertex_ptr[i + 1] = vertex_ptr[i] + packed[at]
         at += HEADER + 1 + (2 + packed[at + 2]) * packed[at] + packed[at + 1]
-    fragment_of = np.empty(vertex_ptr[num_instances], U)
-    interface_of = np.empty(vertex_ptr[num_instances], U)
+    n = vertex_ptr[num_instances]
+    batch = Batch(packed, start, vertex_ptr, np.empty(n, np.uint32))
+    interface_of = np.empty(n, np.uint32)
     times = np.zeros(len(sizes), np.int64)
-    instance, vertex = _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times)
+    instance, vertex = _find(batch, automaton, interface_of, times)
     totals = np.zeros(sizes.shape[1], np.int64)
     for fragment in range(len(times)):
         if times[fragment]:
             for k in range(len(totals)):
                 totals[k] += times[fragment] * sizes[fragment, k]
-    columns = np.empty((len(positions), vertex_ptr[num_instances]), np.int64)
-    if vertex < 0:
+    status, column = np.int64(WRITTEN), np.int64(0)
+    is_given = given.shape[1] == n
+    columns = given if is_given else np.empty((len(positions), n), np.int64)
+    interfaces = np.empty(0, np.int64)
+    if vertex >= 0:
+        status = np.int64(UNKNOWN)
+        base, begin, end = _edges(batch, U(instance), U(vertex_ptr[instance] + vertex))
+        interfaces = np.empty(np.int64(end - begin), np.int64)
+        for e in range(begin, end):
+            interfaces[e - begin] = interface_of[base + U(packed[e])]
+    else:
         _fill_columns(packed, start, vertex_ptr, positions, columns)
-    return start, vertex_ptr, fragment_of, interface_of, totals, columns, instance, vertex
+        for c in range(0 if is_given else len(positions)):
+            if positions[c] < 0 and totals[SIZES + num_outputs + c] > 0:
+                status = np.int64(UNFILLED)
+    row_ptr = np.zeros(num_outputs + 1, np.int64)
+    if status == WRITTEN:
+        for k in range(num_outputs):
+            row_ptr[k + 1] = row_ptr[k] + totals[SIZES + k]
+        at_least = np.int64(-1)
+        if fewest >= 0:
+            at_least = max(np.int64(fewest), np.int64(worthwhile * totals[0]))
+        arrays, column, v = _write(batch, columns, contents, traits, totals, row_ptr, at_least, most)
+        if v >= 0:
+            status = np.int64(BEYOND)
+            instance = np.searchsorted(vertex_ptr, v, side="right") - 1
+            vertex = v - vertex_ptr[instance]
+    else:
+        arrays = _nothing(packed)
+    return status, instance, vertex, column, totals, interfaces, columns, row_ptr, arrays
+
+
+@njit(**INNER)
+def _nothing(packed):  # type: ignore[no-untyped-def]
+    """The arrays of a graph that is not written."""
+    longs = np.empty(0, np.int64)
+    ints = packed[:0]
+    return ints, ints, ints, ints, ints, longs, longs, longs, longs, np.empty((0, 0), np.int64)
 
 
 @njit(**INNER, **UNCOUNTED)
 def _fill_columns(packed, start, vertex_ptr, positions, columns):  # type: ignore[no-untyped-def]
-    """See `find_fragments`."""
+    """Fill the columns that have a position among the packed inputs."""
     one = U(1)
     for column in range(U(len(positions))):
         if positions[column] < 0:
@@ -89,8 +146,10 @@ def _fill_columns(packed, start, vertex_ptr, positions, columns):  # type: ignor
 
 
 @njit(**INNER, **UNCOUNTED)
-def _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times):  # type: ignore[no-untyped-def]
-    """See `find_fragments`; `times` counts the vertices of each fragment."""
+def _find(batch, automaton, interface_of, times):  # type: ignore[no-untyped-def]
+    """Write the fragment and the interface of every vertex, and how often there is each fragment. Returns instance and
+    vertex in it for which nothing has been recorded, or (-1, -1)."""
+    packed, start, vertex_ptr, fragment_of = batch
     root, next_state = automaton.root, automaton.next_state
     fragment_of_state, interface_of_fragment = automaton.fragment_of_state, automaton.interface_of_fragment
     one = U(1)
@@ -105,14 +164,14 @@ def _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times
         while v < stop:
             kind = U(packed[at])
             if kind >= U(len(root)):
-                return i, np.int64(v - base)
+                return np.int64(i), np.int64(v - base)
             state = root[kind]
             last = edges + U(packed[edge_end])
             while e < last:
-                state = next_state[state, interface_of[base + U(packed[e])]]
+                state = next_state[state, U(interface_of[base + U(packed[e])])]
                 e += one
             if fragment_of_state[state] < 0:
-                return i, np.int64(v - base)
+                return np.int64(i), np.int64(v - base)
             fragment = U(fragment_of_state[state])
             fragment_of[v] = fragment
             interface_of[v] = interface_of_fragment[fragment]
@@ -120,7 +179,7 @@ def _find(packed, start, vertex_ptr, automaton, fragment_of, interface_of, times
             v += one
             at += one
             edge_end += one
-    return -1, -1
+    return np.int64(-1), np.int64(-1)
 
 
 @njit(inline="always")
@@ -174,21 +233,20 @@ def _find_first(batch, traits, equal):  # type: ignore[no-untyped-def]
             last = edges + U(packed[at])
             gathers_node = False
             while e < last:
-                gathers_node |= traits[fragment_of[base + U(packed[e])], U(1)] > 0
+                gathers_node |= traits[U(fragment_of[base + U(packed[e])]), U(1)] > 0
                 e += one
             is_first[v] = not gathers_node
             instance_of[v] = i
             if not gathers_node:
                 num_vertices += 1
-                num_nodes += traits[fragment_of[v], U(2)]
+                num_nodes += traits[U(fragment_of[v]), U(2)]
     return num_vertices, num_nodes
 
 
-@njit(inline="always", **INNER, **UNCOUNTED)
-def _edges(batch, instance_of, v):  # type: ignore[no-untyped-def]
-    """First vertex of v's instance, and where its edges begin and end."""
+@njit(**INNER, **UNCOUNTED)
+def _edges(batch, i, v):  # type: ignore[no-untyped-def]
+    """First vertex of instance i, and where the edges of its vertex v begin and end."""
     packed, start, vertex_ptr, _ = batch
-    i = U(instance_of[v])
     base = U(vertex_ptr[i])
     num_vertices = U(vertex_ptr[i + U(1)]) - base
     ptr = U(start[i]) + U(HEADER) + num_vertices
@@ -209,11 +267,11 @@ def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignor
     for v in range(U(len(fragment_of))):
         if not is_first[v]:
             continue
-        fragment = fragment_of[v]
+        fragment = U(fragment_of[v])
         alone[v] = True
         if traits[fragment, U(0)] > 0:
             continue
-        base, begin, end = _edges(batch, instance_of, v)
+        base, begin, end = _edges(batch, U(instance_of[v]), v)
         hashed = _mixed(U(0), fragment)
         for e in range(begin, end):
             hashed = _mixed(hashed, leader[base + U(packed[e])])
@@ -223,7 +281,7 @@ def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignor
             u = U(taken[slot])
             is_equal = fragment_of[u] == fragment and _look_up_equal(columns, externals, fragment, u, v)
             if is_equal:
-                base_u, d, _ = _edges(batch, instance_of, u)
+                base_u, d, _ = _edges(batch, U(instance_of[u]), u)
                 for e in range(begin, end):
                     is_equal &= leader[base_u + U(packed[d])] == leader[base + U(packed[e])]
                     d += one
@@ -238,7 +296,7 @@ def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignor
     return shared
 
 
-@njit(inline="always", **INNER, **UNCOUNTED)
+@njit(**INNER, **UNCOUNTED)
 def _with_look_ups(hashed, columns, externals, fragment, v):  # type: ignore[no-untyped-def]
     """The hash of what was hashed so far and what a vertex looks up."""
     for k in range(externals.ptr[fragment], externals.ptr[fragment + U(1)]):
@@ -247,7 +305,7 @@ def _with_look_ups(hashed, columns, externals, fragment, v):  # type: ignore[no-
     return hashed
 
 
-@njit(inline="always", **INNER, **UNCOUNTED)
+@njit(**INNER, **UNCOUNTED)
 def _look_up_equal(columns, externals, fragment, u, v):  # type: ignore[no-untyped-def]
     """True when two vertices of one fragment look up the same rows."""
     is_equal = True
@@ -258,10 +316,9 @@ def _look_up_equal(columns, externals, fragment, u, v):  # type: ignore[no-untyp
     return is_equal
 
 
-@wrapping
-@njit(cache=True)
-def write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of_first):  # type: ignore[no-untyped-def]
-    """The arrays of Graph and Capture, the rows of each output by instance, (instances, outputs), and column and vertex
+@njit(**INNER)
+def _write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of_first):  # type: ignore[no-untyped-def]
+    """The arrays of Graph and Capture, the rows of each output by instance, (instances, outputs); and column and vertex
     of a row number outside of its table, or (-1, -1).
 
     `totals` counts nodes, operands, given values and externals that are not shared; `row_ptr` is where the rows of each
@@ -309,11 +366,11 @@ def write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of_
             batch, columns, tables, traits, equal, shared_number, first_external, given_start, given_value, node_type,
             operand_ptr, operands, operand_output, row_ptr[:-1].copy(), result_node, result_output, rows_of,
         )  # fmt: skip
-    return (
+    arrays = (
         node_type[:num_nodes], operand_ptr[: num_nodes + 1], operands[:num_operands], operand_output[:num_operands],
-        external_class[:count], external_source[:count],
-        external_index[:count], result_node, result_output, rows_of, column, vertex,
+        external_class[:count], external_source[:count], external_index[:count], result_node, result_output, rows_of,
     )  # fmt: skip
+    return arrays, column, vertex
 
 
 @njit(**INNER)
@@ -366,7 +423,7 @@ def _write_externals(  # type: ignore[no-untyped-def]
     for i in range(len(batch.start)):
         base = U(vertex_ptr[i])
         for v in range(base, U(vertex_ptr[i + 1])):
-            fragment = fragment_of[v]
+            fragment = U(fragment_of[v])
             first_external[v] = count
             for k in range(externals.ptr[fragment], externals.ptr[fragment + one]):
                 item, column = externals.item[k], externals.column[k]
@@ -415,7 +472,7 @@ def _write_nodes(  # type: ignore[no-untyped-def]
         edge_start = U(start[i]) + U(HEADER) + stop - base
         edges = edge_start + stop - base + one
         while v < stop:
-            fragment = fragment_of[v]
+            fragment = U(fragment_of[v])
             edge = edges + U(packed[edge_start])
             edge_start += one
             u = v
@@ -471,7 +528,7 @@ def _leader(batch, columns, tables, equal, v, base, begin, given_start, given_va
     earlier vertices are known, those of equal ones the same."""
     packed, _, _, fragment_of = batch
     instance_of, taken = equal.instance_of, equal.taken
-    fragment = fragment_of[v]
+    fragment = U(fragment_of[v])
     one = U(1)
     hashed = _with_look_ups(_mixed(U(0), fragment), columns, tables.externals, fragment, v)
     hashed = _with_gathered(hashed, tables.operands, packed, fragment, base, begin, given_start, given_value)
@@ -481,7 +538,7 @@ def _leader(batch, columns, tables, equal, v, base, begin, given_start, given_va
     while taken[slot] >= 0:
         u = U(taken[slot])
         if fragment_of[u] == fragment and _look_up_equal(columns, tables.externals, fragment, u, v):
-            base_u, begin_u, _ = _edges(batch, instance_of, u)
+            base_u, begin_u, _ = _edges(batch, U(instance_of[u]), u)
             if _gather_equal(
                 tables.operands, packed, fragment, base_u, begin_u, base, begin, given_start, given_value
             ) and _gather_equal(
@@ -500,7 +557,7 @@ def _gathered(k, references, packed, base, edge, given_start, given_value):  # t
     return given_value[U(given_start[predecessor]) + U(references.code[k])]
 
 
-@njit(inline="always", **INNER, **UNCOUNTED)
+@njit(**INNER, **UNCOUNTED)
 def _with_gathered(  # type: ignore[no-untyped-def]
     hashed, references, packed, fragment, base, edge, given_start, given_value
 ):
@@ -511,7 +568,7 @@ def _with_gathered(  # type: ignore[no-untyped-def]
     return hashed
 
 
-@njit(inline="always", **INNER, **UNCOUNTED)
+@njit(**INNER, **UNCOUNTED)
 def _gather_equal(  # type: ignore[no-untyped-def]
     references, packed, fragment, base_u, edge_u, base_v, edge_v, given_start, given_value
 ):

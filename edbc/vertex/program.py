@@ -15,17 +15,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.errors import EdbcError, ModelError
+from edbc.errors import EdbcError, InputError, ModelError
+from edbc.runtime import share as rule
 from edbc.trace.recorder import Recorder
 from edbc.trace.values import Slot
 from edbc.vertex import kernels
 from edbc.vertex.fragment import Fragment, Surroundings, record_fragment
 from edbc.vertex.function import unknown_type, vertex_functions
-from edbc.vertex.inputs import Columns
+from edbc.vertex.inputs import Columns, Pools
 from edbc.vertex.instance import VertexInstance
-from edbc.vertex.join import Batch, Longs, VertexCapture, write
+from edbc.vertex.join import Ints, Joined, Longs, VertexCapture, capture_of
 from edbc.vertex.tables import SIZES, AutomatonBuilder, FragmentTables, tabulate
 
+_NO_COLUMNS = np.zeros((0, 0), np.int64)
 MAX_REFERENCES = 1 << 22
 """Operands of all fragments together; beyond, they are forgotten before the next mini-batch. Only vertices of very many
 different numbers of predecessors come there."""
@@ -72,30 +74,32 @@ class VertexProgram:
         with self._lock:
             if self._num_references > MAX_REFERENCES:
                 self._forget()
-        batch, tables, totals, columns, positions = self._find_fragments(instances)
-        pulls = totals[SIZES + len(tables.outputs) :].tolist()
-        pools = tables.columns.fill(columns, positions, pulls, instances, tables.constants)
-        return write(batch, tables, self.recorder.table, totals, columns, pools, share)
-
-    def _find_fragments(self, instances: Sequence[VertexInstance]) -> tuple[Batch, FragmentTables, Longs, Longs, Longs]:
-        """The batch of some instances, the tables that number its fragments, their sizes in sum, and the columns, of
-        which those that have a position among the packed inputs are filled.
-
-        Records the fragments that are new.
-        """
         packed = np.concatenate([x.packed for x in instances]) if instances else np.zeros(0, np.int32)
         while True:
             tables = self._tables
             positions = tables.columns.positions(instances)
-            start, vertex_ptr, fragment_of, interface_of, totals, columns, instance, vertex = kernels.find_fragments(
-                packed, len(instances), tables.automaton, tables.sizes, positions
-            )
-            if vertex < 0:
-                return Batch(packed, start, vertex_ptr, fragment_of), tables, totals, columns, positions
-            predecessors = vertex_ptr[instance] + np.array(instances[instance].predecessors(vertex), np.int64)
+            pools: Pools = {source: list(tensors) for source, tensors in tables.constants.items()}
+            joined = self._join(packed, instances, tables, positions, _NO_COLUMNS, share)
+            if joined.status == kernels.UNFILLED:
+                pulls = joined.totals[SIZES + len(tables.outputs) :].tolist()
+                tables.columns.fill(joined.columns, positions, pulls, instances, pools)
+                joined = self._join(packed, instances, tables, positions, joined.columns, share)
+            if joined.status == kernels.WRITTEN:
+                return capture_of(joined, tables, self.recorder.table, pools, share and tables.are_whole)
+            if joined.status == kernels.BEYOND:
+                raise _beyond_table(joined, tables, instances)
             with self._lock:
                 if self._tables is tables:
-                    self._record(instance, instances[instance], vertex, interface_of[predecessors].tolist())
+                    self._record(joined.instance, instances[joined.instance], joined.vertex, joined.interfaces.tolist())
+
+    def _join(self, packed: Ints, instances: Sequence[VertexInstance], tables: FragmentTables, positions: Longs,
+              given: Longs, share: bool) -> Joined:  # fmt: skip
+        """See `kernels.join`."""
+        fewest = rule.FEWEST if share and tables.are_whole else -1
+        return Joined(*kernels.join(
+            packed, len(instances), tables.automaton, positions, given, tables.contents, tables.sizes, tables.traits,
+            len(tables.outputs), fewest, float(rule.WORTHWHILE), float(rule.MOST),
+        ))  # fmt: skip
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:
         """Record the fragment of a vertex whose predecessors have the interfaces with these numbers."""
@@ -121,6 +125,15 @@ class VertexProgram:
                     f"push({name!r}): expected values {known.text} as other vertices push, got {slot.text}; push them "
                     "under another name"
                 )
+
+
+def _beyond_table(joined: Joined, tables: FragmentTables, instances: Sequence[VertexInstance]) -> InputError:
+    base = sum(instance.num_vertices for instance in instances[: joined.instance])
+    return InputError(
+        f"instance {joined.instance}, vertex {joined.vertex}: input {tables.columns.names[joined.column]!r}: expected "
+        f"a row of its table, got {joined.columns[joined.column, base + joined.vertex]}; correct the input or give the "
+        "table more rows"
+    )
 
 
 class _Vertex:

@@ -32,7 +32,6 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal nodes are looked for however few there may be."""
     for name in ("FEWEST", "WORTHWHILE", "MOST"):
         monkeypatch.setattr(rule, name, 0)
-    monkeypatch.setattr("edbc.vertex.join.MOST", 0)
 
 
 def computed(captured: Capture, known: Known) -> list[Any]:
@@ -84,7 +83,7 @@ def test_any_vertex_functions_keep_their_results(seeds: list[tuple[int, int]], a
         if always:
             patch.setattr(rule, "FEWEST", 0)
             patch.setattr(rule, "WORTHWHILE", 0)
-            patch.setattr("edbc.vertex.join.MOST", 0)
+            patch.setattr(rule, "MOST", 0)
         require_same_results(WAYS, [random_instance(*seed) for seed in seeds])
 
 
