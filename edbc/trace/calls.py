@@ -50,15 +50,15 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if unrolled:
-            kinds = list(map(type, args))
-            if Shared in kinds or torch.Tensor in kinds:
-                return self(*map(recorder.as_value, args), **kwargs)
+            for item in args:
+                if type(item) is Shared or type(item) is torch.Tensor:
+                    return self(*map(recorder.as_value, args), **kwargs)
         result = recorder.call(path, kind, self, args, kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         shape = entry.operation.template, entry.outputs
         if not unrolled and is_unrollable(entry):
             unrolled.append(shape)
-            become(_unroll(*_texts(entry))(recorder, known, general, Value, sys._getframe, _ABSENT))
+            become(_unroll(*_texts(entry))(recorder, known, general, Value, Shared, sys._getframe, _ABSENT))
         if unrolled == [shape]:
             known[entry.operation.slots] = (entry.index, recorder.sites[entry.index], *entry.output_slots)
         return result
@@ -119,7 +119,7 @@ def _result(outputs: Any) -> str:
 
 
 _CODE = """\
-def make(recorder, known, general, Value, getframe, absent):
+def make(recorder, known, general, Value, Shared, getframe, absent):
     index = sites = {outs} = None
     {slots} = absent
 
@@ -130,10 +130,16 @@ def make(recorder, known, general, Value, getframe, absent):
                 raise TypeError
 {unpacking}\
             if {differs}:
-                index, sites, {outs_} = known[{operand_slots},]
+                found = known.get(({operand_slots},))
+                if found is None:
+{as_values}
+                    found = known.get(({operand_slots},))
+                    if found is None:
+                        return {general}
+                index, sites, {outs_} = found
                 {slots_} = {operand_slots}
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return general(self, tuple([x for x in ({names},) if x is not absent]) + rest, kwargs)
+        except (AttributeError, TypeError, ValueError):
+            return {general}
         if recorder.looks:
             site = getframe(1)
             if sites.get(site.f_lasti) is not site.f_code:
@@ -147,6 +153,7 @@ def make(recorder, known, general, Value, getframe, absent):
 
     return call
 """
+_AS_VALUE = "                    if type(x{i}) is Shared: x{i} = recorder.whole(x{i})"
 _VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
 
 
@@ -159,9 +166,10 @@ def _unroll(
     def each(text: str, count: int, between: str = ", ") -> str:
         return between.join(text.format(i=i) for i in range(count))
 
+    given = ", ".join(names)
     code = _CODE.format(
+        general=f"general(self, tuple([x for x in ({given},) if x is not absent]) + rest, kwargs)",
         arguments=", ".join(f"{name}=absent" for name in names),
-        names=", ".join(names),
         unpacking=unpacking,
         result=result,
         num_outputs=num_outputs,
@@ -171,6 +179,7 @@ def _unroll(
         outs_=each("o{i}", num_outputs),
         differs=each("x{i}.slot is not s{i}", num_operands, " or "),
         operand_slots=each("x{i}.slot", num_operands),
+        as_values=each(_AS_VALUE, num_operands, "\n"),
         keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
         values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),
     )

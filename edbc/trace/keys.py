@@ -29,13 +29,16 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[int], of_ca
     """
     for item in items:
         kind = type(item)
-        if kind is Shared and of_call is not None:
-            item, kind = of_call.whole(item), Value
         if kind is Value:
             operands.append(item.ref)
             parts.append(item.slot)
         elif kind is Shared:
-            parts.append(item.key)
+            if of_call is None:
+                parts.append(item.key)
+            else:
+                whole = of_call.whole(item)
+                operands.append(whole.ref)
+                parts.append(whole.slot)
         elif kind in _PLAIN or (kind is float and item and item * 0.0 == 0.0):  # zeros have signs, NaN is not itself
             parts.append((kind, item))
         elif kind is tuple or kind is list:

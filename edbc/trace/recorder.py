@@ -37,7 +37,7 @@ from edbc.trace.shapes import filled_with_zeros, flat, pick, run_on_meta, split_
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, location_of, user_frame, user_location
 from edbc.trace.special import (
-    STACKS,
+    CATS,
     derived,
     is_view,
     lazy_stack,
@@ -66,7 +66,7 @@ class Recorder:
         "_reductions", "_switches", "_tracer", "_variants", "_whole", "added", "addition", "autocast", "constants",
         "described", "device", "drawn_classes", "drawn_operands", "draws", "entries", "external_index",
         "external_source", "first_external", "first_instance", "first_value", "flows", "forget_calls", "functions",
-        "home", "in_cell", "in_fragment", "instance", "looks", "names", "needs_deep_stack", "next_external",
+        "home", "in_cell", "in_fragment", "instance", "last_external", "looks", "names", "needs_deep_stack",
         "next_value", "numbers", "plain", "refs", "sites", "sum", "table",
     )  # fmt: skip
     _serial = itertools.count()
@@ -91,7 +91,9 @@ class Recorder:
         """In a cell: operands for what it draws; the classes of those that were not known beforehand."""
         self.first_instance = 0
         """Number of a mini-batch's first instance in messages: counted along a stream, not 0 in every mini-batch."""
-        self.next_value = self.next_external = next(Recorder._serial) << REF_BITS
+        self.next_value = next(Recorder._serial) << REF_BITS
+        self.last_external = -self.next_value
+        """Ref of the external that was made last: they count downwards."""
         self.home = self.autocast = home
         """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
         self.functions: dict[Any, Any] = {}
@@ -129,7 +131,7 @@ class Recorder:
         self._switches: list[int] = [] if self.flows else [0]
         self.draws: list[Draw] = []
         """What was drawn, of this instance or in this cell."""
-        self.first_value, self.first_external = self.next_value, self.next_external
+        self.first_value, self.first_external = self.next_value, -self.last_external
         self.forget_externals()
 
     def forget_externals(self) -> None:
@@ -235,8 +237,8 @@ class Recorder:
         """A new external: item `index` of a source."""
         self.external_source.append(source)
         self.external_index.append(index)
-        self.next_external += 1
-        return value_of(self, -self.next_external, slot)
+        self.last_external -= 1
+        return value_of(self, self.last_external, slot)
 
     def constant(self, tensor: torch.Tensor) -> Value:
         """The external for a tensor that the instance or the user's code brought; one per tensor and mini-batch.
@@ -431,8 +433,8 @@ class Recorder:
     def _recorded(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
     ) -> Any:
-        if func in STACKS:
-            stack = lazy_stack(self, func.__name__, *args, **kwargs)
+        if func is torch.stack:
+            stack = lazy_stack(self, "stack", *args, **kwargs)
             if stack is not NotImplemented:
                 return stack
         operands: list[int] = []
@@ -443,6 +445,10 @@ class Recorder:
             known = self.functions.get(key)
             if known is not None:
                 return self.emit(known, operands) if known.__class__ is Entry else self.seen(args[0], *known)
+        if func in CATS:  # only now: nearly all are nodes
+            stack = lazy_stack(self, "cat", *args, **kwargs)
+            if stack is not NotImplemented:
+                return stack
         return self._function(func, args, kwargs, name or rules.name_of(func), key)
 
     def seen(self, value: Value, outputs: Any, slots: Sequence[Slot]) -> Any:

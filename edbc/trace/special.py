@@ -20,7 +20,7 @@ from edbc.trace.values import Lazy, Shared, Symbol, Value, refuse
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
 
-STACKS = frozenset((torch.stack, torch.cat, torch.concat, torch.concatenate))
+CATS = frozenset((torch.cat, torch.concat, torch.concatenate))
 
 
 def refuse_what_cannot_be_batched(

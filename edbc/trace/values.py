@@ -105,11 +105,23 @@ class Symbol:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not kwargs and type(args[0]) is Value and len(args) <= 2:
-            known = args[0].rec.plain.get((func, args[0].slot) if len(args) == 1 else _binary_key(func, *args))
-            if known is not None:
-                return args[0].rec.again(known, [arg.ref for arg in args])
-        return find_recorder((args, kwargs)).function(func, args, kwargs or {})
+        first: Any = args[0] if args else None
+        kind = type(first)
+        if kind is Value:
+            rec = first.rec
+            if not kwargs and len(args) == 1:
+                known = rec.plain.get((func, first.slot))
+                if known is not None:
+                    return rec.again(known, (first.ref,))
+            elif not kwargs and len(args) == 2 and type(args[1]) is Value:
+                known = rec.plain.get((func, first.slot, args[1].slot))
+                if known is not None:
+                    return rec.again(known, (first.ref, args[1].ref))
+        elif (kind is list or kind is tuple) and first and type(first[0]) is Value:
+            rec = first[0].rec
+        else:
+            rec = find_recorder((args, kwargs))
+        return rec.function(func, args, kwargs or {})
 
     if TYPE_CHECKING:
 
@@ -182,10 +194,6 @@ class Symbol:
 
     def __radd__(self, other: Any) -> Any:
         return self.rec.add(other, self)
-
-
-def _binary_key(function: Any, left: Value, right: Any) -> Any:
-    return (function, left.slot, right.slot) if type(right) is Value else None
 
 
 def _operator(function: Any, swapped: bool = False) -> Callable[[Any, Any], Any]:
@@ -396,10 +404,9 @@ class Shared(Symbol):
         if type(index) is int and 0 <= index < self.rows and rec.flows:  # per look-up: `row` without its call
             rec.external_source.append(self.source)
             rec.external_index.append(index)
-            rec.next_external = number = rec.next_external + 1
             value = Value()
             value.rec = rec
-            value.ref = -number
+            value.ref = rec.last_external = rec.last_external - 1
             value.slot = self.row_slot
             return value
         if not rec.in_cell:
@@ -507,7 +514,7 @@ def find_recorder(tree: Any) -> Recorder:
         kind = type(item)
         if kind is Value or issubclass(kind, Symbol):
             return item.rec
-        if isinstance(item, tuple | list):
+        if isinstance(item, (tuple, list)):  # a union takes twice as long
             stack.extend(reversed(item))
         elif kind is dict:
             stack.extend(reversed(item.values()))
