@@ -64,8 +64,9 @@ class VertexCapture(Capture):
         """One dict per instance, from one tensor `(rows, ...)` per output; an output without rows there is left out."""
         results: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_instances)]
         for output, tensor in zip(self.outputs, rows, strict=True):
-            for result, part in zip(results, output.seen(tensor).split(output.rows_of_instance), strict=True):
-                if len(part):
+            counts = output.rows_of_instance
+            for result, part, count in zip(results, output.seen(tensor).split(counts), counts, strict=True):
+                if count:
                     result[output.name] = part
         return results
 
