@@ -97,12 +97,16 @@ def split_graph(
 ):  # fmt: skip
     """The split graph, see `split_nodes`; its schedule, the types of batches and what `part_batches` says of them; and
     the results in it, see `move_results`."""
-    number = number_parts(nodes, has_part, node_type, row, rows)
-    kinds, ptr, order, executed = part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened)
+    number, total = number_parts(nodes, has_part, node_type, row, rows)
+    has_lazy = has_part[LAZY].any()
+    kinds, ptr, order, executed = part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened, has_lazy)
     kind = np.empty(len(kinds), np.int32)
     for b in range(len(kinds)):
         kind[b] = part_type[kinds[b, 0], kinds[b, 1]]
-    graph = split_nodes(node_type, operand_ptr, operands, operand_output, number, home, part_type, origin_ptr, origin)
+    num_parts = 3 if has_lazy else 2
+    graph = split_nodes(
+        node_type, operand_ptr, operands, operand_output, number, total, num_parts, home, part_type, origin_ptr, origin
+    )
     results = move_results(result_node, result_output, node_type, home, number)
     return graph, (kind, ptr, order), executed, results
 
@@ -111,30 +115,32 @@ def split_graph(
 def number_parts(nodes, has_part, node_type, row, rows):
     """Numbers of the nodes' parts, (3, n), -1 where a node has no such part: eager parts type after type, `rows[t]` of
     type t, a node's its `row`; then the cores, numbered as the whole nodes were; then lazy parts type after type, in
-    the order of the schedule."""
-    n = len(nodes)
+    the order of the schedule. And how many there are."""
+    n, num_types = len(nodes), has_part.shape[1]
     number = np.full((3, n), -1, np.int64)
-    total = 0
-    for t in range(has_part.shape[1]):
+    begin = np.full(num_types, -1, np.int64)
+    total = np.int64(0)
+    for t in range(num_types):
         if has_part[EAGER, t]:
-            for v in range(U(n)):
-                if node_type[v] == t:
-                    number[EAGER, v] = total + row[v]
+            begin[t] = total
             total += rows[t]
-    for v in range(n):
-        number[CORE, v] = total + v
+    for v in range(U(n)):
+        eager = begin[U(node_type[v])]
+        if eager >= 0:
+            number[EAGER, v] = eager + row[v]
+        number[CORE, v] = total + np.int64(v)
     total += n
-    for t in range(has_part.shape[1]):
+    for t in range(num_types):
         if has_part[LAZY, t]:
             for v in nodes:
                 if node_type[v] == t:
                     number[LAZY, v] = total
                     total += 1
-    return number
+    return number, total
 
 
 @njit(**INNER)
-def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
+def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened, has_lazy):
     """The batches of the split schedule: the given ones, before them the chunks that they open, and after all of them
     one batch of each type's lazy parts. See `find_chunks` for `row` and `opened`.
 
@@ -147,7 +153,7 @@ def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
         num_types = max(num_types, t + 1)
     for b in range(num_batches):
         total += opened[b, 1] - opened[b, 0]
-    for v in nodes:
+    for v in nodes[: len(nodes) if has_lazy else 0]:
         total += number[LAZY, v] >= 0
     kinds = np.zeros((2 * num_batches + num_types, 2), np.int64)
     ptr = np.zeros(len(kinds) + 1, np.int32)
@@ -170,7 +176,7 @@ def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
         kinds[made, 0], kinds[made, 1] = CORE, t
         made += 1
         ptr[made] = at
-    for t in range(num_types):
+    for t in range(num_types if has_lazy else 0):
         first = at
         for v in nodes:
             if node_type[v] == t and number[LAZY, v] >= 0:
@@ -184,8 +190,11 @@ def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened):
 
 
 @njit(**INNER)
-def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, part_type, origin_ptr, origin):
-    """The nodes of the split graph: types, operand borders, operands and their outputs.
+def split_nodes(
+    node_type, operand_ptr, operands, operand_output, number, total, num_parts, home, part_type, origin_ptr, origin
+):
+    """The `total` nodes of the split graph, none of them of a part from `num_parts` on: types, operand borders,
+    operands and their outputs.
 
     `home[t, j]` is (part, output) of output j of type t; `part_type[part, t]` the type of a part; `origin` the operands
     of parts as (part or WHOLE, index), those of part p of type t from `origin_ptr[p, t]` to `origin_ptr[p, t + 1]`. An
@@ -193,14 +202,10 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
     core's, and its core every operand that the whole node has.
     """
     n = U(len(node_type))
-    total = 0
-    for part in range(3):
-        for v in range(n):
-            total = max(total, number[part, v] + 1)
     new_type = np.empty(total, np.int32)
     new_ptr = np.zeros(total + 1, np.int32)
     first_of = np.full(total, -1, np.int64)
-    for part in range(3):
+    for part in range(num_parts):
         for v in range(n):
             at, t = U(number[part, v]), U(node_type[v])
             if number[part, v] >= 0 and first_of[at] < 0:
@@ -215,7 +220,7 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
         new_ptr[at + 1] += new_ptr[at]
     new_operands = np.empty(new_ptr[total], np.int32)
     new_output = np.zeros(new_ptr[total], np.int32)
-    for part in range(3):
+    for part in range(num_parts):
         for v in range(n):
             if number[part, v] < 0 or U(first_of[U(number[part, v])]) != v:
                 continue
@@ -243,9 +248,9 @@ def split_nodes(node_type, operand_ptr, operands, operand_output, number, home, 
 def move_results(result_node, result_output, node_type, home, number):
     """Where results, given as (node or -1 - external, output), are in the split graph; see `split_nodes`."""
     node, output = result_node.copy(), result_output.copy()
-    for r in range(len(node)):
-        v = node[r]
-        if v >= 0:
-            t, j = node_type[v], output[r]
-            node[r], output[r] = number[home[t, j, 0], v], home[t, j, 1]
+    for r in range(U(len(node))):
+        if node[r] >= 0:
+            v = U(node[r])
+            t, j = U(node_type[v]), U(output[r])
+            node[r], output[r] = number[U(home[t, j, 0]), v], home[t, j, 1]
     return node, output
