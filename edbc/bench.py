@@ -2,9 +2,9 @@
 
 Definitions.
 
-(1) A *round* is one pass over all mini-batches, in which everything that is compared takes turns on each mini-batch.
-    The figures are medians over mini-batches and rounds; `spread` is the distance between the quartiles of the total,
-    as a part of its median.
+(1) In a *round* everything that is compared takes its turn: all mini-batches, one after the other, as in use (each
+    finds the caches as the one before has left them, not as eager PyTorch has). The figures are medians over
+    mini-batches and rounds; `spread` is the distance between the quartiles of the total, as a part of its median.
 (2) The *GEMM floor* of a mini-batch: for every batch of a type with products, in the order of the schedule, one
     `torch.mm(out=)` with all gates side by side over the longest of the products' inputs; nothing hoisted, nothing
     shared, nothing gathered, no activation. The schedule is that of the graph as captured, in which every node runs
@@ -196,12 +196,14 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
     gc.collect()
     used = 0.0
     for turn in range(setting.rounds):
+        of_eager: list[float | None] = [None] * len(batches)
         for number, batch in enumerate(batches):
-            seconds = None
             if eager is not None and (turn == number == 0 or used < setting.eager_seconds):
-                seconds = _seconds(lambda batch=batch: eager.run(batch), contestants[0].net.device)  # type: ignore[misc]
-                used += seconds
-            for contestant in contestants:
+                took = _seconds(lambda batch=batch: eager.run(batch), contestants[0].net.device)  # type: ignore[misc]
+                of_eager[number] = took
+                used += took
+        for contestant in contestants:
+            for number, seconds in enumerate(of_eager):
                 _measure(contestant, number, seconds)
 
 
