@@ -191,10 +191,10 @@ def _parts(prepared: Prepared, seconds: NDArray[np.float64]) -> Iterator[PartSte
 
 def least_batches(graph: Graph) -> tuple[int, ...]:
     """Per type its term of the lower bound."""
-    from edbc.schedule.analysis import analyse
+    from edbc.schedule.analysis import analyse, terms
 
-    below = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, False, True, False).below
-    return tuple(below.max(axis=0, initial=0).tolist())
+    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, False, True, False)
+    return tuple(terms(dag).tolist())
 
 
 def other_schedules(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:

@@ -24,6 +24,7 @@ import numpy as np
 
 from edbc.graph import Ints
 from edbc.schedule.native import U, inner, inner_uncounted, native
+from edbc.schedule.rows import LANES, add_row, copy_row, differing_lanes, lower_row, padded, put_row, raise_row
 
 
 class Dag(NamedTuple):
@@ -35,10 +36,20 @@ class Dag(NamedTuple):
     users: Ints
     type_ptr: Ints  # (T + 1,) the nodes of type a fill type_ptr[a]:type_ptr[a + 1] of any array grouped by type
     depth: Ints  # (n,), or (0,): topological depth
-    below: Ints  # (n, T), or (0, T): definition (2)
-    same_ptr: Ints  # (e + 1,) over the e elements of definition (3), or (1,)
-    same_users: Ints
-    same_left: Ints  # (e,) elements that an element waits for
+    below: Ints  # (n, W), or (0, W): definition (2); rows are padded with 0
+    same: Ints  # (e, 4) by ALONE, FIRST, MORE and WAITS over the e elements of definition (3), or (0, 4)
+    same_edges: Ints  # (edges, 2) an element that waits, and where here the next one that waits for the same is, or -1
+    same_size: Ints  # (T,) |Frontier(G^a)| before anything has run
+
+
+ALONE, FIRST, MORE, WAITS = range(4)
+"""Of an element: how many nodes wait for it alone; an element that waits for it and others too, or 0, which waits for
+none; where in `same_edges` the next such element is, or -1; for how many it waits itself, where for several."""
+
+
+def terms(dag: Dag) -> Ints:
+    """Per type its term of the lower bound, from `below`."""
+    return dag.below[:, : len(dag.type_ptr) - 1].max(axis=0, initial=0)
 
 
 @native
@@ -51,7 +62,7 @@ def analyse(
     with_below: bool,
     with_same: bool,
 ) -> Dag:
-    """Everything that a policy needs: definition (1), and (4), (2), (3) when asked. (3) implies (2)."""
+    """Everything that a policy needs: definition (1), and (4), (2), (3) when asked."""
     n = len(node_type)
     producer_ptr, producers, user_ptr, users = invert(operand_ptr, operands)
     num_operands, type_ptr = np.empty(n, np.int32), np.zeros(num_types + 1, np.int32)
@@ -61,16 +72,31 @@ def analyse(
     for a in range(num_types):
         type_ptr[a + 1] += type_ptr[a]
     depth = depths(producer_ptr, producers) if with_depth else np.zeros(0, np.int32)
-    if with_below or with_same:
-        below = chain_lengths(node_type, user_ptr, users, num_types)
-    else:
-        below = np.zeros((0, num_types), np.int32)
+    width = padded(num_types)
+    below, units = (
+        np.zeros((n if with_below or with_same else 0, width), np.int32),
+        np.zeros((num_types, width), np.int32),
+    )
+    for a in range(num_types):
+        units[a, a] = 1
+    if len(below):
+        chain_lengths(node_type, user_ptr, users, units, below)
     if with_same:
-        sources, targets, num_elements = same_type_edges(node_type, producer_ptr, producers, below)
-        same_left, same_ptr, same_users = group_edges(sources, targets, num_elements)
+        elements, edges, size = same_type_graph(node_type, producer_ptr, producers, below, units)
     else:
-        same_left, same_ptr, same_users = np.zeros(0, np.int32), np.zeros(1, np.int32), np.zeros(0, np.int32)
-    return Dag(node_type, num_operands, user_ptr, users, type_ptr, depth, below, same_ptr, same_users, same_left)
+        elements, edges, size = np.zeros((0, 4), np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32)
+    return Dag(
+        node_type,
+        num_operands,
+        user_ptr,
+        users,
+        type_ptr,
+        depth,
+        below if with_below else below[:0],
+        elements,
+        edges,
+        size,
+    )
 
 
 @inner
@@ -104,60 +130,98 @@ def invert(operand_ptr: Ints, operands: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     return producer_ptr, producers[:count], user_ptr[: n + 1], users
 
 
-@inner
-def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, num_types: int) -> Ints:
-    """`below`, definition (2), users before operands."""
-    n = len(node_type)
-    below = np.zeros((n, num_types), np.int32)
-    v = U(n)
+@inner_uncounted
+def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, units: Ints, below: Ints) -> None:
+    """`below`, definition (2), users before operands; all 0 before."""
+    v = U(len(node_type))
     while v > U(0):
         v -= U(1)
         for k in range(U(user_ptr[v]), U(user_ptr[v + U(1)])):
-            u = U(users[k])
-            for a in range(num_types):
-                below[v, a] = max(below[v, a], below[u, a])
-        below[v, U(node_type[v])] += 1
-    return below
+            raise_row(below, v, below, U(users[k]))
+        add_row(below, v, units, U(node_type[v]))
 
 
 @inner
-def same_type_edges(node_type: Ints, producer_ptr: Ints, producers: Ints, below: Ints) -> tuple[Ints, Ints, int]:
-    """Edges of the same-type graph, definition (3), and its number of elements.
+def same_type_graph(
+    node_type: Ints, producer_ptr: Ints, producers: Ints, below: Ints, units: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """The same-type graph, definition (3): `same`, `same_edges` and `same_size` of a Dag."""
+    n, width = len(node_type), below.shape[1]
+    elements, edges = np.empty((n + n // 2 + width, 4), np.int32), np.empty((len(producers) + 16, 2), np.int32)
+    source, least = np.empty((n, width), np.int32), np.empty((1, width), np.int32)
+    size, used = np.zeros(len(units), np.int32), np.array([n, 0], np.int32)
+    v = U(0)
+    while True:
+        v = connect(node_type, producer_ptr, producers, below, units, v, elements, edges, used, source, least, size)
+        if v == U(n):
+            return elements[: used[0]], edges[: used[1]], size
+        elements, edges = grow(elements, width), grow(edges, width * len(producers))
 
-    `source[v, a]` is the element that stands for v's ancestors of type a, v counted, or -1. Only where a node of type
-    a follows is it needed, so out-projections and the like cost nothing.
+
+@inner_uncounted
+def connect(
+    node_type: Ints, producer_ptr: Ints, producers: Ints, below: Ints, units: Ints, v: int, elements: Ints,
+    edges: Ints, used: Ints, source: Ints, least: Ints, size: Ints,
+) -> int:  # fmt: skip
+    """Nodes from v on; the first one for which there may be no room, or n. `used` counts elements and edges.
+
+    `source[v, a]` is the element that stands for v's ancestors of type a, v counted, or -1. Those of a node's producers
+    are one and the same where the largest is the smallest, none left out. Else the node waits for each of them, or,
+    where a node of the type follows, a join does.
     """
-    n, num_types = below.shape
-    source = np.full((n, num_types), -1, np.int32)
-    sources, targets = np.empty(len(producers) + 16, np.int32), np.empty(len(producers) + 16, np.int32)
-    num_edges, num_elements = U(0), U(n)
-    for v in range(U(n)):
+    n, width = U(len(node_type)), U(below.shape[1])
+    num_elements, num_edges = U(used[0]), U(used[1])
+    while v < n:
         own = U(node_type[v])
         low, high = U(producer_ptr[v]), U(producer_ptr[v + U(1)])
-        while num_edges + U(num_types) * (high - low) > U(len(sources)):
-            sources, targets = grow(sources), grow(targets)
-        for a in range(U(num_types)):
-            if below[v, a] == 0:
-                continue
-            target = v if own == a else num_elements
-            first, found, all_equal = np.int32(-1), U(0), True
-            for k in range(low, high):
-                element = source[U(producers[k]), a]
-                if element >= 0:
-                    all_equal = all_equal and (found == U(0) or element == first)
-                    sources[num_edges + found], targets[num_edges + found] = element, target
-                    first = element
-                    found += U(1)
-            if own == a:
-                num_edges += found
-                source[v, a] = v if below[v, a] > 1 else -1
-            elif all_equal:
-                source[v, a] = first
+        if num_elements + width > U(len(elements)) or num_edges + width * (high - low) > U(len(edges)):
+            break
+        elements[v, ALONE], elements[v, FIRST], elements[v, MORE], elements[v, WAITS] = 0, 0, -1, 0
+        if low == high:
+            for a in range(width):
+                source[v, a] = -1
+        else:
+            copy_row(source, v, source, U(producers[low]))
+        if high - low > U(1):
+            copy_row(least, U(0), source, v)
+            for k in range(low + U(1), high):
+                raise_row(source, v, source, U(producers[k]))
+                lower_row(least, U(0), source, U(producers[k]))
+            for group in range(U(0), width, U(LANES)):
+                differing = differing_lanes(source, v * width + group, least, group)
+                a = group
+                while differing != U(0):
+                    if differing & U(1) != U(0) and below[v, a] > 0:
+                        target = v
+                        if a != own:
+                            target = num_elements
+                            num_elements += U(1)
+                            elements[target, ALONE], elements[target, FIRST], elements[target, MORE] = 0, 0, -1
+                        waits = 0
+                        for k in range(low, high):
+                            if source[U(producers[k]), a] < 0:
+                                continue
+                            waits += 1
+                            element = U(source[U(producers[k]), a])
+                            if elements[element, FIRST] == 0:
+                                elements[element, FIRST] = target
+                            else:
+                                edges[num_edges, U(0)], edges[num_edges, U(1)] = target, elements[element, MORE]
+                                elements[element, MORE] = num_edges
+                                num_edges += U(1)
+                        elements[target, WAITS] = waits
+                        source[v, a] = target
+                    differing >>= U(1)
+                    a += U(1)
+        if elements[v, WAITS] == 0:
+            if source[v, own] < 0:
+                size[own] += 1
             else:
-                num_edges += found
-                source[v, a] = target
-                num_elements += U(1)
-    return sources[:num_edges], targets[:num_edges], np.int64(num_elements)  # type: ignore[return-value]
+                elements[U(source[v, own]), ALONE] += 1
+        put_row(source, v, units, own, v)
+        v += U(1)
+    used[0], used[1] = num_elements, num_edges
+    return v
 
 
 @inner_uncounted
@@ -168,31 +232,13 @@ def copy(source: Ints, begin: int, end: int, target: Ints, at: int) -> None:
 
 
 @inner
-def grow(array: Ints) -> Ints:
-    """A copy with twice the room and more."""
-    larger = np.empty(2 * len(array) + 16, np.int32)
-    copy(array, 0, len(array), larger, 0)
+def grow(array: Ints, more: int) -> Ints:
+    """A copy with twice the rows and more."""
+    larger = np.empty((2 * len(array) + more, array.shape[1]), np.int32)
+    for i in range(U(len(array))):
+        for k in range(U(array.shape[1])):
+            larger[i, k] = array[i, k]
     return larger
-
-
-@inner
-def group_edges(sources: Ints, targets: Ints, num_elements: int) -> tuple[Ints, Ints, Ints]:
-    """Edges as CSR by source, and how many arrive at each target."""
-    arriving = np.zeros(num_elements, np.int32)
-    ptr = np.zeros(num_elements + 1, np.int32)
-    for k in range(U(len(sources))):
-        ptr[U(sources[k]) + U(1)] += 1
-        arriving[U(targets[k])] += 1
-    for e in range(num_elements):
-        ptr[e + 1] += ptr[e]
-    grouped = np.empty(len(sources), np.int32)
-    fill = ptr[:num_elements].copy()
-    for k in range(U(len(sources))):
-        source = U(sources[k])
-        at = U(fill[source])
-        grouped[at] = targets[k]
-        fill[source] = at + U(1)
-    return arriving, ptr, grouped
 
 
 @inner

@@ -19,6 +19,7 @@ from edbc.schedule.analysis import Dag
 from edbc.schedule.choice import PRODUCTIVE, Scratch, describe, new_scratch
 from edbc.schedule.engine import Frontier, execute, new_frontier, restart
 from edbc.schedule.native import native
+from edbc.schedule.rows import padded
 from edbc.schedule.tables import mix
 
 Hashes = NDArray[np.int64]
@@ -55,7 +56,7 @@ def new_walks(n: int, num_types: int, width: int) -> Walks:
         np.empty((width, n), np.int32),
         np.empty((width, num_types), np.int32),
         np.empty((width, num_types), np.int32),
-        np.zeros((width, num_types, num_types), np.int32),
+        np.zeros((width, num_types, padded(num_types)), np.int32),
         np.zeros(width, np.int64),
         np.zeros(width, np.int32),
     )
@@ -69,10 +70,11 @@ def walk_of(walks: Walks, i: int, shared: Frontier) -> Frontier:
         walks.ready[i],
         walks.head[i],
         walks.tail[i],
+        shared.counted,
         walks.reach[i],
         shared.same_left,
         shared.same_size,
-        shared.same_stack,
+        shared.same_queue,
         shared.depth_sum,
     )
 

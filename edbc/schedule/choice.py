@@ -47,7 +47,8 @@ from numpy.typing import NDArray
 from edbc.graph import Ints
 from edbc.schedule.analysis import Dag
 from edbc.schedule.engine import Frontier
-from edbc.schedule.native import inner_uncounted, native, native_uncounted
+from edbc.schedule.native import U, inlined, inner_uncounted, native, native_uncounted
+from edbc.schedule.rows import padded, raise_row, tally_row
 from edbc.schedule.tables import mix
 
 BASE, MAX, SORT, PHASE, CRITICAL, RANK = range(6)
@@ -63,69 +64,94 @@ class Scratch(NamedTuple):
     """What is known of the current state; filled by `describe` and `encode`."""
 
     top: Ints  # (T,) terms of the lower bound
-    reaching: Ints  # (T,) types that reach each
     bits: Ints  # (T,) of every ready type
     score: Floats  # (T,) of every ready type, (8) without its last term
     words: Ints  # (T + 1,)
     cost: Floats  # (T,) of a batch of each type
+    terms: Ints  # (2, W): `top`; how many types reach each term, and from bit SUM on, the sum of these types
+
+
+SUM = 16
 
 
 @native
 def new_scratch(cost: Floats) -> Scratch:
     """Room for graphs of as many types as there are costs."""
     num_types = len(cost)
+    terms = np.zeros((2, padded(num_types)), np.int32)
     return Scratch(
-        np.zeros(num_types, np.int32),
-        np.zeros(num_types, np.int32),
+        terms[0, :num_types],
         np.zeros(num_types, np.int32),
         np.zeros(num_types, np.float64),
         np.zeros(num_types + 1, np.int32),
         cost,
+        terms,
     )
 
 
 @native_uncounted
 def describe(frontier: Frontier, scratch: Scratch) -> None:
-    """Bits and scores of every ready type from `reach`. O(T^2)."""
+    """Bits and scores of every ready type from `reach`. O(T^2).
+
+    Which types are ready or reach what follows no pattern that a processor could learn, so nothing branches on it.
+    Types that are not ready reach nothing, and get numbers without a meaning.
+    """
     head, tail, reach = frontier.head, frontier.tail, frontier.reach
-    top, reaching = scratch.top, scratch.reaching
-    num_types = len(top)
-    top[:] = 0
-    reaching[:] = 0
+    terms, bits, score, cost = scratch.terms, scratch.bits, scratch.score, scratch.cost
+    num_types, top, tally = U(len(cost)), U(0), U(1)
+    terms[:] = 0
     for a in range(num_types):
-        if head[a] < tail[a]:
-            for b in range(num_types):
-                top[b] = max(top[b], reach[a, b])
+        raise_row(terms, top, reach, a)
     for a in range(num_types):
-        if head[a] < tail[a]:
-            for b in range(num_types):
-                reaching[b] += reach[a, b] == top[b]
-    for a in range(num_types):
-        if head[a] == tail[a]:
-            continue
-        bits, score = 0, -4.0 * scratch.cost[a]
-        for b in range(num_types):
-            if top[b] == 0 or reach[a, b] < top[b]:
-                continue
-            if reaching[b] == 1:
-                score += 4.0 * scratch.cost[b]
-                bits |= PRODUCTIVE if a == b else HOLDS
-            elif reaching[b] == 2 and a != b and head[b] < tail[b] and reach[b, b] == top[b]:
-                score += 2.0 * scratch.cost[b]
-                bits |= BLOCKS
-        scratch.bits[a] = bits
-        scratch.score[a] = score
+        tally_row(terms, tally, reach, a, terms, top, U(1) + (a << U(SUM)))
+        bits[a], score[a] = 0, -4.0 * cost[a]
+    for b in range(num_types):
+        count, reachers = terms[tally, b] & ((1 << SUM) - 1), terms[tally, b] >> SUM
+        is_held = (count == 1) & (terms[top, b] > 0)
+        is_blocked = (count == 2) & (head[b] < tail[b]) & (reach[b, b] == terms[top, b])
+        a = U((is_held | is_blocked) * (reachers - is_blocked * np.int64(b)))
+        score[a] += (4.0 * is_held + 2.0 * is_blocked) * cost[b]
+        bits[a] |= is_held * (PRODUCTIVE if a == b else HOLDS) | is_blocked * BLOCKS
 
 
 @inner_uncounted
+def remaining(scratch: Scratch) -> float:
+    """The least that the described state's remaining batches can cost."""
+    cost, top = scratch.cost, scratch.top
+    bound = 0.0
+    for a in range(len(cost)):
+        bound += cost[a] * top[a]
+    return bound
+
+
+@inlined
 def critical_score(frontier: Frontier, scratch: Scratch, a: int) -> float:
     """Definition (8)."""
     return scratch.score[a] + (frontier.tail[a] - frontier.head[a]) / frontier.same_size[a]
 
 
-@inner_uncounted
+@inlined
+def best_two(frontier: Frontier, scratch: Scratch) -> tuple[int, int]:
+    """The two ready types of largest critical score, best first; -1 where there are fewer. See `describe`."""
+    head, tail, same_size, chains = frontier.head, frontier.tail, frontier.same_size, scratch.score
+    first, second = -1, -1
+    first_score, second_score = -np.inf, -np.inf
+    for a in range(len(head)):
+        count = tail[a] - head[a]
+        score = chains[a] + count / max(same_size[a], 1) if count > 0 else -np.inf
+        is_first, is_second = score > first_score, score > second_score
+        second = first if is_first else (a if is_second else second)
+        second_score = first_score if is_first else (score if is_second else second_score)
+        first = a if is_first else first
+        first_score = score if is_first else first_score
+    return first, second
+
+
+@inlined
 def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Ints) -> int:
     """The type that a fixed rule takes; some type must be ready. O(T)."""
+    if rule == CRITICAL_PATH:
+        return best_two(frontier, scratch)[0]
     best, best_score = -1, -np.inf
     for a in range(len(frontier.head)):
         count = frontier.tail[a] - frontier.head[a]
@@ -141,8 +167,6 @@ def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Int
             score = float(mix((a * len(dag.node_type) + frontier.head[a]) * len(dag.node_type) + count))
         elif rule == CHAINS:
             score = scratch.score[a]
-        elif rule == CRITICAL_PATH:
-            score = critical_score(frontier, scratch, a)
         else:
             score = float(count)
         if score > best_score:
@@ -150,7 +174,7 @@ def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Int
     return best
 
 
-@inner_uncounted
+@inlined
 def encode(dag: Dag, frontier: Frontier, scratch: Scratch, encoding: int, executed: int) -> int:
     """Write the state's words and return how many there are. O(T), E_sort O(T^2)."""
     words = scratch.words
@@ -177,20 +201,10 @@ def encode(dag: Dag, frontier: Frontier, scratch: Scratch, encoding: int, execut
     return size
 
 
-@inner_uncounted
+@inlined
 def encode_rank(frontier: Frontier, scratch: Scratch) -> int:
     """The words of encoding `rank`: one, or two where two types are ready."""
-    first, second = -1, -1
-    first_score, second_score = -np.inf, -np.inf
-    for a in range(len(frontier.head)):
-        if frontier.head[a] == frontier.tail[a]:
-            continue
-        score = critical_score(frontier, scratch, a)
-        if score > first_score:
-            second, second_score = first, first_score
-            first, first_score = a, score
-        elif score > second_score:
-            second, second_score = a, score
+    first, second = best_two(frontier, scratch)
     scratch.words[0] = first * BITS + (scratch.bits[first] & PRODUCTIVE)
     if second < 0:
         return 1

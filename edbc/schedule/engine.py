@@ -28,8 +28,9 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.analysis import Dag, copy
-from edbc.schedule.native import U, inner_uncounted, native, native_uncounted
+from edbc.schedule.analysis import ALONE, FIRST, MORE, WAITS, Dag, copy
+from edbc.schedule.native import U, inlined, inner_uncounted, native, native_uncounted
+from edbc.schedule.rows import raise_row
 
 
 class Frontier(NamedTuple):
@@ -39,10 +40,11 @@ class Frontier(NamedTuple):
     ready: Ints  # (n,) grouped by type; ready[head[a]:tail[a]] is Frontier_a(G)
     head: Ints  # (T,)
     tail: Ints  # (T,)
-    reach: Ints  # (T, T), definition (2)
+    counted: Ints  # (T,) while a batch runs: `ready` up to here is in `reach`
+    reach: Ints  # (T, W), definition (2); rows are padded with 0
     same_left: Ints  # (e,) elements still to run
     same_size: Ints  # (T,) |Frontier(G^a)|
-    same_stack: Ints
+    same_queue: Ints  # joins, all elements of which have run
     depth_sum: Ints  # (T,) of the unexecuted nodes' depths
 
 
@@ -55,10 +57,11 @@ def new_frontier(dag: Dag) -> Frontier:
         np.empty(n, np.int32),
         np.empty(num_types, np.int32),
         np.empty(num_types, np.int32),
-        np.zeros((num_types, num_types), np.int32),
-        np.empty(len(dag.same_left), np.int32),
+        np.empty(num_types, np.int32),
+        np.zeros((num_types, dag.below.shape[1]), np.int32),
+        np.empty(len(dag.same), np.int32),
         np.zeros(num_types, np.int32),
-        np.empty(max(1, len(dag.same_left) - n), np.int32),
+        np.empty(max(0, len(dag.same) - n) + 1, np.int32),
         np.zeros(num_types, np.int64),
     )
 
@@ -67,11 +70,12 @@ def new_frontier(dag: Dag) -> Frontier:
 def restart(dag: Dag, frontier: Frontier) -> None:
     """Nothing has run: the nodes without node operands are ready."""
     n, num_types = len(dag.node_type), len(dag.type_ptr) - 1
-    node_type, below, depth, same_left = dag.node_type, dag.below, dag.depth, dag.same_left
+    node_type, below, depth, same = dag.node_type, dag.below, dag.depth, dag.same
     left, ready, tail, reach = frontier.left, frontier.ready, frontier.tail, frontier.reach
     copy(dag.num_operands, 0, n, left, 0)
     copy(dag.type_ptr, 0, num_types, frontier.head, 0)
     copy(dag.type_ptr, 0, num_types, tail, 0)
+    copy(dag.type_ptr, 0, num_types, frontier.counted, 0)
     reach[:] = 0
     for v in range(U(n)):
         if left[v] == 0:
@@ -79,19 +83,28 @@ def restart(dag: Dag, frontier: Frontier) -> None:
             at = U(tail[a])
             ready[at] = v
             tail[a] = at + U(1)
-            for b in range(num_types if len(below) else 0):
-                reach[a, b] = max(reach[a, b], below[v, b])
+    if len(below):
+        raise_reach(dag, frontier)
     if len(depth):
         depth_sum = frontier.depth_sum
         depth_sum[:] = 0
         for v in range(U(n)):
             depth_sum[U(node_type[v])] += depth[v]
-    if len(same_left):
-        same_size = frontier.same_size
-        copy(same_left, 0, len(same_left), frontier.same_left, 0)
-        same_size[:] = 0
-        for v in range(U(n)):
-            same_size[U(node_type[v])] += same_left[v] == 0
+    if len(same):
+        same_left = frontier.same_left
+        for element in range(U(len(same))):
+            same_left[element] = same[element, WAITS]
+        copy(dag.same_size, 0, num_types, frontier.same_size, 0)
+
+
+@inlined
+def raise_reach(dag: Dag, frontier: Frontier) -> None:
+    """Count what has become ready into `reach`."""
+    below, ready, tail = dag.below, frontier.ready, frontier.tail
+    counted, reach = frontier.counted, frontier.reach
+    for a in range(U(len(tail))):
+        for i in range(U(counted[a]), U(tail[a])):
+            raise_row(reach, a, below, U(ready[i]))
 
 
 @native_uncounted
@@ -99,28 +112,27 @@ def execute(dag: Dag, frontier: Frontier, a: int) -> None:
     """Run Frontier_a(G)."""
     node_type, user_ptr, users, below, depth = dag.node_type, dag.user_ptr, dag.users, dag.below, dag.depth
     left, ready, tail, reach = frontier.left, frontier.ready, frontier.tail, frontier.reach
-    num_types = len(dag.type_ptr) - 1 if len(below) else 0
     low, high = frontier.head[a], tail[a]
     frontier.head[a] = high
-    for b in range(num_types):
-        reach[a, b] = 0
+    copy(tail, 0, len(tail), frontier.counted, 0)
     for i in range(U(low), U(high)):
         v = U(ready[i])
         for k in range(U(user_ptr[v]), U(user_ptr[v + U(1)])):
             u = U(users[k])
             waits = left[u] - 1
             left[u] = waits
-            if waits == 0:
-                b = U(node_type[u])
-                at = U(tail[b])
-                ready[at] = u
-                tail[b] = at + U(1)
-                for c in range(num_types):
-                    reach[b, c] = max(reach[b, c], below[u, c])
+            b = U(node_type[u])
+            at = tail[b]
+            ready[U(at)] = u  # u is not ready yet, so there is room; another takes the place where it is not ready now
+            tail[b] = at + (waits == 0)
+    if len(below):
+        for b in range(U(reach.shape[1])):
+            reach[U(a), b] = 0
+        raise_reach(dag, frontier)
     if len(depth):
         for i in range(U(low), U(high)):
             frontier.depth_sum[a] -= depth[U(ready[i])]
-    if len(dag.same_left):
+    if len(dag.same):
         frontier.same_size[a] += release(dag, frontier, low, high) - (high - low)
 
 
@@ -128,25 +140,21 @@ def execute(dag: Dag, frontier: Frontier, a: int) -> None:
 def release(dag: Dag, frontier: Frontier, low: int, high: int) -> int:
     """The nodes `ready[low:high]` of one type have run: how many that waited for them alone, through joins too, join
     Frontier(G^a)."""
-    same_ptr, same_users, n = dag.same_ptr, dag.same_users, U(len(dag.node_type))
-    ready, same_left, stack = frontier.ready, frontier.same_left, frontier.same_stack
-    joining = 0
-    for i in range(U(low), U(high)):
-        element, depth = U(ready[i]), U(0)
+    same, edges, ready, left, queue = dag.same, dag.same_edges, frontier.ready, frontier.same_left, frontier.same_queue
+    n, low, size, queued = U(len(dag.node_type)), U(low), U(high - low), U(0)
+    joining, i = 0, U(0)
+    while i < size + queued:
+        element = U(ready[low + i]) if i < size else U(queue[i - size])
+        i += U(1)
+        joining += same[element, ALONE]
+        target, k = U(same[element, FIRST]), same[element, MORE]
         while True:
-            for k in range(U(same_ptr[element]), U(same_ptr[element + U(1)])):
-                target = U(same_users[k])
-                waits = same_left[target] - 1
-                same_left[target] = waits
-                if waits > 0:
-                    continue
-                if target < n:
-                    joining += 1
-                else:
-                    stack[depth] = target
-                    depth += U(1)
-            if depth == U(0):
+            waits = left[target] - 1
+            left[target] = waits
+            joining += (waits == 0) & (target < n)
+            queue[queued] = target
+            queued += U((waits == 0) & (target >= n))
+            if k < 0:
                 break
-            depth -= U(1)
-            element = U(stack[depth])
+            target, k = U(edges[U(k), U(0)]), edges[U(k), U(1)]
     return joining

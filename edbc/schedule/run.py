@@ -111,7 +111,6 @@ def cheap_types(graph: Graph) -> Ints:
 
 def lower_bound(graph: Graph) -> int:
     """ED-Batch Eq. 2: the sum over types of the most nodes of that type on any path. O(T (n + m))."""
-    from edbc.schedule.analysis import analyse
+    from edbc.schedule.analysis import analyse, terms
 
-    below = analyse(*arrays_of(graph), graph.num_types, False, True, False).below
-    return int(below.max(axis=0, initial=0).sum())
+    return int(terms(analyse(*arrays_of(graph), graph.num_types, False, True, False)).sum())

@@ -71,7 +71,7 @@ class _Trainer:
     def __init__(
         self, graphs: Sequence[Graph], encoding: str, fallback: str, cost: Sequence[float], hyper: Hyper
     ) -> None:
-        from edbc.schedule.analysis import analyse
+        from edbc.schedule.analysis import analyse, terms
         from edbc.schedule.engine import new_frontier
         from edbc.schedule.qlearn import new_memory
 
@@ -82,7 +82,7 @@ class _Trainer:
         self.rule = RULES.index(fallback)
         self.cost = costs_of(cost, self.num_types)
         self.cheap = cheap_types(max(graphs, key=lambda graph: graph.num_types))
-        self.bound = sum(float((dag.below.max(axis=0, initial=0) * self.cost).sum()) for dag in self.dags)
+        self.bound = sum(float((terms(dag) * self.cost).sum()) for dag in self.dags)
         self.memory: Memory = new_memory(self.num_types, 2 * max(g.num_nodes for g in graphs) + 1024)
 
     def learn(self, which: int, trials: int, exploration: float, generator: np.ndarray) -> None:

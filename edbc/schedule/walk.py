@@ -15,10 +15,13 @@ from edbc.schedule.choice import (
     RANK,
     SUFFICIENT,
     Floats,
+    Scratch,
     choose,
     encode,
+    remaining,
 )
-from edbc.schedule.native import UNCOUNTED, inner, native, part
+from edbc.schedule.engine import Frontier
+from edbc.schedule.native import UNCOUNTED, inner, inner_uncounted, native, part
 from edbc.schedule.tables import Table, find
 
 NONE = -1
@@ -27,7 +30,8 @@ NONE = -1
 # the first mini-batch on a machine waits for all that `scheduled` calls: without code for Python's callers
 analyse, ordered = part(analysis.analyse), part(ordering.ordered)
 new_frontier, new_scratch = part(engine.new_frontier), part(choice.new_scratch)
-restart, execute = part(engine.restart, **UNCOUNTED), part(engine.execute, **UNCOUNTED)
+restart = part(engine.restart, **UNCOUNTED)
+execute = part(engine.execute, forceinline=True, **UNCOUNTED)
 describe = part(choice.describe, **UNCOUNTED)
 
 
@@ -53,18 +57,21 @@ def scheduled(
     if rival == NONE and NONE < encoding < CRITICAL:
         # the rule is asked for unseen states only: what it alone needs is worked out when there is one
         dag = analyse(node_type, operand_ptr, operands, num_types, False, False, False)
-        kinds, ptr, nodes, rows, bound = _walk(dag, encoding, table, actions, none, cheap, cost)
+        kinds, ptr, nodes, rows, bound = walk_below(dag, encoding, table, actions, none, cheap, cost, np.inf)
         is_whole = len(nodes) == ptr[-1]
     else:
         is_whole = False
     if not is_whole:
         dag = _analyse_for(node_type, operand_ptr, operands, num_types, encoding, rule, rival)
-        kinds, ptr, nodes, rows, bound = _walk(dag, encoding, table, actions, rule, cheap, cost)
+        kinds, ptr, nodes, rows, bound = walk_below(dag, encoding, table, actions, rule, cheap, cost, np.inf)
         if rival != NONE and len(kinds) > bound:
-            kinds_, ptr_, nodes_, _, _ = _walk(dag, none, table, actions, rival, cheap, cost)
-            by_rival = total(kinds_, cost) < total(kinds, cost)
+            ours = total(kinds, cost)
+            kinds_, ptr_, nodes_, rows_, _ = walk_below(
+                dag, none, table, actions, rival, cheap, cost, ours + unsure(ours, cost)
+            )
+            by_rival = ptr_[-1] == len(nodes) and total(kinds_, cost) < ours
             if by_rival:
-                kinds, ptr, nodes, rows = kinds_, ptr_, nodes_, rows[:0]
+                kinds, ptr, nodes, rows = kinds_, ptr_, nodes_, rows_[:0]
     if in_order:
         nodes = ordered(operand_ptr, operands, ptr, nodes)
     seen = 0
@@ -97,52 +104,91 @@ def total(kinds: Ints, cost: Floats) -> float:
     return result
 
 
+@inner
+def unsure(cost_of_walk: float, cost: Floats) -> float:
+    """How far off a walk's cost may be when it is added up in another order: where every batch costs 1, not at all."""
+    for a in range(len(cost)):
+        if cost[a] != 1:
+            return 1e-6 * cost_of_walk
+    return 0.0
+
+
 @native
 def walk(
     dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints, cost: Floats
 ) -> tuple[Ints, Ints, Ints, Ints, int]:
     """Batch types, batch bounds, nodes, per batch the table's row or -1, and the lower bound, of a policy's schedule.
 
-    The bound counts batches, whatever they cost, and is 0 where the encoding does not need it.
+    The bound counts batches, whatever they cost, and is 0 where neither the encoding nor a rule alone needs it.
 
     `encoding` < 0: the rule chooses every batch. Else the table does, and the rule where it has no such state (or one
     whose action is not ready, which no table that policy.py has checked contains); with the rule NONE the walk ends
     there, and the bounds end below n.
     """
+    return walk_below(dag, encoding, table, actions, rule, cheap, cost, np.inf)
+
+
+@inner
+def walk_below(
+    dag: Dag, encoding: int, table: Table, actions: Ints, rule: int, cheap: Ints, cost: Floats, most: float
+) -> tuple[Ints, Ints, Ints, Ints, int]:
+    """`walk`, which also ends where the schedule cannot come to cost less than `most`, so that the bounds end below n.
+    Without a rule or an encoding that looks at chains it does not notice.
+    """
     n = len(dag.node_type)
-    frontier, scratch = new_frontier(dag), new_scratch(cost)
+    batch_type, batch_ptr, nodes = np.empty(n, np.int32), np.empty(n + 1, np.int32), np.empty(n, np.int32)
+    rows = np.empty(n, np.int32)
+    count, bound = walk_into(
+        dag, new_frontier(dag), new_scratch(cost), encoding, table, actions, rule, cheap, most, batch_type, batch_ptr,
+        nodes, rows,
+    )  # fmt: skip
+    return batch_type[:count], batch_ptr[: count + 1], nodes, rows[:count], bound
+
+
+@inner_uncounted
+def walk_into(
+    dag: Dag, frontier: Frontier, scratch: Scratch, encoding: int, table: Table, actions: Ints, rule: int,
+    cheap: Ints, most: float, batch_type: Ints, batch_ptr: Ints, nodes: Ints, rows: Ints,
+) -> tuple[int, int]:  # fmt: skip
+    """Write a walk's batches, and return their number and the lower bound."""
+    n = len(nodes)
     restart(dag, frontier)
-    batch_type, batch_ptr, nodes = np.empty(n, np.int32), np.zeros(n + 1, np.int32), np.empty(n, np.int32)
-    rows = np.full(n, -1, np.int32)
-    done, count, bound = 0, 0, 0
+    batch_ptr[0] = 0
+    done, count, bound, spent = 0, 0, 0, 0.0
     while done < n:
-        if encoding >= CRITICAL:
+        if encoding >= CRITICAL or (rule >= CHAINS and encoding < 0):
             describe(frontier, scratch)
             if done == 0:
-                bound = scratch.top.sum()
-        action = -1
+                for term in scratch.top:
+                    bound += term
+            if spent + remaining(scratch) >= most:
+                break
+        action, row = -1, -1
         if encoding >= 0:
             size = encode(dag, frontier, scratch, encoding, done)
             row, _ = find(table, scratch.words, size)
             if row >= 0 and frontier.head[actions[row]] < frontier.tail[actions[row]]:
-                action, rows[count] = actions[row], row
+                action = actions[row]
+            else:
+                row = -1
         if action < 0:
             if rule == NONE:
                 break
-            if rule >= CHAINS and encoding < CRITICAL:
+            if rule >= CHAINS and 0 <= encoding < CRITICAL:
                 describe(frontier, scratch)
             action = choose(dag, frontier, scratch, rule, cheap)
         low, high = frontier.head[action], frontier.tail[action]
         copy(frontier.ready, low, high, nodes, done)
         done += high - low
-        batch_type[count] = action
+        batch_type[count], rows[count] = action, row
+        spent += scratch.cost[action]
         count += 1
         batch_ptr[count] = done
         execute(dag, frontier, action)
-    return batch_type[:count].copy(), batch_ptr[: count + 1].copy(), nodes, rows[:count], bound
+    return count, bound
 
 
-_analyse_for, _walk = part(analyse_for), part(walk)
+_analyse_for = part(analyse_for)
 
 
 @native

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import graphs, random_graph, random_lattice_graph, swapped_trees_graph
 
 from edbc.graph import Graph
-from edbc.schedule.analysis import analyse
+from edbc.schedule.analysis import ALONE, FIRST, analyse
 from edbc.schedule.check import check_schedule
 from edbc.schedule.choice import describe, new_scratch
 from edbc.schedule.engine import execute, new_frontier, restart
@@ -171,13 +171,14 @@ def test_types_without_a_node_change_nothing(encoding: str, graph: Graph, more: 
 
 
 def test_same_type_graph_stays_linear() -> None:
-    """1,000 a -> 1 b -> 1,000 a: 2,000 entries and one join stand for a million pairs."""
+    """1,000 a -> 1 b -> 1,000 a: a join, for which 1,000 wait and which waits for 1,000, stands for a million pairs."""
     nodes = [("a", [])] * 1000 + [("b", list(range(1000)))] + [("a", [1000])] * 1000
     graph = Graph.build(["a", "b"], nodes)
     dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, 2, False, True, True)
 
-    assert len(dag.same_left) == graph.num_nodes + 1
-    assert len(dag.same_users) == 2000
+    assert len(dag.same) == graph.num_nodes + 1
+    assert dag.same[:, ALONE].sum() == np.count_nonzero(dag.same[:, FIRST]) == 1000
+    assert len(dag.same_edges) == 0
     assert run(graph, Policy("sufficient")).batch_type.tolist() == [0, 1, 0]
 
 
