@@ -40,6 +40,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place."""
     known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
     unrolled: list[tuple[Any, Any]] = []
+    gets_tensors = False
 
     def forget() -> None:
         known.clear()
@@ -48,17 +49,25 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
 
     recorder.forget_calls.append(forget)
 
+    def unroll(entry: Entry) -> None:
+        make = _unroll(*_texts(entry), gets_tensors)
+        become(make(recorder, known, general, Value, Shared, sys._getframe, _ABSENT))
+
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if unrolled:
-            for item in args:
-                if type(item) is Shared or type(item) is torch.Tensor:
-                    return self(*map(recorder.as_value, args), **kwargs)
+        nonlocal gets_tensors
+        if known:
+            kinds = list(map(type, args))
+            if torch.Tensor in kinds and not gets_tensors:
+                gets_tensors = True
+                unroll(recorder.table.entries[next(iter(known.values()))[0]])
+            if Shared in kinds or torch.Tensor in kinds:
+                return self(*map(recorder.as_value, args), **kwargs)
         result = recorder.call(path, kind, self, args, kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         shape = entry.operation.template, entry.outputs
         if not unrolled and is_unrollable(entry):
             unrolled.append(shape)
-            become(_unroll(*_texts(entry))(recorder, known, general, Value, Shared, sys._getframe, _ABSENT))
+            unroll(entry)
         if unrolled == [shape]:
             known[entry.operation.slots] = (entry.index, recorder.sites[entry.index], *entry.output_slots)
         return result
@@ -128,7 +137,7 @@ def make(recorder, known, general, Value, Shared, getframe, absent):
         try:
             if rest or kwargs:
                 raise TypeError
-{unpacking}\
+{unpacking}{tensors_as_values}\
             if {differs}:
                 found = known.get(({operand_slots},))
                 if found is None:
@@ -153,15 +162,17 @@ def make(recorder, known, general, Value, Shared, getframe, absent):
 
     return call
 """
+_TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_value(x{i})\n"
 _AS_VALUE = "                    if type(x{i}) is Shared: x{i} = recorder.whole(x{i})"
 _VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
 
 
 @lru_cache(maxsize=256)
 def _unroll(
-    names: tuple[str, ...], unpacking: str, num_operands: int, result: str, num_outputs: int
+    names: tuple[str, ...], unpacking: str, num_operands: int, result: str, num_outputs: int, gets_tensors: bool
 ) -> Callable[..., _Call]:
-    """The maker of unrolled calls of one form, definition (2)."""
+    """The maker of unrolled calls of one form, definition (2). With `gets_tensors` they look for plain tensors first:
+    constants of the instance, one a call perhaps."""
 
     def each(text: str, count: int, between: str = ", ") -> str:
         return between.join(text.format(i=i) for i in range(count))
@@ -179,6 +190,7 @@ def _unroll(
         outs_=each("o{i}", num_outputs),
         differs=each("x{i}.slot is not s{i}", num_operands, " or "),
         operand_slots=each("x{i}.slot", num_operands),
+        tensors_as_values=each(_TENSOR_AS_VALUE, num_operands if gets_tensors else 0, ""),
         as_values=each(_AS_VALUE, num_operands, "\n"),
         keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
         values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),

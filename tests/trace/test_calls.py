@@ -70,6 +70,26 @@ def of_many_forms(net: Any, ids: list[int]) -> Any:
     return found
 
 
+def constants_and_parameters(net: Any, ids: list[int]) -> Any:
+    found = []
+    kept = torch.ones(SIZE)
+    for i in ids:
+        a, given = net.row(i), torch.full((SIZE,), float(i))
+        found += [net.inner(a, a), net.inner(given, net.start), net.inner(net.start, given), net.inner(given)]
+        found += [net.inner(kept, given), net.inner(kept, kept), net.inner(given, 3.0), net.inner(given, b=net.start)]
+        found += [net.inner(a, given[:2].sum()), net.inner(net.start, kept), net.inner(a), net.inner(a, a)]
+    return found
+
+
+def nests_of_constants(net: Any, ids: list[int]) -> Any:
+    found = []
+    for i in ids:
+        a, given = net.row(i), torch.full((SIZE,), float(i))
+        found += [net.inner(a, (a, [a])), net.inner(given, (given, [net.start])), net.inner(a, (net.start, [given]))]
+        found += [net.inner(given, (net.start, [a])), net.inner(net.start, (a, [given]), given)]
+    return found
+
+
 def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Capture]:
     """The second of two equal mini-batches, recorded with and without unrolled calls."""
     captures = []
@@ -83,6 +103,7 @@ def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("cell", "use"), [
     (Nested, nested), (Nested, nest_between_tensors), (Scaled, of_many_forms), (Scaled, fewer_and_more_arguments),
+    (Scaled, constants_and_parameters), (Nested, nests_of_constants),
 ])  # fmt: skip
 def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
