@@ -32,8 +32,8 @@ that shares another's; they cost a write and a read of each element for every no
 preparing a graph with more nodes, and a fixed amount per mini-batch. `SplitCell.pays` weighs them with constants taken
 from the measurements in docs/performance.md, for weights in a cache: an LSTM of hidden size 128 gains below some 10
 rows per batch, once it has enough batches, and with any number of rows once half of its products are shared; one of 256
-below some 30. Where weights are not in a cache, or products are slower beside everything else, parts gain more than
-the rule says. It reads sizes and counts only, never a clock.
+below some 30. Weights of more than NEAR_BYTES count more. Where products are slower beside everything else, parts gain
+more than the rule says. It reads sizes and counts only, never a clock.
 """
 
 from __future__ import annotations
@@ -49,16 +49,21 @@ from edbc.graph import ValueClass
 
 EAGER, CORE, LAZY = "eager", "core", "lazy"
 PARTS = (EAGER, CORE, LAZY)
+NEAR_BYTES, FAR = 3 << 19, 2
+"""Weights of more bytes than this do not stay in a cache of 2 MB beside what is computed with them; reading them again
+for every batch then costs FAR times as much."""
 MULTIPLICATIONS_PER_ELEMENT = 7
 """What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
 MULTIPLICATIONS_PER_SHARED_ELEMENT = 3
 """What it costs beside that where the core must not write over it, because others read it too."""
 MULTIPLICATIONS_OF_A_ROW = 0.24
 """What a multiplication of one row's product costs, in the same unit: rows are many, and weights then in cache."""
-MULTIPLICATIONS_PER_NODE = 4_000
-"""What preparing one node in parts costs, in the same unit: some 140 ns."""
-MULTIPLICATIONS_PER_TYPE = 2_500_000
-"""What splitting the nodes of a type and running one batch more costs, in the same unit: some 90 us."""
+MULTIPLICATIONS_PER_NODE = 5_500
+"""What preparing one node in parts costs, in the same unit: some 190 ns."""
+MULTIPLICATIONS_PER_CHUNK = 250_000
+"""What a batch of eager parts costs beside its rows and weights, in the same unit: some 9 us."""
+MULTIPLICATIONS_PER_TYPE = 2_000_000
+"""What splitting the nodes of a type costs, in the same unit: some 70 us."""
 
 
 @dataclass(frozen=True)
@@ -104,20 +109,23 @@ class SplitCell:
         """True when what the eager part computes is needed to the end: by lazy parts, or as outputs of the cell."""
         return LAZY in self.parts or any(home.part == EAGER for home in self.homes)
 
-    def pays(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None) -> bool:
+    def pays(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> bool:
         """True when splitting is worth it for so many nodes in so many batches, with so many rows of the eager part,
-        one per node where it is not shared, in so many chunks: see the module's docstring."""
-        return self.gain(nodes, batches, chunks, rows) > 0
+        one per node where it is not shared, in so many chunks, where all types of the mini-batch together have so many
+        bytes of weights: see the module's docstring."""
+        return self.gain(nodes, batches, chunks, rows, weight_bytes) > 0
 
-    def gain(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None) -> float:
+    def gain(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> float:
         """Multiplications that splitting saves, costs taken off; see `pays`."""
         eager, lazy, handed_over, handed_over_early = self._sizes
         saved: float = (batches - chunks) * eager + (batches - 1) * lazy
+        if weight_bytes > NEAR_BYTES:
+            saved *= FAR
         cost = MULTIPLICATIONS_PER_ELEMENT * handed_over + MULTIPLICATIONS_PER_NODE
         if self.shares:
             saved += MULTIPLICATIONS_OF_A_ROW * (nodes - (nodes if rows is None else rows)) * eager
             cost += MULTIPLICATIONS_PER_SHARED_ELEMENT * handed_over_early
-        return saved - nodes * cost - MULTIPLICATIONS_PER_TYPE
+        return saved - nodes * cost - chunks * MULTIPLICATIONS_PER_CHUNK - MULTIPLICATIONS_PER_TYPE
 
     @cached_property
     def _sizes(self) -> tuple[int, int, int, int]:

@@ -173,7 +173,7 @@ class Net:
         has_parts = any(cell.eager or cell.lazy for cell in plan.cells.values())
         self.split = split and has_parts and getattr(self.backend, "adds", False)
         self.share = share
-        self._splitter = Splitter(self.table, self._splittable, share)
+        self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share)
         self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
@@ -490,6 +490,13 @@ class Net:
         self.program(kind)  # raises where the plan is stale
         return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, planned.lazy,
                           f"plan cell {name!r}")  # fmt: skip
+
+    def _weight_bytes(self, kind: int) -> int:
+        """Of the products of a type that the plan knows; 0 for any other, which never runs in parts."""
+        node_type = self.table.types[kind]
+        if kind >= self.table.num_known or node_type is None or node_type.variadic:
+            return 0
+        return sum(packed.rows * packed.columns for packed in self.program(kind).weights) * self.dtype.itemsize
 
     def _compare(self, name: str, cell: CellGraph, planned: PlanCell) -> None:
         """The plan's operations must be the model's."""

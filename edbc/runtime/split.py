@@ -18,7 +18,7 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,9 @@ from edbc.trace.table import TypeTable
 from edbc.trace.values import torch_dtype
 
 Longs = NDArray[np.int64]
+FEWEST_ROWS = 600
+"""Look-ups that differ, among many nodes of a type: words are rarely fewer. Looking for equal ones in vain takes 2 % of
+the time of 32 lattices."""
 _NO_CHUNKS = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((2, 0), np.int64))
 
 
@@ -106,15 +109,18 @@ class Chosen(NamedTuple):
 
 
 class Splitter:
-    """Splits the mini-batches of one bound plan. `splittable(kind)` is what the plan says of a type, if anything.
+    """Splits the mini-batches of one bound plan. `splittable(kind)` is what the plan says of a type, if anything,
+    `weight_bytes(kind)` how many bytes its products read beside their operands.
     Without `share` every node has an eager part of its own."""
 
-    def __init__(self, table: TypeTable, splittable: Callable[[int], Splittable | None], share: bool = True):
+    def __init__(self, table: TypeTable, splittable: Callable[[int], Splittable | None],
+                 weight_bytes: Callable[[int], int], share: bool = True):  # fmt: skip
         self.table = table
         self.share = share
         self.programs: dict[int, Program] = {}
         """Of the types that are parts."""
         self._splittable = splittable
+        self._weight_bytes = cache(weight_bytes)
         self._known: dict[int, Splittable | None] = {}
         self._hoped: dict[int, tuple[Variant, ...]] = {}
         self._variants: dict[tuple[int, bool, bool, bool], Variant | None] = {}
@@ -141,7 +147,8 @@ class Splitter:
         room = np.zeros(graph.num_types, np.int64)
         nodes, batches, largest = sizes.tolist()
         size = {k: of_kind for k, of_kind in enumerate(zip(nodes, batches, strict=True)) if of_kind[1] > 1}
-        kinds = [k for k, of_kind in size.items() if any(hope.cell.pays(*of_kind, 1, 1) for hope in self._hopes(k))]
+        weights = sum(self._weight_bytes(k) for k, count in enumerate(nodes) if count)
+        kinds = [k for k, of_kind in size.items() if self._may_pay(k, *of_kind, weights)]
         if not kinds:
             return Chosen({}, room, *_NO_CHUNKS)
         most = self._most.get(graph.num_types)
@@ -151,7 +158,7 @@ class Splitter:
         ways = {k: self._ways(k, external, read) for k in kinds}
         leader, num_distinct = self._find_equal(capture, schedule, [k for k in kinds if ways[k][0]])
         distinct = num_distinct.tolist()
-        wanted = {k: self._choose(k, ways[k], *size[k], distinct[k]) for k in kinds}
+        wanted = {k: self._choose(k, ways[k], *size[k], distinct[k], weights) for k in kinds}
         variants = {k: variant for k, variant in wanted.items() if variant is not None}
         if not variants:
             return Chosen({}, room, *_NO_CHUNKS)
@@ -163,7 +170,7 @@ class Splitter:
         num_chunks, num_rows = chunks[-1].tolist()
         return Chosen({
             k: variant for k, variant in variants.items()
-            if room[k] and variant.cell.pays(*size[k], num_chunks[k], num_rows[k])
+            if room[k] and variant.cell.pays(*size[k], num_chunks[k], num_rows[k], weights)
         }, room, *chunks)  # fmt: skip
 
     def _find_equal(self, capture: Capture, schedule: Schedule, kinds: Collection[int]) -> tuple[Longs, Longs]:
@@ -185,15 +192,21 @@ class Splitter:
         chosen = self.choose(capture, schedule)
         nodes, batches = graph.counts(), np.bincount(schedule.batch_type, minlength=graph.num_types)
         external, read = find_usage(graph)
+        weights = sum(self._weight_bytes(kind) for kind in np.flatnonzero(nodes).tolist())
         for kind in np.flatnonzero(batches).tolist():
             if self._of_plan(kind) is None or kind in chosen.variants:
                 continue
             name, size = graph.types[kind].name, (int(nodes[kind]), int(batches[kind]))
             ways = self._ways(kind, external, read)
-            distinct = self._find_equal(capture, schedule, [kind] if ways[0] else [])[1]
+            distinct = int(self._find_equal(capture, schedule, [kind] if ways[0] else [])[1][kind])
             if not any(ways):
                 yield f"{name} ran whole: its operands were not all look-ups, or its outputs were read"
-            elif size[1] < 2 or chosen.room[kind] or self._choose(kind, ways, *size, int(distinct[kind])) is None:
+            elif (
+                size[1] < 2
+                or not self._may_pay(kind, *size, weights)
+                or chosen.room[kind]
+                or self._choose(kind, ways, *size, distinct, weights) is None
+            ):
                 yield f"{name} ran whole: {size[0]:,} rows in {size[1]:,} batches gain nothing from parts"
             else:
                 yield f"{name} ran whole: what its parts hand over takes too much memory beside the outputs"
@@ -206,22 +219,27 @@ class Splitter:
         eager = bool(operands) and all(external[kind, k] for k in operands)
         return eager, bool(outputs) and not any(read[kind, k] for k in outputs)
 
-    def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int, distinct: int) -> Variant | None:
+    def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int, distinct: int,
+                weights: int) -> Variant | None:  # fmt: skip
         """What pays of the `ways` that are open to a type: eager operands, of which `distinct` nodes differ (0 where
-        none may be shared), lazy outputs."""
+        none may be shared), lazy outputs; where all types have so many bytes of `weights`."""
         for found in self._variants_of(kind, ways, distinct > 0):
             best, most = None, 0.0
             for variant in found:
-                gain = variant.cell.gain(nodes, batches, 1, distinct)
+                gain = variant.cell.gain(nodes, batches, 1, distinct, weights)
                 if gain > most:
                     best, most = variant, gain
             if best is not None:
                 return best
         return None
 
+    def _may_pay(self, kind: int, nodes: int, batches: int, weights: int) -> bool:
+        """Whether a look at the operands is worth it: they will not be fewer than FEWEST_ROWS, nor than half of all."""
+        rows = min(nodes // 2, FEWEST_ROWS) if self.share else nodes
+        return any(hope.cell.pays(nodes, batches, 1, rows, weights) for hope in self._hopes(kind))
+
     def _hopes(self, kind: int) -> tuple[Variant, ...]:
-        """The ways to split a type, if all operands and outputs are as its plan hopes. Where none of them pays with all
-        eager operands equal, a mini-batch needs no look at them."""
+        """The ways to split a type, if all operands and outputs are as its plan hopes."""
         known = self._hoped.get(kind)
         if known is None:
             planned = self._of_plan(kind)

@@ -188,6 +188,7 @@ def test_it_pays_below_a_seventh_of_the_inner_size(
     """Fixed costs apart, an LSTM of hidden size 64 is split while its batches, without one for every chunk, have fewer
     than 64 / 7 rows."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
+    monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_CHUNK", 0)
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_NODE", 0)
     cell, plan_batches, order = planned(cell_of(LSTM(64), 3, 64))
     split = split_cell(cell, plan_batches, order, ["x"], [])

@@ -21,6 +21,7 @@ from edbc.runtime.session import Net, Stats
 def no_fixed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small cells have parts too."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
+    monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_CHUNK", 0)
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_NODE", 0)
 
 

@@ -34,6 +34,7 @@ MODELS = (*NINE, "dag_gru", "transition_parser")
 def parts_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small cells run in parts too, wherever there is memory for it."""
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_TYPE", 0)
+    monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_CHUNK", 0)
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_NODE", 0)
     monkeypatch.setattr("edbc.cells.split.MULTIPLICATIONS_PER_ELEMENT", 0)
 
