@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edbc.errors import PlanError
 
@@ -135,6 +135,11 @@ class Policy:
 
     @cached_property
     def _costs(self) -> dict[int, NDArray[np.float64]]:
+        return {}
+
+    @cached_property
+    def asked(self) -> dict[bool, Any]:
+        """What this policy asks of the engine, by whether the rule beside it may run; `edbc.schedule.run` fills it."""
         return {}
 
     @cached_property

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,19 +38,43 @@ def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = 
     simulated too and the cheaper of the two is taken, unless `compare` is false. With `in_order` the nodes inside
     batches are as `edbc.schedule.order.order_nodes` leaves them.
     """
-    rival = policy.beside if compare else None
-    if "depth" in (policy.kind, rival):
+    asked = policy.asked.get(compare) or _asked(policy, compare)
+    if asked.by_depth:
         schedule = _by_depth(graph, policy)
         return order_nodes(graph, schedule) if in_order else schedule
-    from edbc.schedule.walk import NONE, scheduled
-
-    cheap = cheap_types(graph) if "agenda" in (policy.rule, rival) else NO_TYPES
-    rival_code = NONE if rival is None else RULES.index(rival)
-    batch_type, batch_ptr, nodes, table_steps, unseen_states, by_rule = scheduled(
-        *arrays_of(graph), encoding_code(policy), *policy.compiled, RULES.index(policy.rule), rival_code, cheap,
+    batch_type, batch_ptr, nodes, table_steps, unseen_states, by_rule = _scheduled()(
+        *arrays_of(graph), *asked.arguments, cheap_types(graph) if asked.by_agenda else NO_TYPES,
         policy.costs_of(graph.num_types), in_order,
     )  # fmt: skip
     return Schedule(graph, batch_type, batch_ptr, nodes, int(table_steps), int(unseen_states), bool(by_rule))
+
+
+class Asked(NamedTuple):
+    """What a policy asks of the engine, worked out once: between two mini-batches, every step in Python is slow."""
+
+    by_depth: bool
+    by_agenda: bool
+    arguments: tuple[Any, ...]  # of `scheduled`, between the graph's and the types'
+
+
+def _asked(policy: Policy, compare: bool) -> Asked:
+    from edbc.schedule.walk import NONE
+
+    rival = policy.beside if compare else None
+    by_depth, by_agenda = "depth" in (policy.kind, rival), "agenda" in (policy.rule, rival)
+    table, actions = policy.compiled
+    rule = NONE if by_depth else RULES.index(policy.rule)
+    rival_code = NONE if by_depth or rival is None else RULES.index(rival)
+    arguments = (encoding_code(policy), *table, actions, rule, rival_code)
+    policy.asked[compare] = Asked(by_depth, by_agenda, arguments)
+    return policy.asked[compare]
+
+
+@cache
+def _scheduled() -> Any:
+    from edbc.schedule.walk import scheduled
+
+    return scheduled
 
 
 def _by_depth(graph: Graph, policy: Policy) -> Schedule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edbc.graph import Ints
 from edbc.schedule import analysis, choice, engine, ordering
@@ -32,20 +33,22 @@ analyse, ordered = part(analysis.analyse), part(ordering.ordered)
 new_frontier, new_scratch = part(engine.new_frontier), part(choice.new_scratch)
 restart = part(engine.restart, **UNCOUNTED)
 execute = part(engine.execute, forceinline=True, **UNCOUNTED)
-describe = part(choice.describe, **UNCOUNTED)
+describe = part(choice.describe, forceinline=True, **UNCOUNTED)
 
 
 @native
 def scheduled(
-    node_type: Ints, operand_ptr: Ints, operands: Ints, encoding: int, table: Table, actions: Ints, rule: int,
-    rival: int, cheap: Ints, cost: Floats, in_order: bool,
+    node_type: Ints, operand_ptr: Ints, operands: Ints, encoding: int, keys: NDArray[np.int64], row_of_slot: Ints,
+    words: Ints, num_words: Ints, used: Ints, actions: Ints, rule: int, rival: int, cheap: Ints, cost: Floats,
+    in_order: bool,
 ) -> tuple[Ints, Ints, Ints, int, int, bool]:  # fmt: skip
     """Batch types, batch bounds, nodes, batches that the table chose, those that it had no state for, and whether the
     schedule is the rival's: the rule's beside the table, which runs where the table's is above the lower bound.
 
     `in_order` asks for the nodes in the order of `edbc.schedule.order`. Types are counted up to the last one that has a
-    node, whatever `cost` has room for.
+    node, whatever `cost` has room for. The five arrays are a Table: a named tuple is slow to pass.
     """
+    table = Table(keys, row_of_slot, words, num_words, used)
     num_types, none = (
         np.int64(0),
         np.int64(NONE),
