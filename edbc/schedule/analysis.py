@@ -82,7 +82,7 @@ def analyse(
     if len(below):
         chain_lengths(node_type, user_ptr, users, units, below)
     if with_same:
-        elements, edges, size = same_type_graph(node_type, producer_ptr, producers, below, units)
+        elements, edges, size = same_type_graph(node_type, producer_ptr, producers, user_ptr, below, units)
     else:
         elements, edges, size = np.zeros((0, 4), np.int32), np.zeros((0, 2), np.int32), np.zeros(0, np.int32)
     return Dag(
@@ -143,7 +143,7 @@ def chain_lengths(node_type: Ints, user_ptr: Ints, users: Ints, units: Ints, bel
 
 @inner
 def same_type_graph(
-    node_type: Ints, producer_ptr: Ints, producers: Ints, below: Ints, units: Ints
+    node_type: Ints, producer_ptr: Ints, producers: Ints, user_ptr: Ints, below: Ints, units: Ints
 ) -> tuple[Ints, Ints, Ints]:
     """The same-type graph, definition (3): `same`, `same_edges` and `same_size` of a Dag."""
     n, width = len(node_type), below.shape[1]
@@ -152,7 +152,9 @@ def same_type_graph(
     size, used = np.zeros(len(units), np.int32), np.array([n, 0], np.int32)
     v = U(0)
     while True:
-        v = connect(node_type, producer_ptr, producers, below, units, v, elements, edges, used, source, least, size)
+        v = connect(
+            node_type, producer_ptr, producers, user_ptr, below, units, v, elements, edges, used, source, least, size
+        )
         if v == U(n):
             return elements[: used[0]], edges[: used[1]], size
         elements, edges = grow(elements, width), grow(edges, width * len(producers))
@@ -160,8 +162,8 @@ def same_type_graph(
 
 @inner_uncounted
 def connect(
-    node_type: Ints, producer_ptr: Ints, producers: Ints, below: Ints, units: Ints, v: int, elements: Ints,
-    edges: Ints, used: Ints, source: Ints, least: Ints, size: Ints,
+    node_type: Ints, producer_ptr: Ints, producers: Ints, user_ptr: Ints, below: Ints, units: Ints, v: int,
+    elements: Ints, edges: Ints, used: Ints, source: Ints, least: Ints, size: Ints,
 ) -> int:  # fmt: skip
     """Nodes from v on; the first one for which there may be no room, or n. `used` counts elements and edges.
 
@@ -177,6 +179,13 @@ def connect(
         if num_elements + width > U(len(elements)) or num_edges + width * (high - low) > U(len(edges)):
             break
         elements[v, ALONE], elements[v, FIRST], elements[v, MORE], elements[v, WAITS] = 0, 0, -1, 0
+        if high == low + U(1) and user_ptr[v] == user_ptr[v + U(1)]:  # no more than which element it waits for
+            if source[U(producers[low]), own] < 0:
+                size[own] += 1
+            else:
+                elements[U(source[U(producers[low]), own]), ALONE] += 1
+            v += U(1)
+            continue
         if low == high:
             for a in range(width):
                 source[v, a] = -1

@@ -182,6 +182,17 @@ def test_same_type_graph_stays_linear() -> None:
     assert run(graph, Policy("sufficient")).batch_type.tolist() == [0, 1, 0]
 
 
+def test_a_same_type_graph_of_many_joins_outgrows_its_room() -> None:
+    """More joins and edges than are expected at first: what has been made is kept."""
+    graph = random_graph(5, 120, 9, max_operands=7)
+    dag = analyse(graph.node_type, graph.operand_ptr, graph.operands, graph.num_types, False, True, True)
+
+    assert len(dag.same) > 2 * graph.num_nodes
+    assert len(dag.same_edges) > len(dag.users)
+    for kind in ("sufficient", "critical"):
+        assert batches_of(run(graph, Policy(kind))) == batches_of(run_reference(graph, Policy(kind)))
+
+
 @pytest.mark.parametrize("kind", ["agenda", "depth", "sufficient", "chains", "critical"])
 def test_an_empty_graph_has_an_empty_schedule(kind: str) -> None:
     """No instances: no batches, and no division by zero."""
