@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
+from numba import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from edbc.errors import NotNative
@@ -95,6 +97,11 @@ def njit(*function: Any, **options: Any) -> Any:
         except RuntimeError:  # numba found no folder that it may write to
             _warn_without_folder()
     return made
+
+
+def wrapping(function: Callable[..., Any]) -> Any:
+    """A compiled function as it is; in plain Python its integers wrap around without a warning, as compiled ones do."""
+    return np.errstate(over="ignore")(function) if config.DISABLE_JIT else function  # type: ignore[attr-defined]
 
 
 @lru_cache(1)

@@ -39,7 +39,7 @@ from edbc.runtime.execution import Execution, Value
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
-from edbc.runtime.share import share
+from edbc.runtime.share import limits, share
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.runtime.stream import stream
 from edbc.schedule.policy import Policy, relative_costs
@@ -286,7 +286,7 @@ class Net:
         """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances. Messages count them
         from `first`. Where it may `share`, and equal vertices tell which nodes are equal, these are one already."""
         if len(instances) and isinstance(instances[0], VertexInstance):
-            return self.vertex_program().join(instances, share and self.share)
+            return self.vertex_program().join(instances, limits() if share and self.share else None)
         with self._lock:
             leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table, self.autocast)
         leased[1].first_instance = first

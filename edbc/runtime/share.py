@@ -38,9 +38,9 @@ MOST = 1 / 2
 _NONE = np.zeros(0, np.bool_)
 
 
-def worthwhile(num_nodes: int) -> int:
-    """From how many shared nodes on a smaller graph pays."""
-    return max(FEWEST, int(WORTHWHILE * num_nodes))
+def limits() -> tuple[int, float, float]:
+    """FEWEST, WORTHWHILE and MOST: what joining vertices needs to know of the rule."""
+    return FEWEST, float(WORTHWHILE), float(MOST)
 
 
 def share(capture: Capture) -> Capture:
@@ -50,7 +50,7 @@ def share(capture: Capture) -> Capture:
         return capture
     graph = capture.graph
     detached = _NONE if capture.detached is None else capture.detached
-    at_least = worthwhile(graph.num_nodes)
+    at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
     node_type, operand_ptr, operands, outputs, result_node, led_detached, shared = sharing.share_nodes(
         graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
         capture.external_index, detached, capture.result_node, at_least, MOST,

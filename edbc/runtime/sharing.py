@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edbc.kernelcache import njit
-from edbc.schedule.native import U, wrapping
+from edbc.kernelcache import njit, wrapping
+from edbc.schedule.native import U
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)

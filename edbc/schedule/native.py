@@ -17,9 +17,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
-from numba import config
 
-from edbc.kernelcache import njit
+from edbc.kernelcache import njit, wrapping
 
 PACKAGE = Path(__file__).resolve().parent
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -55,11 +54,6 @@ def inlined(function: Callable[..., Any]) -> Any:
     """`inner_uncounted` without a call: taking a Dag and a Frontier apart into a call's arguments takes as long as
     running a small batch."""
     return inner(function, forceinline=True, **UNCOUNTED)
-
-
-def wrapping(function: Callable[..., Any]) -> Any:
-    """A compiled function as it is; in plain Python its integers wrap around without a warning, as compiled ones do."""
-    return np.errstate(over="ignore")(function) if config.DISABLE_JIT else function  # type: ignore[attr-defined]
 
 
 def inner(function: Callable[..., Any], **options: Any) -> Any:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edbc.kernelcache import njit
-from edbc.schedule.native import wrapping
+from edbc.kernelcache import njit, wrapping
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
 from edbc.vertex.tables import SIZES, Contents, Externals, Nodes, Pushes, References, Shared

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from edbc.errors import EdbcError, InputError, ModelError
-from edbc.runtime import share as rule
 from edbc.trace.recorder import Recorder
 from edbc.trace.values import Slot
 from edbc.vertex import kernels
@@ -27,7 +26,9 @@ from edbc.vertex.instance import VertexInstance
 from edbc.vertex.join import Ints, Joined, Longs, VertexCapture, capture_of
 from edbc.vertex.tables import SIZES, AutomatonBuilder, FragmentTables, tabulate
 
+Limits = tuple[int, float, float]
 _NO_COLUMNS = np.zeros((0, 0), np.int64)
+_NOBODY_LOOKS: Limits = (-1, 0.0, 0.0)
 MAX_REFERENCES = 1 << 22
 """Operands of all fragments together; beyond, they are forgotten before the next mini-batch. Only vertices of very many
 different numbers of predecessors come there."""
@@ -64,8 +65,9 @@ class VertexProgram:
         """Number of fragments recorded so far."""
         return len(self._fragments)
 
-    def join(self, instances: Sequence[VertexInstance], share: bool = False) -> VertexCapture:
-        """The Capture of a mini-batch; where it may `share`, with equal nodes as one (`edbc.runtime.share`).
+    def join(self, instances: Sequence[VertexInstance], share: Limits | None = None) -> VertexCapture:
+        """The Capture of a mini-batch; where the limits of the rule are given (`edbc.runtime.share.limits`), with equal
+        nodes as one.
 
         Raises InputError for a vertex that the model cannot handle, UnsupportedError for what a vertex function does
         that cannot be batched, both with the first vertex that met it.
@@ -85,7 +87,7 @@ class VertexProgram:
                 tables.columns.fill(joined.columns, positions, pulls, instances, pools)
                 joined = self._join(packed, instances, tables, positions, joined.columns, share)
             if joined.status == kernels.WRITTEN:
-                return capture_of(joined, tables, self.recorder.table, pools, share and tables.are_whole)
+                return capture_of(joined, tables, self.recorder.table, pools, share is not None and tables.are_whole)
             if joined.status == kernels.BEYOND:
                 raise _beyond_table(joined, tables, instances)
             with self._lock:
@@ -93,12 +95,12 @@ class VertexProgram:
                     self._record(joined.instance, instances[joined.instance], joined.vertex, joined.interfaces.tolist())
 
     def _join(self, packed: Ints, instances: Sequence[VertexInstance], tables: FragmentTables, positions: Longs,
-              given: Longs, share: bool) -> Joined:  # fmt: skip
+              given: Longs, share: Limits | None) -> Joined:  # fmt: skip
         """See `kernels.join`."""
-        fewest = rule.FEWEST if share and tables.are_whole else -1
+        limits = share if share is not None and tables.are_whole else _NOBODY_LOOKS
         return Joined(*kernels.join(
             packed, len(instances), tables.automaton, positions, given, tables.contents, tables.sizes, tables.traits,
-            len(tables.outputs), fewest, float(rule.WORTHWHILE), float(rule.MOST),
+            len(tables.outputs), *limits,
         ))  # fmt: skip
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:

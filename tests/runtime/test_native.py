@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -46,6 +47,29 @@ def test_float32_equals_eager(seed: int) -> None:
     model = RandomTreeModel(seed, 33).float()
     instances = random_trees(seed, 8)
     assert_equal_to_eager(net_for(model, instances), instances)
+
+
+@pytest.mark.parametrize("can_switch", [True, False])
+def test_results_are_tensors_of_their_own(can_switch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No result is a view of another tensor, as in eager; each may be changed in place, require a gradient, be copied.
+    Where torch has no switch for views the numbers are the same."""
+    if not can_switch:
+        monkeypatch.setattr("edbc.runtime.boundary._EXCLUDE", None)
+    instances = random_trees(1, 3)
+    net = net_for(RandomTreeModel(1, 4), instances)
+    with torch.no_grad():
+        results = [result["logits"] for result in net(instances)]
+    tensors = [tensor for logits in results for tensor in logits]
+    before = [tensor.clone() for tensor in tensors]
+    assert len(tensors) > 8
+    assert all(tensor._base is None for tensor in tensors) == can_switch
+
+    tensors[0].fill_(torch.nan)
+    tensors[1].requires_grad_()
+    (tensors[1] * 2).sum().backward()
+    assert tensors[1].grad.tolist() == [2.0] * 3
+    assert copy.deepcopy(tensors[2]).tolist() == before[2].tolist()
+    assert all(map(torch.equal, tensors[1:], before[1:]))
 
 
 @pytest.mark.parametrize("seed", range(4))

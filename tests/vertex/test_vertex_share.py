@@ -52,7 +52,7 @@ def computed(captured: Capture, known: Known) -> list[Any]:
 
 def require_same_results(ways: BothWays, instances: list[VertexInstance]) -> tuple[Capture, Capture]:
     """The mini-batch joined as it is, and with equal nodes as one: every result is computed from the same rows."""
-    whole, shared = ways.program.join(instances), ways.program.join(instances, share=True)
+    whole, shared = ways.program.join(instances), ways.program.join(instances, rule.limits())
     known: Known = {}
     assert computed(shared, known) == computed(whole, known)
     assert shared.graph.lint().num_nodes + shared.num_shared == whole.graph.num_nodes
