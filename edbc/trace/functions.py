@@ -49,6 +49,7 @@ def _work(kind: type) -> list[Any]:
     for name in ("forward", "setup_context", "backward", "vmap", "jvp"):
         function = getattr(kind, name)
         found += [getattr(function, "__code__", function), *(getattr(function, "__defaults__", None) or ())]
+        found += (getattr(function, "__kwdefaults__", None) or {}).values()
         found += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     return found
 

@@ -102,8 +102,8 @@ def gelu(h: torch.Tensor) -> torch.Tensor:
     return h + 1
 
 
-def scaling(by: float) -> type[torch.autograd.Function]:
-    """A class of a name that all classes from here have."""
+def closing(by: float) -> type[torch.autograd.Function]:
+    """A class of a name that all classes from here have, which closes over a number."""
 
     class Scale(torch.autograd.Function):
         @staticmethod
@@ -117,7 +117,19 @@ def scaling(by: float) -> type[torch.autograd.Function]:
     return Scale
 
 
-def test_autograd_functions_of_one_name_must_do_the_same() -> None:
+def defaulting(by: float) -> type[torch.autograd.Function]:
+    """The same with a default in place of what is closed over."""
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, h: torch.Tensor, *, by: float = by) -> torch.Tensor:
+            return h * by
+
+    return Scale
+
+
+@pytest.mark.parametrize("scaling", [closing, defaulting])
+def test_autograd_functions_of_one_name_must_do_the_same(scaling: Any) -> None:
     """Of nodes and of parameters; those that close over equal numbers do."""
     for factors, allowed in (((2.0, 2.0), True), ((2.0, 3.0), False)):
         for of in ("state", "start"):
@@ -130,7 +142,9 @@ def test_autograd_functions_of_one_name_must_do_the_same() -> None:
             if allowed:
                 require_parity(seeded(Base, forward), [None], sizes=(1,))
                 continue
-            with pytest.raises(UnsupportedError, match=r"test_attributes\.py:\d+: two autograd functions.*scaling"):
+            with pytest.raises(
+                UnsupportedError, match=rf"test_attributes\.py:\d+: two autograd functions.*{scaling.__name__}"
+            ):
                 graph_of(seeded(Base, forward), [None])
 
 
