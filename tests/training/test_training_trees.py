@@ -337,7 +337,12 @@ def test_a_mini_batch_that_needs_no_gradient_is_captured_once(monkeypatch: pytes
     calls: list[str] = []
     for name in ("capture", "schedule"):
         whole = getattr(net, name)
-        monkeypatch.setattr(net, name, lambda *args, name=name, whole=whole: (calls.append(name), whole(*args))[1])
+
+        def counted(*args: Any, name: str = name, whole: Any = whole, **kwargs: Any) -> Any:
+            calls.append(name)
+            return whole(*args, **kwargs)
+
+        monkeypatch.setattr(net, name, counted)
 
     results = net(instances)
 
