@@ -51,15 +51,12 @@ def run_bench(
         require_name("--against", name, BASELINES)
     rows: list[Row] = []
     combinations = list(itertools.product(_sizes(batch_sizes), _configs(settings)))
-    if output_format == "text":
-        click.echo(HEADER)
     for batch_size, config in combinations:
         setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device, weights=weights)
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
-        rows += measured
         if output_format == "text":
-            for row in measured:
-                click.echo(line_of(row))
+            click.echo("\n".join([*([] if rows else [HEADER]), *map(line_of, measured)]))
+        rows += measured
     if output_format == "json":
         print_json({"rows": [row.as_json() for row in rows]})
 

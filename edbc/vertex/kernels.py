@@ -29,8 +29,8 @@ LINE = 8
 """Words of 64 bits in a cache line: arrays of one block begin with one."""
 MIX, HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
 """What hashing multiplies with and shifts by."""
-
-
+DRAWS, GIVES, FIRST = np.uint64(0), np.uint64(1), np.uint64(2)
+"""Columns of `FragmentTables.traits`."""
 WRITTEN, UNKNOWN, UNFILLED, BEYOND = range(4)
 """What `join` says."""
 
@@ -232,13 +232,13 @@ def _find_first(batch, traits, equal):  # type: ignore[no-untyped-def]
             last = edges + U(packed[at])
             gathers_node = False
             while e < last:
-                gathers_node |= traits[U(fragment_of[base + U(packed[e])]), U(1)] > 0
+                gathers_node |= traits[U(fragment_of[base + U(packed[e])]), GIVES] > 0
                 e += one
             is_first[v] = not gathers_node
             instance_of[v] = i
             if not gathers_node:
                 num_vertices += 1
-                num_nodes += traits[U(fragment_of[v]), U(2)]
+                num_nodes += traits[U(fragment_of[v]), FIRST]
     return num_vertices, num_nodes
 
 
@@ -268,7 +268,7 @@ def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignor
             continue
         fragment = U(fragment_of[v])
         alone[v] = True
-        if traits[fragment, U(0)] > 0:
+        if traits[fragment, DRAWS] > 0:
             continue
         base, begin, end = _edges(batch, U(instance_of[v]), v)
         hashed = _mixed(U(0), fragment)
@@ -287,7 +287,7 @@ def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignor
             if is_equal:
                 leader[v] = u
                 alone[u] = alone[v] = False
-                shared += traits[fragment, U(2)]
+                shared += traits[fragment, FIRST]
                 break
             slot = (slot + one) & last_slot
         if U(leader[v]) == v:
@@ -479,7 +479,7 @@ def _write_nodes(  # type: ignore[no-untyped-def]
                 if is_first[v]:
                     u = U(leader[v])
                 else:
-                    lonely = traits[fragment, U(0)] > 0
+                    lonely = traits[fragment, DRAWS] > 0
                     for e in range(edge, edges + U(packed[edge_start])):
                         lonely |= alone[base + U(packed[e])]
                     alone[v] = lonely

@@ -177,6 +177,15 @@ def test_a_build_that_fails_names_its_config(edbc, chain: Path) -> None:
     assert "chain.py: build(hidden_size=-1) raised RuntimeError: " in result.stderr
 
 
+def test_a_table_begins_with_its_first_row(edbc, chain: Path) -> None:
+    """What cannot be measured prints no head of a table, and several sizes print one."""
+    refused = edbc("bench", chain, "--set", "hidden=3")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert "unknown config key 'hidden'" in refused.stderr
+    measured = edbc("bench", chain, "--limit", 2, "--rounds", 1, "--batch-size", "1,2", "--against", "")
+    assert [line.split()[0] for line in measured.stdout.splitlines()] == ["plan", "chain", "chain"]
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_sizes_of_nought_run(edbc, chain: Path) -> None:
     """Tensors without elements in every vector of a cell."""
