@@ -13,11 +13,19 @@ file. Of the source its text counts too, not only its time and size, which packa
 because functions of other files, which numba compiles in, come with the same installation. A file is written whole or
 not at all, and holds what its name was made of, which is compared when it is read; what cannot be read is compiled
 again.
+
+Files of several processes meet in one, and so do the symbols in them. A symbol is a function's name, its arguments'
+types, and a number that numba counts from 1 in every process; of two symbols of one name the linker takes the first for
+both, whatever they are. So loops made by one function, `loop` of `add` and of `mul`, compiled into a kernel each by two
+processes that had compiled as many functions before, became one: one kernel called the other's loop. Here every
+process, and every fork, counts from a random number on (`count_apart`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -29,11 +37,24 @@ from typing import Any
 import numba
 import numpy as np
 from numba import config
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from edbc.errors import NotNative
 
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
+_APART = "symbols counted apart"
+"""Part of every file's name: files in which symbols were counted from 1 are not read."""
+
+
+def count_apart() -> None:
+    """Count the functions that numba compiles from a random number on, a million apart from other processes'."""
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(5)) << 20)
+
+
+count_apart()
+if hasattr(os, "register_at_fork"):  # not on Windows, where nobody forks
+    os.register_at_fork(after_in_child=count_apart)
 
 
 class KernelFiles(IndexDataCacheFile):
@@ -42,7 +63,7 @@ class KernelFiles(IndexDataCacheFile):
     def __init__(self, cache_path: str, filename_base: str, source_stamp: Any):
         super().__init__(cache_path, filename_base, source_stamp)
         self._base = filename_base
-        self._of_source = _digest(source_stamp, self._version)
+        self._of_source = _digest(source_stamp, self._version, _APART)
 
     def flush(self) -> None:
         """Remove what is cached."""

@@ -105,3 +105,71 @@ def test_every_cached_kernel_uses_it() -> None:
         imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
         of_numba = [node for node in imports if node.module == "numba" and "njit" in {a.name for a in node.names}]
         assert not of_numba or "cache=True" not in path.read_text(), path
+
+
+LOOPS = """
+import numpy as np
+from numba import njit
+
+
+def loop_of(function):
+    scalar = njit(function)
+
+    @njit
+    def loop(target, a):
+        for i in range(len(a)):
+            target[i] = scalar(a[i])
+
+    return loop
+"""
+CALLER = """
+import numpy as np
+from edbc.kernelcache import njit
+from loops import loop_of
+
+loop = loop_of(lambda x: {})
+
+
+@njit(cache=True)
+def kernel(target, a, often):
+    for i in range(often):
+        loop(target, a)
+        if i > 1:
+            loop(a, target)
+            loop(target, target)
+"""
+
+
+@pytest.mark.compiled
+def test_kernels_of_two_processes_call_their_own_loops(tmp_path: Path) -> None:
+    """Two processes that have compiled as much each cache a kernel with a `loop` in it; a third one calls both."""
+    (tmp_path / "loops.py").write_text(LOOPS)
+    for name, text in (("adds", "x + 1"), ("doubles", "x * 2")):
+        (tmp_path / f"{name}.py").write_text(CALLER.format(text))
+    path = os.pathsep.join([str(REPOSITORY), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def called(*names: str) -> list[float]:
+        code = f"import numpy as np, {', '.join(names)}\nfor k in ({', '.join(names)},):\n"
+        code += "    target = np.zeros(3); k.kernel(target, np.full(3, 5.0), 1); print(target[0])"
+        run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        return list(map(float, run.stdout.split()))
+
+    assert called("adds") == [6.0]
+    assert called("doubles") == [10.0]
+    assert called("adds", "doubles") == [6.0, 10.0]
+    assert called("doubles", "adds") == [10.0, 6.0]
+
+
+def test_no_two_processes_count_alike() -> None:
+    """Nor do a process and its fork: numbers of a million functions differ."""
+    code = (
+        "import os, edbc.kernelcache as k\nfrom numba.core.bytecode import FunctionIdentity as f\n"
+        "print(next(f._unique_ids), flush=True)\nif not os.fork():\n    print(next(f._unique_ids), flush=True)\n"
+        "else:\n    os.wait()"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    numbers = sorted(int(number) for run in runs for number in run.stdout.split())
+
+    assert len(numbers) == 6
+    assert min(b - a for a, b in zip(numbers, numbers[1:], strict=False)) >= 1 << 20
