@@ -49,6 +49,14 @@ HOSTILE = (
         (CALLERS,),
     ),
     Mechanism(
+        "symbols",
+        "every process numbers what it compiles from 1",
+        "edbc/kernelcache.py",
+        "\ncount_apart()\n",
+        "\n",
+        ("tests/test_kernelcache.py",),
+    ),
+    Mechanism(
         "targets",
         "outputs go over what the command reads",
         "edbc/files.py",
