@@ -168,8 +168,10 @@ def test_no_two_processes_count_alike() -> None:
         "print(next(f._unique_ids), flush=True)\nif not os.fork():\n    print(next(f._unique_ids), flush=True)\n"
         "else:\n    os.wait()"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
-    numbers = sorted(int(number) for run in runs for number in run.stdout.split())
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    run = [sys.executable, "-c", code]
+    printed = [subprocess.run(run, env=environment, capture_output=True, check=True).stdout for _ in range(3)]
+    numbers = sorted(int(number) for text in printed for number in text.split())
 
     assert len(numbers) == 6
     assert min(b - a for a, b in zip(numbers, numbers[1:], strict=False)) >= 1 << 20

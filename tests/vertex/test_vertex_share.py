@@ -27,11 +27,16 @@ WHOLE = ["tree_lstm", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_
 Known = dict[Any, int]
 
 
-@pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_limits(patch: pytest.MonkeyPatch) -> None:
     """Equal nodes are looked for however few there may be."""
     for name in ("FEWEST", "WORTHWHILE", "MOST"):
-        monkeypatch.setattr(rule, name, 0)
+        patch.setattr(rule, name, 0)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See `without_limits`."""
+    without_limits(monkeypatch)
 
 
 def computed(captured: Capture, known: Known) -> list[Any]:
@@ -77,13 +82,11 @@ def repeated(name: str, count: int, words: int, seed: int) -> list[VertexInstanc
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6), st.booleans())
 @settings(derandomize=True, max_examples=100, deadline=None)
-def test_any_vertex_functions_keep_their_results(seeds: list[tuple[int, int]], always: bool) -> None:
+def test_any_vertex_functions_keep_their_results(seeds: list[tuple[int, int]], limited: bool) -> None:
     """Random mini-batches in which instances repeat, with the rule as it is and without its limits."""
     with pytest.MonkeyPatch.context() as patch:
-        if always:
-            patch.setattr(rule, "FEWEST", 0)
-            patch.setattr(rule, "WORTHWHILE", 0)
-            patch.setattr(rule, "MOST", 0)
+        if not limited:
+            without_limits(patch)
         require_same_results(WAYS, [random_instance(*seed) for seed in seeds])
 
 
@@ -155,23 +158,28 @@ def test_nodes_that_are_equal_in_part_are_left_to_the_other_way() -> None:
     assert sorted(shared.graph.counts().tolist()) == [3, 6, 6]  # words that differ; positions of two sentences
 
 
-@pytest.mark.parametrize("front", ["far", "other inputs", "missing"])
-def test_inputs_that_cannot_be_packed_are_read_all_the_same(front: str) -> None:
-    """Numbers of more than 32 bits, instances with different inputs, and an input that one lacks."""
-    ways = BothWays(Partial().eval())
-    good = VertexInstance.build([(0, []), (0, [0])], {"id": [1, 4]})
-    inputs: dict[str, Any] = {
-        "far": {"id": [3, 2**40]},
-        "other inputs": {"else": [9, 9], "id": [3, 2]},
-        "missing": {"else": [1, 2]},
-    }[front]
-    bad = VertexInstance.build([(0, []), (0, [0])], inputs)
-    if front == "other inputs":
-        joined = ways.program.join([good, bad])
-        rows = [i for s, i in zip(joined.external_source, joined.external_index, strict=True)
-                if joined.sources[s].kind == "row"]  # fmt: skip
-        assert rows == [1, 4, 3, 2]
-        return
-    expected = "instance 1, vertex 1: input 'id': expected a row" if front == "far" else "instance 1: .*'id'"
-    with pytest.raises(InputError, match=expected):
-        ways.program.join([good, bad])
+def two_words(ids: list[int], **others: list[int]) -> VertexInstance:
+    """A chain of two words; `others` are inputs that stand before their ids."""
+    return VertexInstance.build([(0, []), (0, [0])], {**others, **({"id": ids} if ids else {})})
+
+
+def test_inputs_in_other_places_are_read_all_the_same() -> None:
+    """Instances that hold other inputs beside the one that is pulled."""
+    joined = BothWays(Partial().eval()).program.join([two_words([1, 4]), two_words([3, 2], other=[9, 9])])
+    pairs = zip(joined.external_source.tolist(), joined.external_index.tolist(), strict=True)
+
+    assert [row for source, row in pairs if joined.sources[source].kind == "row"] == [1, 4, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (two_words([3, 2**40]), "instance 1, vertex 1: input 'id': expected a row of its table, got 1099511627776;"),
+        (two_words([], other=[1, 2]), "instance 1: .*'id'"),
+    ],
+    ids=["far", "missing"],
+)
+def test_inputs_that_cannot_be_packed_are_refused_as_others(bad: VertexInstance, message: str) -> None:
+    """A number of more than 32 bits, and an input that one instance lacks."""
+    with pytest.raises(InputError, match=message):
+        BothWays(Partial().eval()).program.join([two_words([1, 4]), bad])
