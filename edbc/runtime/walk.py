@@ -27,7 +27,7 @@ from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED,
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS, apply, divide
-from edbc.schedule.native import INNER, checksum
+from edbc.schedule.native import INNER, UNCOUNTED, checksum
 
 _ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
@@ -36,7 +36,8 @@ _ONE = np.float32(1)
 _AS_IT_IS = ord("N")
 """The letter for a matrix that the BLAS does not transpose; numba would compile its strings for `ord`."""
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-_jit = njit(**INNER, **_flags)
+_jit = njit(**INNER, **UNCOUNTED, **_flags)
+"""The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
 
 TORCH, PROGRAM, REDUCTION = 0, 1, 2
 """What runs a type: torch, phases, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
@@ -167,11 +168,23 @@ def _fill(phase, target, first, last, num_operands, batches, memory, bases, stri
 
 
 @_jit
-def _multiply(phase, first, last, num_operands, batches, memory, bases, strides, classes, frame, width, like):
-    """One product for rows first to last. Row-major matrices are the column-major routine's transposes.
+def _gemm_by_frame(frame, m, n, k, a, lda, b, ldb, is_added, c, ldc, like):
+    """`c = a @ b` of column-major matrices, or added to it. `frame` is the address of the routine's arguments, which it
+    takes by address: a letter, six integers, two numbers."""
+    store(frame, 1, m)
+    store(frame, 2, n)
+    store(frame, 3, k)
+    store(frame, 4, lda)
+    store(frame, 5, ldb)
+    store(frame, 6, ldc)
+    one, zero = frame + 56, frame + 64
+    beta = one if is_added else zero
+    gemm(frame, frame + 8, frame + 16, frame + 24, one, a, frame + 32, b, frame + 40, beta, c, frame + 48, like)
 
-    `frame` is memory for the routine's arguments, which it takes by address: a letter, six integers, two numbers.
-    """
+
+@_jit
+def _multiply(phase, first, last, num_operands, batches, memory, bases, strides, classes, frame, width, like):
+    """One product for rows first to last. Row-major matrices are the column-major routine's transposes."""
     column, slot, offset, rows, columns, weight, bias, k = (
         phase[1],
         phase[2],
@@ -194,36 +207,17 @@ def _multiply(phase, first, last, num_operands, batches, memory, bases, strides,
     is_added = bias != 0 or phase[9] >= 0
     if is_added and not (phase[9] == slot and phase[10] == offset):
         _fill(phase, target, first, last, num_operands, batches, memory, bases, strides, classes, width, like)
-    at = frame.ctypes.data
-    frame[1], frame[2], frame[3] = columns, last - first, rows
-    frame[4], frame[5], frame[6] = columns, max(source_stride // width, 1), max(stride // width, 1)
-    one, zero = at + 56, at + 64
-    gemm(
-        at,
-        at + 8,
-        at + 16,
-        at + 24,
-        one,
-        weight,
-        at + 32,
-        source,
-        at + 40,
-        one if is_added else zero,
-        target,
-        at + 48,
-        like,
+    source_stride, stride = max(source_stride // width, 1), max(stride // width, 1)
+    _gemm_by_frame(
+        frame, columns, last - first, rows, weight, columns, source, source_stride, is_added, target, stride, like
     )
 
 
 @_jit
 def _matrix_product(target, a, b, m, k, n, stride, is_added, frame, like):
     """`target = a @ b`, or added to it, for one row's row-major matrices (m, k) and (k, n), the first in rows of
-    `stride` elements. See `_multiply` for `frame`."""
-    at = frame.ctypes.data
-    frame[1], frame[2], frame[3] = n, m, k
-    frame[4], frame[5], frame[6] = n, max(stride, 1), n
-    beta = at + 56 if is_added else at + 64
-    gemm(at, at + 8, at + 16, at + 24, at + 56, b, at + 32, a, at + 40, beta, target, at + 48, like)
+    `stride` elements."""
+    _gemm_by_frame(frame, n, m, k, b, n, a, max(stride, 1), is_added, target, n, like)
 
 
 @_jit
@@ -327,6 +321,37 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
                 first = i + 1
 
 
+@_jit
+def _run(begin, end, block, batches, memory, tables, bases, strides, classes, row, frame, width, like):
+    """Batches begin to end; see `walk`. `frame` is passed as an array, not as an address: numba frees an array behind
+    its last mention."""
+    arguments = frame.ctypes.data
+    for b in range(begin, end):
+        t = batches.batch_type[b]
+        _find_slots(b, batches, memory, tables, bases, strides, classes)
+        if tables.code[t] >= REDUCTION:
+            _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like)
+            continue
+        strides[WORKSPACE] = tables.stride[t]
+        count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+        for first in range(0, count, block):
+            _program(
+                t,
+                first,
+                min(first + block, count),
+                batches,
+                memory,
+                tables,
+                bases,
+                strides,
+                classes,
+                row,
+                arguments,
+                width,
+                like,
+            )
+
+
 def _build(stamp: int) -> Callable[..., None]:
     """`walk`; see NOTE: [Stale caches]."""
 
@@ -343,30 +368,7 @@ def _build(stamp: int) -> Callable[..., None]:
         frame[0] = _AS_IT_IS
         store(frame.ctypes.data + 56, 0, like + _ONE)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
-        for b in range(begin, end):
-            t = batches.batch_type[b]
-            _find_slots(b, batches, memory, tables, bases, strides, classes)
-            if tables.code[t] >= REDUCTION:
-                _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like)
-                continue
-            strides[WORKSPACE] = tables.stride[t]
-            count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
-            for first in range(0, count, block):
-                _program(
-                    t,
-                    first,
-                    min(first + block, count),
-                    batches,
-                    memory,
-                    tables,
-                    bases,
-                    strides,
-                    classes,
-                    row,
-                    frame,
-                    width,
-                    like,
-                )
+        _run(begin, end, block, batches, memory, tables, bases, strides, classes, row, frame, width, like)
 
     return walk
 
@@ -375,7 +377,7 @@ COMPILED_IN = (blas, phases, pointers, reduction, rowops)
 walk = _build(checksum(*COMPILED_IN))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **UNCOUNTED)
 def gather_rows(target, size, rows, c, memory):
     """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
     for i in range(len(rows)):
