@@ -43,6 +43,7 @@ _Q = tuple(map(_F, (1.0, 0.464130538, 0.0244761203, 0.000253915595)))
 _E = tuple(map(_F, (0.499999934, 0.166665201, 0.0416683942, 0.00836878044, 0.0013814467)))
 _LOG2_E, _LN2_HIGH, _LN2_LOW = _F(1.44269504), _F(0.693145752), _F(1.42860677e-06)
 _EXP_HIGHEST, _EXP_LOWEST = _F(89.0), _F(-104.0)
+_TWO, _SIGMOID_LOWEST = _F(2), _F(-86.0)
 
 # `contract` alone: reassociation or finite-only arithmetic would change results and lose not-a-number.
 _flags: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
@@ -66,6 +67,21 @@ def _exp32(x):
 
 
 @register_jitable(**_flags)
+def _sigmoid32(x):
+    """1 / (1 + _exp32(-x)) to the last bit (over all float32), in fewer instructions: 2**k need not go in two factors.
+    Where it is too small for one, what is added to 1 is lost anyway; where it is too large, 2**(k - 1) is not."""
+    x = -x
+    x = _EXP_HIGHEST if x > _EXP_HIGHEST else x
+    x = _SIGMOID_LOWEST if x < _SIGMOID_LOWEST else x
+    k = np.floor(x * _LOG2_E + _HALF)
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    e = (((_E[4] * r + _E[3]) * r + _E[2]) * r + _E[1]) * r + _E[0]
+    y = (e * r) * r + r + _ONE
+    half = float_of_bits(np.int32((np.int32(k) + np.int32(126)) << 23))
+    return _ONE / (y * half * _TWO + _ONE)
+
+
+@register_jitable(**_flags)
 def _tanh32(x):
     c = _TANH_LIMIT if x > _TANH_LIMIT else x
     c = -_TANH_LIMIT if c < -_TANH_LIMIT else c
@@ -79,6 +95,10 @@ def _tanh32(x):
 
 def exp(x: Any) -> Any:
     """The exponential function."""
+
+
+def sigmoid(x: Any) -> Any:
+    """The logistic function."""
 
 
 def tanh(x: Any) -> Any:
@@ -105,9 +125,14 @@ def _gelu(x):
     return lambda x: x * half * (math.erf(x * root) + _ONE)
 
 
+@overload(sigmoid, jit_options=_flags)
+def _sigmoid_of(x):
+    return (lambda x: _sigmoid32(x)) if x == types.float32 else (lambda x: _ONE / (_ONE + np.exp(-x)))
+
+
 @_jit
 def _sigmoid(x):
-    return _ONE / (_ONE + exp(-x))
+    return sigmoid(x)
 
 
 @_jit
@@ -148,6 +173,22 @@ def _of_two(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
     return loop
 
 
+def _onto(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    """`_of_two` for what often writes onto its first operand. In the loop for that the two are one address to LLVM,
+    which elsewhere sees that they overlap, and then takes one element after the other."""
+    scalar, apart = _jit(function) if not hasattr(function, "py_func") else function, _of_two(function)
+
+    @_jit
+    def loop(target, a, b, n, like):
+        if target != a:
+            apart(target, a, b, n, like)
+            return
+        for i in range(n):
+            store(target, i, scalar(load(target, i, like), load(b, i, like)))
+
+    return loop
+
+
 _copy_loop = _of_one(lambda x: x)
 _sigmoid_loop = _of_one(_sigmoid)
 _tanh_loop = _of_one(lambda x: tanh(x))
@@ -162,12 +203,12 @@ _reciprocal_loop = _of_one(lambda x: _ONE / x)
 _gelu_loop = _of_one(lambda x: gelu(x))
 _silu_loop = _of_one(lambda x: x * _sigmoid(x))
 _softplus_loop = _of_one(_softplus)
-_add_loop = _of_two(lambda x, y: x + y)
+_add_loop = _onto(lambda x, y: x + y)
 _sub_loop = _of_two(lambda x, y: x - y)
 _mul_loop = _of_two(lambda x, y: x * y)
 _div_loop = _of_two(lambda x, y: x / y)
-_maximum_loop = _of_two(_maximum)
-_minimum_loop = _of_two(_minimum)
+_maximum_loop = _onto(_maximum)
+_minimum_loop = _onto(_minimum)
 _pow_loop = _of_two(lambda x, y: x**y)
 
 

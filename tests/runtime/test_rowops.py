@@ -7,7 +7,8 @@ import pytest
 import torch
 from numba import njit
 
-from edbc.runtime.rowops import OPERATIONS, apply
+from edbc.runtime.pointers import load, store
+from edbc.runtime.rowops import OPERATIONS, apply, exp
 from edbc.trace.values import class_of
 
 pytestmark = pytest.mark.compiled
@@ -87,9 +88,29 @@ def test_not_a_number_and_infinity(name: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(ours, theirs, rtol=2e-7, atol=0, equal_nan=True)
 
 
-def test_the_target_may_be_an_operand() -> None:
-    """Sums accumulate in place."""
-    a, b = torch.arange(37.0), torch.ones(37)
-    call(OPERATIONS.index("add"), a.data_ptr(), a.data_ptr(), b.data_ptr(), b.data_ptr(), 37, np.float32(0))
-    assert torch.equal(a, torch.arange(37.0) + 1)
+@pytest.mark.parametrize("name", ["add", "maximum", "minimum", "mul", "add3"])
+def test_the_target_may_be_an_operand(name: str) -> None:
+    """Sums accumulate in place: with other loops, of equal results."""
+    a, b, c = (x[:1037].contiguous() for x in arguments(torch.float32))
+    apart, target = native(name, a, b, c), a.clone()
+    addresses = target.data_ptr(), target.data_ptr(), b.data_ptr(), c.data_ptr()
+    call(OPERATIONS.index(name), *addresses, len(a), np.float32(0))
+    assert torch.equal(target, apart)
     assert class_of(a).dtype == "f32"
+
+
+@njit(fastmath={"contract"}, error_model="numpy")
+def sigmoid_by_exp(target, a, n, like):
+    for i in range(n):
+        store(target, i, np.float32(1) / (np.float32(1) + exp(-load(a, i, like))))
+
+
+def test_sigmoid_equals_its_definition() -> None:
+    """To the last bit, over all exponents: infinities, not-a-number and the least numbers are among them."""
+    bits = torch.arange(-(2**31), 2**31, 9973).to(torch.int32)
+    a = torch.cat([bits.view(torch.float32), torch.linspace(-110, 110, 400_001)])
+    by_exp = torch.empty_like(a)
+    sigmoid_by_exp(by_exp.data_ptr(), a.data_ptr(), len(a), np.float32(0))
+    ours = native("sigmoid", a, a, a)
+    assert torch.equal(ours.isnan(), by_exp.isnan())
+    assert torch.equal(ours[~a.isnan()], by_exp[~a.isnan()])
