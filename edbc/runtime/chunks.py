@@ -19,15 +19,14 @@ Chunks cost the time that eager parts gain: each of them reads the weights again
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SHARE = 0.15
 """Of the bytes of all outputs. The runtime's target for values and workspace is 1.2 times the outputs and the workspace
 of one batch; what this leaves of the 0.2 is for the alignment of arenas and for chunks wider than the widest batch."""
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """What a type would hand over."""
 
     kind: int
@@ -47,9 +46,11 @@ def find_room(needs: Sequence[Need], output_bytes: int) -> dict[int, int]:
     {0: 75}
     """
     left, most = list(needs), int(SHARE * output_bytes)
-    while left and sum(need.least * need.row_bytes for need in left) > most:
-        left.remove(max(left, key=lambda need: need.least * need.row_bytes))
-    free = most - sum(need.least * need.row_bytes for need in left)
-    rest = sum((need.nodes - need.least) * need.row_bytes for need in left)
+    free = most - sum([need.least * need.row_bytes for need in left])
+    while free < 0:
+        widest = max(left, key=lambda need: need.least * need.row_bytes)
+        left.remove(widest)
+        free += widest.least * widest.row_bytes
+    rest = sum([(need.nodes - need.least) * need.row_bytes for need in left])
     part = min(1.0, free / rest) if rest else 1.0
     return {need.kind: need.least + int(part * (need.nodes - need.least)) for need in left}

@@ -43,48 +43,67 @@ def _slots(count):
 
 @wrapping
 @njit(cache=True)
-def find_equal_operands(nodes, node_type, operand_ptr, operands, external_source, external_index, asked_ptr, asked):
-    """Per node the first of `nodes`, in their order, of its type with equal operands `asked[asked_ptr[t]:]`, which are
-    externals in every node of type t; itself where its type t has none. And per type how many first ones there are, 0
-    where it has none. O(nodes + their operands)."""
-    num_types = len(asked_ptr) - 1
-    leader = np.arange(len(node_type))
+def find_equal_operands(
+    batch_type, batch_ptr, nodes, operand_ptr, operands, external_source, external_index, asked_ptr, asked, shared
+):
+    """Which nodes of a type t have equal operands `asked[asked_ptr[t]:asked_ptr[t + 1]]`, by the batches of a schedule.
+
+    Returns for every place in `nodes` a number that those of one type with equal operands have in common, below
+    `len(nodes)`; and per type how many numbers there are, -1 where an operand that is asked for is not external in
+    every node. Numbers mean something for such types alone where there are some: without `shared` there are none.
+    O(nodes + their operands), type by type as batches are, since a processor cannot foresee the types of nodes.
+    """
+    num_types, one = len(asked_ptr) - 1, U(1)
     distinct = np.zeros(num_types, np.int64)
-    count, one = 0, U(1)
-    for p in range(U(len(nodes))):
-        t = U(node_type[U(nodes[p])])
-        count += asked_ptr[t + one] > asked_ptr[t]
-    slots = _slots(count)
+    number = np.empty(len(nodes), np.int32)
+    count = 0
+    for b in range(len(batch_type)):
+        if asked_ptr[batch_type[b] + 1] > asked_ptr[batch_type[b]]:
+            count += batch_ptr[b + 1] - batch_ptr[b]
+    slots = _slots(count if shared else 0)
     taken = np.full(slots, -1, np.int32)
-    for p in range(U(len(nodes))):
-        v = U(nodes[p])
-        t = U(node_type[v])
+    type_of, operands_of = np.empty(count, np.int32), np.empty(count, np.int32)
+    made = 0
+    for b in range(len(batch_type)):
+        t = U(batch_type[b])
         first, last = U(asked_ptr[t]), U(asked_ptr[t + one])
-        if first == last:
+        if first == last or distinct[t] < 0:
             continue
-        hashed = _mixed(U(0), t)
-        for i in range(first, last):
-            e = U(-1 - operands[U(operand_ptr[v]) + U(asked[i])])
-            hashed = _mixed(hashed, _row(external_source[e], external_index[e]))
-        at = hashed & U(slots - 1)
-        while True:
-            if taken[at] < 0:
-                taken[at] = v
-                distinct[t] += 1
+        for p in range(U(batch_ptr[b]), U(batch_ptr[b + 1])):
+            begin = U(operand_ptr[U(nodes[p])])
+            hashed, external = _mixed(U(0), t), True
+            for i in range(first, last):
+                operand = operands[begin + U(asked[i])]
+                external &= operand < 0
+                if external and shared:
+                    e = U(-1 - operand)
+                    hashed = _mixed(hashed, _row(external_source[e], external_index[e]))
+            if not external:
+                distinct[t] = -1
                 break
-            u = U(taken[at])
-            equal = U(node_type[u]) == t
-            i = first
-            while equal and i < last:
-                d = U(-1 - operands[U(operand_ptr[u]) + U(asked[i])])
-                e = U(-1 - operands[U(operand_ptr[v]) + U(asked[i])])
-                equal = external_source[d] == external_source[e] and external_index[d] == external_index[e]
-                i += one
-            if equal:
-                leader[v] = u
-                break
-            at = (at + one) & U(slots - 1)
-    return leader, distinct
+            if not shared:
+                continue
+            at = hashed & U(slots - 1)
+            while True:
+                if taken[at] < 0:
+                    taken[at], type_of[made], operands_of[made] = made, t, begin
+                    number[p] = made
+                    made += 1
+                    distinct[t] += 1
+                    break
+                u = U(taken[at])
+                equal = U(type_of[u]) == t
+                i = first
+                while equal and i < last:
+                    d = U(-1 - operands[U(operands_of[u]) + U(asked[i])])
+                    e = U(-1 - operands[begin + U(asked[i])])
+                    equal = external_source[d] == external_source[e] and external_index[d] == external_index[e]
+                    i += one
+                if equal:
+                    number[p] = u
+                    break
+                at = (at + one) & U(slots - 1)
+    return number, distinct
 
 
 @wrapping

@@ -15,8 +15,9 @@ O(nodes + operands) per mini-batch, and one look at the operands when a type cou
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -35,11 +36,12 @@ from edbc.trace.build import Capture
 from edbc.trace.table import TypeTable
 from edbc.trace.values import torch_dtype
 
+Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 FEWEST_ROWS = 600
 """Look-ups that differ, among many nodes of a type: words are rarely fewer. Looking for equal ones in vain takes 2 % of
 the time of 32 lattices."""
-_NO_CHUNKS = (np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((2, 0), np.int64))
+_NO_CHUNKS = (np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros((2, 0), np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +104,32 @@ class Chosen(NamedTuple):
     variants: dict[int, Variant]
     room: Longs
     """Per type, for its hand-over, in rows."""
-    row: Longs
+    row: Ints
     """This, `opened` and `counts` are of `splitting.find_chunks`."""
-    opened: Longs
+    opened: Ints
     counts: Longs
+
+
+class _Present(NamedTuple):
+    """What is known of the types of a mini-batch before it is looked at."""
+
+    weight_bytes: int
+    """Of all of them."""
+    output_bytes: list[int]
+    """Per type, of the outputs of a node; 0 for those without nodes."""
+    hopes: list[tuple[int, list[SplitCell]]]
+    """Of types that could be split, the ways to do it if all operands and outputs are as the plan hopes."""
+
+
+class _Asked(NamedTuple):
+    """What is looked for in the operands and outputs of types."""
+
+    ptr: Longs
+    """This and `operands` are of `sharing.find_equal_operands`."""
+    operands: Longs
+    of_kind: list[tuple[int, bool, list[int]]]
+    """Types, whether they have operands that may be eager, and outputs that may be lazy."""
+    any_lazy: bool
 
 
 class Splitter:
@@ -122,14 +146,11 @@ class Splitter:
         self._splittable = splittable
         self._weight_bytes = cache(weight_bytes)
         self._known: dict[int, Splittable | None] = {}
-        self._hoped: dict[int, tuple[Variant, ...]] = {}
         self._variants: dict[tuple[int, bool, bool, bool], Variant | None] = {}
         self._ordered: dict[tuple[int, bool, bool, bool], list[list[Variant]]] = {}
-        self._tables: dict[tuple[int, ...], _Tables] = {}
-        self._asked: dict[tuple[int, ...], tuple[Longs, Longs]] = {}
-        self._bytes: dict[int, int] = {}
-        self._most: dict[int, int] = {}
-        """By the number of types: the most operands or outputs of one. A table of types only grows."""
+        self._tables: dict[tuple[int | Variant, ...], _Tables] = {}
+        self._present: dict[tuple[int, ...], _Present] = {}
+        self._asked: dict[tuple[int, ...], _Asked] = {}
         self._lock = threading.RLock()
 
     def split(self, capture: Capture, schedule: Schedule) -> SplitBatch | None:
@@ -146,83 +167,107 @@ class Splitter:
         sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types)
         room = np.zeros(graph.num_types, np.int64)
         nodes, batches, largest = sizes.tolist()
-        size = {k: of_kind for k, of_kind in enumerate(zip(nodes, batches, strict=True)) if of_kind[1] > 1}
-        weights = sum(self._weight_bytes(k) for k, count in enumerate(nodes) if count)
-        kinds = [k for k, of_kind in size.items() if self._may_pay(k, *of_kind, weights)]
+        present = self._present_in(graph, nodes)
+        weights = present.weight_bytes
+        kinds = [
+            k for k, cells in present.hopes if batches[k] > 1 and self._may_pay(cells, nodes[k], batches[k], weights)
+        ]
         if not kinds:
             return Chosen({}, room, *_NO_CHUNKS)
-        most = self._most.get(graph.num_types)
-        if most is None:
-            most = self._most[graph.num_types] = most_values(graph)
-        external, read = find_usage(graph, most)
-        ways = {k: self._ways(k, external, read) for k in kinds}
-        leader, num_distinct = self._find_equal(capture, schedule, [k for k in kinds if ways[k][0]])
-        distinct = num_distinct.tolist()
-        wanted = {k: self._choose(k, ways[k], *size[k], distinct[k], weights) for k in kinds}
-        variants = {k: variant for k, variant in wanted.items() if variant is not None}
+        ways, equal, distinct = self._look(capture, schedule, kinds)
+        variants = {}
+        for k in kinds:
+            variant = self._choose(k, ways[k], nodes[k], batches[k], distinct[k], weights)
+            if variant is not None:
+                variants[k] = variant
         if not variants:
             return Chosen({}, room, *_NO_CHUNKS)
-        output_bytes = sum(count * self._output_bytes(graph, k) for k, count in enumerate(nodes) if count)
+        output_bytes = sum(map(operator.mul, nodes, present.output_bytes))
+        shares = np.zeros(graph.num_types, np.bool_)
         for kind, rows in find_room(_needs(variants, nodes, largest, distinct), output_bytes).items():
-            room[kind] = rows
-        shares = np.array([k in variants and variants[k].cell.shares for k in range(graph.num_types)], np.bool_)
-        chunks = splitting.find_chunks(schedule.batch_type, schedule.batch_ptr, schedule.nodes, leader, shares, room)
+            room[kind], shares[kind] = rows, variants[kind].cell.shares
+        chunks = splitting.find_chunks(schedule.batch_type, schedule.batch_ptr, schedule.nodes, equal, shares, room)
         num_chunks, num_rows = chunks[-1].tolist()
         return Chosen({
             k: variant for k, variant in variants.items()
-            if room[k] and variant.cell.pays(*size[k], num_chunks[k], num_rows[k], weights)
+            if room[k] and variant.cell.pays(nodes[k], batches[k], num_chunks[k], num_rows[k], weights)
         }, room, *chunks)  # fmt: skip
 
-    def _find_equal(self, capture: Capture, schedule: Schedule, kinds: Collection[int]) -> tuple[Longs, Longs]:
-        """See `sharing.find_equal_operands`, for the operands of these types that may be eager."""
-        graph = capture.graph
-        key = (graph.num_types, *kinds)
-        if key not in self._asked:
-            asked = [self._eager_operands(k) if self.share and k in kinds else [] for k in range(graph.num_types)]
-            ptr = np.array(list(itertools.accumulate(map(len, asked), initial=0)), np.int64)
-            self._asked[key] = ptr, np.array(list(itertools.chain(*asked)), np.int64)
-        return sharing.find_equal_operands(
-            schedule.nodes, graph.node_type, graph.operand_ptr, graph.operands, capture.external_source,
-            capture.external_index, *self._asked[key],
+    def _look(
+        self, capture: Capture, schedule: Schedule, kinds: Sequence[int]
+    ) -> tuple[dict[int, tuple[bool, bool]], Ints, list[int]]:
+        """Per type whether the operands that may be eager are, and the outputs that may be lazy; and which nodes have
+        equal operands, as `sharing.find_equal_operands` gives it."""
+        graph, asked = capture.graph, self._asked_of(capture.graph, kinds)
+        equal, found = sharing.find_equal_operands(
+            schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
+            capture.external_source, capture.external_index, asked.ptr, asked.operands, self.share,
         )  # fmt: skip
+        distinct = found.tolist()
+        read = find_usage(graph)[1] if asked.any_lazy else None
+        ways = {
+            k: (may and distinct[k] >= 0, read is not None and bool(lazy) and not any(read[k, j] for j in lazy))
+            for k, may, lazy in asked.of_kind
+        }
+        return ways, equal, distinct
+
+    def _asked_of(self, graph: Graph, kinds: Sequence[int]) -> _Asked:
+        """For these types, which the plan lets run in parts."""
+        key = (graph.num_types, *kinds)
+        known = self._asked.get(key)
+        if known is None:
+            planned = {k: p for k in kinds if (p := self._of_plan(k)) is not None}
+            operands = [planned[k].eager_operands if k in planned else [] for k in range(graph.num_types)]
+            ptr = np.array(list(itertools.accumulate(map(len, operands), initial=0)), np.int64)
+            known = self._asked[key] = _Asked(
+                ptr,
+                np.array(list(itertools.chain(*operands)), np.int64),
+                [(k, bool(p.eager_operands), p.lazy_outputs) for k, p in planned.items()],
+                any(p.lazy_outputs for p in planned.values()),
+            )
+        return known
+
+    def _present_in(self, graph: Graph, nodes: Sequence[int]) -> _Present:
+        """For a graph with so many nodes of each type."""
+        key = (len(nodes), *[k for k, count in enumerate(nodes) if count])
+        known = self._present.get(key)
+        if known is None:
+            kinds = key[1:]
+            sizes = [[c.size * torch_dtype(c.dtype).itemsize for c in t.outputs] for t in graph.types]
+            known = self._present[key] = _Present(
+                sum(map(self._weight_bytes, kinds)),
+                [sum(sizes[k]) if count else 0 for k, count in enumerate(nodes)],
+                [(k, cells) for k in kinds if (cells := self._hopes(k))],
+            )
+        return known
 
     def kept_whole(self, capture: Capture, schedule: Schedule) -> Iterator[str]:
         """Why types that the plan lets run in parts do not in this mini-batch, a line each."""
         graph = capture.graph
         chosen = self.choose(capture, schedule)
         nodes, batches = graph.counts(), np.bincount(schedule.batch_type, minlength=graph.num_types)
-        external, read = find_usage(graph)
         weights = sum(self._weight_bytes(kind) for kind in np.flatnonzero(nodes).tolist())
         for kind in np.flatnonzero(batches).tolist():
             if self._of_plan(kind) is None or kind in chosen.variants:
                 continue
             name, size = graph.types[kind].name, (int(nodes[kind]), int(batches[kind]))
-            ways = self._ways(kind, external, read)
-            distinct = int(self._find_equal(capture, schedule, [kind] if ways[0] else [])[1][kind])
-            if not any(ways):
+            found, _, distinct = self._look(capture, schedule, [kind])
+            if not any(found[kind]):
                 yield f"{name} ran whole: its operands were not all look-ups, or its outputs were read"
             elif (
                 size[1] < 2
-                or not self._may_pay(kind, *size, weights)
+                or not self._may_pay(self._hopes(kind), *size, weights)
                 or chosen.room[kind]
-                or self._choose(kind, ways, *size, distinct, weights) is None
+                or self._choose(kind, found[kind], *size, distinct[kind], weights) is None
             ):
                 yield f"{name} ran whole: {size[0]:,} rows in {size[1]:,} batches gain nothing from parts"
             else:
                 yield f"{name} ran whole: what its parts hand over takes too much memory beside the outputs"
 
-    def _ways(self, kind: int, external: NDArray[np.bool_], read: NDArray[np.bool_]) -> tuple[bool, bool]:
-        """Whether the operands that may be eager are, and the outputs that may be lazy; see `find_usage`."""
-        planned = self._of_plan(kind)
-        assert planned is not None
-        operands, outputs = planned.eager_operands, planned.lazy_outputs
-        eager = bool(operands) and all(external[kind, k] for k in operands)
-        return eager, bool(outputs) and not any(read[kind, k] for k in outputs)
-
     def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int, distinct: int,
                 weights: int) -> Variant | None:  # fmt: skip
-        """What pays of the `ways` that are open to a type: eager operands, of which `distinct` nodes differ (0 where
-        none may be shared), lazy outputs; where all types have so many bytes of `weights`."""
+        """What pays of the `ways` that are open to a type: eager operands, of which `distinct` nodes differ (0 or
+        less where none may be shared), lazy outputs; where all types have so many bytes of `weights`."""
         for found in self._variants_of(kind, ways, distinct > 0):
             best, most = None, 0.0
             for variant in found:
@@ -233,20 +278,16 @@ class Splitter:
                 return best
         return None
 
-    def _may_pay(self, kind: int, nodes: int, batches: int, weights: int) -> bool:
+    def _may_pay(self, hopes: Sequence[SplitCell], nodes: int, batches: int, weights: int) -> bool:
         """Whether a look at the operands is worth it: they will not be fewer than FEWEST_ROWS, nor than half of all."""
         rows = min(nodes // 2, FEWEST_ROWS) if self.share else nodes
-        return any(hope.cell.pays(nodes, batches, 1, rows, weights) for hope in self._hopes(kind))
+        return any(cell.gain(nodes, batches, 1, rows, weights) > 0 for cell in hopes)
 
-    def _hopes(self, kind: int) -> tuple[Variant, ...]:
+    def _hopes(self, kind: int) -> list[SplitCell]:
         """The ways to split a type, if all operands and outputs are as its plan hopes."""
-        known = self._hoped.get(kind)
-        if known is None:
-            planned = self._of_plan(kind)
-            eager, lazy = (bool(planned.eager), bool(planned.lazy)) if planned is not None else (False, False)
-            found = self._variants_of(kind, (eager, lazy), self.share)
-            known = self._hoped[kind] = tuple(itertools.chain(*found))
-        return known
+        planned = self._of_plan(kind)
+        eager, lazy = (bool(planned.eager), bool(planned.lazy)) if planned is not None else (False, False)
+        return [variant.cell for found in self._variants_of(kind, (eager, lazy), self.share) for variant in found]
 
     def _variants_of(self, kind: int, ways: tuple[bool, bool], may_share: bool) -> Sequence[Sequence[Variant]]:
         """The ways to split a type, the one with the most parts first, each with and without shared eager parts."""
@@ -266,16 +307,6 @@ class Splitter:
         if kind not in self._known:
             self._known[kind] = self._splittable(kind)
         return self._known[kind]
-
-    def _output_bytes(self, graph: Graph, kind: int) -> int:
-        """Of all outputs of a node of a type."""
-        if kind not in self._bytes:
-            self._bytes[kind] = sum(c.size * torch_dtype(c.dtype).itemsize for c in graph.types[kind].outputs)
-        return self._bytes[kind]
-
-    def _eager_operands(self, kind: int) -> list[int]:
-        planned = self._of_plan(kind)
-        return planned.eager_operands if planned is not None else []
 
     def _variant(self, kind: int, eager: bool, lazy: bool, shares: bool) -> Variant | None:
         key = (kind, eager, lazy, shares)
@@ -300,7 +331,7 @@ class Splitter:
         return Variant(cell, types, cell.handed_over * torch_dtype(cell.parts[CORE].program.dtype).itemsize)
 
     def _tables_of(self, graph: Graph, variants: dict[int, Variant]) -> _Tables:
-        key = (graph.num_types, *(id(variants.get(k)) for k in range(graph.num_types)))
+        key: tuple[int | Variant, ...] = (graph.num_types, *variants.values())
         tables = self._tables.get(key)
         if tables is None:
             tables = self._tables[key] = _new_tables(graph, variants)
@@ -323,7 +354,7 @@ def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str
 
 def _needs(variants: dict[int, Variant], nodes: list[int], largest: list[int], distinct: list[int]) -> list[Need]:
     """What the types would hand over; `nodes` and `largest` are of `splitting.batch_sizes`, `distinct` of
-    `_find_equal`."""
+    `sharing.find_equal_operands`."""
     found = []
     for kind, variant in variants.items():
         rows = distinct[kind] if variant.cell.shares else nodes[kind]
@@ -331,15 +362,9 @@ def _needs(variants: dict[int, Variant], nodes: list[int], largest: list[int], d
     return found
 
 
-def most_values(graph: Graph) -> int:
-    """The most operands or outputs that a type of the graph has."""
-    return max((len(c) for t in graph.types for c in (t.operands, t.outputs)), default=1)
-
-
-def find_usage(graph: Graph, most: int | None = None) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Per type and number, which operands are external in every node and which outputs some node reads; `most` is
-    `most_values` where that is known."""
-    most = most_values(graph) if most is None else most
+def find_usage(graph: Graph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Per type and number, which operands are external in every node and which outputs some node reads."""
+    most = max((len(c) for t in graph.types for c in (t.operands, t.outputs)), default=1)
     return splitting.find_usage(graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output,
                                 graph.num_types, most)  # fmt: skip
 
@@ -348,8 +373,8 @@ def find_usage(graph: Graph, most: int | None = None) -> tuple[NDArray[np.bool_]
 class _Tables:
     """See `splitting.split_nodes`."""
 
-    has_part: NDArray[np.bool_]
     home: Longs
+    in_place: bool
     part_type: Longs
     origin_ptr: Longs
     origin: Longs
@@ -374,8 +399,9 @@ def _new_tables(graph: Graph, variants: dict[int, Variant]) -> _Tables:
     for kind, variant in variants.items():
         for j, origin in enumerate(variant.cell.homes):
             home[kind, j] = number[origin.part], origin.index
-    has_part = part_type >= 0
-    return _Tables(has_part, home, part_type, origin_ptr, np.array(origins, np.int64).reshape(-1, 2))
+    in_place = bool((home[:, :, 0] == splitting.CORE).all() and (home[:, :, 1] == np.arange(home.shape[1])).all())
+    in_place &= all(len(v.cell.parts[CORE].operands) == len(graph.types[k].operands) for k, v in variants.items())
+    return _Tables(home, in_place, part_type, origin_ptr, np.array(origins, np.int64).reshape(-1, 2))
 
 
 def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen,
@@ -384,7 +410,7 @@ def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen
     (node_type, operand_ptr, operands, outputs), batches, executed, results = splitting.split_graph(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.node_type, graph.operand_ptr, graph.operands,
         graph.operand_output, capture.result_node, capture.result_output, chosen.row, chosen.opened, chosen.counts[1],
-        tables.has_part, tables.home, tables.part_type, tables.origin_ptr, tables.origin,
+        tables.home, tables.in_place, tables.part_type, tables.origin_ptr, tables.origin,
     )  # fmt: skip
     batch_type, batch_ptr, order = batches
     for array in (node_type, operand_ptr, operands, outputs, batch_type, batch_ptr, order):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.kernelcache import njit
-from edbc.schedule.native import INNER, U
+from edbc.schedule.native import INNER, U, inlined
 
 EAGER, CORE, LAZY, WHOLE = 0, 1, 2, -1
 """Parts of a node, and what an operand of a part is when it is one of the whole node's."""
@@ -46,211 +46,265 @@ def batch_sizes(batch_type, batch_ptr, num_types):
 
 
 @njit(cache=True)
-def find_chunks(batch_type, batch_ptr, nodes, leader, shares, room):
+def find_chunks(batch_type, batch_ptr, nodes, equal, shares, room):
     """The rows that eager parts compute. Consecutive batches of type t read the rows of one chunk, at most `room[t]`; a
-    chunk has one row for all of its nodes with the same `leader` where the type `shares`, else one for each of its
-    nodes. Types without room have no rows.
+    chunk has one row for all of its nodes with the same number in `equal`, which has one for every place in `nodes`,
+    where the type `shares`, else one for each of its nodes. Types without room have no rows.
 
     Returns per node the number of its row among those of its type, -1 where it has none; per batch the rows of the
     chunk that it opens, begin and end, equal where it opens none; and per type chunks and rows, (2, types).
     """
     num_batches, num_types = len(batch_type), len(room)
-    row = np.full(len(nodes), -1, np.int64)
-    opened = np.zeros((num_batches, 2), np.int64)
+    row = np.full(len(nodes), -1, np.int32)
+    opened = np.zeros((num_batches, 2), np.int32)
     counts = np.zeros((2, num_types), np.int64)
     opener = np.full(num_types, -1, np.int64)
-    chunk_of = np.full(len(nodes), -2, np.int64)
-    row_in_chunk = np.empty(len(nodes), np.int64)
-    met_in = np.full(len(nodes), -1, np.int64)
+    row_of = np.full(len(nodes), -1, np.int32)
     for b in range(num_batches):
         t = U(batch_type[b])
         if room[t] == 0:
             continue
-        first, last, is_shared = U(batch_ptr[b]), U(batch_ptr[b + 1]), shares[t]
-        fresh = 0
-        for i in range(first, last):
-            v = U(nodes[i])
-            u = U(leader[v]) if is_shared else v
-            if chunk_of[u] != opener[t] and met_in[u] != b:
-                met_in[u] = b
-                fresh += 1
-        if opener[t] < 0 or opened[opener[t], 1] - opened[opener[t], 0] + fresh > room[t]:
-            opener[t] = b
-            opened[b] = counts[1, t]
-            counts[0, t] += 1
-        for i in range(first, last):
-            v = U(nodes[i])
-            u = U(leader[v]) if is_shared else v
-            if chunk_of[u] != opener[t]:
-                chunk_of[u] = opener[t]
-                row_in_chunk[u] = counts[1, t]
-                counts[1, t] += 1
-            row[v] = row_in_chunk[u]
-        opened[opener[t], 1] = counts[1, t]
+        first, last = U(batch_ptr[b]), U(batch_ptr[b + 1])
+        opens = opener[t] < 0
+        while True:
+            made = counts[1, t]
+            if opens:
+                opener[t] = b
+                opened[b, 0] = made
+                counts[0, t] += 1
+            begin = np.int64(opened[opener[t], 0])
+            for p in range(first, last):
+                r = made
+                if shares[t]:
+                    e = U(equal[p])
+                    # earlier chunks' rows have smaller numbers
+                    r = row_of[e] if row_of[e] >= begin else made
+                    row_of[e] = r
+                row[U(nodes[p])] = r
+                made += r == made
+            if opens or made - begin <= room[t]:
+                break
+            opens = True
+            if shares[t]:
+                for p in range(first, last):
+                    row_of[U(equal[p])] = -1
+        opened[opener[t], 1] = counts[1, t] = made
     return row, opened, counts
 
 
 @njit(cache=True)
 def split_graph(
     batch_type, batch_ptr, nodes, node_type, operand_ptr, operands, operand_output, result_node, result_output, row,
-    opened, rows, has_part, home, part_type, origin_ptr, origin,
+    opened, rows, home, in_place, part_type, origin_ptr, origin,
 ):  # fmt: skip
-    """The split graph, see `split_nodes`; its schedule, the types of batches and what `part_batches` says of them; and
-    the results in it, see `move_results`."""
-    number, total = number_parts(nodes, has_part, node_type, row, rows)
-    has_lazy = has_part[LAZY].any()
-    kinds, ptr, order, executed = part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened, has_lazy)
-    kind = np.empty(len(kinds), np.int32)
-    for b in range(len(kinds)):
-        kind[b] = part_type[kinds[b, 0], kinds[b, 1]]
-    num_parts = 3 if has_lazy else 2
+    """The split graph, see `split_nodes`; its schedule and what `part_batches` says of it; and the results in it, see
+    `move_results`."""
+    first, last, place = number_parts(batch_type, batch_ptr, nodes, part_type, rows)
+    batches, executed = part_batches(batch_type, batch_ptr, nodes, opened, part_type, first, last)
     graph = split_nodes(
-        node_type, operand_ptr, operands, operand_output, number, total, num_parts, home, part_type, origin_ptr, origin
-    )
-    results = move_results(result_node, result_output, node_type, home, number)
-    return graph, (kind, ptr, order), executed, results
+        batch_type, batch_ptr, nodes, node_type, operand_ptr, operands, operand_output, row, first, last, place, home,
+        in_place, part_type, origin_ptr, origin,
+    )  # fmt: skip
+    results = move_results(result_node, result_output, node_type, row, first, place, home, in_place)
+    return graph, batches, executed, results
 
 
 @njit(**INNER)
-def number_parts(nodes, has_part, node_type, row, rows):
-    """Numbers of the nodes' parts, (3, n), -1 where a node has no such part: eager parts type after type, `rows[t]` of
-    type t, a node's its `row`; then the cores, numbered as the whole nodes were; then lazy parts type after type, in
-    the order of the schedule. And how many there are."""
-    n, num_types = len(nodes), has_part.shape[1]
-    number = np.full((3, n), -1, np.int64)
-    begin = np.full(num_types, -1, np.int64)
+def number_parts(batch_type, batch_ptr, nodes, part_type, rows):
+    """Numbers of the nodes' parts: eager parts type after type, `rows[t]` of type t; then the cores, numbered as the
+    whole nodes were; then lazy parts type after type, in the order of the schedule.
+
+    Returns the numbers of every type's parts, first and behind the last, (3, types), equal where it has none, those of
+    all nodes for cores; and the places of nodes among the lazy parts of their type, (n,), empty where there are none.
+    See `number_of`.
+    """
+    num_types = part_type.shape[1]
+    first, last = np.zeros((3, num_types), np.int64), np.zeros((3, num_types), np.int64)
+    place = np.full(len(nodes) if part_type[LAZY].max() >= 0 else 0, -1, np.int32)
     total = np.int64(0)
     for t in range(num_types):
-        if has_part[EAGER, t]:
-            begin[t] = total
+        first[EAGER, t] = total
+        if part_type[EAGER, t] >= 0:
             total += rows[t]
-    for v in range(U(n)):
-        eager = begin[U(node_type[v])]
-        if eager >= 0:
-            number[EAGER, v] = eager + row[v]
-        number[CORE, v] = total + np.int64(v)
-    total += n
+        last[EAGER, t] = total
+    first[CORE], last[CORE] = total, total + len(nodes)
+    total += len(nodes)
     for t in range(num_types):
-        if has_part[LAZY, t]:
-            for v in nodes:
-                if node_type[v] == t:
-                    number[LAZY, v] = total
-                    total += 1
-    return number, total
+        first[LAZY, t] = total
+        for b in range(len(batch_type) if part_type[LAZY, t] >= 0 else 0):
+            for p in range(batch_ptr[b], batch_ptr[b + 1] if batch_type[b] == t else batch_ptr[b]):
+                place[nodes[p]] = total - first[LAZY, t]
+                total += 1
+        last[LAZY, t] = total
+    return first, last, place
+
+
+@inlined
+def number_of(part, v, t, row, first, place):
+    """The number of a part of node v, which is of type t and has that part; see `number_parts`, `find_chunks`."""
+    if part == CORE:
+        own = np.int64(v)
+    elif part == EAGER:
+        own = np.int64(row[v])
+    else:
+        own = np.int64(place[v])
+    return first[part, t] + own
+
+
+@inlined
+def value_of(u, j, node_type, row, first, place, home, in_place):
+    """Where output j of node u is, or external u, as (node or -1 - external, output); see `split_nodes`."""
+    if u < 0:
+        return np.int64(u), np.int64(0)
+    if in_place:
+        return first[CORE, 0] + np.int64(u), np.int64(j)
+    of = U(node_type[U(u)])
+    return number_of(home[of, U(j), 0], U(u), of, row, first, place), home[of, U(j), 1]
 
 
 @njit(**INNER)
-def part_batches(batch_type, batch_ptr, nodes, node_type, number, row, opened, has_lazy):
+def part_batches(batch_type, batch_ptr, nodes, opened, part_type, first, last):
     """The batches of the split schedule: the given ones, before them the chunks that they open, and after all of them
-    one batch of each type's lazy parts. See `find_chunks` for `row` and `opened`.
+    one batch of each type's lazy parts. See `find_chunks` for `opened`, `number_parts` for `first` and `last`.
 
-    Returns the kinds of batches (part, type), their borders, their nodes, and which of them the given batches are.
+    Returns types, borders and nodes of the batches; and which of them the given batches are.
     """
-    num_batches = len(batch_type)
-    num_types = 0
+    num_batches, num_types = len(batch_type), part_type.shape[1]
     total = len(nodes)
-    for t in batch_type:
-        num_types = max(num_types, t + 1)
     for b in range(num_batches):
-        total += opened[b, 1] - opened[b, 0]
-    for v in nodes[: len(nodes) if has_lazy else 0]:
-        total += number[LAZY, v] >= 0
-    kinds = np.zeros((2 * num_batches + num_types, 2), np.int64)
-    ptr = np.zeros(len(kinds) + 1, np.int32)
+        if part_type[EAGER, batch_type[b]] >= 0:
+            total += opened[b, 1] - opened[b, 0]
+    for t in range(num_types):
+        total += last[LAZY, t] - first[LAZY, t]
+    kind = np.empty(2 * num_batches + num_types, np.int32)
+    ptr = np.zeros(len(kind) + 1, np.int32)
     order = np.empty(total, np.int32)
     executed = np.empty(num_batches, np.int64)
-    at = made = 0
+    at, made, core = U(0), 0, np.int32(first[CORE, 0])
     for b in range(num_batches):
-        t, v = batch_type[b], nodes[batch_ptr[b]]
-        if number[EAGER, v] >= 0 and opened[b, 1] > opened[b, 0]:
-            for k in range(opened[b, 0], opened[b, 1]):
-                order[at] = number[EAGER, v] - row[v] + k
-                at += 1
-            kinds[made, 0], kinds[made, 1] = EAGER, t
+        t = batch_type[b]
+        if part_type[EAGER, t] >= 0 and opened[b, 1] > opened[b, 0]:
+            for r in range(opened[b, 0], opened[b, 1]):
+                order[at] = first[EAGER, t] + r
+                at += U(1)
+            kind[made] = part_type[EAGER, t]
             made += 1
             ptr[made] = at
-        for i in range(U(batch_ptr[b]), U(batch_ptr[b + 1])):
-            order[at] = number[CORE, U(nodes[i])]
-            at += 1
+        for p in range(U(batch_ptr[b]), U(batch_ptr[b + 1])):
+            order[at] = core + nodes[p]
+            at += U(1)
         executed[b] = made
-        kinds[made, 0], kinds[made, 1] = CORE, t
+        kind[made] = part_type[CORE, t]
         made += 1
         ptr[made] = at
-    for t in range(num_types if has_lazy else 0):
-        first = at
-        for v in nodes:
-            if node_type[v] == t and number[LAZY, v] >= 0:
-                order[at] = number[LAZY, v]
-                at += 1
-        if at > first:
-            kinds[made, 0], kinds[made, 1] = LAZY, t
+    for t in range(num_types):
+        if last[LAZY, t] > first[LAZY, t]:
+            for v in range(first[LAZY, t], last[LAZY, t]):
+                order[at] = v
+                at += U(1)
+            kind[made] = part_type[LAZY, t]
             made += 1
             ptr[made] = at
-    return kinds[:made], ptr[: made + 1], order[:at], executed
+    return (kind[:made], ptr[: made + 1], order), executed
 
 
 @njit(**INNER)
 def split_nodes(
-    node_type, operand_ptr, operands, operand_output, number, total, num_parts, home, part_type, origin_ptr, origin
-):
-    """The `total` nodes of the split graph, none of them of a part from `num_parts` on: types, operand borders,
-    operands and their outputs.
+    batch_type, batch_ptr, nodes, node_type, operand_ptr, operands, operand_output, row, first, last, place, home,
+    in_place, part_type, origin_ptr, origin,
+):  # fmt: skip
+    """The nodes of the split graph, numbered as `number_parts` says: types, operand borders, operands, their outputs.
 
-    `home[t, j]` is (part, output) of output j of type t; `part_type[part, t]` the type of a part; `origin` the operands
-    of parts as (part or WHOLE, index), those of part p of type t from `origin_ptr[p, t]` to `origin_ptr[p, t + 1]`. An
-    eager part that several nodes share has the operands of the first. A type without parts has the type itself as its
-    core's, and its core every operand that the whole node has.
+    `home[t, j]` is (part, output) of output j of type t; `part_type[part, t]` the type of a part, -1 where there is
+    none; `origin` the operands of parts as (part or WHOLE, index), those of part p of type t from `origin_ptr[p, t]` to
+    `origin_ptr[p, t + 1]`. An eager part has operands of the whole node only, which are externals; one that several
+    nodes share has those of the first. A type without parts has the type itself as its core's, and its core every
+    operand that the whole node has.
+
+    `in_place` where every output is the core's of the same number, and every core has as many operands as the whole
+    node: then one loop copies all operands, and those of the split nodes are written over. Other loops go by the
+    batches of the schedule, type by type: a processor cannot foresee how many operands the next node has.
     """
-    n = U(len(node_type))
-    new_type = np.empty(total, np.int32)
-    new_ptr = np.zeros(total + 1, np.int32)
-    first_of = np.full(total, -1, np.int64)
-    for part in range(num_parts):
+    num_types, n, one = part_type.shape[1], U(len(node_type)), U(1)
+    core, total = U(first[CORE, 0]), max(last[CORE, 0], last[LAZY].max())
+    new_type, new_ptr = np.empty(total, np.int32), np.empty(total + 1, np.int32)
+    counts = origin_ptr[:, 1:] - origin_ptr[:, :-1]
+    entries = np.int64(0)
+    for t in range(num_types):
+        for at in range(first[EAGER, t], last[EAGER, t]):
+            new_type[at], new_ptr[at] = part_type[EAGER, t], entries
+            entries += counts[EAGER, t]
+        if part_type[CORE, t] == t:
+            counts[CORE, t] = -1
+    cores_from = np.int32(entries)
+    for v in range(n):
+        new_type[core + v] = part_type[CORE, U(node_type[v])]
+    if in_place:
         for v in range(n):
-            at, t = U(number[part, v]), U(node_type[v])
-            if number[part, v] >= 0 and first_of[at] < 0:
-                first_of[at] = v
-                new_type[at] = part_type[part, t]
-                if U(part_type[CORE, t]) == t:
-                    has = np.int64(operand_ptr[v + U(1)]) - np.int64(operand_ptr[v])
-                else:
-                    has = origin_ptr[part, t + U(1)] - origin_ptr[part, t]
-                new_ptr[at + U(1)] = has
-    for at in range(total):
-        new_ptr[at + 1] += new_ptr[at]
-    new_operands = np.empty(new_ptr[total], np.int32)
-    new_output = np.zeros(new_ptr[total], np.int32)
-    for part in range(num_parts):
+            new_ptr[core + v] = np.int32(operand_ptr[v]) + cores_from
+        entries += len(operands)
+    else:
         for v in range(n):
-            if number[part, v] < 0 or U(first_of[U(number[part, v])]) != v:
-                continue
-            t, begin, at = U(node_type[v]), U(operand_ptr[v]), U(new_ptr[U(number[part, v])])
-            whole = U(part_type[CORE, t]) == t
-            first = begin if whole else U(origin_ptr[part, t])
-            last = U(operand_ptr[v + U(1)]) if whole else U(origin_ptr[part, t + U(1)])
-            for i in range(first, last):
-                if not whole and origin[i, 0] != WHOLE:
-                    new_operands[at], new_output[at] = number[U(origin[i, 0]), v], origin[i, 1]
-                    at += U(1)
-                    continue
-                k = i if whole else begin + U(origin[i, 1])
-                if operands[k] < 0:
-                    new_operands[at] = operands[k]
-                else:
-                    u, j = U(operands[k]), U(operand_output[k])
-                    of = U(node_type[u])
-                    new_operands[at], new_output[at] = number[U(home[of, j, 0]), u], home[of, j, 1]
-                at += U(1)
+            new_ptr[core + v] = entries
+            has = counts[CORE, U(node_type[v])]
+            entries += has if has >= 0 else np.int64(operand_ptr[v + one]) - np.int64(operand_ptr[v])
+    for t in range(num_types):
+        for at in range(first[LAZY, t], last[LAZY, t]):
+            new_type[at], new_ptr[at] = part_type[LAZY, t], entries
+            entries += counts[LAZY, t]
+    new_ptr[total] = entries
+    new_operands, new_output = np.empty(entries, np.int32), np.empty(entries, np.int32)
+    if in_place:
+        shift = np.int32(core)
+        for k in range(U(len(operands))):
+            at = U(cores_from) + k
+            new_operands[at] = np.int32(operands[k]) + (shift if operands[k] >= 0 else np.int32(0))
+            new_output[at] = np.int32(operand_output[k]) if operands[k] >= 0 else np.int32(0)
+    owner = np.full(first[CORE, 0], len(nodes), np.int32)
+    for b in range(len(batch_type)):
+        t, begin, end = U(batch_type[b]), U(batch_ptr[b]), U(batch_ptr[b + 1])
+        if counts[CORE, t] < 0:
+            for p in range(begin, begin if in_place else end):
+                v = U(nodes[p])
+                at = U(new_ptr[core + v])
+                for k in range(U(operand_ptr[v]), U(operand_ptr[v + one])):
+                    new_operands[at], new_output[at] = value_of(
+                        operands[k], operand_output[k], node_type, row, first, place, home, in_place
+                    )
+                    at += one
+            continue
+        if part_type[EAGER, t] >= 0:
+            for p in range(begin, end):
+                v = U(nodes[p])
+                new = U(number_of(EAGER, v, t, row, first, place))
+                owner[new] = min(owner[new], nodes[p])
+        for part in range(CORE, 3):
+            for i in range(counts[part, t]):
+                of, index = origin[origin_ptr[part, t] + i, 0], origin[origin_ptr[part, t] + i, 1]
+                for p in range(begin, end):
+                    v = U(nodes[p])
+                    at = U(new_ptr[U(number_of(part, v, t, row, first, place))]) + U(i)
+                    if of == WHOLE:
+                        k = U(operand_ptr[v]) + U(index)
+                        new_operands[at], new_output[at] = value_of(
+                            operands[k], operand_output[k], node_type, row, first, place, home, in_place
+                        )
+                    else:
+                        new_operands[at], new_output[at] = number_of(of, v, t, row, first, place), index
+    for t in range(num_types):
+        for new in range(first[EAGER, t], last[EAGER, t]):
+            for i in range(counts[EAGER, t]):
+                k = operand_ptr[owner[new]] + origin[origin_ptr[EAGER, t] + i, 1]
+                new_operands[new_ptr[new] + i], new_output[new_ptr[new] + i] = operands[k], 0
     return new_type, new_ptr, new_operands, new_output
 
 
 @njit(**INNER)
-def move_results(result_node, result_output, node_type, home, number):
+def move_results(result_node, result_output, node_type, row, first, place, home, in_place):
     """Where results, given as (node or -1 - external, output), are in the split graph; see `split_nodes`."""
-    node, output = result_node.copy(), result_output.copy()
+    node, output = np.empty_like(result_node), np.empty_like(result_output)
     for r in range(U(len(node))):
+        node[r], output[r] = result_node[r], result_output[r]
         if node[r] >= 0:
-            v = U(node[r])
-            t, j = U(node_type[v]), U(output[r])
-            node[r], output[r] = number[U(home[t, j, 0]), v], home[t, j, 1]
+            node[r], output[r] = value_of(node[r], output[r], node_type, row, first, place, home, in_place)
     return node, output

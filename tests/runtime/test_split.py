@@ -296,6 +296,19 @@ def test_native_splitting_equals_the_reference(
     _assert_counts(schedule, chosen, prepared)
 
 
+@pytest.mark.usefixtures("always")
+def test_the_seeds_above_have_cores_in_place_and_others() -> None:
+    """Both ways of writing the operands of cores are compared."""
+    seen = set()
+    for seed in (1, 5):
+        instances = dags(seed)
+        net = bound(RandomDagModel(seed, 4), instances)
+        split = net.prepare(instances).split
+        seen.add(net._splitter._tables_of(split.whole[0].graph, split.variants).in_place)
+
+    assert seen == {True, False}
+
+
 def _assert_counts(schedule, chosen, prepared) -> None:
     """`batch_sizes` and `find_chunks` count what the schedules show."""
     sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, len(chosen.room))
