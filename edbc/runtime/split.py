@@ -119,6 +119,8 @@ class _Present(NamedTuple):
     """Per type, of the outputs of a node; 0 for those without nodes."""
     hopes: list[tuple[int, list[SplitCell]]]
     """Of types that could be split, the ways to do it if all operands and outputs are as the plan hopes."""
+    whole: Chosen
+    """No type runs split."""
 
 
 class _Asked(NamedTuple):
@@ -165,7 +167,6 @@ class Splitter:
         """The types that run split in this mini-batch."""
         graph = capture.graph
         sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types)
-        room = np.zeros(graph.num_types, np.int64)
         nodes, batches, largest = sizes.tolist()
         present = self._present_in(graph, nodes)
         weights = present.weight_bytes
@@ -173,7 +174,7 @@ class Splitter:
             k for k, cells in present.hopes if batches[k] > 1 and self._may_pay(cells, nodes[k], batches[k], weights)
         ]
         if not kinds:
-            return Chosen({}, room, *_NO_CHUNKS)
+            return present.whole
         ways, equal, distinct = self._look(capture, schedule, kinds)
         variants = {}
         for k in kinds:
@@ -181,9 +182,9 @@ class Splitter:
             if variant is not None:
                 variants[k] = variant
         if not variants:
-            return Chosen({}, room, *_NO_CHUNKS)
+            return present.whole
         output_bytes = sum(map(operator.mul, nodes, present.output_bytes))
-        shares = np.zeros(graph.num_types, np.bool_)
+        room, shares = np.zeros(graph.num_types, np.int64), np.zeros(graph.num_types, np.bool_)
         for kind, rows in find_room(_needs(variants, nodes, largest, distinct), output_bytes).items():
             room[kind], shares[kind] = rows, variants[kind].cell.shares
         chunks = splitting.find_chunks(schedule.batch_type, schedule.batch_ptr, schedule.nodes, equal, shares, room)
@@ -238,6 +239,7 @@ class Splitter:
                 sum(map(self._weight_bytes, kinds)),
                 [sum(sizes[k]) if count else 0 for k, count in enumerate(nodes)],
                 [(k, cells) for k in kinds if (cells := self._hopes(k))],
+                Chosen({}, np.zeros(len(nodes), np.int64), *_NO_CHUNKS),
             )
         return known
 
@@ -281,7 +283,7 @@ class Splitter:
     def _may_pay(self, hopes: Sequence[SplitCell], nodes: int, batches: int, weights: int) -> bool:
         """Whether a look at the operands is worth it: they will not be fewer than FEWEST_ROWS, nor than half of all."""
         rows = min(nodes // 2, FEWEST_ROWS) if self.share else nodes
-        return any(cell.gain(nodes, batches, 1, rows, weights) > 0 for cell in hopes)
+        return any(cell.pays(nodes, batches, 1, rows, weights) for cell in hopes)
 
     def _hopes(self, kind: int) -> list[SplitCell]:
         """The ways to split a type, if all operands and outputs are as its plan hopes."""

@@ -114,9 +114,9 @@ def number_parts(batch_type, batch_ptr, nodes, part_type, rows):
     """Numbers of the nodes' parts: eager parts type after type, `rows[t]` of type t; then the cores, numbered as the
     whole nodes were; then lazy parts type after type, in the order of the schedule.
 
-    Returns the numbers of every type's parts, first and behind the last, (3, types), equal where it has none, those of
-    all nodes for cores; and the places of nodes among the lazy parts of their type, (n,), empty where there are none.
-    See `number_of`.
+    Returns the numbers of every type's parts, first and behind the last, (3, types): equal where it has none, those of
+    all nodes for cores, and behind the last type's last the end of all. And the places of nodes among the lazy parts of
+    their type, (n,), empty where there are none. See `number_of`.
     """
     num_types = part_type.shape[1]
     first, last = np.zeros((3, num_types), np.int64), np.zeros((3, num_types), np.int64)
@@ -162,6 +162,13 @@ def value_of(u, j, node_type, row, first, place, home, in_place):
     return number_of(home[of, U(j), 0], U(u), of, row, first, place), home[of, U(j), 1]
 
 
+@inlined
+def copy_shifted(order, nodes, first, last, more, core):
+    """Write the cores of nodes at these places, `more` places further on."""
+    for p in range(first, last):
+        order[p + more] = core + nodes[p]
+
+
 @njit(**INNER)
 def part_batches(batch_type, batch_ptr, nodes, opened, part_type, first, last):
     """The batches of the split schedule: the given ones, before them the chunks that they open, and after all of them
@@ -170,33 +177,28 @@ def part_batches(batch_type, batch_ptr, nodes, opened, part_type, first, last):
     Returns types, borders and nodes of the batches; and which of them the given batches are.
     """
     num_batches, num_types = len(batch_type), part_type.shape[1]
-    total = len(nodes)
-    for b in range(num_batches):
-        if part_type[EAGER, batch_type[b]] >= 0:
-            total += opened[b, 1] - opened[b, 0]
-    for t in range(num_types):
-        total += last[LAZY, t] - first[LAZY, t]
     kind = np.empty(2 * num_batches + num_types, np.int32)
     ptr = np.zeros(len(kind) + 1, np.int32)
-    order = np.empty(total, np.int32)
+    order = np.empty(last[LAZY, num_types - 1], np.int32)
     executed = np.empty(num_batches, np.int64)
-    at, made, core = U(0), 0, np.int32(first[CORE, 0])
+    made, copied, more, core = 0, U(0), U(0), np.int32(first[CORE, 0])
     for b in range(num_batches):
-        t = batch_type[b]
+        t, begin = batch_type[b], U(batch_ptr[b])
         if part_type[EAGER, t] >= 0 and opened[b, 1] > opened[b, 0]:
+            copy_shifted(order, nodes, copied, begin, more, core)
+            copied = begin
             for r in range(opened[b, 0], opened[b, 1]):
-                order[at] = first[EAGER, t] + r
-                at += U(1)
+                order[begin + more] = first[EAGER, t] + r
+                more += U(1)
             kind[made] = part_type[EAGER, t]
             made += 1
-            ptr[made] = at
-        for p in range(U(batch_ptr[b]), U(batch_ptr[b + 1])):
-            order[at] = core + nodes[p]
-            at += U(1)
+            ptr[made] = begin + more
         executed[b] = made
         kind[made] = part_type[CORE, t]
         made += 1
-        ptr[made] = at
+        ptr[made] = U(batch_ptr[b + 1]) + more
+    copy_shifted(order, nodes, copied, U(len(nodes)), more, core)
+    at = U(len(nodes)) + more
     for t in range(num_types):
         if last[LAZY, t] > first[LAZY, t]:
             for v in range(first[LAZY, t], last[LAZY, t]):
@@ -226,7 +228,7 @@ def split_nodes(
     batches of the schedule, type by type: a processor cannot foresee how many operands the next node has.
     """
     num_types, n, one = part_type.shape[1], U(len(node_type)), U(1)
-    core, total = U(first[CORE, 0]), max(last[CORE, 0], last[LAZY].max())
+    core, total = U(first[CORE, 0]), last[LAZY, num_types - 1]
     new_type, new_ptr = np.empty(total, np.int32), np.empty(total + 1, np.int32)
     counts = origin_ptr[:, 1:] - origin_ptr[:, :-1]
     entries = np.int64(0)
@@ -304,7 +306,8 @@ def move_results(result_node, result_output, node_type, row, first, place, home,
     """Where results, given as (node or -1 - external, output), are in the split graph; see `split_nodes`."""
     node, output = np.empty_like(result_node), np.empty_like(result_output)
     for r in range(U(len(node))):
-        node[r], output[r] = result_node[r], result_output[r]
-        if node[r] >= 0:
-            node[r], output[r] = value_of(node[r], output[r], node_type, row, first, place, home, in_place)
+        u, j = result_node[r], result_output[r]
+        if u >= 0:
+            u, j = value_of(u, j, node_type, row, first, place, home, in_place)
+        node[r], output[r] = u, j
     return node, output
