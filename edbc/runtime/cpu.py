@@ -31,7 +31,7 @@ from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
 from edbc.runtime.threads import PRODUCT_THREADS
-from edbc.runtime.walk import Batches, Memory, gather_rows, walk
+from edbc.runtime.walk import Batches, Memory, bind_rows, gather_rows, walk
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
@@ -49,20 +49,24 @@ class CpuArenas:
         self._pool = pool
         self._tables: list[torch.Tensor] = []
         self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
-        stride = placement.row_bytes
-        sizes = (placement.class_rows - placement.class_externals) * stride
-        ends = list(itertools.accumulate(map(aligned, sizes.tolist()), initial=0))
+        rows, externals = placement.class_rows.tolist(), placement.class_externals.tolist()
+        stride = placement.row_bytes.tolist()
+        ends, external_start = [0], [0]
+        for count, outside, size in zip(rows, externals, stride, strict=True):
+            ends.append(ends[-1] + aligned((count - outside) * size))
+            external_start.append(external_start[-1] + outside)
         self._buffer = pool.take(ends[-1] + demand.workspace + demand.scratch + ALIGNMENT)
-        address = aligned(self._buffer.data_ptr())
-        self._first = address - self._buffer.data_ptr()
+        unaligned = self._buffer.data_ptr()
+        address = aligned(unaligned)
+        self._first = address - unaligned
         self.workspace = address + ends[-1]
         self.scratch = self.workspace + demand.workspace
         self._start = ends
-        external_start = list(itertools.accumulate(placement.class_externals.tolist(), initial=0))
-        base = np.array(ends[:-1], np.int64) + (address - placement.class_externals * stride)
+        base = [address + end - outside * size for end, outside, size in zip(ends, externals, stride, strict=False)]
         self.memory = Memory(
-            base, stride, placement.class_externals, np.array(external_start, np.int64),
-            np.zeros(external_start[-1], np.int64), placement.operand_class, placement.output_class,
+            np.array(base, np.int64), placement.row_bytes, placement.class_externals,
+            np.array(external_start, np.int64), np.zeros(external_start[-1], np.int64), placement.operand_class,
+            placement.output_class,
         )  # fmt: skip
         self.snapshot: Snapshot | None = None
         """The weights with which the first batches ran: those of all others, also when they are computed again."""
@@ -70,10 +74,11 @@ class CpuArenas:
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: keeps the table and the rows' addresses."""
         c = int(self.placement.external_class[externals[0]])
-        table = table.to(dtype=self.dtypes[c], device="cpu").contiguous()
+        if table.dtype is not self.dtypes[c] or not table.is_cpu:
+            table = table.to(dtype=self.dtypes[c], device="cpu")
+        table = table.contiguous()
         self._tables.append(table)
-        slots = self.memory.external_start[c] + self.placement.external_row[externals]
-        self.memory.external_address[slots] = table.data_ptr() + index * self.memory.stride[c]
+        bind_rows(externals, index, self.placement.external_row, c, table.data_ptr(), self.memory)
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""

@@ -382,7 +382,7 @@ class Net:
     @on_host
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
         """Run a prepared mini-batch and return its results."""
-        with self.executing(prepared) as execution:
+        with torch.no_grad(), self.executing(prepared) as execution:
             execution.run(on_batch=None if on_batch is None else lambda batch: on_batch(prepared, batch))
             return execution.results()
 

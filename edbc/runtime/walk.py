@@ -382,3 +382,11 @@ def gather_rows(target, size, rows, c, memory):
     """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
     for i in range(len(rows)):
         copy_bytes(target + i * size, _address(memory, c, rows[i]), size)
+
+
+@njit(cache=True, nogil=True, **UNCOUNTED)
+def bind_rows(externals, index, external_row, c, address, memory):
+    """External `externals[i]`, of class c, is row `index[i]` of the rows at `address`."""
+    start, stride = memory.external_start[c], memory.stride[c]
+    for i in range(len(externals)):
+        memory.external_address[start + external_row[externals[i]]] = address + index[i] * stride

@@ -193,9 +193,13 @@ def require_storage(tensor: torch.Tensor, name: str) -> None:
     """Raise ModelError for a tensor whose storage does not hold all of its elements (`storage.resize_(0)`), or none."""
     if tensor.is_meta:
         raise ModelError(f"{name} of the model: expected numbers, got a tensor on the meta device; load weights again")
-    last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    count = tensor.numel()
+    extent = count - 1
+    if not tensor.is_contiguous():
+        extent = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    last = tensor.storage_offset() + extent
     held = tensor.untyped_storage().nbytes()
-    if tensor.numel() and (last + 1) * tensor.itemsize > held:
+    if count and (last + 1) * tensor.itemsize > held:
         raise ModelError(
             f"{name} of the model: expected {(last + 1) * tensor.itemsize:,} bytes of memory, got {held:,}: its "
             "storage was resized; give it its memory back before the call"

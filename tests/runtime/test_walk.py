@@ -17,6 +17,7 @@ from walk_reference import walk_reference
 
 from edbc.runtime import cpu
 from edbc.runtime.session import Net
+from edbc.runtime.walk import Memory, bind_rows
 
 pytestmark = pytest.mark.compiled
 
@@ -112,3 +113,24 @@ def test_programs_of_the_zoo(name: str) -> None:
     assert calls["native"] == calls["twin"] > 0
     for ours, theirs in zip(native, twin, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+@given(data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_binding_externals(data: st.DataObject) -> None:
+    """Addresses of rows of a table, written where their externals stand; what else is there stays."""
+    num, classes = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 3))
+    rows = np.array(data.draw(st.permutations(range(num))), np.int64)
+    externals = np.array(data.draw(st.lists(st.integers(0, num - 1), unique=True)), np.int64)
+    index = np.array([data.draw(st.integers(0, 9)) for _ in externals], np.int64)
+    c, address = data.draw(st.integers(0, classes - 1)), data.draw(st.integers(0, 1 << 40))
+    longs = np.zeros(classes, np.int64)
+    stride, start = 4 * np.arange(1, classes + 1), num * np.arange(classes)
+    none = np.zeros((1, 1), np.int64)
+    memory = Memory(longs, stride, longs, start, np.zeros(num * classes, np.int64), none, none)
+    bind_rows(externals, index, rows, c, address, memory)
+
+    expected = np.zeros((classes, num), np.int64)
+    for external, i in zip(externals, index, strict=True):
+        expected[c, rows[external]] = address + i * stride[c]
+    np.testing.assert_array_equal(memory.external_address, expected.reshape(-1))
