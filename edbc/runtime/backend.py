@@ -85,6 +85,9 @@ class Backend(Protocol):
     name: str
     adds: bool
     """True when its products add addends, so that cells may run split."""
+    ordered_from: int
+    """Bytes of the widest value of a cell from which nodes inside batches are put in order (`edbc.schedule.order`):
+    gathering smaller ones costs less than that."""
 
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device) -> Any:
         """What runs a lowered cell here."""

@@ -33,8 +33,10 @@ def place_rows(
     crosses,
     num_classes,
 ):
-    """The arrays of a Placement, as its fields have them: all of what depends on the mini-batch. With more than one
-    segment between `borders` no type is transient, and `crosses` says what `crossing_outputs` does."""
+    """The arrays of a Placement, as its fields have them: all of what depends on the mini-batch. Without `borders`
+    there is one segment. With more than one no type is transient, and `crosses` says what `crossing_outputs` does."""
+    if len(borders) == 0:
+        borders = np.array([0, len(batch_type)])
     class_of = np.empty(len(external_class), np.int64)
     for e in range(len(external_class)):
         class_of[e] = class_of_external_class[external_class[e]]

@@ -77,7 +77,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
     """A row for every value of the graph under a schedule; with a cut, definition (4), no type may be transient.
     O(nodes + operands)."""
     tables = _tables_of(graph.types, graph.classes)
-    borders, crosses = np.array([0, schedule.num_batches], np.int64), _NOTHING_CROSSES
+    borders, crosses = _NOT_CUT, _NOTHING_CROSSES
     if cut is not None:
         assert not tables.transient.any()
         borders, crosses = cut.borders, cut.crosses
@@ -92,6 +92,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
 
 
 _Flags = NDArray[np.bool_]
+_NOT_CUT = np.zeros(0, np.int64)
 _NOTHING_CROSSES = np.zeros((0, 0), np.bool_)
 
 

@@ -53,6 +53,7 @@ class ReferenceBackend:
 
     name = "reference"
     adds = True
+    ordered_from = 0
 
     def __init__(self, device: torch.device):
         self.device = device

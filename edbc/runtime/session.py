@@ -174,6 +174,8 @@ class Net:
         self.split = split and has_parts and getattr(self.backend, "adds", False)
         self.share = share
         self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share)
+        self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
+        """What `_orders` said last, and of which types."""
         self._kernels: dict[int, Any] = {}
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
@@ -331,8 +333,17 @@ class Net:
         return share(captured) if self.share else captured
 
     def schedule(self, captured: Capture) -> Schedule:
-        """The policy's batches, nodes in an order that makes operands runs of rows."""
-        return run(captured.graph, self.policy, in_order=True)
+        """The policy's batches; where gathering is dear, nodes in an order that makes operands runs of rows."""
+        return run(captured.graph, self.policy, in_order=self._orders(captured.graph.types))
+
+    def _orders(self, types: tuple[NodeType, ...]) -> bool:
+        """Whether nodes are put in order, for graphs of these types, parts of cells among them."""
+        known = self._ordered
+        if known[0] is not types:
+            classes = {c for k, t in enumerate(types) if k not in self._splitter.programs for c in t.outputs}
+            widest = max((c.size * torch_dtype(c.dtype).itemsize for c in classes), default=0)
+            known = self._ordered = types, widest >= getattr(self.backend, "ordered_from", 0)
+        return known[1]
 
     def place(self, runs: Capture, schedule: Schedule, may_split: bool = True) -> Prepared:
         """Split cells where that pays, and place what then executes."""

@@ -94,6 +94,7 @@ class CudaBackend:
 
     name = "cuda"
     adds = True
+    ordered_from = 0
 
     def __init__(self, device: torch.device, use_triton: bool = True):
         self.device = device
