@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -317,37 +318,32 @@ def _state(module: nn.Module) -> dict[str, Any]:
 
 class _Glance:
     """What modules refer to: whether all of it is still there is told in a fraction of the time of `_state`, which then
-    need not be asked. Holds what it compares, so that nothing new can stand at an old address."""
+    need not be asked. Holds what it compares, so that nothing new can stand at an old address. No Python runs per
+    module."""
 
     def __init__(self, modules: Sequence[nn.Module]):
         self._modules = modules
         self._kinds = list(map(type, modules))
-        self._dicts = [d for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
-        self._objects = self._referred()
+        self._referred = [d.values() for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
+        self._objects = list(itertools.chain.from_iterable(self._referred))
         self._tensors = [t for t in self._objects if isinstance(t, torch.Tensor)]
-        self._shapes, self._dtypes = self._of_tensors()
+        self._shapes, self._dtypes = list(map(_SHAPE, self._tensors)), list(map(_DTYPE, self._tensors))
         self._hooks = [hooks for module in modules for hooks in hooks_of(module)]
         self._num_hooks = sum(map(len, self._hooks))
 
-    def _referred(self) -> list[Any]:
-        found: list[Any] = []
-        for items in self._dicts:
-            found += items.values()
-        return found
-
-    def _of_tensors(self) -> tuple[list[torch.Size], list[torch.dtype]]:
-        return [t.shape for t in self._tensors], [t.dtype for t in self._tensors]
-
     def still_holds(self) -> bool:
         """True when the modules refer to the very same objects; then their `_state` is what it was."""
-        now = self._referred()
         return (
             list(map(type, self._modules)) == self._kinds
-            and len(now) == len(self._objects)
-            and all(map(operator.is_, now, self._objects))
-            and self._of_tensors() == (self._shapes, self._dtypes)
+            and sum(map(len, self._referred)) == len(self._objects)
+            and all(map(operator.is_, itertools.chain.from_iterable(self._referred), self._objects))
+            and list(map(_SHAPE, self._tensors)) == self._shapes
+            and list(map(_DTYPE, self._tensors)) == self._dtypes
             and sum(map(len, self._hooks)) == self._num_hooks
         )
+
+
+_SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
 
 
 def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, str]]) -> None:

@@ -39,9 +39,9 @@ class VertexInstance:
     edge_ptr: NDArray[np.int32]  # (n + 1,)
     edges: NDArray[np.int32]  # (m,)
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # (n, ...) each
-    packed: NDArray[np.int32] = field(init=False, repr=False)
-    """What joining concatenates: n, m, the number of `packed_inputs`, the three arrays one after the other, and those
-    inputs."""
+    packed: bytes = field(init=False, repr=False)
+    """What joining concatenates, as int32: n, m, the number of `packed_inputs`, the three arrays one after the other,
+    and those inputs. Bytes take half as long to put together as arrays do."""
     packed_inputs: tuple[str, ...] = field(init=False, repr=False)
     """Names of the inputs that are one integer of 32 bits per vertex."""
 
@@ -55,7 +55,7 @@ class VertexInstance:
         names = tuple(integers)
         sizes = np.array([len(self.types), len(self.edges), len(names)], np.int32)
         arrays = [sizes, self.types, self.edge_ptr, self.edges, *(a.astype(np.int32) for a in integers.values())]
-        object.__setattr__(self, "packed", np.concatenate(arrays))
+        object.__setattr__(self, "packed", np.concatenate(arrays).tobytes())
         object.__setattr__(self, "packed_inputs", _SAME.setdefault(names, names))
 
     @classmethod

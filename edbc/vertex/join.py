@@ -86,7 +86,7 @@ class Joined(NamedTuple):
 
 
 def capture_of(
-    joined: Joined, tables: FragmentTables, table: TypeTable, pools: Pools, has_shared: bool
+    joined: Joined, num_instances: int, tables: FragmentTables, table: TypeTable, pools: Pools, has_shared: bool
 ) -> VertexCapture:
     """The Capture of what has been written; `has_shared` says whether equal vertices were looked for."""
     (node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
@@ -99,15 +99,15 @@ def capture_of(
     )
     return VertexCapture(
         graph, table.sources, external_source, external_index, pools, result_node, result_output, [], [],
-        len(rows_of), _outputs(tables, joined.row_ptr.tolist(), rows_of), num_shared=num_shared,
+        num_instances, _outputs(tables, joined.row_ptr.tolist(), rows_of.tolist()), num_shared=num_shared,
         has_shared=has_shared,
     )  # fmt: skip
 
 
-def _outputs(tables: FragmentTables, row_ptr: list[int], rows_of: Longs) -> tuple[Output, ...]:
+def _outputs(tables: FragmentTables, row_ptr: list[int], rows_of: list[list[int]]) -> tuple[Output, ...]:
     """The outputs that have rows in this mini-batch."""
     return tuple(
-        Output(name, slot, start, stop, rows_of[:, number].tolist())
-        for number, ((name, slot), (start, stop)) in enumerate(zip(tables.outputs, pairwise(row_ptr), strict=True))
+        Output(name, slot, start, stop, rows)
+        for (name, slot), (start, stop), rows in zip(tables.outputs, pairwise(row_ptr), rows_of, strict=True)
         if stop > start
     )

@@ -70,7 +70,7 @@ def join(  # type: ignore[no-untyped-def]
     is not recorded; UNFILLED where columns are pulled that no packed input is; or BEYOND, with instance, vertex in it
     and column, for a row number outside of its table. Then the sizes of all fragments in sum, the interfaces of an
     UNKNOWN vertex's predecessors, the columns, where the rows of each output begin, and if all is written the arrays of
-    the graph, of its externals and of its results, and the rows of each output by instance, (instances, outputs).
+    the graph, of its externals and of its results, and the rows of each output by instance, (outputs, instances).
     """
     start = np.empty(num_instances, np.int64)
     vertex_ptr = np.zeros(num_instances + 1, np.int64)
@@ -317,7 +317,7 @@ def _look_up_equal(columns, externals, fragment, u, v):  # type: ignore[no-untyp
 
 @njit(**INNER)
 def _write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of_first):  # type: ignore[no-untyped-def]
-    """The arrays of Graph and Capture, the rows of each output by instance, (instances, outputs); and column and vertex
+    """The arrays of Graph and Capture, the rows of each output by instance, (outputs, instances); and column and vertex
     of a row number outside of its table, or (-1, -1).
 
     `totals` counts nodes, operands, given values and externals that are not shared; `row_ptr` is where the rows of each
@@ -353,7 +353,7 @@ def _write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of
         block[begin[11] : begin[11] + num_given],
     )
     shared_number = np.full(len(tables.shared.source), -1, np.int64)
-    rows_of = np.zeros((len(batch.start), len(row_ptr) - 1), np.int64)
+    rows_of = np.zeros((len(row_ptr) - 1, len(batch.start)), np.int64)
     count, column, vertex = _write_externals(
         batch, columns, tables.externals, tables.shared, shared_number, first_external, external_class,
         external_source, external_index,
@@ -514,7 +514,7 @@ def _write_nodes(  # type: ignore[no-untyped-def]
                 row = U(next_row[output])
                 result_node[row] = given_value[pushed] >> 32
                 result_output[row] = given_value[pushed] & 0xFFFFFFFF
-                rows_of[i, output] += 1
+                rows_of[output, i] += 1
                 next_row[output] = row + one
                 pushed += one
             v += one

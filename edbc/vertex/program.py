@@ -76,7 +76,7 @@ class VertexProgram:
         with self._lock:
             if self._num_references > MAX_REFERENCES:
                 self._forget()
-        packed = np.concatenate([x.packed for x in instances]) if instances else np.zeros(0, np.int32)
+        packed = np.frombuffer(bytearray().join([x.packed for x in instances]), np.int32)
         while True:
             tables = self._tables
             positions = tables.columns.positions(instances)
@@ -87,7 +87,9 @@ class VertexProgram:
                 tables.columns.fill(joined.columns, positions, pulls, instances, pools)
                 joined = self._join(packed, instances, tables, positions, joined.columns, share)
             if joined.status == kernels.WRITTEN:
-                return capture_of(joined, tables, self.recorder.table, pools, share is not None and tables.are_whole)
+                return capture_of(
+                    joined, len(instances), tables, self.recorder.table, pools, share is not None and tables.are_whole
+                )
             if joined.status == kernels.BEYOND:
                 raise _beyond_table(joined, tables, instances)
             with self._lock:
