@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,17 @@ from edbc.schedule.qlearn import Memory, Settings, learn, new_memory
 from edbc.schedule.reference import ReferenceFrontier
 from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.schedule.search import exact
-from edbc.schedule.train import BASELINES, UNSEEN_LIMIT, Hyper, select, total, train, unseen_share
+from edbc.schedule.train import (
+    BASELINES,
+    UNSEEN_LIMIT,
+    Hyper,
+    beside_where_it_pays,
+    second_walks,
+    select,
+    total,
+    train,
+    unseen_share,
+)
 
 LATTICES = [random_lattice_graph(seed, 16, 4) for seed in range(3)]
 UNSEEN = [random_lattice_graph(seed, 16, 4) for seed in range(10, 13)]
@@ -255,12 +266,12 @@ def test_costs_buy_dear_batches_with_cheap_ones() -> None:
 
 def test_policies_keep_the_costs_that_they_were_trained_with() -> None:
     """Costs are part of the policy and of what training compares, and of the record."""
-    unseen, cost = cheaper_when_longer()
+    _, cost = cheaper_when_longer()
     result = train(LATTICES, encoding="rank", trials=budget(100, 20), cost=cost)
 
     assert result.policy.cost == cost
     assert result.record["cost"] == round(total(result.policy, LATTICES), 6)
-    assert total(result.policy, unseen) <= total(Policy("critical", cost=cost), unseen)
+    assert total(result.policy, LATTICES) <= total(Policy("critical", cost=cost), LATTICES)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -271,6 +282,27 @@ def test_no_table_loses_to_a_baseline_on_its_training_graphs(encoding: str, cost
 
     assert total(policy, LATTICES) <= min(total(Policy(kind, cost=cost), LATTICES) for kind in BASELINES)
     assert policy.beside in BASELINES
+
+
+@pytest.mark.parametrize("per_node", [0.0, 1e-4, 1.0])
+def test_a_rule_runs_beside_a_table_where_it_saves_more_than_its_walks(
+    per_node: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The price is per node of the graphs on which the table is above the bound; there is none at the bound, where
+    nobody simulates the rule, nor for an encoding without a rule of its own."""
+    monkeypatch.setattr("edbc.schedule.train.SECOND_WALK", per_node)
+    poor = train(LATTICES, encoding="rank", trials=1, hyper=Hyper(prior=-1.0, refinements=0)).policy
+    alone = replace(poor, beside=None)
+    beside = replace(poor, beside="critical")
+    above = sum(g.num_nodes for g in LATTICES if run(g, alone).num_batches > lower_bound(g))
+    saved = total(alone, LATTICES) - total(beside, LATTICES)
+    at_bound = [chain_graph(["ab"]), chain_graph(["abc"])]
+
+    assert 1e-4 * above < saved < above
+    assert beside_where_it_pays(alone, LATTICES).beside == ("critical" if per_node < 1.0 else None)
+    assert second_walks(beside, LATTICES) == pytest.approx(per_node * above)
+    assert second_walks(beside, at_bound) == second_walks(alone, LATTICES) == 0.0
+    assert beside_where_it_pays(Policy("fsm", "sort", "chains"), LATTICES).beside is None
 
 
 def test_unseen_share_is_what_the_other_graphs_do_not_show() -> None:
