@@ -40,6 +40,7 @@ def test_nodes_are_in_order_where_values_are_wide(backend: str, ordered_from: in
 def test_what_parts_of_cells_hand_over_does_not_count_as_wide() -> None:
     """It is several values in one, and read where it is."""
     net = bound("cpu", ROW + 1)
+    net.capture(random_trees(6, 12))
     wide = NodeType("part", "eager part", outputs=(ValueClass((9 * SIZE,), "f64"),))
     kind = net.table.add_type(wide, "model.py:1")
 
