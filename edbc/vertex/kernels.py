@@ -83,7 +83,8 @@ def join(  # type: ignore[no-untyped-def]
     batch = Batch(packed, start, vertex_ptr, np.empty(n, np.uint32))
     interface_of = np.empty(n, np.uint32)
     times = np.zeros(len(sizes), np.int64)
-    instance, vertex = _find(batch, automaton, interface_of, times)
+    equal = _nobody_equal(n if fewest >= 0 else 0)
+    instance, vertex, num_first, num_first_nodes = _find(batch, automaton, traits, interface_of, times, equal)
     totals = np.zeros(sizes.shape[1], np.int64)
     for fragment in range(len(times)):
         if times[fragment]:
@@ -108,10 +109,13 @@ def join(  # type: ignore[no-untyped-def]
     if status == WRITTEN:
         for k in range(num_outputs):
             row_ptr[k + 1] = row_ptr[k] + totals[SIZES + k]
-        at_least = np.int64(-1)
+        tables = _unpacked(contents)
         if fewest >= 0:
             at_least = max(np.int64(fewest), np.int64(worthwhile * totals[0]))
-        arrays, column, v = _write(batch, columns, contents, traits, totals, row_ptr, at_least, most)
+            equal = _find_equal(
+                batch, columns, tables.externals, traits, equal, num_first, min(at_least, most * num_first_nodes)
+            )
+        arrays, column, v = _write(batch, columns, tables, traits, totals, row_ptr, equal)
         if v >= 0:
             status = np.int64(BEYOND)
             instance = np.searchsorted(vertex_ptr, v, side="right") - 1
@@ -144,13 +148,29 @@ def _fill_columns(packed, start, vertex_ptr, positions, columns):  # type: ignor
                 at += one
 
 
+@njit(**INNER)
+def _nobody_equal(n):  # type: ignore[no-untyped-def]
+    """What is known of n equal vertices before anybody has looked for them."""
+    return Equal(
+        np.empty(n, np.int32), np.empty(n, np.bool_), np.arange(n).astype(np.int32), np.zeros(n, np.bool_),
+        np.empty(0, np.int32),
+    )  # fmt: skip
+
+
 @njit(**INNER, **UNCOUNTED)
-def _find(batch, automaton, interface_of, times):  # type: ignore[no-untyped-def]
-    """Write the fragment and the interface of every vertex, and how often there is each fragment. Returns instance and
-    vertex in it for which nothing has been recorded, or (-1, -1)."""
+def _find(batch, automaton, traits, interface_of, times, equal):  # type: ignore[no-untyped-def]
+    """Write the fragment and the interface of every vertex, and how often there is each fragment; where somebody looks
+    for equal vertices, the instance of every vertex too, and which gather no node.
+
+    Returns instance and vertex in it for which nothing has been recorded, or (-1, -1); then how many vertices gather no
+    node, and how many of their nodes read no other node.
+    """
     packed, start, vertex_ptr, fragment_of = batch
+    instance_of, is_first = equal.instance_of, equal.is_first
     root, next_state = automaton.root, automaton.next_state
     fragment_of_state, interface_of_fragment = automaton.fragment_of_state, automaton.interface_of_fragment
+    looks = len(is_first) > 0
+    num_first = num_first_nodes = np.int64(0)
     one = U(1)
     v = U(0)
     for i in range(len(start)):
@@ -163,22 +183,30 @@ def _find(batch, automaton, interface_of, times):  # type: ignore[no-untyped-def
         while v < stop:
             kind = U(packed[at])
             if kind >= U(len(root)):
-                return np.int64(i), np.int64(v - base)
+                return np.int64(i), np.int64(v - base), num_first, num_first_nodes
             state = root[kind]
             last = edges + U(packed[edge_end])
+            gathers_node = False
             while e < last:
-                state = next_state[state, U(interface_of[base + U(packed[e])])]
+                u = base + U(packed[e])
+                state = next_state[state, U(interface_of[u])]
+                gathers_node |= traits[U(fragment_of[u]), GIVES] > 0
                 e += one
             if fragment_of_state[state] < 0:
-                return np.int64(i), np.int64(v - base)
+                return np.int64(i), np.int64(v - base), num_first, num_first_nodes
             fragment = U(fragment_of_state[state])
             fragment_of[v] = fragment
             interface_of[v] = interface_of_fragment[fragment]
             times[fragment] += 1
+            if looks:
+                instance_of[v] = i
+                is_first[v] = not gathers_node
+                num_first += not gathers_node
+                num_first_nodes += (not gathers_node) * traits[fragment, FIRST]
             v += one
             at += one
             edge_end += one
-    return np.int64(-1), np.int64(-1)
+    return np.int64(-1), np.int64(-1), num_first, num_first_nodes
 
 
 @njit(inline="always")
@@ -198,48 +226,13 @@ def _slots(count):  # type: ignore[no-untyped-def]
 
 
 @njit(**INNER)
-def _find_equal(batch, columns, externals, traits, at_least, share_of_first):  # type: ignore[no-untyped-def]
-    """What is known of equal vertices from those that gather no node: definition (3) of `edbc.runtime.share`."""
-    n = len(batch.fragment_of) if at_least >= 0 else 0
-    equal = Equal(
-        np.empty(n, np.int32), np.empty(n, np.bool_), np.arange(n).astype(np.int32), np.zeros(n, np.bool_),
-        np.empty(0, np.int32),
-    )  # fmt: skip
-    if n == 0:
-        return equal
-    num_vertices, num_nodes = _find_first(batch, traits, equal)
-    shared = _lead_first(batch, columns, externals, traits, equal, _slots(num_vertices))
-    if shared < at_least and shared < share_of_first * num_nodes:
-        return Equal(equal.instance_of[:0], equal.is_first[:0], equal.leader[:0], equal.alone[:0], equal.taken)
-    return Equal(equal.instance_of, equal.is_first, equal.leader, equal.alone, _slots(n - num_vertices))
-
-
-@njit(**INNER, **UNCOUNTED)
-def _find_first(batch, traits, equal):  # type: ignore[no-untyped-def]
-    """Mark the vertices that gather no node, and the instance of every vertex; how many are first, and how many of
-    their nodes read no other node."""
-    packed, start, vertex_ptr, fragment_of = batch
-    instance_of, is_first, _, _, _ = equal
-    one = U(1)
-    num_vertices = num_nodes = 0
-    for i in range(U(len(start))):
-        base, stop = U(vertex_ptr[i]), U(vertex_ptr[i + one])
-        at = U(start[i]) + U(HEADER) + stop - base
-        edges = at + stop - base + one
-        e = edges
-        for v in range(base, stop):
-            at += one
-            last = edges + U(packed[at])
-            gathers_node = False
-            while e < last:
-                gathers_node |= traits[U(fragment_of[base + U(packed[e])]), GIVES] > 0
-                e += one
-            is_first[v] = not gathers_node
-            instance_of[v] = i
-            if not gathers_node:
-                num_vertices += 1
-                num_nodes += traits[U(fragment_of[v]), FIRST]
-    return num_vertices, num_nodes
+def _find_equal(batch, columns, externals, traits, equal, num_first, at_least):  # type: ignore[no-untyped-def]
+    """What is known of equal vertices from the `num_first` that gather no node: definition (3) of `edbc.runtime.share`.
+    Where that are fewer nodes than `at_least`, nobody looks further."""
+    shared = _lead_first(batch, columns, externals, traits, equal, _slots(num_first))
+    if shared < at_least:
+        return _nobody_equal(0)
+    return Equal(equal.instance_of, equal.is_first, equal.leader, equal.alone, _slots(len(equal.leader) - num_first))
 
 
 @njit(**INNER, **UNCOUNTED)
@@ -316,24 +309,23 @@ def _look_up_equal(columns, externals, fragment, u, v):  # type: ignore[no-untyp
 
 
 @njit(**INNER)
-def _write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of_first):  # type: ignore[no-untyped-def]
+def _write(batch, columns, tables, traits, totals, row_ptr, equal):  # type: ignore[no-untyped-def]
     """The arrays of Graph and Capture, the rows of each output by instance, (outputs, instances); and column and vertex
     of a row number outside of its table, or (-1, -1).
 
     `totals` counts nodes, operands, given values and externals that are not shared; `row_ptr` is where the rows of each
-    output begin and end. Vertices whose nodes are equal have the same ones, and there are fewer nodes in all, where
-    looking for them pays (`_find_equal`); nobody looks where `at_least` is negative. O(nodes + operands).
+    output begin and end. Vertices that are `equal` have the same nodes, and there are fewer nodes in all. O(nodes +
+    operands).
 
     All arrays are parts of one block of memory. An allocator hands memory back to the system when much more than its
     largest block so far is free, and takes fresh memory, a page fault per page: many arrays of some 100 KB, or two
     blocks, cost that at every mini-batch, one does not (measured: 0.085 and 0.15 against 0.045 microseconds a vertex).
     """
-    tables = _unpacked(contents)
     num_nodes, num_operands, num_given = totals[0], totals[1], totals[2]
     num_externals = totals[3] + len(tables.shared.source)
     n, num_results = len(batch.fragment_of), row_ptr[-1]
     num_ints = np.array((num_nodes, num_nodes + 1, num_operands, num_operands, num_externals))
-    num_longs = np.array((num_externals, num_externals, num_results, num_results, n, n, num_given))
+    num_longs = np.array((num_externals, num_externals, num_results, num_results, n, num_given))
     begin = _begins(num_ints, num_longs)
     block = np.empty(begin[-1], np.int64)
     node_type, operand_ptr, operands, operand_output, external_class = (
@@ -343,31 +335,26 @@ def _write(batch, columns, contents, traits, totals, row_ptr, at_least, share_of
         block[begin[3] : begin[4]].view(np.int32)[:num_operands],
         block[begin[4] : begin[5]].view(np.int32)[:num_externals],
     )
-    external_source, external_index, result_node, result_output, first_external, given_start, given_value = (
+    external_source, external_index, result_node, result_output, given_start, given_value = (
         block[begin[5] : begin[5] + num_externals],
         block[begin[6] : begin[6] + num_externals],
         block[begin[7] : begin[7] + num_results],
         block[begin[8] : begin[8] + num_results],
         block[begin[9] : begin[9] + n],
-        block[begin[10] : begin[10] + n],
-        block[begin[11] : begin[11] + num_given],
+        block[begin[10] : begin[10] + num_given],
     )
     shared_number = np.full(len(tables.shared.source), -1, np.int64)
     rows_of = np.zeros((len(row_ptr) - 1, len(batch.start)), np.int64)
-    count, column, vertex = _write_externals(
-        batch, columns, tables.externals, tables.shared, shared_number, first_external, external_class,
-        external_source, external_index,
+    operand_ptr[0] = 0
+    num_nodes, num_operands, num_externals, column, vertex = _write_vertices(
+        batch, columns, tables, traits, equal, shared_number, given_start, given_value, node_type, operand_ptr,
+        operands, operand_output, external_class, external_source, external_index, row_ptr[:-1].copy(), result_node,
+        result_output, rows_of,
     )  # fmt: skip
-    if column < 0:
-        operand_ptr[0] = 0
-        equal = _find_equal(batch, columns, tables.externals, traits, at_least, share_of_first)
-        num_nodes, num_operands = _write_nodes(
-            batch, columns, tables, traits, equal, shared_number, first_external, given_start, given_value, node_type,
-            operand_ptr, operands, operand_output, row_ptr[:-1].copy(), result_node, result_output, rows_of,
-        )  # fmt: skip
     arrays = (
         node_type[:num_nodes], operand_ptr[: num_nodes + 1], operands[:num_operands], operand_output[:num_operands],
-        external_class[:count], external_source[:count], external_index[:count], result_node, result_output, rows_of,
+        external_class[:num_externals], external_source[:num_externals], external_index[:num_externals], result_node,
+        result_output, rows_of,
     )  # fmt: skip
     return arrays, column, vertex
 
@@ -409,29 +396,43 @@ def _begins(num_ints, num_longs):  # type: ignore[no-untyped-def]
 
 
 @njit(**INNER, **UNCOUNTED)
-def _write_externals(  # type: ignore[no-untyped-def]
-    batch, columns, externals, shared, shared_number, first_external, external_class, external_source, external_index
-):
-    """Number the externals of every vertex: its own from `first_external` on, then shared ones that are new.
+def _write_vertices(  # type: ignore[no-untyped-def]
+    batch, columns, tables, traits, equal, shared_number, given_start, given_value, node_type, operand_ptr, operands,
+    operand_output, external_class, external_source, external_index, next_row, result_node, result_output, rows_of,
+):  # fmt: skip
+    """Write every vertex's externals, its own and shared ones that are new, its nodes and operands, to `given_value`
+    what it scatters and pushes, and every pushed value to the next row of its output; of `equal` vertices the nodes are
+    written once. Returns the numbers of nodes, operands and externals, and column and vertex of a row number outside of
+    its table, or (-1, -1).
 
-    Returns the number of externals, and column and vertex of a row number outside of its table, or (-1, -1).
+    A value is node x 2**32 + output while it is passed on; externals are negative.
     """
-    fragment_of, vertex_ptr = batch.fragment_of, batch.vertex_ptr
+    packed, start, vertex_ptr, fragment_of = batch
+    externals, shared = tables.externals, tables.shared
+    _, is_first, leader, alone, _ = equal
+    looks = len(leader) > 0
     one = U(1)
+    v = U(0)
+    node = U(0)
+    at = U(0)
+    last = U(0)
     count = U(0)
-    for i in range(len(batch.start)):
+    for i in range(U(len(start))):
         base = U(vertex_ptr[i])
-        for v in range(base, U(vertex_ptr[i + 1])):
+        stop = U(vertex_ptr[i + one])
+        edge_start = U(start[i]) + U(HEADER) + stop - base
+        edges = edge_start + stop - base + one
+        while v < stop:
             fragment = U(fragment_of[v])
-            first_external[v] = count
+            external = np.int64(count) << 32
             for k in range(externals.ptr[fragment], externals.ptr[fragment + one]):
                 item, column = externals.item[k], externals.column[k]
                 if column >= 0:
                     item = columns[U(column), v]
                     if item < 0 or item >= externals.limit[k]:
-                        return np.int64(count), column, np.int64(v)
+                        return np.int64(node), np.int64(at), np.int64(count), column, np.int64(v)
                 elif column == DRAWN:
-                    item += (i << INSTANCE_BITS) + (np.int64(v - base) << DRAW_BITS)
+                    item += (np.int64(i) << INSTANCE_BITS) + (np.int64(v - base) << DRAW_BITS)
                 external_class[count] = externals.value_class[k]
                 external_source[count] = externals.source[k]
                 external_index[count] = item
@@ -444,34 +445,6 @@ def _write_externals(  # type: ignore[no-untyped-def]
                     external_source[count] = shared.source[number]
                     external_index[count] = shared.item[number]
                     count += one
-    return np.int64(count), np.int64(-1), np.int64(-1)
-
-
-@njit(**INNER, **UNCOUNTED)
-def _write_nodes(  # type: ignore[no-untyped-def]
-    batch, columns, tables, traits, equal, shared_number, first_external, given_start, given_value, node_type,
-    operand_ptr, operands, operand_output, next_row, result_node, result_output, rows_of,
-):  # fmt: skip
-    """Write every vertex's nodes and operands, to `given_value` what it scatters and pushes, and every pushed value to
-    the next row of its output; of `equal` vertices what is new. Returns the numbers of nodes and operands.
-
-    A value is node x 2**32 + output while it is passed on; externals are negative.
-    """
-    packed, start, vertex_ptr, fragment_of = batch
-    _, is_first, leader, alone, _ = equal
-    looks = len(leader) > 0
-    one = U(1)
-    v = U(0)
-    node = U(0)
-    at = U(0)
-    last = U(0)
-    for i in range(U(len(start))):
-        base = U(vertex_ptr[i])
-        stop = U(vertex_ptr[i + one])
-        edge_start = U(start[i]) + U(HEADER) + stop - base
-        edges = edge_start + stop - base + one
-        while v < stop:
-            fragment = U(fragment_of[v])
             edge = edges + U(packed[edge_start])
             edge_start += one
             u = v
@@ -489,7 +462,6 @@ def _write_nodes(  # type: ignore[no-untyped-def]
                 given_start[v] = given_start[u]
             else:
                 own = np.int64(node) << 32
-                external = first_external[v] << 32
                 first = np.int64(at)
                 for k in range(tables.nodes.ptr[fragment], tables.nodes.ptr[fragment + one]):
                     node_type[node] = tables.nodes.node_type[k]
@@ -518,7 +490,7 @@ def _write_nodes(  # type: ignore[no-untyped-def]
                 next_row[output] = row + one
                 pushed += one
             v += one
-    return np.int64(node), np.int64(at)
+    return np.int64(node), np.int64(at), np.int64(count), np.int64(-1), np.int64(-1)
 
 
 @njit(inline="always", **INNER, **UNCOUNTED)
