@@ -31,16 +31,16 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
     from edbc.runtime import kernels
 
     seeds = draw_seeds(capture.sources, capture.external_source, capture.external_index)
-    order, ptr = kernels.externals_by_source(
-        capture.external_source, placement.external_class, placement.external_row, placement.class_externals,
-        len(capture.sources),
+    order, indices, ptr = kernels.externals_by_source(
+        capture.external_source, capture.external_index, placement.external_class, placement.external_row,
+        placement.class_externals, len(capture.sources),
     )  # fmt: skip
     for number, (begin, end) in enumerate(itertools.pairwise(ptr.tolist())):
         if begin == end:
             continue
         source = capture.sources[number]
         which = order[begin:end]
-        index = capture.external_index[which]
+        index = indices[begin:end]
         if source.kind == "constant":
             pool = capture.constants[number]
             if isinstance(pool, torch.Tensor):
@@ -55,7 +55,7 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
             if view.needs_data:
                 require_storage(tensor, ", ".join(source.ref.names))
             whole = source.kind == "whole"
-            arenas.bind(which, tensor[None] if whole else tensor, np.zeros_like(index) if whole else index)
+            arenas.bind(which, tensor.unsqueeze(0) if whole else tensor, np.zeros_like(index) if whole else index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes
 from edbc.runtime.backend import Backend, Demand, Path, Segment, backend_of, wait_for
 from edbc.runtime.cut import Recompute, require_recompute
-from edbc.runtime.execution import Execution, Value
+from edbc.runtime.execution import Execution, Value, WithoutGradients
 from edbc.runtime.memory import memory_errors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
@@ -393,7 +393,7 @@ class Net:
     @on_host
     def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
         """Run a prepared mini-batch and return its results."""
-        with torch.no_grad(), self.executing(prepared) as execution:
+        with WithoutGradients(), self.executing(prepared) as execution:
             execution.run(on_batch=None if on_batch is None else lambda batch: on_batch(prepared, batch))
             return execution.results()
 

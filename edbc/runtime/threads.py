@@ -18,7 +18,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +28,7 @@ SMALLEST = 1 << 22
 """Multiplications below which a second core gains nothing (measured at 6 million: 128 -> 91 microseconds)."""
 HOPELESS = 4.0
 """One product this many times slower with all threads ends the timing at once."""
+_AS_IT_IS = nullcontext()
 _WIDTH = 256
 """Inner and outer size of the dummy products."""
 
@@ -54,8 +55,7 @@ class ProductThreads:
         self._choice: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    @contextmanager
-    def limited(self, work: Callable[[], tuple[float, float]]) -> Iterator[None]:
+    def limited(self, work: Callable[[], tuple[float, float]]) -> AbstractContextManager[None]:
         """Run the block with the number of threads that suits its products; `work` counts their multiplications and
         them, where there is a choice."""
         import torch
@@ -63,9 +63,12 @@ class ProductThreads:
         switch = None if torch.get_num_threads() == 1 else _set_local()
         multiplications, products = (0, 0) if switch is None else work()
         if switch is None or not products:
-            yield
-            return
-        switch(self.threads_for(int(multiplications / products)))
+            return _AS_IT_IS
+        return self._switched(switch, int(multiplications / products))
+
+    @contextmanager
+    def _switched(self, switch: Callable[[int], int], multiplications: int) -> Iterator[None]:
+        switch(self.threads_for(multiplications))
         try:
             yield
         finally:
