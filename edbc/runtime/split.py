@@ -170,9 +170,7 @@ class Splitter:
         nodes, batches, largest = sizes.tolist()
         present = self._present_in(graph, nodes)
         weights = present.weight_bytes
-        kinds = [
-            k for k, cells in present.hopes if batches[k] > 1 and self._may_pay(cells, nodes[k], batches[k], weights)
-        ]
+        kinds = self._hopeful(present, nodes, batches)
         if not kinds:
             return present.whole
         ways, equal, distinct = self._look(capture, schedule, kinds)
@@ -247,20 +245,20 @@ class Splitter:
         """Why types that the plan lets run in parts do not in this mini-batch, a line each."""
         graph = capture.graph
         chosen = self.choose(capture, schedule)
-        nodes, batches = graph.counts(), np.bincount(schedule.batch_type, minlength=graph.num_types)
-        weights = sum(self._weight_bytes(kind) for kind in np.flatnonzero(nodes).tolist())
+        nodes, batches = graph.counts().tolist(), np.bincount(schedule.batch_type, minlength=graph.num_types).tolist()
+        present = self._present_in(graph, nodes)
+        hopeful = self._hopeful(present, nodes, batches)
         for kind in np.flatnonzero(batches).tolist():
             if self._of_plan(kind) is None or kind in chosen.variants:
                 continue
-            name, size = graph.types[kind].name, (int(nodes[kind]), int(batches[kind]))
+            name, size = graph.types[kind].name, (nodes[kind], batches[kind])
             found, _, distinct = self._look(capture, schedule, [kind])
             if not any(found[kind]):
                 yield f"{name} ran whole: its operands were not all look-ups, or its outputs were read"
             elif (
-                size[1] < 2
-                or not self._may_pay(self._hopes(kind), *size, weights)
+                kind not in hopeful
                 or chosen.room[kind]
-                or self._choose(kind, found[kind], *size, distinct[kind], weights) is None
+                or self._choose(kind, found[kind], *size, distinct[kind], present.weight_bytes) is None
             ):
                 yield f"{name} ran whole: {size[0]:,} rows in {size[1]:,} batches gain nothing from parts"
             else:
@@ -280,10 +278,18 @@ class Splitter:
                 return best
         return None
 
-    def _may_pay(self, hopes: Sequence[SplitCell], nodes: int, batches: int, weights: int) -> bool:
-        """Whether a look at the operands is worth it: they will not be fewer than FEWEST_ROWS, nor than half of all."""
-        rows = min(nodes // 2, FEWEST_ROWS) if self.share else nodes
-        return any(cell.pays(nodes, batches, 1, rows, weights) for cell in hopes)
+    def _hopeful(self, present: _Present, nodes: Sequence[int], batches: Sequence[int]) -> list[int]:
+        """Types for which a look at the operands is worth it: those that differ will not be fewer than FEWEST_ROWS, nor
+        than half of all."""
+        kinds = []
+        for kind, cells in present.hopes:
+            if batches[kind] > 1:
+                rows = min(nodes[kind] // 2, FEWEST_ROWS) if self.share else nodes[kind]
+                for cell in cells:
+                    if cell.pays(nodes[kind], batches[kind], 1, rows, present.weight_bytes):
+                        kinds.append(kind)
+                        break
+        return kinds
 
     def _hopes(self, kind: int) -> list[SplitCell]:
         """The ways to split a type, if all operands and outputs are as its plan hopes."""
