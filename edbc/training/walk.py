@@ -24,7 +24,7 @@ from edbc.kernelcache import njit
 from edbc.runtime import blas, pointers, rowops
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
 from edbc.runtime.rowops import apply
-from edbc.schedule.native import checksum
+from edbc.schedule.native import INNER, UNCOUNTED, checksum
 from edbc.training import derivatives, instructions, rowgradients
 from edbc.training.derivatives import GRADIENTS
 from edbc.training.instructions import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE
@@ -32,7 +32,9 @@ from edbc.training.rowgradients import differentiate
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-_jit = njit(**_flags)
+_counted = njit(**INNER, **_flags)
+_jit = njit(**INNER, **UNCOUNTED, **_flags)
+"""Of functions that make no array; see `runtime.walk`."""
 
 PROGRAM, SUM, MEAN, EXTREME = 1, 2, 3, 4
 """What a type is differentiated by; 0: torch."""
@@ -332,7 +334,7 @@ def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, frame, width
              weights.weight_gradient[p], at + 56, like)  # fmt: skip
 
 
-@_jit
+@_counted
 def _products(
     t, begin, end, at_once, block, workspace, filled, ends, width, batches, values, gradients, tables, weights, like
 ):
@@ -419,14 +421,14 @@ COMPILED_IN = (blas, derivatives, instructions, pointers, rowgradients, rowops)
 walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **UNCOUNTED)
 def take_rows(target, size, rows, c, memory):
     """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
     for i in range(len(rows)):
         copy_bytes(target + i * size, _address(memory, c, rows[i]), size)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, **UNCOUNTED)
 def add_rows(source, width, rows, c, memory, like):
     """Add consecutive rows from address `source` on to rows of class c."""
     n = memory.stride[c] // width
