@@ -87,14 +87,14 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
     if isinstance(capture, VertexCapture):
         return capture.split([_picked(want, placement, arenas) for want in wants])
+    if len(wants) == 1 and wants[0].which is None:
+        return arrange(capture, list(_one_by_one(_picked(wants[0], placement, arenas))))
     tensors: list[Any] = [None] * len(capture.result_node)
     for want in wants:
+        assert want.which is not None
         picked = _one_by_one(_picked(want, placement, arenas))
-        if want.which is None:
-            tensors = list(picked)
-        else:
-            for i, tensor in zip(want.which.tolist(), picked, strict=True):
-                tensors[i] = tensor
+        for i, tensor in zip(want.which.tolist(), picked, strict=True):
+            tensors[i] = tensor
     return arrange(capture, tensors)
 
 
