@@ -19,7 +19,7 @@ from torch import nn
 
 import edbc
 from edbc.trace.build import build
-from edbc.trace.forward import no_garbage_collection, record
+from edbc.trace.forward import NoGarbageCollection, record
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 
@@ -151,7 +151,7 @@ def measure(workload: Callable[[Any, int], Any], count: int, repeat: int) -> tup
     model = Model(workload).eval()
     shadow, recorder = recording_shadow(ModelView(model), TypeTable())
     nodes = build(record(shadow, recorder, [count])).graph.num_nodes
-    with no_garbage_collection():
+    with NoGarbageCollection():
         of_record = median_us(lambda: record(shadow, recorder, [count]), nodes, repeat)
         recording = record(shadow, recorder, [count])
         of_build = median_us(lambda: build(recording), nodes, repeat)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from edbc.runtime.memory import memory_errors, require_memory
+from edbc.runtime.memory import MemoryErrors, require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.trace.values import torch_dtype
 
@@ -40,7 +40,7 @@ class TensorArenas:
         self.tensors: list[torch.Tensor] = []
         if device.type == "cpu":
             require_memory(arena_bytes(placement), "the values of this mini-batch")
-        with memory_errors("the values of this mini-batch"):
+        with MemoryErrors("the values of this mini-batch"):
             for value_class, rows in zip(placement.classes, placement.class_rows.tolist(), strict=True):
                 self.tensors.append(torch.empty(rows, value_class.size, dtype=torch_dtype(value_class.dtype),
                                                 device=device))  # fmt: skip

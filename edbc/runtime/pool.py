@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from edbc.runtime.memory import memory_errors, require_memory
+from edbc.runtime.memory import MemoryErrors, require_memory
 
 ALIGNMENT = 64
 """Bytes of a cache line; also the width of the widest vector registers."""
@@ -49,5 +49,5 @@ class Pool:
 
     def _allocate(self, size: int) -> torch.Tensor:
         require_memory(size, "the values of this mini-batch")
-        with memory_errors("the values of this mini-batch"):
+        with MemoryErrors("the values of this mini-batch"):
             return torch.empty(aligned(size) + ALIGNMENT, dtype=torch.uint8)

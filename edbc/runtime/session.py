@@ -36,7 +36,7 @@ from edbc.runtime import changes
 from edbc.runtime.backend import Backend, Demand, Path, Segment, backend_of, wait_for
 from edbc.runtime.cut import Recompute, require_recompute
 from edbc.runtime.execution import Execution, Value, WithoutGradients
-from edbc.runtime.memory import memory_errors
+from edbc.runtime.memory import MemoryErrors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.share import limits, share
@@ -48,7 +48,7 @@ from edbc.schedule.schedule import Schedule
 from edbc.trace.autocast import State, entered, state, without_state
 from edbc.trace.build import Capture, capture
 from edbc.trace.cache import StructureCache, structure_cache
-from edbc.trace.forward import no_garbage_collection
+from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.host import on_host
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
@@ -266,12 +266,12 @@ class Net:
 
         `on_prepared` is called before anything executes, `on_batch` after each batch.
         """
-        with memory_errors(f"the graph of {len(instances):,} instances"):
+        with MemoryErrors(f"the graph of {len(instances):,} instances"):
             prepared = self.prepare(instances, stats)
         if on_prepared is not None:
             on_prepared(prepared)
         started = time.perf_counter()
-        with memory_errors(f"running {prepared.capture.graph.num_nodes:,} nodes"), no_garbage_collection():
+        with MemoryErrors(f"running {prepared.capture.graph.num_nodes:,} nodes"), NoGarbageCollection():
             results = self.execute(prepared, on_batch)
         if stats is not None:
             stats.seconds.issuing += time.perf_counter() - started

@@ -20,7 +20,7 @@ from torch import nn
 
 from edbc.errors import UnsupportedError
 from edbc.graph import Graph, NodeType
-from edbc.trace.forward import no_garbage_collection, record
+from edbc.trace.forward import NoGarbageCollection, record
 from edbc.trace.lazy import Extreme
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
@@ -90,7 +90,7 @@ def capture(shadow: nn.Module, recorder: Recorder, instances: Iterable[Any]) -> 
     Raises UnsupportedError (with the user's file and line) for what cannot be batched; an exception of the user's code
     passes with a note that names the instance.
     """
-    with no_garbage_collection():
+    with NoGarbageCollection():
         return build(record(shadow, recorder, list(instances)))
 
 

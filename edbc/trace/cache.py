@@ -27,7 +27,7 @@ from torch import nn
 from edbc.errors import ModelError
 from edbc.trace.build import Capture, Collected, Ints, build_collected, collect_results, local_refs, shifted_results
 from edbc.trace.draws import INSTANCE_BITS
-from edbc.trace.forward import no_garbage_collection, record
+from edbc.trace.forward import NoGarbageCollection, record
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.values import Slot
@@ -111,7 +111,7 @@ class StructureCache:
 
     def capture(self, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Capture:
         """Like `trace.build.capture`, forward running only where it must. Raises ModelError for a broken promise."""
-        with no_garbage_collection():
+        with NoGarbageCollection():
             first = recorder.first_instance
             parts = [self._part(shadow, recorder, i, item) for i, item in enumerate(instances, first)]
             recorder.tracer.require_unchanged()

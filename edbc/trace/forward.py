@@ -12,8 +12,7 @@ Three things of the user's code show only while it runs and are looked after her
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -81,16 +80,18 @@ def _watched(recorder: Recorder, forward: Callable[[Any], Any], instance: Any) -
     return run
 
 
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
+class NoGarbageCollection:
     """Recording makes many small objects and no cycles; the collector would walk all of the process's objects for them
     (measured: up to three quarters of the time of a mini-batch)."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
+
+    __slots__ = ("was_enabled",)
+
+    def __enter__(self) -> None:
+        self.was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self.was_enabled:
             gc.enable()
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from edbc.errors import UnsupportedError
 from edbc.trace.build import Result, Run
 from edbc.trace.cache import Part, record_part
-from edbc.trace.forward import no_garbage_collection
+from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
@@ -45,7 +45,7 @@ def require_repeatable(
     shadows = [used, used]
     if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
         shadows.append(recording_shadow(view, table))
-    with no_garbage_collection():
+    with NoGarbageCollection():
         passes = [_parts(shadow, instances, asked if i else asked[::-1]) for i, shadow in enumerate(shadows)]
     for number in asked:
         for again in passes[1:]:

@@ -87,12 +87,12 @@ def test_failed_allocations_of_python_and_torch_are_told_alike() -> None:
     """MemoryError and torch's RuntimeError become one DeviceError; other errors pass."""
     with (
         pytest.raises(DeviceError, match="out of memory for lists: expected more memory"),
-        memory.memory_errors("lists"),
+        memory.MemoryErrors("lists"),
     ):
         raise MemoryError
-    with pytest.raises(DeviceError, match="expected 9,223,372,036,854,775,680 more bytes"), memory.memory_errors("x"):
+    with pytest.raises(DeviceError, match="expected 9,223,372,036,854,775,680 more bytes"), memory.MemoryErrors("x"):
         torch.empty(2**63 - 128, dtype=torch.uint8)
-    with pytest.raises(RuntimeError, match="mine"), memory.memory_errors("x"):
+    with pytest.raises(RuntimeError, match="mine"), memory.MemoryErrors("x"):
         raise RuntimeError("mine")
 
 

@@ -15,7 +15,7 @@ import torch
 from edbc.runtime.arenas import TensorArenas
 from edbc.runtime.backend import Demand
 from edbc.runtime.cuda.upload import Part, Upload
-from edbc.runtime.memory import memory_errors
+from edbc.runtime.memory import MemoryErrors
 from edbc.runtime.placement import Longs, Placement
 
 
@@ -48,7 +48,7 @@ class CudaArenas(TensorArenas):
     def __init__(self, placement: Placement, device: torch.device, demand: Demand):
         super().__init__(placement, device)
         self.upload = Upload(device)
-        with memory_errors("the workspace of this mini-batch"):
+        with MemoryErrors("the workspace of this mini-batch"):
             self.workspace = torch.empty(demand.workspace, dtype=torch.uint8, device=device)
         self.indices: Indices | None = None
         self._bindings: list[_Binding] = []

@@ -12,7 +12,7 @@ from devices import DEVICE
 
 from edbc.errors import DeviceError
 from edbc.runtime.cuda import compiled
-from edbc.runtime.memory import memory_errors
+from edbc.runtime.memory import MemoryErrors
 
 NAMES = [name for name in ("allow_tf32", "fp32_precision") if hasattr(torch.backends.cuda.matmul, name)]
 
@@ -81,7 +81,7 @@ def test_a_full_device_is_told_in_its_own_figures() -> None:
         "is free. Including non-PyTorch memory, this process has 7.00 GiB memory in use."
     )
     expected = r"for the values: expected 20.00 GiB more on GPU 0, got 512.00 MiB available; use a smaller --batch-size"
-    with pytest.raises(DeviceError, match=expected), memory_errors("the values"):
+    with pytest.raises(DeviceError, match=expected), MemoryErrors("the values"):
         raise torch.OutOfMemoryError(message)
-    with pytest.raises(DeviceError, match="expected more memory, got"), memory_errors("the values"):
+    with pytest.raises(DeviceError, match="expected more memory, got"), MemoryErrors("the values"):
         raise torch.OutOfMemoryError("no figures")
