@@ -38,24 +38,22 @@ def place_rows(
     if len(borders) == 0:
         borders = np.array([0, len(batch_type)])
     class_of = np.empty(len(external_class), np.int64)
-    for e in range(len(external_class)):
+    for e in range(U(len(external_class))):
         class_of[e] = class_of_external_class[external_class[e]]
-    external_use = np.zeros(len(external_class), np.bool_)
-    for v in results:
-        if v < 0:
-            external_use[-1 - v] = True
-    batch_of, position, output_row, external_row, class_externals, class_rows = place_values(
-        batch_type, batch_ptr, nodes, operand_ptr, operands, arity, variadic, transient, output_class, class_of,
-        external_use, num_classes,
-    )  # fmt: skip
-    class_kept = class_rows
+    is_used = used_externals(operands, results, len(external_class))
+    class_externals = np.zeros(num_classes, np.int64)
+    for e in range(U(len(external_class))):
+        class_externals[U(class_of[e])] += is_used[e]
     if len(borders) > 2:
         output_row, class_rows, class_kept = rows_in_segments(
             batch_type, batch_ptr, borders, crosses, output_class, class_externals, len(arity)
         )
-    rows, segment, start, items, run = operand_rows(
-        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, batch_of, position,
-        output_row, external_row,
+    else:
+        output_row, class_rows = rows_of_outputs(batch_type, batch_ptr, transient, output_class, class_externals)
+        class_kept = class_rows
+    batch_of, position, external_row, rows, segment, start, items, run = operand_rows(
+        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, output_row, class_of,
+        is_used, num_classes,
     )  # fmt: skip
     widest = np.zeros(len(arity), np.int64)
     for b in range(len(batch_type)):
@@ -65,67 +63,28 @@ def place_rows(
 
 
 @njit(**INNER)
-def place_values(
-    batch_type,
-    batch_ptr,
-    nodes,
-    operand_ptr,
-    operands,
-    arity,
-    variadic,
-    transient,
-    output_class,
-    external_class,
-    external_use,
-    num_classes,
-):
-    """A row for every value.
+def used_externals(operands, results, num_externals):
+    """Which externals a node reads or the mini-batch returns."""
+    is_used = np.zeros(num_externals + 1, np.bool_)  # the last one stands for every node
+    for k in range(U(len(operands))):
+        is_used[U(num_externals if operands[k] >= 0 else -1 - operands[k])] = True
+    for v in results:
+        if v < 0:
+            is_used[-1 - v] = True
+    return is_used[:num_externals]
 
-    The arena of a class holds first the externals, in the order in which batches read them (operand by operand, so that
-    an operand that only one batch reads is a contiguous run), then the outputs: first outputs of all nodes, then second
-    ones, of each type together, in schedule order. So what reads the states of all nodes of a type reads one run.
-    Batches of a transient type share the rows of the largest of them.
-    Externals with `external_use` (results of the mini-batch) that no node reads come last among the externals.
 
-    Returns batch_of (n,), position (n,), output_row (batches, outputs), external_row (k,), class_externals (classes,)
-    and class_rows (classes,).
+@njit(**INNER)
+def rows_of_outputs(batch_type, batch_ptr, transient, output_class, class_externals):
+    """The first row of every batch's outputs, (batches, outputs), and the rows of every class, (classes,).
+
+    The arena of a class holds first the externals, then the outputs: first outputs of all nodes, then second ones, of
+    each type together, in schedule order. So what reads the states of all nodes of a type reads one run. Batches of a
+    transient type share the rows of the largest of them.
     """
-    num_batches = len(batch_type)
-    n = len(nodes)
-    batch_of = np.empty(n, np.int64)
-    position = np.empty(n, np.int64)
-    external_row = np.full(len(external_class), -1, np.int64)
-    class_rows = np.zeros(num_classes, np.int64)
-    for b in range(U(num_batches)):
-        t = U(batch_type[b])
-        first, last = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
-        fields = U(max(arity[t], 1))
-        for p in range(first, last):
-            v = U(nodes[p])
-            batch_of[v] = b
-            position[v] = p - first
-        for k in range(fields):
-            for p in range(first, last):
-                v = U(nodes[p])
-                stop = U(operand_ptr[v + U(1)])
-                at = U(operand_ptr[v]) + k
-                while at < stop:
-                    if operands[at] < 0:
-                        e = U(-1 - operands[at])
-                        if external_row[e] < 0:
-                            c = U(external_class[e])
-                            external_row[e] = class_rows[c]
-                            class_rows[c] += 1
-                    if not variadic[t]:
-                        break
-                    at += fields
-    for e in range(len(external_class)):
-        if external_row[e] < 0 and external_use[e]:
-            external_row[e] = class_rows[external_class[e]]
-            class_rows[external_class[e]] += 1
-    class_externals = class_rows.copy()
-    output_row = np.full((num_batches, output_class.shape[1]), -1, np.int64)
-    by_type = batches_by_type(batch_type, len(arity))
+    output_row = np.full((len(batch_type), output_class.shape[1]), -1, np.int64)
+    class_rows = class_externals.copy()
+    by_type = batches_by_type(batch_type, len(transient))
     for j in range(output_class.shape[1]):
         begin, last = 0, -1
         for b in by_type:
@@ -138,7 +97,7 @@ def place_values(
             last = t
             output_row[b, j] = begin
             class_rows[c] = max(class_rows[c], begin + batch_ptr[b + 1] - batch_ptr[b])
-    return batch_of, position, output_row, external_row, class_externals, class_rows
+    return output_row, class_rows
 
 
 @njit(**INNER)
@@ -189,7 +148,7 @@ def crossing_outputs(
 
 @njit(**INNER)
 def rows_in_segments(batch_type, batch_ptr, borders, crosses, output_class, class_externals, num_types):
-    """Rows of outputs where a schedule is cut: first what crosses, in the order of `place_values`, then, in the same
+    """Rows of outputs where a schedule is cut: first what crosses, in the order of `rows_of_outputs`, then, in the same
     rows for every segment, what else its batches write, in that order too.
 
     Returns output_row (batches, outputs), class_rows (classes,) and of these the number before the rows that belong to
@@ -223,29 +182,29 @@ def _give_rows(batch_type, batch_ptr, first, last, crosses, wanted, output_class
 
 @njit(**INNER)
 def operand_rows(
-    batch_type,
-    batch_ptr,
-    nodes,
-    operand_ptr,
-    operands,
-    operand_output,
-    arity,
-    variadic,
-    batch_of,
-    position,
-    output_row,
-    external_row,
-):
+    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, output_row, external_class,
+    is_used, num_classes,
+):  # fmt: skip
     """The arena row of every operand, batch by batch and within a batch operand by operand.
 
     Operand k of batch b occupies `rows[start[b] + k * items[b] : start[b] + (k + 1) * items[b]]`, where `items[b]` is
     the number of nodes, or of items to be summed when the type is variadic; `segment` then says to which position of
     the batch an item belongs. `run[b, k]` is the first row when the rows are a contiguous ascending run, else -1.
+
+    Externals are numbered in the order in which they are met here, so that an operand that only one batch reads is a
+    run; those with `is_used` that nobody reads (results of the mini-batch) come last.
+
+    Returns batch_of (n,) and position (n,) of every node, external_row (k,) with -1 where an external is not used, and
+    rows, segment, start, items and run.
     """
-    num_batches = len(batch_type)
+    num_batches, width = len(batch_type), output_row.shape[1]
     max_arity = 1
     for t in range(len(arity)):
         max_arity = max(max_arity, arity[t])
+    batch_of, position = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
+    row_of = np.empty((len(nodes), width), np.int64)
+    external_row = np.full(len(external_class), -1, np.int64)
+    met = np.zeros(num_classes, np.int64)
     rows = np.empty(len(operands), np.int64)
     segment = np.empty(len(operands), np.int64)
     start = np.zeros(num_batches + 1, np.int64)
@@ -259,6 +218,10 @@ def operand_rows(
         for p in range(first, last):
             v = U(nodes[p])
             total += U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
+            batch_of[v] = b
+            position[v] = p - first
+            for j in range(U(width)):
+                row_of[v, j] = output_row[b, j] + np.int64(p - first)
         of_each = total // max(fields, U(1))
         items[b] = of_each
         start[b + U(1)] = U(start[b]) + total
@@ -273,10 +236,14 @@ def operand_rows(
                 while i < stop:
                     before = row
                     if operands[i] < 0:
-                        row = external_row[U(-1 - operands[i])]
+                        e = U(-1 - operands[i])
+                        if external_row[e] < 0:
+                            c = U(external_class[e])
+                            external_row[e] = met[c]
+                            met[c] += 1
+                        row = external_row[e]
                     else:
-                        u = U(operands[i])
-                        row = output_row[U(batch_of[u]), U(operand_output[i])] + position[u]
+                        row = row_of[U(operands[i]), U(operand_output[i])]
                     if at > begin and row != before + 1:
                         contiguous = False
                     rows[at] = row
@@ -287,7 +254,12 @@ def operand_rows(
                     i += fields
             if contiguous and at > begin:
                 run[b, k] = rows[begin]
-    return rows, segment, start, items, run
+    for e in range(U(len(external_row))):
+        if external_row[e] < 0 and is_used[e]:
+            c = U(external_class[e])
+            external_row[e] = met[c]
+            met[c] += 1
+    return batch_of, position, external_row, rows, segment, start, items, run
 
 
 @njit(cache=True)
