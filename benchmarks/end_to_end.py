@@ -4,11 +4,12 @@
                                     [--processor-time]
     python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json [--seconds N]
 
-Per workload: compile (or take from --plans), then `edbc.bench` at hidden size 128, mini-batches of 32, one thread,
-vocabularies of 256. With --processor-time the clock is the process's own, for machines that are busy. With --sweep
-also other batch sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32 and 256 with hidden sizes
-128, 256 and 512 for every workload, the most telling combinations first. Medians; read ratios, not absolute figures,
-and compare within one run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
+Per workload: its plan from --plans, compiled there where it is missing, then `edbc.bench` at hidden size 128, mini-
+batches of 32, one thread, vocabularies of 256. With --processor-time the clock is the process's own, for machines that
+are busy. With --sweep also other batch sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32 and
+256 with hidden sizes 128, 256 and 512 for every workload, the most telling combinations first. Medians; read ratios,
+not absolute figures, and compare within one run only. `benchmarks/calibrate.py --peers` puts the rows beside other
+systems.
 
 On a GPU eager runs on the same GPU, `exec ms` is the time until the device is done, and the file of --json tells host
 and device time apart (`issuing`, `device_seconds`) and counts launches. --warm measures nothing: it runs every
@@ -28,7 +29,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -217,7 +217,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = os.environ.get("EDBC_DATA", str(REPOSITORY.parent / "shared" / "data"))
     parser.add_argument("--data", default=default, help="folder with the shared data sets")
-    parser.add_argument("--plans", default=None, help="folder with plans; missing ones are compiled into it")
+    plans = str(REPOSITORY / "plans")
+    parser.add_argument("--plans", default=plans, help="folder with plans; missing ones are compiled into it")
     parser.add_argument("--only", default="", help="workloads, separated by commas")
     parser.add_argument("--against", default="eager")
     parser.add_argument("--rounds", type=int, default=3)
@@ -251,9 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not inputs_of(workload, Path(options.data)):
             print(f"{workload.model}: no {workload.files[0]} in {options.data}, so its sample is used", file=sys.stderr)
     print(HEADER)
-    with tempfile.TemporaryDirectory() as temporary:
-        jobs = list(jobs_of(chosen, options.sweep, options.device))
-        run(jobs, record, Path(options.plans or temporary), options)
+    jobs = list(jobs_of(chosen, options.sweep, options.device))
+    run(jobs, record, Path(options.plans), options)
     if record.left_out:
         print(f"left out after {options.seconds:g} s: {len(record.left_out)} of {len(jobs)} combinations")
     return int(bool(record.failed))
