@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.errors import GraphError
+from edbc.frozen import frozen
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -98,7 +99,7 @@ def _ints(values: Iterable[int] | NDArray[np.integer]) -> Ints:
     return array
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Graph:
     """A frozen typed DAG, definitions (1) to (3). n nodes, m operand entries, k externals.
 

@@ -17,6 +17,7 @@ import torch
 
 from edbc.cells.program import Program
 from edbc.errors import DeviceError, NotNative
+from edbc.frozen import frozen
 from edbc.graph import Graph, NodeType
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.placement import Placement
@@ -26,7 +27,7 @@ from edbc.trace.shadow import ModelView
 NAMES = ("reference", "cpu", "cuda")
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Segment:
     """A part of a mini-batch that runs without the host looking at values: batches `begin` to `end` of its schedule."""
 

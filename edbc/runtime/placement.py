@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from edbc.frozen import frozen
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.runtime import kernels
 from edbc.schedule.schedule import Schedule
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Longs = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Placement:
     """Rows for one graph and schedule; see `runtime.kernels` for the arrays' meaning. b batches, k externals."""
 

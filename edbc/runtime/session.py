@@ -30,6 +30,7 @@ from edbc.cells.graph import CellGraph
 from edbc.cells.lower import check_order, lower
 from edbc.cells.program import Program
 from edbc.errors import DeviceError, InputError, LayoutError, PlanError, StaleError, UnsupportedError
+from edbc.frozen import frozen
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes
@@ -106,7 +107,7 @@ class Stats:
     seconds: Seconds = field(default_factory=Seconds)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Prepared:
     """A mini-batch before it executes."""
 

@@ -7,12 +7,12 @@ A *batch* is a set of nodes of one type that run together; a *batching sequence*
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from edbc.frozen import frozen
 from edbc.graph import Graph, Ints
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Schedule:
     """b batches over the n nodes of `graph`. `check_schedule` verifies it; the constructor does not."""
 

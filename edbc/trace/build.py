@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edbc.errors import UnsupportedError
+from edbc.frozen import frozen
 from edbc.graph import Graph, NodeType
 from edbc.trace.forward import NoGarbageCollection, record
 from edbc.trace.lazy import Extreme
@@ -31,7 +32,7 @@ from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Capture:
     """One mini-batch: its graph, the data of its externals, and what to return.
 

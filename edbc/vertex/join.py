@@ -17,7 +17,6 @@ Python runs per instance (to collect arrays) and per fragment that is new; what 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.frozen import frozen
 from edbc.graph import Graph
 from edbc.trace.build import Capture
 from edbc.trace.table import TypeTable
@@ -36,7 +36,7 @@ Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Output:
     """Definition (3): rows `start` to `stop` of the results."""
 
@@ -53,7 +53,7 @@ class Output:
         return rows
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class VertexCapture(Capture):
     """A Capture whose results are the rows of outputs; `result_slots` and `results` stay empty."""
 
