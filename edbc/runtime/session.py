@@ -303,10 +303,14 @@ class Net:
 
     def vertex_program(self) -> VertexProgram:
         """The model's vertex functions. Raises ModelError when it has none."""
-        with self._lock:
-            if self._vertex_program is None:
-                self._vertex_program = VertexProgram(*recording_shadow(self.view, self.table, self.autocast))
-            return self._vertex_program
+        program = self._vertex_program
+        if program is None:
+            with self._lock:
+                program = self._vertex_program
+                if program is None:
+                    shadow, recorder = recording_shadow(self.view, self.table, self.autocast)
+                    program = self._vertex_program = VertexProgram(shadow, recorder)
+        return program
 
     @on_host
     def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,

@@ -16,7 +16,7 @@ import numpy as np
 from edbc.kernelcache import njit, wrapping
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
-from edbc.vertex.tables import SIZES, Contents, Externals, Nodes, Pushes, References, Shared
+from edbc.vertex.tables import SIZES, Automaton, Contents, Externals, Nodes, Pushes, References, Shared
 
 U = np.uint64
 INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -58,11 +58,13 @@ class Equal(NamedTuple):
 @wrapping
 @njit(cache=True)
 def join(  # type: ignore[no-untyped-def]
-    packed, num_instances, automaton, positions, given, contents, sizes, traits, num_outputs, fewest, worthwhile, most
-):
+    packed, num_instances, root, next_state, fragment_of_state, interface_of_fragment, positions, given, contents,
+    sizes, traits, num_outputs, fewest, worthwhile, most,
+):  # fmt: skip
     """The mini-batch of `packed` instances in one call: finds the fragment of every vertex, fills the columns, finds
     equal vertices where that pays, and writes the arrays of Graph and Capture. O(vertices + edges + operands).
 
+    `root` to `interface_of_fragment` are an Automaton: a named tuple is slow to pass.
     `positions` says which packed input a column is, -1 for none; such columns are read from `given`, (columns, n), if
     that has rows for the vertices. Nobody looks for equal vertices where `fewest` is negative; see `_find_equal`.
 
@@ -72,6 +74,7 @@ def join(  # type: ignore[no-untyped-def]
     UNKNOWN vertex's predecessors, the columns, where the rows of each output begin, and if all is written the arrays of
     the graph, of its externals and of its results, and the rows of each output by instance, (outputs, instances).
     """
+    automaton = Automaton(root, next_state, fragment_of_state, interface_of_fragment)
     start = np.empty(num_instances, np.int64)
     vertex_ptr = np.zeros(num_instances + 1, np.int64)
     at = 0

@@ -55,6 +55,11 @@ class VertexProgram:
         self._around = Surroundings(self.recorder, Columns(self.float_dtype), {})
         self._tabulate()
 
+    def _forget_when_full(self) -> None:
+        with self._lock:
+            if self._num_references > MAX_REFERENCES:
+                self._forget()
+
     def _tabulate(self) -> None:
         self._tables = tabulate(
             self._automaton.build(), self._fragments, self._outputs, self._around.columns, self._around.constants
@@ -73,9 +78,8 @@ class VertexProgram:
         that cannot be batched, both with the first vertex that met it.
         """
         self.recorder.tracer.require_unchanged()
-        with self._lock:
-            if self._num_references > MAX_REFERENCES:
-                self._forget()
+        if self._num_references > MAX_REFERENCES:
+            self._forget_when_full()
         packed = np.frombuffer(bytearray().join([x.packed for x in instances]), np.int32)
         while True:
             tables = self._tables
@@ -101,7 +105,7 @@ class VertexProgram:
         """See `kernels.join`."""
         limits = share if share is not None and tables.are_whole else _NOBODY_LOOKS
         return Joined(*kernels.join(
-            packed, len(instances), tables.automaton, positions, given, tables.contents, tables.sizes, tables.traits,
+            packed, len(instances), *tables.automaton, positions, given, tables.contents, tables.sizes, tables.traits,
             len(tables.outputs), *limits,
         ))  # fmt: skip
 
