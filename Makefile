@@ -32,8 +32,6 @@ test: venv ## run the tests (under ten minutes on two cores)
 
 # On circuits no table beats the fixed rule on fresh mini-batches (docs/policies.md), and training on 30,000 nodes is long.
 PLAN_OPTIONS_dag_gru := --policy critical
-# One mini-batch of trees with two inner types tells policies apart by one batch; eight do by eight.
-PLAN_OPTIONS_tree_lstm_2type := --mini-batches 8
 
 plans: $(ZOO:models/%.py=plan-%) ## compile every committed plan again (no diff when nothing changed)
 

@@ -10,7 +10,8 @@ Definitions, on top of (1) to (4) of engine.py, a and b types:
     |Frontier_a(G)| / |Frontier(G^a)|, the last term being Eq. 1's. The *cost* of a type is that of one of its batches
     beside its rows, relative to the others' (1 each where nothing was measured), and the cost of a term that of its
     type. With equal costs the subtraction changes no order; with others a batch that costs next to nothing need not be
-    worth anything. The `chains` rule leaves the last term out, and with it the same-type graph.
+    worth anything. The last term of the `chains` rule is the share of the type's unexecuted nodes that are ready, so it
+    needs no same-type graph.
 
 Rules take the ready type of largest score, the lowest index on a tie:
 
@@ -20,7 +21,7 @@ agenda      - mean depth of the unexecuted nodes of type a; types without a matr
             (Neubig et al., "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017, section 3.2)
 sufficient  |Frontier_a(G)| / |Frontier(G^a)|, the second term of ED-Batch's Eq. 1
 random      a hash of the type and of how many of its nodes have run and are ready: a yardstick for the others
-chains      (8) without its last term
+chains      (8) with |Frontier_a(G)| / |unexecuted nodes of type a| as its last term
 critical    (8)
 ==========  ==================================================================================================
 
@@ -166,7 +167,7 @@ def choose(dag: Dag, frontier: Frontier, scratch: Scratch, rule: int, cheap: Int
         elif rule == RANDOM:
             score = float(mix((a * len(dag.node_type) + frontier.head[a]) * len(dag.node_type) + count))
         elif rule == CHAINS:
-            score = scratch.score[a]
+            score = scratch.score[a] + count / (dag.type_ptr[a + 1] - frontier.head[a])
         else:
             score = float(count)
         if score > best_score:

@@ -94,9 +94,14 @@ class ReferenceFrontier:
         ratio = len(ready) / len(self.pending(a))
         if rule == "sufficient":
             return ratio
-        own = self.cost[a]
-        chains = 4 * (sum(self.cost[b] for b in self.held(a)) - own) + 2 * sum(self.cost[b] for b in self.blocked(a))
-        return chains if rule == "chains" else chains + ratio
+        if rule == "chains":
+            return self.chain_score(a) + len(ready) / sum(self.types[v] == a for v in self.remaining())
+        return self.chain_score(a) + ratio
+
+    def chain_score(self, a: int) -> float:
+        """(8) without its last term."""
+        held, blocked = (sum(self.cost[b] for b in which) for which in (self.held(a), self.blocked(a)))
+        return 4 * (held - self.cost[a]) + 2 * blocked
 
     def _executed_of(self, a: int) -> int:
         return sum(self.types[v] == a for v in self.executed)

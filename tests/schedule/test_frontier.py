@@ -98,7 +98,7 @@ def test_bookkeeping_equals_its_definitions_on_random_walks(graph: Graph, seed: 
             assert sorted(frontier.ready[frontier.head[a] : frontier.tail[a]].tolist()) == slow.ready(a)
             assert frontier.same_size[a] == len(slow.pending(a))
             assert bool(scratch.bits[a] & 1) == slow.is_productive(a)
-            assert scratch.score[a] == slow.score("chains", a)
+            assert scratch.score[a] == slow.chain_score(a)
         chosen = int(rng.choice(ready))
         slow.executed |= set(slow.ready(chosen))
         execute(dag, frontier, chosen)
