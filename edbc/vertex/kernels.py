@@ -154,10 +154,10 @@ def _fill_columns(packed, start, vertex_ptr, positions, columns):  # type: ignor
 @njit(**INNER)
 def _nobody_equal(n):  # type: ignore[no-untyped-def]
     """What is known of n equal vertices before anybody has looked for them."""
-    return Equal(
-        np.empty(n, np.int32), np.empty(n, np.bool_), np.arange(n).astype(np.int32), np.zeros(n, np.bool_),
-        np.empty(0, np.int32),
-    )  # fmt: skip
+    leader = np.empty(n, np.int32)
+    for v in range(n):
+        leader[v] = v
+    return Equal(np.empty(n, np.int32), np.empty(n, np.bool_), leader, np.zeros(n, np.bool_), np.empty(0, np.int32))
 
 
 @njit(**INNER, **UNCOUNTED)
