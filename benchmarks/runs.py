@@ -1,15 +1,18 @@
-"""Operand rows that need no gather, with and without ordering the nodes inside batches, on the nine workloads.
+"""Operand rows that need no gather, with and without ordering the nodes inside batches, on the nine workloads; and what
+that gains.
 
-    python benchmarks/runs.py [--data DIR] [--batch 32] [--hidden 128]
+    python benchmarks/runs.py [--data DIR] [--batch 32] [--hidden 128] [--rounds 25]
 
 ED-Batch lays out memory inside cells and gathers between them. Here the order of nodes inside batches is chosen so that
 operands are contiguous runs (`edbc.schedule.order`); *without* is the order in which the front end made the nodes.
 *states* are operands that some node computed; *all* counts look-ups and constants too, whose rows stand in the order of
-their reading. Under either order a run of rows is read where it is and every other row is gathered. `order us` is the
-time of ordering a mini-batch, the median of 15.
+their reading. Under either order a run of rows is read where it is and every other row is gathered. The graphs are
+those of the first mini-batch of the real files (`benchmarks/zoo.py` names them), schedules by the committed plans; no
+cell is split.
 
-The graphs are those of the first mini-batch of the real files (`benchmarks/zoo.py` names them), schedules by the
-committed plans; no cell is split.
+`ms` is the time of a mini-batch through vertex functions, from arrays to outputs, cells split where that pays: medians
+over four mini-batches and the rounds, both orders in turn, one core. The runtime orders nodes where values have
+`edbc.runtime.cpu.ORDERED_FROM` bytes or more.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ import os
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from zoo import INPUTS
 
 from edbc.graph import Graph
@@ -57,20 +62,36 @@ def measure(name: str, options: argparse.Namespace) -> str:
     config = file.config({**plan.model.config, "hidden_size": options.hidden, "vocab_size": 256})
     inputs = [Path(options.data) / part for part in INPUTS[name]]
     net = Net(plan, file.build(config, plan.model.seed), rebind=True)
-    captured = net.capture(list(file.load(inputs, config, options.batch)))
+    instances = list(file.load(inputs, config, 4 * options.batch))
+    captured = net.capture(instances[: options.batch])
     plain = run(captured.graph, net.policy)
     ordered = order_nodes(captured.graph, plain)
     figures = [in_place(captured.graph, s, place(captured.graph, s, captured.result_node)) for s in (plain, ordered)]
     (states, runs, total, total_runs), (_, better, _, total_better) = figures
-    times = []
-    for _ in range(15):
-        started = time.perf_counter()
-        order_nodes(captured.graph, plain)
-        times.append(1e6 * (time.perf_counter() - started))
+    vertices = list(map(file.vertex_instance(config), instances))
+    times = timed(
+        net, [vertices[i : i + options.batch] for i in range(0, len(vertices), options.batch)], options.rounds
+    )
     shares = [f"{100 * part / max(whole, 1):.1f} %" for part, whole in
               ((runs, states), (better, states), (total_runs, total), (total_better, total))]  # fmt: skip
-    columns = [name, f"{captured.graph.num_nodes:,}", f"{states:,}", *shares, f"{statistics.median(times):.0f}"]
+    columns = [name, f"{captured.graph.num_nodes:,}", f"{states:,}", *shares, *(f"{1e3 * t:.2f}" for t in times)]
     return f"| {' | '.join(columns)} |"
+
+
+def timed(net: Net, batches: list[list[Any]], rounds: int) -> tuple[float, float]:
+    """Seconds of a mini-batch as nodes come, and with them in order."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    with torch.no_grad():
+        for turn in range(rounds + 1):
+            for in_order, seconds in found.items():
+                for batch in batches:
+                    started = time.perf_counter()
+                    captured = net.capture(batch, share=True)
+                    schedule = run(captured.graph, net.policy, in_order=in_order)
+                    net.execute(net.place(captured, schedule))
+                    seconds += [time.perf_counter() - started] * (turn > 0)
+    without, ordered = (statistics.median(seconds) for seconds in found.values())
+    return without, ordered
 
 
 def main() -> None:
@@ -81,10 +102,14 @@ def main() -> None:
     parser.add_argument("--models", default="models")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
     np.seterr(all="raise")
-    print("| workload | nodes | state rows | states, without | with order | all, without | with order | order us |")
-    print("|---" * 8 + "|")
+    torch.set_num_threads(1)
+    columns = (
+        "workload | nodes | state rows | states, without | with order | all, without | with order | ms, without | with"
+    )
+    print(f"| {columns} |\n{'|---' * 9}|")
     for name in WORKLOADS:
         print(measure(name, options), flush=True)
 
