@@ -30,13 +30,14 @@ import pickle
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from numba import config
+from numba.core import serialize
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
@@ -52,7 +53,17 @@ def count_apart() -> None:
     FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(5)) << 20)
 
 
+def box_without_python() -> None:
+    """Make numba look up the class of every array that a kernel returns without running Python.
+
+    For that it calls a function of Python's, some fifty times per mini-batch, and a Ctrl-C that arrives in there comes
+    out of the kernel as a SystemError. A process that ran kernels before it imported edbc keeps what it had.
+    """
+    serialize._numba_unpickle = cache(serialize._numba_unpickle)
+
+
 count_apart()
+box_without_python()
 if hasattr(os, "register_at_fork"):  # not on Windows, where nobody forks
     os.register_at_fork(after_in_child=count_apart)
 

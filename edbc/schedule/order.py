@@ -11,6 +11,9 @@ schedule. Two linear passes choose it.
     the operand that a batch reads is in order wherever one batch made it.
 (2) Forward. Nodes without readers are ordered by the rows of their first operand that is a node.
 
+Whether that pays is the back end's to say (`edbc.runtime.backend.Backend.ordered_from`). Where it does not, nodes stand
+in the order in which they became ready.
+
 Nothing is compared: each pass deals nodes out to their batches in the order in which those fill. O(nodes + operands) in
 all, deterministic.
 """
