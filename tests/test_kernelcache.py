@@ -179,7 +179,7 @@ def test_no_two_processes_count_alike() -> None:
 
 @pytest.mark.compiled
 def test_no_python_runs_while_a_kernel_returns_arrays() -> None:
-    """What a Ctrl-C that arrives there would turn into an error of numba's. numba tells profilers of the kernel itself."""
+    """What a Ctrl-C that arrives there would turn into an error of numba's. (numba reports the kernel.)"""
     code = (
         "import sys\n"
         "import numpy as np\n"
