@@ -325,22 +325,23 @@ class _Glance:
         self._modules = modules
         self._kinds = list(map(type, modules))
         self._referred = [d.values() for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
+        self._lengths = list(map(len, self._referred))
         self._inhabited = list(filter(len, self._referred))
         self._objects = list(itertools.chain.from_iterable(self._inhabited))
         self._tensors = [t for t in self._objects if isinstance(t, torch.Tensor)]
         self._shapes, self._dtypes = list(map(_SHAPE, self._tensors)), list(map(_DTYPE, self._tensors))
         self._hooks = [hooks for module in modules for hooks in hooks_of(module)]
-        self._num_hooks = sum(map(len, self._hooks))
+        self._hook_counts = list(map(len, self._hooks))
 
     def still_holds(self) -> bool:
         """True when the modules refer to the very same objects; then their `_state` is what it was."""
         return (
             list(map(type, self._modules)) == self._kinds
-            and sum(map(len, self._referred)) == len(self._objects)
+            and list(map(len, self._referred)) == self._lengths
             and all(map(operator.is_, itertools.chain.from_iterable(self._inhabited), self._objects))
             and list(map(_SHAPE, self._tensors)) == self._shapes
             and list(map(_DTYPE, self._tensors)) == self._dtypes
-            and sum(map(len, self._hooks)) == self._num_hooks
+            and list(map(len, self._hooks)) == self._hook_counts
         )
 
 

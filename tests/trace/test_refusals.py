@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import edbc
 from edbc.errors import StaleError, UnsupportedError
+from edbc.trace.shadow import ModelView
 
 
 def state(net: Any) -> Any:
@@ -283,6 +284,30 @@ def test_changes_of_the_model_after_binding_are_noticed() -> None:
 
     with pytest.raises(StaleError, match=r"factor.*bind"):
         net([None])
+
+
+def _to_buffer(model: nn.Sequential) -> None:
+    """The last parameter of the last module, whose buffers are none before."""
+    bias = model[1].bias.detach()
+    del model[1].bias
+    model[1].register_buffer("offset", bias)
+
+
+def _move_hook(model: nn.Sequential) -> None:
+    model[1].register_forward_hook(model[0]._forward_hooks.popitem()[1])
+
+
+@pytest.mark.parametrize(("change", "named"), [(_to_buffer, r"1\.bias"), (_move_hook, "number of hooks")])
+def test_changes_that_leave_as_many_things_are_noticed(change: Any, named: str) -> None:
+    """One thing less at one place and one more at another."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].register_forward_hook(lambda *_: None)
+    view = ModelView(model)
+    view.require_unchanged()
+    change(model)
+
+    with pytest.raises(StaleError, match=named):
+        view.require_unchanged()
 
 
 def test_an_exception_of_the_users_code_names_the_instance() -> None:

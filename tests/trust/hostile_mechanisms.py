@@ -28,7 +28,7 @@ HOSTILE = (
         "storage",
         "whether a parameter still has its memory is not asked",
         "edbc/runtime/weights.py",
-        "    if tensor.numel() and (last + 1) * tensor.itemsize > held:\n",
+        "    if count and (last + 1) * tensor.itemsize > held:\n",
         "    if False:\n",
         (CALLERS,),
     ),

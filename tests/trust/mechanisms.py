@@ -36,8 +36,7 @@ class Mechanism(NamedTuple):
 
 MECHANISMS = (
     Mechanism(1, "an operand's row ignores its node's slot in the batch", "edbc/runtime/kernels.py",
-              "output_row[U(batch_of[u]), U(operand_output[i])] + position[u]",
-              "output_row[U(batch_of[u]), U(operand_output[i])]", (BUGS,)),
+              "row_of[v, j] = output_row[b, j] + np.int64(p - first)", "row_of[v, j] = output_row[b, j]", (BUGS,)),
     Mechanism(4, "signatures leave out constants and keywords", "edbc/trace/signature.py",
               'return "; ".join(part for part in (text, views) if part)', "return views", (BUGS,)),
     Mechanism(6, "no guard for a mini-batch without nodes", "edbc/runtime/cpu.py",
