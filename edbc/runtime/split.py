@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,13 @@ from edbc.trace.values import torch_dtype
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
 FEWEST_ROWS = 600
 """Look-ups that differ, among many nodes of a type: words are rarely fewer. Looking for equal ones in vain takes 2 % of
 the time of 32 lattices."""
+MOST_KNOWN = 1000
+"""Sets of types of which a `Splitter` knows what it worked out: small mini-batches of many types have a set each."""
 _NO_CHUNKS = (np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros((2, 0), np.int64))
 
 
@@ -218,12 +222,12 @@ class Splitter:
             planned = {k: p for k in kinds if (p := self._of_plan(k)) is not None}
             operands = [planned[k].eager_operands if k in planned else [] for k in range(graph.num_types)]
             ptr = np.array(list(itertools.accumulate(map(len, operands), initial=0)), np.int64)
-            known = self._asked[key] = _Asked(
+            known = _remembered(self._asked, key, _Asked(
                 ptr,
                 np.array(list(itertools.chain(*operands)), np.int64),
                 [(k, bool(p.eager_operands), p.lazy_outputs) for k, p in planned.items()],
                 any(p.lazy_outputs for p in planned.values()),
-            )
+            ))  # fmt: skip
         return known
 
     def _present_in(self, graph: Graph, nodes: Sequence[int]) -> _Present:
@@ -233,12 +237,12 @@ class Splitter:
         if known is None:
             kinds = key[1:]
             sizes = [[c.size * torch_dtype(c.dtype).itemsize for c in t.outputs] for t in graph.types]
-            known = self._present[key] = _Present(
+            known = _remembered(self._present, key, _Present(
                 sum(map(self._weight_bytes, kinds)),
                 [sum(sizes[k]) if count else 0 for k, count in enumerate(nodes)],
                 [(k, cells) for k in kinds if (cells := self._hopes(k))],
                 Chosen({}, np.zeros(len(nodes), np.int64), *_NO_CHUNKS),
-            )
+            ))  # fmt: skip
         return known
 
     def kept_whole(self, capture: Capture, schedule: Schedule) -> Iterator[str]:
@@ -342,8 +346,16 @@ class Splitter:
         key: tuple[int | Variant, ...] = (graph.num_types, *variants.values())
         tables = self._tables.get(key)
         if tables is None:
-            tables = self._tables[key] = _new_tables(graph, variants)
+            tables = _remembered(self._tables, key, _new_tables(graph, variants))
         return tables
+
+
+def _remembered(known: dict[Key, Entry], key: Key, entry: Entry) -> Entry:
+    """The new entry; at MOST_KNOWN all others are forgotten."""
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+    known[key] = entry
+    return entry
 
 
 def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str, ...], tuple[str, ...]]) -> NodeType:

@@ -309,6 +309,17 @@ def test_the_seeds_above_have_cores_in_place_and_others() -> None:
     assert seen == {True, False}
 
 
+@pytest.mark.usefixtures("always")
+def test_what_is_known_of_sets_of_types_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One set is remembered here, and two take turns: all types, and none."""
+    monkeypatch.setattr("edbc.runtime.split.MOST_KNOWN", 1)
+    instances = dags(1)
+    net = bound(RandomDagModel(1, 4), instances)
+    for batch in (instances, [[]], instances):
+        assert_equal_to_eager(net, batch)
+    assert len(net._splitter._present) == 1
+
+
 def _assert_counts(schedule, chosen, prepared) -> None:
     """`batch_sizes` and `find_chunks` count what the schedules show."""
     sizes = splitting.batch_sizes(schedule.batch_type, schedule.batch_ptr, len(chosen.room))
