@@ -32,7 +32,8 @@ Value = tuple[int, int]
 
 
 class WithoutGradients:
-    """`torch.no_grad()` in a third of its time, which counts where no cache is warm: before and after a walk."""
+    """`torch.no_grad()` in a third of its time or less (by hand; a tenth when warm), which counts where no cache is warm:
+    before and after a walk."""
 
     __slots__ = ("_before",)
 
