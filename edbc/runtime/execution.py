@@ -32,7 +32,7 @@ Value = tuple[int, int]
 
 
 class WithoutGradients:
-    """`torch.no_grad()` in a third of its time or less (by hand; a tenth when warm), which counts where no cache is warm:
+    """`torch.no_grad()` in a third of its time (by hand; a tenth when warm), which counts where no cache is warm:
     before and after a walk."""
 
     __slots__ = ("_before",)
