@@ -43,8 +43,7 @@ class WithoutGradients:
             torch._C._set_grad_enabled(False)
 
     def __exit__(self, *_: object) -> None:
-        if self._before:
-            torch._C._set_grad_enabled(True)
+        torch._C._set_grad_enabled(self._before)
 
 
 class Execution:

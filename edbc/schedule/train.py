@@ -8,8 +8,9 @@
 (3) The policy's table holds the states that it reaches on the training and validation graphs; a state that no
     trial has met enters with the fallback's action, so that it is no longer unseen.
 (4) A table over one of edbc's own encodings runs beside its fallback rule (policy.py, 3) where that pays: where it
-    saves more on the validation graphs than SECOND_WALK for each of their nodes. Whatever costs more than a baseline on
-    the training graphs runs beside that baseline. So no policy costs more than the best baseline there.
+    saves more on the validation graphs (without any, on those it was trained on) than SECOND_WALK for each of their
+    nodes. Whatever costs more than a baseline on the training graphs runs beside that baseline. So no policy costs more
+    than the best baseline there.
 
 `select` compares encodings and seeds, and the fixed rules beside them, by what they cost on the validation graphs,
 second walks included.
