@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from edbc.cells.graph import CellGraph
 from edbc.cells.program import Program
 from edbc.cells.split import CORE, EAGER, LAZY, PARTS, SplitCell, split_cell
+from edbc.frozen import frozen
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.runtime import sharing, splitting
 from edbc.runtime.chunks import Need, find_room
@@ -81,7 +82,7 @@ class Variant:
     """Of what the parts of one node hand over."""
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class SplitBatch:
     """A mini-batch as it executes."""
 
@@ -290,7 +291,7 @@ class Splitter:
             if batches[kind] > 1:
                 rows = min(nodes[kind] // 2, FEWEST_ROWS) if self.share else nodes[kind]
                 for cell in cells:
-                    if cell.pays(nodes[kind], batches[kind], 1, rows, present.weight_bytes):
+                    if cell.gain(nodes[kind], batches[kind], 1, rows, present.weight_bytes) > 0:
                         kinds.append(kind)
                         break
         return kinds
@@ -433,7 +434,12 @@ def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen
         tables.home, tables.in_place, tables.part_type, tables.origin_ptr, tables.origin,
     )  # fmt: skip
     batch_type, batch_ptr, order = batches
-    for array in (node_type, operand_ptr, operands, outputs, batch_type, batch_ptr, order):
+    for array in (
+        node_type,
+        operand_ptr,
+        operands,
+        outputs,
+    ):  # a schedule's are not, as anywhere else
         array.setflags(write=False)
     parts = Graph(types, node_type, operand_ptr, operands, outputs, graph.external_class, graph.classes)
     return SplitBatch(

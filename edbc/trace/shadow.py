@@ -332,6 +332,7 @@ class _Glance:
         self._shapes, self._dtypes = list(map(_SHAPE, self._tensors)), list(map(_DTYPE, self._tensors))
         self._hooks = [hooks for module in modules for hooks in hooks_of(module)]
         self._hook_counts = list(map(len, self._hooks))
+        self._has_hooks = any(self._hooks)
 
     def still_holds(self) -> bool:
         """True when the modules refer to the very same objects; then their `_state` is what it was."""
@@ -341,7 +342,7 @@ class _Glance:
             and all(map(operator.is_, itertools.chain.from_iterable(self._inhabited), self._objects))
             and list(map(_SHAPE, self._tensors)) == self._shapes
             and list(map(_DTYPE, self._tensors)) == self._dtypes
-            and list(map(len, self._hooks)) == self._hook_counts
+            and (list(map(len, self._hooks)) == self._hook_counts if self._has_hooks else not any(self._hooks))
         )
 
 
