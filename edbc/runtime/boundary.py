@@ -99,7 +99,8 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
 
 
 def _one_by_one(rows: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Tensors `(...)` of `(rows, ...)`. Vectors are taken by their sizes, which is 0.8 of the time of `unbind`."""
+    """Tensors `(...)` of `(rows, ...)`. Vectors are taken by their sizes, in 0.8 of `unbind`'s time (by
+    hand)."""
     with _no_views():
         if rows.ndim != 2:
             return rows.unbind(0)

@@ -39,8 +39,8 @@ from edbc.trace.values import torch_dtype
 BLOCK = 256
 """Rows of a batch that run together: enough for the products, few enough for the workspace to stay in cache."""
 ORDERED_FROM = 2048
-"""Bytes: hidden size 512 in float32. At hidden size 128 gathering the fifth of rows that an order spares lstm_nmt
-takes less than 1 % of its time, ordering its nodes 5 % of the host's."""
+"""Bytes: hidden size 512 in float32. At 128 an order costs more than it spares, at 512 it makes no difference that
+`benchmarks/runs.py` can tell."""
 _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 
 

@@ -51,15 +51,20 @@ _jit = njit(**INNER, **_flags)
 
 
 @register_jitable(**_flags)
-def _exp32(x):
-    """exp in float32: 2**k exp(r). 2**k goes in two factors, so that the ends of the range are right."""
+def _reduced32(x, lowest):
+    """k and exp(r) where exp(x) is 2**k exp(r), for x between `lowest` and _EXP_HIGHEST, or the nearer of them."""
     x = _EXP_HIGHEST if x > _EXP_HIGHEST else x
-    x = _EXP_LOWEST if x < _EXP_LOWEST else x
+    x = lowest if x < lowest else x
     k = np.floor(x * _LOG2_E + _HALF)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
     e = (((_E[4] * r + _E[3]) * r + _E[2]) * r + _E[1]) * r + _E[0]
-    y = (e * r) * r + r + _ONE
-    whole = np.int32(k)
+    return np.int32(k), (e * r) * r + r + _ONE
+
+
+@register_jitable(**_flags)
+def _exp32(x):
+    """exp in float32. 2**k goes in two factors, so that the ends of the range are right."""
+    whole, y = _reduced32(x, _EXP_LOWEST)
     half = np.int32(whole >> 1)
     low = float_of_bits(np.int32((half + np.int32(127)) << 23))
     high = float_of_bits(np.int32((whole - half + np.int32(127)) << 23))
@@ -70,14 +75,8 @@ def _exp32(x):
 def _sigmoid32(x):
     """1 / (1 + _exp32(-x)) to the last bit (over all float32), in fewer instructions: 2**k need not go in two factors.
     Where it is too small for one, what is added to 1 is lost anyway; where it is too large, 2**(k - 1) is not."""
-    x = -x
-    x = _EXP_HIGHEST if x > _EXP_HIGHEST else x
-    x = _SIGMOID_LOWEST if x < _SIGMOID_LOWEST else x
-    k = np.floor(x * _LOG2_E + _HALF)
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    e = (((_E[4] * r + _E[3]) * r + _E[2]) * r + _E[1]) * r + _E[0]
-    y = (e * r) * r + r + _ONE
-    half = float_of_bits(np.int32((np.int32(k) + np.int32(126)) << 23))
+    k, y = _reduced32(-x, _SIGMOID_LOWEST)
+    half = float_of_bits(np.int32((k + np.int32(126)) << 23))
     return _ONE / (y * half * _TWO + _ONE)
 
 

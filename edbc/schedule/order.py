@@ -31,5 +31,4 @@ def order_nodes(graph: Graph, schedule: Schedule) -> Schedule:
     from edbc.schedule.ordering import ordered
 
     nodes = ordered(graph.operand_ptr, graph.operands, schedule.batch_ptr, schedule.nodes)
-    nodes.setflags(write=False)
     return replace(schedule, nodes=nodes)

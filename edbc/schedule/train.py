@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from edbc.schedule.tables import Table
 
 SECOND_WALK = 0.0001
-"""What simulating a rule beside a table takes per node, in batches: 11 to 17 ns were measured, and a batch takes 5 us
-beside its rows at hidden size 128, 36 at 256, 290 at 512 (`edbc compile --profile`). A plan serves all sizes."""
+"""What simulating a rule beside a table takes per node, in batches: 11 to 17 ns, by hand; a batch takes 5 us beside its
+rows at hidden size 128, 36 at 256, 290 at 512 (`edbc compile --profile`). A plan serves all sizes."""
 UNSEEN_LIMIT = 0.01
 """Share of steps on unseen graphs that a table may leave to its fallback, as `unseen_share` estimates it."""
 CHECK = 50

@@ -41,7 +41,7 @@ class VertexInstance:
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # (n, ...) each
     packed: bytes = field(init=False, repr=False)
     """What joining concatenates, as int32: n, m, the number of `packed_inputs`, the three arrays one after the other,
-    and those inputs. Bytes take half as long to put together as arrays do."""
+    and those inputs. Bytes take half as long to put together as arrays do (by hand)."""
     packed_inputs: tuple[str, ...] = field(init=False, repr=False)
     """Names of the inputs that are one integer of 32 bits per vertex."""
 
