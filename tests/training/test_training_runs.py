@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import re
-from pathlib import Path
 
 import pytest
 import torch
 from budget import budget
 from gradients import random_loss
 from helpers import bound
+from memory import Held, held
 from test_random import Model, chain
 from torch import nn
 
 from edbc.runtime.session import Net
-
-
-def resident_megabytes() -> float:
-    """Memory of this process that is in use now."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        pytest.skip("no /proc here")
-    return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024  # type: ignore[index]
 
 
 def net_with_dropout() -> Net:
@@ -33,18 +23,17 @@ def net_with_dropout() -> Net:
     return net
 
 
-def growth(steps: int, warm_up: int) -> float:
-    """Megabytes that `steps` steps on 1 to 12 sentences of 1 to 20 words add after `warm_up` of them; every third step
+def growth(steps: int, warm_up: int) -> Held:
+    """What `steps` steps on 1 to 12 sentences of 1 to 20 words add after `warm_up` of them; every third step
     has two mini-batches, both forward passes before the backward pass, and some losses never get one."""
     torch.manual_seed(0)
     net, rng = net_with_dropout(), random.Random(1)
     assert isinstance(net.model, nn.Module)
     optimizer = torch.optim.Adam(net.model.parameters(), 1e-4)
-    before = 0.0
+    before = Held(0, 0)
     for number in range(warm_up + steps):
         if number == warm_up:
-            gc.collect()
-            before = resident_megabytes()
+            before = held()
         losses = [
             random_loss(net([rng.choices(range(12), k=rng.randrange(1, 21)) for _ in range(rng.randrange(1, 13))]))
             for _ in range(2 if number % 3 == 0 else 1)
@@ -53,18 +42,23 @@ def growth(steps: int, warm_up: int) -> float:
             optimizer.zero_grad()
             sum(losses).backward()  # type: ignore[union-attr]
             optimizer.step()
-    gc.collect()
-    return resident_megabytes() - before
+    return held() - before
 
 
 def test_memory_is_flat_over_hundreds_of_steps() -> None:
-    """300 steps add less than 8 MB to what the first 100 took; one kept arena each would add more."""
-    assert growth(budget(300, 20), budget(100, 10)) < 8
+    """300 steps add less than 2 MB and 20 objects each to what the first 100 took; a kept arena each would be more."""
+    steps = budget(300, 20)
+    added = growth(steps, budget(100, 10))
+
+    assert added.malloced < 2e6
+    assert added.blocks < 20 * steps
 
 
 @pytest.mark.slow
 def test_memory_is_flat_over_ten_thousand_steps() -> None:
-    """10,000 steps add less than 8 MB."""
+    """10,000 steps add less than 4 MB and half an object a step."""
     added = growth(10_000, 500)
-    print(f"{added:.1f} MB")
-    assert added < 8
+    print(added)
+
+    assert added.malloced < 4e6
+    assert added.blocks < 5_000

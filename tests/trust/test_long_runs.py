@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import re
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 from helpers import bound
+from memory import Held, held
 from random_models import CODE, RandomModel
 
 from edbc.runtime.session import Net
 
 POOL = 24
-
-
-def resident_megabytes() -> float:
-    """Memory of this process that is in use now."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        pytest.skip("no /proc here")
-    return int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) / 1024
 
 
 def universe(seed: int) -> tuple[Net, list[bytes]]:
@@ -33,32 +23,35 @@ def universe(seed: int) -> tuple[Net, list[bytes]]:
     return bound(RandomModel(seed, torch.float64).eval(), pool), pool
 
 
-def growth(count: int, warm_up: int) -> float:
-    """Megabytes that `count` mini-batches of 0 to 12 instances add after `warm_up` of them."""
+def growth(count: int, warm_up: int) -> Held:
+    """What `count` mini-batches of 0 to 12 instances add after `warm_up` of them."""
     net, pool = universe(3)
     rng = random.Random(1)
-    before = 0.0
+    before = Held(0, 0)
     for number in range(warm_up + count):
         if number == warm_up:
-            gc.collect()
-            before = resident_megabytes()
+            before = held()
         net(rng.choices(pool, k=rng.randrange(13)))
-    gc.collect()
-    return resident_megabytes() - before
+    return held() - before
 
 
 def test_memory_is_flat_over_hundreds_of_mini_batches() -> None:
-    """300 mini-batches of random sizes add less than 8 MB to what the first 100 took; one kept arena each would add
-    more."""
-    assert growth(300, 100) < 8
+    """300 mini-batches of random sizes add less than 1 MB and 20 objects each to what the first 100 took; one kept
+    arena each would add more."""
+    added = growth(300, 100)
+
+    assert added.malloced < 1e6
+    assert added.blocks < 20 * 300
 
 
 @pytest.mark.slow
 def test_memory_is_flat_over_ten_thousand_mini_batches() -> None:
-    """10,000 mini-batches of random sizes add less than 8 MB."""
+    """10,000 mini-batches of random sizes add less than 2 MB and half an object each."""
     added = growth(10_000, 500)
-    print(f"{added:.1f} MB")
-    assert added < 8
+    print(added)
+
+    assert added.malloced < 2e6
+    assert added.blocks < 5_000
 
 
 def test_eight_threads_on_one_bound_plan() -> None:
