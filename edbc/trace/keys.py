@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from edbc.trace.lazy import Stack
 from edbc.trace.table import Entry, Hole
 from edbc.trace.values import Shared, Value
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
 
 
-def quick_key(items: Iterable[Any], parts: list[Any], operands: list[int], of_call: Recorder | None = None) -> bool:
+def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], of_call: Recorder | None = None) -> bool:
     """Append what tells a call from others, and its operands; False for arguments that only `describe` knows.
 
-    Parameters are operands of a cell (`of_call` is its recorder), and constants of a function.
+    Parameters are operands of a cell (`of_call` is its recorder), and constants of a function. A stack is a node to a
+    cell; to a function it may be none (`stack.sum(0)`), so it stays a stack among the operands.
     """
     for item in items:
         kind = type(item)
@@ -37,6 +39,14 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[int], of_ca
                 parts.append(item.key)
             else:
                 whole = of_call.whole(item)
+                operands.append(whole.ref)
+                parts.append(whole.slot)
+        elif kind is Stack:
+            if of_call is None:
+                operands.append(item)
+                parts.append(item.key())
+            else:
+                whole = item.materialise()
                 operands.append(whole.ref)
                 parts.append(whole.slot)
         elif kind in _PLAIN or (kind is float and item and item * 0.0 == 0.0):  # zeros have signs, NaN is not itself

@@ -63,7 +63,15 @@ class Stack(Lazy):
 
     def make(self) -> Value:
         """The stack as a node of a type per number of items."""
-        return self.rec.node(torch.cat if self.cat else torch.stack, (list(self.items),), {})
+        rec, key = self.rec, self.key()
+        known = rec.functions.get(key)
+        if known is not None:
+            return rec.emit(known, [item.ref for item in self.items])
+        return rec.node(torch.cat if self.cat else torch.stack, (list(self.items),), {}, key=key)
+
+    def key(self) -> Any:
+        """What tells stacks of one type from others."""
+        return Stack, self.cat, len(self.items), self.items[0].slot
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int:

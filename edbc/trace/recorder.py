@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from edbc.graph import NodeType, ValueClass
 from edbc.trace import autocast, rules
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.keys import is_constant, is_plain, quick_key
-from edbc.trace.lazy import REDUCTIONS
+from edbc.trace.lazy import REDUCTIONS, Stack
 from edbc.trace.numbers import lift_floats, lift_number
 from edbc.trace.recording import Recording
 from edbc.trace.shapes import filled_with_zeros, flat, pick, run_on_meta, split_outputs
@@ -56,6 +56,12 @@ LOOKS = 16
 """See the module's docstring."""
 MAX_VARIANTS = 512
 """Signatures that differ only in constants before recording stops, because nothing would batch."""
+
+
+class OfStacks(NamedTuple):
+    """The entry of a function some of whose arguments are stacks: nodes, where they are none yet, before its own."""
+
+    entry: Entry
 
 
 class Recorder:
@@ -437,22 +443,28 @@ class Recorder:
             stack = lazy_stack(self, "stack", *args, **kwargs)
             if stack is not NotImplemented:
                 return stack
-        operands: list[int] = []
+        operands: list[Any] = []
         parts: list[Any] = [func, len(args)]
         key = None
         if quick_key(args, parts, operands) and (not kwargs or quick_key(kwargs.items(), parts, operands)):
             key = tuple(parts)
             known = self.functions.get(key)
             if known is not None:
-                return self.emit(known, operands) if known.__class__ is Entry else self.seen(args[0], *known)
+                if known.__class__ is Entry:
+                    return self.emit(known, operands)
+                if known.__class__ is OfStacks:
+                    return self.emit(known.entry, [x.materialise().ref if type(x) is Stack else x for x in operands])
+                return self.seen(args[0], *known)
         if func in CATS:  # only now: nearly all are nodes
             stack = lazy_stack(self, "cat", *args, **kwargs)
             if stack is not NotImplemented:
                 return stack
         return self._function(func, args, kwargs, name or rules.name_of(func), key)
 
-    def seen(self, value: Value, outputs: Any, slots: Sequence[Slot]) -> Any:
+    def seen(self, value: Value | Stack, outputs: Any, slots: Sequence[Slot]) -> Any:
         """A view of a value."""
+        if type(value) is Stack:
+            value = value.materialise()
         if outputs.__class__ is Hole:
             return value_of(self, value.ref, slots[0])
         return fill(outputs, [value_of(self, value.ref, slot) for slot in slots])
@@ -497,7 +509,8 @@ class Recorder:
             entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
             self.described[func, described] = entry
         if key is not None:
-            self.functions[key] = entry
+            of_stacks = any(type(arg) is Stack for arg in flat(args, kwargs))
+            self.functions[key] = OfStacks(entry) if of_stacks else entry
             if is_plain(entry, args, kwargs) and not self.in_cell:
                 self.plain[func, *slots] = entry
         return self.emit(entry, operands)

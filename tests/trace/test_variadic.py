@@ -112,3 +112,47 @@ def test_not_a_number_is_the_largest() -> None:
 
     assert high.isnan().all()
     assert low.isnan().all()
+
+
+STACKED = {
+    "operator": lambda net, stack: torch.softmax(stack @ net.start, 0) @ stack,
+    "on-the-right": lambda net, stack: torch.ones_like(stack).sum(0) * (net.start * stack).sum(0),
+    "twice": lambda net, stack: (stack * stack + stack).mean(0),
+    "view": lambda net, stack: stack.unsqueeze(0).transpose(0, 1)[0, 0] + stack.t()[:, 0],
+    "keyword": lambda net, stack: (
+        torch.logsumexp(input=stack, dim=0) + torch.add(stack[0], other=stack, alpha=2).sum(0)
+    ),
+    "in-a-list": lambda net, stack: torch.cat([stack, stack], 1).sum(0)[:6] + torch.cat((stack * 2, stack)).amax(0),
+    "to-a-cell": lambda net, stack: net.join(stack, stack).sum(0),
+    "other-dimension": lambda net, stack: stack.sum(0) + stack.sum(1).sum() + stack.max(1)[0].sum() + stack.amin(0),
+    "indices": lambda net, stack: stack.to(stack.dtype) @ net.start + stack.argmax(0).sum() * stack.sum(0).sum(),
+    "no-gradient": lambda net, stack: torch.no_grad()(lambda: (stack * net.start).sum(0) + stack.sum(0))(),
+}
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_calls_on_stacks_are_recorded_the_same_again(name: str) -> None:
+    """What a function of a stack was the first time it is every time: the graph of an instance and its equals has the
+    nodes of that instance, once for each, whether the call was described or found by its key."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        return STACKED[name](net, torch.stack([net.join(net.table.weight[w], net.start) for w in ids]))
+
+    model = seeded(Base, forward)
+    once, thrice = (graph_of(model, [[1, 2, 3]] * count) for count in (1, 3))
+
+    assert counts(thrice) == {kind: 3 * count for kind, count in counts(once).items()}
+    assert thrice.node_type.tolist() == once.node_type.tolist() * 3
+    require_parity(model, [[1, 2, 3], [4, 5], [6, 7, 8], [9], [2, 2]], sizes=(1, 5))
+
+
+def test_a_stack_is_one_node_for_all_that_read_it() -> None:
+    """Also where the second function is found by its key, and none where only items and reductions are asked for."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        stack = torch.stack([net.table.weight[w] for w in ids])
+        return (stack * 2).sum(0) + (stack * 2 + stack).sum(0) + stack.sum(0) + stack[0]
+
+    of_all = counts(graph_of(seeded(Base, forward), [[1, 2], [3, 4], [5, 6]]))
+
+    assert of_all["stack"] == 3
