@@ -83,10 +83,7 @@ class ModelFile:
 
     def load(self, paths: Sequence[str | Path], config: Config, limit: int | None = None) -> Iterator[Any]:
         """Instances of real files, streamed, the first `limit` of them."""
-        if isinstance(paths, str | bytes):
-            raise InputError(f"inputs: expected a list of files, got {printable(repr(paths))}; put it in a list")
-        for path in paths:
-            require_file(path, "an input file", InputError, "check --input")
+        require_inputs(paths)
         kwargs = _accepted(self.module.load, config)
         instances = self._call("load", lambda: iter(self.module.load(*map(str, paths), **kwargs)))
         names = ", ".join(one_line(Path(path).name) for path in paths)
@@ -115,6 +112,14 @@ class ModelFile:
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         return _guard(f"{self.path.name}: {what}", function)
+
+
+def require_inputs(paths: Sequence[str | Path]) -> None:
+    """Raise InputError unless all are files that may be read."""
+    if isinstance(paths, str | bytes):
+        raise InputError(f"inputs: expected a list of files, got {printable(repr(paths))}; put it in a list")
+    for path in paths:
+        require_file(path, "an input file", InputError, "check --input")
 
 
 def import_model_file(path: str | Path) -> ModelFile:

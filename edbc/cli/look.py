@@ -28,7 +28,8 @@ def explain(**options: Any) -> None:
     """Say what batches with what, what does not and why, and what that is worth.
 
     Runs the plan's model on one mini-batch (from --input, or made up by its `sample`) if its file is the one that the
-    plan was compiled from; otherwise shows what the plan holds. A MODEL.py is compiled in memory, which executes it.
+    plan was compiled from; otherwise shows what the plan holds. Files of --input must be readable either way. A
+    MODEL.py is compiled in memory, which executes it.
     """
     from edbc.cli.explain import run_explain
 

@@ -3,7 +3,7 @@
 An *explanation* has two sources. The plan alone gives types, the policy's table, layouts, and the figures recorded
 when it was compiled. Running its model on one mini-batch (`edbc.report.observe`) adds counts, batches, bytes, times and
 the transitions of the state machine. The model runs only when its file is the one that the plan names by sha256;
-otherwise a note says why the second half is missing.
+otherwise a note says why the second half is missing. Instances that the caller names must be there all the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edbc.errors import EdbcError
+from edbc.modelfile import import_model_file, require_inputs
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.report.figures import share
@@ -24,6 +25,7 @@ from edbc.report.signatures import Difference, near_types
 if TYPE_CHECKING:
     from edbc.compiler import Compiled
     from edbc.report.observe import Observation, Step
+    from edbc.running import Bound
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -336,8 +338,9 @@ def explain_file(
 ) -> Explanation:
     """Explain a plan file, or compile a model file in memory and explain that (which executes it).
 
-    `run` False leaves the model alone. Raises PlanError for a broken plan; a model that is missing, changed or broken
-    only leaves a note, unless `config` asks for a model of other sizes.
+    `run` False leaves the model alone. Raises PlanError for a broken plan, and what running raises on `inputs` that are
+    named. A model that is missing, changed or broken only leaves a note, unless `config` asks for a model of other
+    sizes.
     """
     path = Path(path)
     settings = dict(config or {})
@@ -346,21 +349,20 @@ def explain_file(
     plan = read_plan(path)
     if not run:
         return explain_plan(path.name, plan, notes=["the model was not run, so counts and times are missing"])
+    require_inputs(inputs)
     try:
-        observed, notes = _run(plan, path, model, inputs, settings)
+        bound = _bind(plan, path, model, settings)
+        made_up = None if inputs else _observe(bound, plan, inputs)
     except EdbcError as error:
         if settings:
             raise
         return explain_plan(path.name, plan, notes=[f"the model was not run: {error}"])
-    return explain_plan(path.name, plan, observed, notes)
+    return explain_plan(path.name, plan, *(made_up or _observe(bound, plan, inputs)))
 
 
-def _run(
-    plan: Plan, path: Path, model: str | None, inputs: Sequence[str | Path], settings: dict[str, Any]
-) -> tuple[Observation, list[str]]:
+def _bind(plan: Plan, path: Path, model: str | None, settings: dict[str, Any]) -> Bound:
     from edbc.check import model_path, require_same_model
-    from edbc.modelfile import import_model_file
-    from edbc.report.observe import observe
+    from edbc.running import Bound
     from edbc.runtime.session import Net, check_requirements
     from edbc.weights import model_of_plan
 
@@ -369,20 +371,28 @@ def _run(
     check_requirements(plan.requirements)
     imported = import_model_file(file)
     config = imported.config({**plan.model.config, **settings})
+    rebind = config != plan.model.config or None
+    return Bound(imported, config, Net(plan, model_of_plan(imported, config, plan, path), rebind=rebind))
+
+
+def _observe(bound: Bound, plan: Plan, inputs: Sequence[str | Path]) -> tuple[Observation, list[str]]:
+    """What one mini-batch shows, and notes on it."""
+    from edbc.report.observe import observe
+
+    file, config, net = bound
     count, seed = plan.trained_on.instances, plan.trained_on.seed
     notes = []
     if inputs:
-        instances = list(imported.load(inputs, config, limit=count))
+        instances = list(file.load(inputs, config, limit=count))
         source = f"the first {len(instances)} instances of {', '.join(Path(p).name for p in inputs)}"
     else:
-        instances = imported.sample(count, seed, config)
+        instances = file.sample(count, seed, config)
         source = f"{count} made-up instances (the model's sample, seed {seed})"
         if plan.trained_on.source == "file":
             names = ", ".join(f.name for f in plan.trained_on.files)
             notes.append(f"the plan was trained on {names}; name it with --input to see its first mini-batch")
     if config != plan.model.config:
         notes.append(f"run with {', '.join(f'{k}={v}' for k, v in config.items() if plan.model.config.get(k) != v)}")
-    net = Net(plan, model_of_plan(imported, config, plan, path), rebind=config != plan.model.config or None)
     return observe(net, instances, source), notes
 
 

@@ -39,6 +39,26 @@ def test_a_data_file_takes_the_place_of_made_up_instances(edbc, compiled: Path, 
     assert content["observed"]["nodes"] == 2 * (3 + 1 + 5)
 
 
+def test_an_input_that_is_named_must_be_readable(edbc, compiled: Path, tmp_path: Path) -> None:
+    """What `edbc run` says of a file, in the same words, and exit 3: nothing there, a folder, a broken line.
+    With a model that cannot run, too."""
+    plan, broken = compiled / "plans" / "tree_lstm.yaml", tmp_path / "broken.txt"
+    broken.write_text("((bad\n")
+    for path in (tmp_path / "none.txt", tmp_path, broken):
+        told = edbc("explain", plan, "--input", path)
+        assert (told.exit_code, told.stdout) == (3, "")
+        assert told.stderr.splitlines() == edbc("run", plan, "--input", path).stderr.splitlines()
+    assert edbc("explain", plan, "--model", tmp_path / "none.py", "--input", tmp_path / "none.txt").exit_code == 3
+
+
+def test_a_model_that_cannot_run_is_a_note_with_inputs_too(edbc, compiled: Path, trees: Path, tmp_path: Path) -> None:
+    """`explain` shows what the plan holds where its model is missing, whatever instances are named."""
+    result = edbc("explain", compiled / "plans" / "tree_lstm.yaml", "--model", tmp_path / "none.py", "--input", trees)
+
+    assert result.exit_code == 0
+    assert "the model was not run" in " ".join(result.output.split())
+
+
 def test_a_model_file_is_compiled_in_memory(edbc, workspace: Path) -> None:
     """`edbc explain MODEL.py` explains without a plan and writes none."""
     before = sorted(workspace.rglob("*.yaml"))
