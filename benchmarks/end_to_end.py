@@ -1,20 +1,20 @@
 """The whole table: every workload of the zoo on real data, batched natively against eager and the other policies.
 
     python benchmarks/end_to_end.py [--data DIR] [--sweep] [--against eager,depth,agenda] [--only NAME,..] [--json FILE]
-                                    [--processor-time]
+                                    [--plans DIR] [--processor-time]
     python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json [--seconds N]
 
-Per workload: its plan from --plans, compiled there where it is missing, then `edbc.bench` at hidden size 128,
-mini-batches of 32, one thread, vocabularies of 256. With --processor-time the clock is the process's own, for machines
-that are busy. With --sweep also other batch sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32
-and 256 with hidden sizes 128, 256 and 512 for every workload, the most telling combinations first. Medians; read
-ratios, not absolute figures, and compare within one run only. `benchmarks/calibrate.py --peers` puts the rows beside
-other systems.
+Per workload: its plan from --plans, then `edbc.bench` at hidden size 128, mini-batches of 32, one thread, vocabularies
+of 256. With --processor-time the clock is the process's own, for machines that are busy. With --sweep also other batch
+sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32 and 256 with hidden sizes 128, 256 and 512 for
+every workload, the most telling combinations first. Medians; read ratios, not absolute figures, and compare within one
+run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
 
 On a GPU eager runs on the same GPU, `exec ms` is the time until the device is done, and the file of --json tells host
 and device time apart (`issuing`, `device_seconds`) and counts launches. --warm measures nothing: it runs every
 combination once, so that a later run finds compiled kernels.
 
+Nothing is compiled: where plans are missing, the lines that make them are printed, nothing runs, and the exit code is 2.
 A combination that fails prints one line and the others go on; then the exit code is 1. With --seconds none is begun
 after that time. The file of --json is whole after every combination: `rows`, what `failed` and why, what was
 `left_out`, and the machine. Where the data are not there the model's made-up instances are measured, and `inputs` of a
@@ -40,11 +40,9 @@ import torch
 
 from edbc.bench import Row, Setting, bench_plan
 from edbc.cli.bench import HEADER, line_of
-from edbc.compiler import compile_model
-from edbc.files import replace_file
+from edbc.files import found_at, replace_file
 from edbc.modelfile import import_model_file
 from edbc.plan.reader import read_plan
-from edbc.plan.writer import write_plan
 from edbc.runtime.session import Net
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -144,11 +142,16 @@ def _version_of(package: str) -> str | None:
 
 
 def plan_of(workload: Workload, folder: Path) -> Path:
-    """The compiled plan, compiled now when the folder has none."""
-    path = folder / f"{workload.model}.yaml"
-    if not path.is_file():
-        write_plan(compile_model(workload.path, plan_folder=folder).plan, path)
-    return path
+    """The compiled plan."""
+    return folder / f"{workload.model}.yaml"
+
+
+def missing(workloads: Sequence[Workload], folder: Path) -> Iterator[str]:
+    """Per plan that the folder lacks, what to do."""
+    for workload in workloads:
+        path = plan_of(workload, folder)
+        if (found := found_at(path)) != "a file":
+            yield f"{path}: expected a plan, got {found}; run 'edbc compile {workload.path} -o {path}'"
 
 
 def inputs_of(workload: Workload, data: Path) -> list[str]:
@@ -218,7 +221,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     default = os.environ.get("EDBC_DATA", str(REPOSITORY.parent / "shared" / "data"))
     parser.add_argument("--data", default=default, help="folder with the shared data sets")
     plans = str(REPOSITORY / "plans")
-    parser.add_argument("--plans", default=plans, help="folder with plans; missing ones are compiled into it")
+    parser.add_argument("--plans", default=plans, help="folder with plans; a missing one is an error")
     parser.add_argument("--only", default="", help="workloads, separated by commas")
     parser.add_argument("--against", default="eager")
     parser.add_argument("--rounds", type=int, default=3)
@@ -241,12 +244,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 when a combination failed."""
+    """Measure and print; 1 when a combination failed, 2 when a plan is missing."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
     if options.processor_time:
         time.perf_counter = time.process_time  # type: ignore[assignment]
     chosen = [w for w in WORKLOADS if not options.only or w.model in options.only.split(",")]
+    lacking = list(missing(chosen, Path(options.plans)))
+    if lacking:
+        print(*lacking, sep="\n", file=sys.stderr)
+        return 2
     record = Record(Path(options.json) if options.json else None, conditions(options))
     for workload in chosen:
         if not inputs_of(workload, Path(options.data)):

@@ -100,6 +100,25 @@ def test_what_time_does_not_allow_is_named(a_gpu: ModuleType, repository: Path, 
     assert len(record["left_out"]) == 81
 
 
+def test_a_missing_plan_is_named_with_its_remedy_and_not_compiled(
+    scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured: a line per plan, exit 2, and nothing in the folder of plans or of --json."""
+    end_to_end, _ = scripts
+    plans, found = tmp_path / "plans", tmp_path / "rows.json"
+    plans.mkdir()
+    code = end_to_end.main(["--only", "tree_gru,tree_lstm", "--plans", str(plans), "--json", str(found), *HOST])
+    told = capsys.readouterr()
+
+    assert code == 2
+    assert told.out == ""
+    assert [line.split(";")[0] for line in told.err.splitlines()] == [
+        f"{plans / name}.yaml: expected a plan, got nothing" for name in ("tree_lstm", "tree_gru")
+    ]
+    assert told.err.splitlines()[1].endswith(f"tree_gru.py -o {plans / 'tree_gru.yaml'}'")
+    assert list(tmp_path.rglob("*")) == [plans]
+
+
 def test_warming_runs_every_mini_batch(scripts: Any, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once, rests too, and nothing is measured."""
     end_to_end, _ = scripts
