@@ -14,11 +14,10 @@ On a GPU eager runs on the same GPU, `exec ms` is the time until the device is d
 and device time apart (`issuing`, `device_seconds`) and counts launches. --warm measures nothing: it runs every
 combination once, so that a later run finds compiled kernels.
 
-Nothing is compiled: where plans are missing, the lines that make them are printed, nothing runs, and the exit code is 2.
-A combination that fails prints one line and the others go on; then the exit code is 1. With --seconds none is begun
-after that time. The file of --json is whole after every combination: `rows`, what `failed` and why, what was
-`left_out`, and the machine. Where the data are not there the model's made-up instances are measured, and `inputs` of a
-row says so.
+Where plans are missing, the lines that make them are printed, nothing runs, and the exit code is 2. A combination that
+fails prints one line and the others go on; then the exit code is 1. With --seconds none is begun after that time. The
+file of --json is whole after every combination: `rows`, what `failed` and why, what was `left_out`, and the machine.
+Where the data are not there the model's made-up instances are measured, and `inputs` of a row says so.
 """
 
 from __future__ import annotations
