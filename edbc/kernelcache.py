@@ -9,10 +9,14 @@ kernel computes wrong numbers, and nothing tells.
 
 Here there is no index: the name of a file is a function of all that its machine code depends on as numba knows it (the
 source file, the version of numba, the signature, the processor, byte code and closure), so no two of these share a
-file. Of the source its text counts too, not only its time and size, which packagers set to what they like; its time
-because functions of other files, which numba compiles in, come with the same installation. A file is written whole or
-not at all, and holds what its name was made of, which is compared when it is read; what cannot be read is compiled
-again.
+file. Of the source its text counts too, not only its time and size, which packagers set to what they like. A file is
+written whole or not at all, and holds what its name was made of, which is compared when it is read; what cannot be read
+is compiled again.
+
+numba looks at the file of the function that is cached alone. The functions that it calls are compiled into it, and so
+are the numbers that it names, whatever files they are from, and those of the functions that it calls; here their byte
+code and values are part of the name, as this process has them: files may have been edited since. Not seen is what
+`numba.extending.overload` puts in the place of a function, see NOTE: [Stale caches] in `runtime.walk`.
 
 Files of several processes meet in one, and so do the symbols in them. A symbol is a function's name, its arguments'
 types, and a number that numba counts from 1 in every process; of two symbols of one name the linker takes the first for
@@ -28,10 +32,11 @@ import itertools
 import os
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numba
@@ -43,6 +48,14 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from edbc.errors import NotNative
 
+INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Options of functions that only native code calls."""
+UNCOUNTED: dict[str, Any] = {"_nrt": False}
+"""Options of functions that make no array: numba counts no references in them. It would count those of every array that
+is taken out of a named tuple, atomically (measured: more than half of the time of a walk over small batches)."""
+U: Any = np.uint64
+"""What loops over nodes index with. numba wraps signed indices around as Python does, wherever it does not see that
+they are at least 0: half of the time of such a loop. A sum of signed and unsigned integers is a float to numba."""
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
 _APART = "symbols counted apart"
 """Part of every file's name: files in which symbols were counted from 1 are not read."""
@@ -71,10 +84,18 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nobody forks
 class KernelFiles(IndexDataCacheFile):
     """The files of one function. See the module's docstring."""
 
-    def __init__(self, cache_path: str, filename_base: str, source_stamp: Any):
+    def __init__(
+        self, cache_path: str, filename_base: str, source_stamp: Any, function: Callable[..., Any] | None = None
+    ):
         super().__init__(cache_path, filename_base, source_stamp)
         self._base = filename_base
-        self._of_source = _digest(source_stamp, self._version, _APART)
+        self._function = function
+
+    @cached_property
+    def _of_source(self) -> str:
+        """Not before the first call: a function may call those that stand below it."""
+        others = () if self._function is None else tuple(compiled_in(self._function))
+        return _digest(self._source_stamp, self._version, _APART, others)
 
     def flush(self) -> None:
         """Remove what is cached."""
@@ -114,7 +135,65 @@ class KernelCache(FunctionCache):
         super().__init__(function)
         source = Path(function.__code__.co_filename)
         stamp = self._impl.locator.get_source_stamp(), source.read_bytes() if source.is_file() else b""
-        self._cache_file = KernelFiles(self._cache_path, self._impl.filename_base, stamp)
+        self._cache_file = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand."""
+        return (*super()._index_key(sig, codegen), tuple(_fields(sig)))
+
+
+def _fields(kinds: Iterable[Any]) -> Iterator[tuple[str, ...]]:
+    for kind in kinds:
+        yield tuple(getattr(kind, "fields", ()))
+        yield from _fields(getattr(kind, "types", ()))
+
+
+def compiled_in(function: Any) -> Iterator[Any]:
+    """What numba compiles into a kernel beside the file that it stands in, as comparable values of equal text in every
+    process: see the module's docstring."""
+    seen: set[Any] = set()
+    package = str(function.__module__).split(".")[0]
+    open_ends: list[tuple[str, Any]] = [("", function)]
+    while open_ends:
+        name, value = open_ends.pop()
+        made_of = getattr(value, "py_func", getattr(value, "_defn", value))
+        if isinstance(made_of, FunctionType):
+            if made_of is value and str(value.__module__).split(".")[0] != package:
+                continue  # one of numpy's or Python's, which numba puts its own in the place of
+            yield name, sorted(map(str, getattr(value, "targetoptions", {}).items()))
+            if made_of not in seen:
+                seen.add(made_of)
+                yield _text(made_of.__code__)
+                open_ends += _named(made_of)
+        elif isinstance(value, tuple):
+            open_ends += ((f"{name}[{i}]", item) for i, item in enumerate(value))
+        elif isinstance(value, type) and hasattr(value, "_fields"):
+            yield name, value._fields
+        elif isinstance(value, np.ndarray):
+            yield name, value.dtype.str, value.shape, value.tobytes()
+        elif isinstance(value, bool | int | float | complex | str | bytes | np.generic | None):
+            yield name, repr(value)
+
+
+def _named(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The global values and those of enclosing functions that a function names."""
+    open_ends = [function.__code__]
+    while open_ends:
+        code = open_ends.pop()
+        found = [(name, function.__globals__[name]) for name in code.co_names if name in function.__globals__]
+        yield from found
+        for module in (value for _, value in found if isinstance(value, ModuleType)):
+            yield from ((name, getattr(module, name)) for name in code.co_names if hasattr(module, name))
+        open_ends += (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    yield from ((name, cell.cell_contents) for name, cell in cells)
+    yield from ((name, value) for name, value in (function.__kwdefaults__ or {}).items())
+    yield "defaults", function.__defaults__
+
+
+def _text(code: CodeType) -> Any:
+    constants = [_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
 
 
 def njit(*function: Any, **options: Any) -> Any:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
-from numba import types
+from numba import typeof, types
+from numba.core import registry
 
-from edbc.kernelcache import KernelFiles
+from edbc.kernelcache import KernelFiles, compiled_in, njit
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 KERNEL = "from edbc.kernelcache import njit\n\n\n@njit(cache=True)\ndef add(x):\n    return x + {}\n"
@@ -50,6 +54,81 @@ def test_an_edit_that_moves_no_time_is_noticed(tmp_path: Path) -> None:
         source.write_text(KERNEL.format(number))
         os.utime(source, (10**9, 10**9))
         assert added(tmp_path) == [1.0 + number, 1.0 + number]
+
+
+PARTS = {
+    "kernel": "import inner\nfrom edbc.kernelcache import njit\nfrom inner import outer\n\n\n@njit(cache=True)\n"
+    "def add(x):\n    return outer(x) + inner.LATE\n",
+    "inner": "from leaf import leaf\nfrom numba import njit\n\nLATE = 0\n\n\n@njit\ndef outer(x):\n"
+    "    return leaf(x) + 1\n",
+    "leaf": "from typing import NamedTuple\n\nfrom numba import njit\nfrom numba.extending import intrinsic\n\n"
+    "NUMBERS = (0, 1)\n\n\nclass Pair(NamedTuple):\n    first: float\n    other: float\n\n\n"
+    "def none_of(builder, value):\n    return value\n\n\n"
+    "@intrinsic\ndef same(typing, x):\n    return x(x), lambda context, builder, signature, args: args[0]\n\n\n"
+    "def made(number):\n    return njit(lambda x: same(x) + number)\n\n\nplus = made(0)\n\n\n"
+    "@njit(fastmath=False)\ndef leaf(x):\n    return Pair(plus(x), 7.0).first + NUMBERS[0]\n",
+}
+
+
+def write(folder: Path, **edited: str) -> None:
+    for name, text in (PARTS | edited).items():
+        (folder / f"{name}.py").write_text(text)
+        os.utime(folder / f"{name}.py", (10**9, 10**9))
+
+
+@pytest.mark.compiled
+def test_an_edit_of_another_file_is_noticed(tmp_path: Path) -> None:
+    """Of a number in a file that the kernel does not import; unedited, a second process finds those kernels."""
+    write(tmp_path)
+    assert added(tmp_path) == [2.0, 2.0]
+    kernels = set(tmp_path.rglob("*.nbc"))
+    assert added(tmp_path) == [2.0, 2.0]
+    assert set(tmp_path.rglob("*.nbc")) == kernels
+
+    write(tmp_path, leaf=PARTS["leaf"].replace("(0, 1)", "(8, 1)"))
+    assert added(tmp_path) == [10.0, 10.0]
+    assert len(list(tmp_path.rglob("*.nbc"))) == 2
+    assert not set(tmp_path.rglob("*.nbc")) & kernels, "kernels of the edited source stay for ever"
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(("file", "old", "new"), [
+    ("inner", "+ 1", "+ 2"), ("inner", "LATE = 0", "LATE = 5"), ("leaf", "(0, 1)", "(8, 1)"),
+    ("leaf", "made(0)", "made(3)"), ("leaf", "same(x) +", "same(x) -"), ("leaf", "args[0]", "args[-1]"),
+    ("leaf", "first: float\n    other: float", "other: float\n    first: float"), ("leaf", "=False", "=True"),
+])  # fmt: skip
+def test_what_is_compiled_in_is_seen(
+    file: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte code, closures, intrinsics, numbers, fields and options of functions that are called by others; what is not
+    edited is equal however often it is read."""
+    edited = PARTS[file].replace(old, new)
+    assert edited != PARTS[file]
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def seen(**edited: str) -> list[object]:
+        write(tmp_path, **edited)
+        for name in PARTS:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return list(compiled_in(importlib.import_module("kernel").add))
+
+    before = seen()
+
+    assert seen() == before
+    assert seen(**{file: edited}) != before
+
+
+@pytest.mark.compiled
+def test_fields_of_arguments_are_part_of_the_key() -> None:
+    """A kernel reads a named tuple by position; numba's type of it is its class and the types of its fields."""
+    codegen = registry.cpu_target.target_context.codegen()
+
+    def key(fields: str) -> Any:
+        argument = typeof((namedtuple("pair", fields)(1.0, 2.0), 1))
+        return njit(cache=True)(lambda x: x)._cache._index_key((argument,), codegen)
+
+    assert key("a b")[-1] == key("a b")[-1] != key("b a")[-1]
 
 
 def files(folder: Path, stamp: object) -> KernelFiles:

@@ -1,6 +1,6 @@
 """Native loops that turn a schedule into rows of arenas. Each has a plain-Python reference in the tests.
 
-Indices of the loops over nodes and operands are unsigned, see `schedule.native.U`.
+Indices of the loops over nodes and operands are unsigned, see `kernelcache.U`.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edbc.kernelcache import njit
-from edbc.schedule.native import INNER, U
+from edbc.kernelcache import INNER, U, njit
 
 
 @njit(cache=True)

@@ -22,8 +22,8 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload, register_jitable
 
+from edbc.kernelcache import INNER
 from edbc.runtime.pointers import float_of_bits, load, store
-from edbc.schedule.native import INNER
 
 OPERATIONS = (
     "copy", "sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "abs", "square", "reciprocal", "gelu", "silu",

@@ -2,7 +2,7 @@
 
 Equal externals are the same row of the same source (`Capture.external_source`, `external_index`). A draw is a row of
 its own, so what reads random numbers equals nothing else. Indices of the longest loops are unsigned, see
-`schedule.native.U`.
+`kernelcache.U`.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
@@ -12,33 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from edbc.kernelcache import njit, wrapping
-from edbc.schedule.native import U
-
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-_HALF = np.uint64(32)
-
-
-@njit(inline="always")
-def _mixed(hashed, item):
-    """The hash of what was hashed so far and one more integer."""
-    hashed = (hashed ^ np.uint64(item)) * _MIX
-    return hashed ^ (hashed >> _HALF)
+from edbc.hashing import mixed, slots_for
+from edbc.kernelcache import U, njit, wrapping
 
 
 @njit(inline="always")
 def _row(source, index):
     """One integer for a row of a source, or for an output of a node; others may have the same."""
     return np.int64(source) * 1_000_003 + np.int64(index)
-
-
-@njit(inline="always")
-def _slots(count):
-    """Slots of a hash table with at most `count` entries: a power of two, at most half of them taken."""
-    slots = 4
-    while slots < 2 * count:
-        slots *= 2
-    return slots
 
 
 @wrapping
@@ -60,7 +41,7 @@ def find_equal_operands(
     for b in range(len(batch_type)):
         if asked_ptr[batch_type[b] + 1] > asked_ptr[batch_type[b]]:
             count += batch_ptr[b + 1] - batch_ptr[b]
-    slots = _slots(count if shared else 0)
+    slots = slots_for(count if shared else 0)
     taken = np.full(slots, -1, np.int32)
     type_of, operands_of = np.empty(count, np.int32), np.empty(count, np.int32)
     made = 0
@@ -71,13 +52,13 @@ def find_equal_operands(
             continue
         for p in range(U(batch_ptr[b]), U(batch_ptr[b + 1])):
             begin = U(operand_ptr[U(nodes[p])])
-            hashed, external = _mixed(U(0), t), True
+            hashed, external = mixed(U(0), t), True
             for i in range(first, last):
                 operand = operands[begin + U(asked[i])]
                 external &= operand < 0
                 if external and shared:
                     e = U(-1 - operand)
-                    hashed = _mixed(hashed, _row(external_source[e], external_index[e]))
+                    hashed = mixed(hashed, _row(external_source[e], external_index[e]))
             if not external:
                 distinct[t] = -1
                 break
@@ -129,22 +110,22 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
         num_first += not reads_nodes[v]
     shared = 0
     for reading in range(2):
-        slots = _slots(n - num_first if reading else num_first)
+        slots = slots_for(n - num_first if reading else num_first)
         taken = np.full(slots, -1, np.int32)
         hash_at = np.empty(slots, np.uint64)
         for v in range(U(n)):
             if reads_nodes[v] != (reading == 1):
                 continue
             first, last = U(operand_ptr[v]), U(operand_ptr[v + U(1)])
-            hashed = _mixed(np.uint64(0), node_type[v])
+            hashed = mixed(np.uint64(0), node_type[v])
             for i in range(first, last):
                 if operands[i] < 0:
                     e = U(-1 - operands[i])
-                    hashed = _mixed(hashed, _row(external_source[e], external_index[e]))
+                    hashed = mixed(hashed, _row(external_source[e], external_index[e]))
                 else:
                     u = U(operands[i])
                     alone[v] |= alone[u]
-                    hashed = _mixed(hashed, _row(-1 - operand_output[i], leader[u]))
+                    hashed = mixed(hashed, _row(-1 - operand_output[i], leader[u]))
             if alone[v]:
                 continue
             at = hashed & U(slots - 1)

@@ -1,6 +1,6 @@
 """The native loops of `edbc.runtime.split`. Each has a plain-Python reference in the tests.
 
-Indices of the longest loops are unsigned, see `schedule.native.U`.
+Indices of the longest loops are unsigned, see `kernelcache.U`.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edbc.kernelcache import njit
-from edbc.schedule.native import INNER, U, inlined
+from edbc.kernelcache import INNER, U, njit
+from edbc.schedule.native import inlined
 
 EAGER, CORE, LAZY, WHOLE = 0, 1, 2, -1
 """Parts of a node, and what an operand of a part is when it is one of the whole node's."""

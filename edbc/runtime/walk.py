@@ -4,9 +4,9 @@ For each batch: find where its operands' rows are, then run its type's phases (s
 block of rows, or its reduction. All that differs between models is in the tables. `walk_reference` in the tests says
 the same in Python.
 
-NOTE: [Stale caches] numba keys its cache by the file of the function that is cached, not by those that it calls or
-takes constants from. `walk` is a closure over a checksum of the modules it compiles in, those that only give it a
-number too, which makes the checksum part of the key.
+NOTE: [Stale caches] `kernelcache` keys a kernel by the functions that it calls and the numbers that it names, but does
+not see what `overload` puts in the place of a function. `walk` is a closure over a checksum of the modules that it
+compiles in, those that only give it a number too, which makes the checksum part of the key.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
@@ -21,13 +21,13 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from edbc.kernelcache import njit
+from edbc.kernelcache import INNER, UNCOUNTED, njit
 from edbc.runtime import blas, phases, pointers, reduction, rowops
 from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS, apply, divide
-from edbc.schedule.native import INNER, UNCOUNTED, checksum
+from edbc.schedule.native import checksum
 
 _ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))

@@ -13,7 +13,7 @@ For a graph of n nodes, m operand entries and T types:
 
 (4) topological depth: 0 for a node without node operands, else one more than its deepest operand.
 
-(1) and (4) are O(n + m), (2) and (3) O(T (n + m)). Indices are unsigned, see `schedule.native.U`.
+(1) and (4) are O(n + m), (2) and (3) O(T (n + m)). Indices are unsigned, see `kernelcache.U`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.native import U, inner, inner_uncounted, native
+from edbc.kernelcache import U
+from edbc.schedule.native import inner, inner_uncounted, native
 from edbc.schedule.rows import LANES, add_row, copy_row, differing_lanes, lower_row, padded, put_row, raise_row
 
 

@@ -46,9 +46,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.graph import Ints
+from edbc.kernelcache import U
 from edbc.schedule.analysis import Dag
 from edbc.schedule.engine import Frontier
-from edbc.schedule.native import U, inlined, inner_uncounted, native, native_uncounted
+from edbc.schedule.native import inlined, inner_uncounted, native, native_uncounted
 from edbc.schedule.rows import padded, raise_row, tally_row
 from edbc.schedule.tables import mix
 

@@ -18,7 +18,7 @@ array, a batch is the stretch of it that is filled, and `reach[a]` only ever gro
 O(n + m) for the nodes, times T where `reach` is kept, and O(T^2) per batch.
 
 Loops over nodes take arrays out of their named tuples first and call nothing: with either, numba counts the references
-to all arrays at every step (measured: half of a walk's time). Indices are unsigned, see `schedule.native.U`.
+to all arrays at every step (measured: half of a walk's time). Indices are unsigned, see `kernelcache.U`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.graph import Ints
+from edbc.kernelcache import U
 from edbc.schedule.analysis import ALONE, FIRST, MORE, WAITS, Dag, copy
-from edbc.schedule.native import U, inlined, inner_uncounted, native, native_uncounted
+from edbc.schedule.native import inlined, inner_uncounted, native, native_uncounted
 from edbc.schedule.rows import raise_row
 
 

@@ -3,7 +3,7 @@
 No keys are compared: when the order of a batch is final, its operands are dealt out to the batches that made them, and
 each of those fills up in the order that it must have.
 
-Indices are unsigned, see `schedule.native.U`.
+Indices are unsigned, see `kernelcache.U`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.graph import Ints
-from edbc.schedule.native import U, inner, inner_uncounted, native
+from edbc.kernelcache import U
+from edbc.schedule.native import inner, inner_uncounted, native
 
 
 @native

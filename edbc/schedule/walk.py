@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.graph import Ints
+from edbc.kernelcache import UNCOUNTED
 from edbc.schedule import analysis, choice, engine, ordering
 from edbc.schedule.analysis import Dag, copy, depths
 from edbc.schedule.choice import (
@@ -22,7 +23,7 @@ from edbc.schedule.choice import (
     remaining,
 )
 from edbc.schedule.engine import Frontier
-from edbc.schedule.native import UNCOUNTED, inner, inner_uncounted, native, part
+from edbc.schedule.native import inner, inner_uncounted, native, part
 from edbc.schedule.tables import Table, find
 
 NONE = -1

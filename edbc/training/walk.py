@@ -20,11 +20,11 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from edbc.kernelcache import njit
+from edbc.kernelcache import INNER, UNCOUNTED, njit
 from edbc.runtime import blas, pointers, rowops
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
 from edbc.runtime.rowops import apply
-from edbc.schedule.native import INNER, UNCOUNTED, checksum
+from edbc.schedule.native import checksum
 from edbc.training import derivatives, instructions, rowgradients
 from edbc.training.derivatives import GRADIENTS
 from edbc.training.instructions import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE

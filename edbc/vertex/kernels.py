@@ -3,7 +3,7 @@
 Their reference is `vertex.function.run_eagerly` on a recording shadow of the model: define-by-run capture of the same
 vertices must give the same graph. What the arrays mean is told in `vertex.join` and `vertex.tables`.
 
-Indices are unsigned: numba wraps signed ones around as Python does, which doubled the time. Loops stand in functions
+Indices are unsigned, see `kernelcache.U`. Loops stand in functions
 that make no array and are compiled without reference counts, which numba would count at every step.
 """
 
@@ -13,22 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edbc.kernelcache import njit, wrapping
+from edbc.hashing import mixed, slots_for
+from edbc.kernelcache import INNER, UNCOUNTED, U, njit, wrapping
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
 from edbc.vertex.tables import SIZES, Automaton, Contents, Externals, Nodes, Pushes, References, Shared
 
-U = np.uint64
-INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Options of functions that only native code calls."""
-UNCOUNTED: dict[str, Any] = {"_nrt": False}
-"""Options of functions that make no array."""
 HEADER = 3
 """Numbers in `VertexInstance.packed` before its arrays."""
 LINE = 8
 """Words of 64 bits in a cache line: arrays of one block begin with one."""
-MIX, HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
-"""What hashing multiplies with and shifts by."""
 DRAWS, GIVES, FIRST = np.uint64(0), np.uint64(1), np.uint64(2)
 """Columns of `FragmentTables.traits`."""
 WRITTEN, UNKNOWN, UNFILLED, BEYOND = range(4)
@@ -212,30 +206,15 @@ def _find(batch, automaton, traits, interface_of, times, equal):  # type: ignore
     return np.int64(-1), np.int64(-1), num_first, num_first_nodes
 
 
-@njit(inline="always")
-def _mixed(hashed, item):  # type: ignore[no-untyped-def]
-    """The hash of what was hashed so far and one more integer."""
-    hashed = (hashed ^ U(item)) * MIX
-    return hashed ^ (hashed >> HALF)
-
-
-@njit(**INNER)
-def _slots(count):  # type: ignore[no-untyped-def]
-    """An empty hash table for at most `count` entries, which take at most half of its slots."""
-    slots = 4
-    while slots < 2 * count:
-        slots *= 2
-    return np.full(slots, -1, np.int32)
-
-
 @njit(**INNER)
 def _find_equal(batch, columns, externals, traits, equal, num_first, at_least):  # type: ignore[no-untyped-def]
     """What is known of equal vertices from the `num_first` that gather no node: definition (3) of `edbc.runtime.share`.
     Where that are fewer nodes than `at_least`, nobody looks further."""
-    shared = _lead_first(batch, columns, externals, traits, equal, _slots(num_first))
-    if shared < at_least:
+    taken = np.full(slots_for(num_first), -1, np.int32)
+    if _lead_first(batch, columns, externals, traits, equal, taken) < at_least:
         return _nobody_equal(0)
-    return Equal(equal.instance_of, equal.is_first, equal.leader, equal.alone, _slots(len(equal.leader) - num_first))
+    taken = np.full(slots_for(len(equal.leader) - num_first), -1, np.int32)
+    return Equal(equal.instance_of, equal.is_first, equal.leader, equal.alone, taken)
 
 
 @njit(**INNER, **UNCOUNTED)
@@ -267,9 +246,9 @@ def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignor
         if traits[fragment, DRAWS] > 0:
             continue
         base, begin, end = _edges(batch, U(instance_of[v]), v)
-        hashed = _mixed(U(0), fragment)
+        hashed = mixed(U(0), fragment)
         for e in range(begin, end):
-            hashed = _mixed(hashed, leader[base + U(packed[e])])
+            hashed = mixed(hashed, leader[base + U(packed[e])])
         hashed = _with_look_ups(hashed, columns, externals, fragment, v)
         slot = hashed & last_slot
         while taken[slot] >= 0:
@@ -296,7 +275,7 @@ def _with_look_ups(hashed, columns, externals, fragment, v):  # type: ignore[no-
     """The hash of what was hashed so far and what a vertex looks up."""
     for k in range(externals.ptr[fragment], externals.ptr[fragment + U(1)]):
         if externals.column[k] >= 0:
-            hashed = _mixed(hashed, columns[U(externals.column[k]), v])
+            hashed = mixed(hashed, columns[U(externals.column[k]), v])
     return hashed
 
 
@@ -504,7 +483,7 @@ def _leader(batch, columns, tables, equal, v, base, begin, given_start, given_va
     instance_of, taken = equal.instance_of, equal.taken
     fragment = U(fragment_of[v])
     one = U(1)
-    hashed = _with_look_ups(_mixed(U(0), fragment), columns, tables.externals, fragment, v)
+    hashed = _with_look_ups(mixed(U(0), fragment), columns, tables.externals, fragment, v)
     hashed = _with_gathered(hashed, tables.operands, packed, fragment, base, begin, given_start, given_value)
     hashed = _with_gathered(hashed, tables.given, packed, fragment, base, begin, given_start, given_value)
     last_slot = U(len(taken) - 1)
@@ -538,7 +517,7 @@ def _with_gathered(  # type: ignore[no-untyped-def]
     """The hash of what was hashed so far and the values that a vertex gathers for some references."""
     for k in range(references.ptr[fragment], references.ptr[fragment + U(1)]):
         if references.kind[k] == 2:
-            hashed = _mixed(hashed, _gathered(k, references, packed, base, edge, given_start, given_value))
+            hashed = mixed(hashed, _gathered(k, references, packed, base, edge, given_start, given_value))
     return hashed
 
 

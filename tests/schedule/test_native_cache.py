@@ -1,4 +1,4 @@
-"""Cached kernels are dropped when any file that is compiled into them changes; inner functions are for native code."""
+"""Cached walks are keyed by all that is compiled into them; inner functions are for native code."""
 
 from __future__ import annotations
 
@@ -14,31 +14,8 @@ import pytest
 from numba import config, njit
 
 from edbc.runtime import walk as forward
-from edbc.schedule.native import checksum, drop_stale, inner
+from edbc.schedule.native import checksum, inner
 from edbc.training import walk as backward
-
-
-def test_an_edited_file_empties_the_cache(tmp_path: Path) -> None:
-    """A kernel written before the edit is removed, one written after it stays."""
-    package, folder = tmp_path / "package", tmp_path / "cache"
-    package.mkdir()
-    folder.mkdir()
-    source, kernel = package / "engine.py", folder / "walk.walk-1.nbc"
-    source.write_text("x = 1\n")
-    kernel.write_text("old")
-
-    assert drop_stale.__wrapped__(folder, package)
-    assert not kernel.exists()
-
-    kernel.write_text("new")
-
-    assert not drop_stale.__wrapped__(folder, package)
-    assert kernel.exists()
-
-    source.write_text("x = 22\n")
-
-    assert drop_stale.__wrapped__(folder, package)
-    assert not kernel.exists()
 
 
 @inner

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edbc.kernelcache import njit
+from edbc.kernelcache import U, njit
 from edbc.schedule import rows
-from edbc.schedule.native import U
 from edbc.schedule.rows import LANES, add_row, copy_row, differing_lanes, lower_row, put_row, raise_row, tally_row
 
 Rows = np.ndarray[Any, np.dtype[np.int32]]
