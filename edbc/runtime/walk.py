@@ -185,16 +185,8 @@ def _gemm_by_frame(frame, m, n, k, a, lda, b, ldb, is_added, c, ldc, like):
 @_jit
 def _multiply(phase, first, last, num_operands, batches, memory, bases, strides, classes, frame, width, like):
     """One product for rows first to last. Row-major matrices are the column-major routine's transposes."""
-    column, slot, offset, rows, columns, weight, bias, k = (
-        phase[1],
-        phase[2],
-        phase[3],
-        phase[4],
-        phase[5],
-        phase[6],
-        phase[7],
-        phase[8],
-    )
+    column, slot, offset, rows = phase[1], phase[2], phase[3], phase[4]
+    columns, weight, bias, k = phase[5], phase[6], phase[7], phase[8]
     source, source_stride = bases[WORKSPACE] + column, strides[WORKSPACE]
     if k >= 0 and strides[FIRST_OPERAND + k] >= 0:
         source_stride = strides[FIRST_OPERAND + k]
@@ -221,23 +213,8 @@ def _matrix_product(target, a, b, m, k, n, stride, is_added, frame, like):
 
 
 @_jit
-def _pass(
-    begin,
-    end,
-    first,
-    last,
-    num_operands,
-    num_outputs,
-    batches,
-    memory,
-    tables,
-    bases,
-    strides,
-    classes,
-    row,
-    frame,
-    like,
-):
+def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes, row,
+          frame, like):  # fmt: skip
     """Instructions begin to end for rows first to last, one row after the other; `row` has the slots' addresses."""
     row[SCRATCH], row[SHARED] = bases[SCRATCH], 0
     code = tables.instructions
@@ -265,37 +242,11 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, r
             _gather(phase, tables.instructions, first, last, batches, memory, bases, strides, classes)
         elif phase[0] == PRODUCT:
             _multiply(
-                phase,
-                first,
-                last,
-                tables.num_operands[t],
-                batches,
-                memory,
-                bases,
-                strides,
-                classes,
-                frame,
-                width,
-                like,
+                phase, first, last, tables.num_operands[t], batches, memory, bases, strides, classes, frame, width, like
             )
         else:
-            _pass(
-                phase[1],
-                phase[2],
-                first,
-                last,
-                tables.num_operands[t],
-                tables.num_outputs[t],
-                batches,
-                memory,
-                tables,
-                bases,
-                strides,
-                classes,
-                row,
-                frame,
-                like,
-            )
+            _pass(phase[1], phase[2], first, last, tables.num_operands[t], tables.num_outputs[t], batches, memory,
+                  tables, bases, strides, classes, row, frame, like)  # fmt: skip
 
 
 @_jit
@@ -335,21 +286,8 @@ def _run(begin, end, block, batches, memory, tables, bases, strides, classes, ro
         strides[WORKSPACE] = tables.stride[t]
         count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
         for first in range(0, count, block):
-            _program(
-                t,
-                first,
-                min(first + block, count),
-                batches,
-                memory,
-                tables,
-                bases,
-                strides,
-                classes,
-                row,
-                arguments,
-                width,
-                like,
-            )
+            _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, row,
+                     arguments, width, like)  # fmt: skip
 
 
 def _build(stamp: int) -> Callable[..., None]:

@@ -48,7 +48,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     with watched_by(recorder):
         for number, instance in enumerate(instances):
             recorder.next_instance(number)
-            with Instance(recorder.first_instance + number):
+            with Recorded("forward", "instance", recorder.first_instance + number):
                 try:
                     result = forward(instance)
                 except RecursionError:
@@ -95,22 +95,24 @@ class NoGarbageCollection:
             gc.enable()
 
 
-class Instance:
-    """Names the instance in exceptions of the user's code."""
+class Recorded:
+    """Names what is recorded in exceptions of the user's code: `Recorded("forward", "instance", 3)`."""
 
-    def __init__(self, number: int):
-        self.number = number
+    def __init__(self, function: str, what: str, which: object):
+        self.function, self.what, self.which = function, what, which
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            return
+        where = f"while recording {self.what} {self.which}"
         if isinstance(error, EdbcError):
-            raise type(error)(f"{error} (while recording instance {self.number})") from error
-        if error is not None and not isinstance(error, Exception | KeyboardInterrupt | GeneratorExit):  # sys.exit()
-            raise ModelError(f"forward raised {described(error)} (while recording instance {self.number})") from error
-        if error is not None:
-            error.add_note(f"while recording instance {self.number}")
+            raise type(error)(f"{error} ({where})") from error
+        if not isinstance(error, Exception | KeyboardInterrupt | GeneratorExit):  # sys.exit()
+            raise ModelError(f"{self.function} raised {described(error)} ({where})") from error
+        error.add_note(where)
 
 
 _DRAW_REMEDY = (

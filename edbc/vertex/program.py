@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.errors import EdbcError, InputError, ModelError
+from edbc.errors import InputError, ModelError
+from edbc.trace.forward import Recorded
 from edbc.trace.recorder import Recorder
 from edbc.trace.values import Slot
 from edbc.vertex import kernels
@@ -116,7 +117,7 @@ class VertexProgram:
             raise unknown_type(f"instance {position}, vertex {vertex}", kind, len(self.functions))
         name, function = list(self.functions.items())[kind]
         known = self._automaton.interfaces()
-        with _Vertex(f"vertex {vertex} of instance {position}, vertex type {name!r}"):
+        with Recorded("a vertex function", "vertex", f"{vertex} of instance {position}, vertex type {name!r}"):
             fragment = record_fragment(function, [known[number] for number in interfaces], self._around, instance)
             self._check(fragment)
         self._automaton.add(kind, interfaces, fragment.interface)
@@ -142,19 +143,3 @@ def _beyond_table(joined: Joined, tables: FragmentTables, instances: Sequence[Ve
         f"a row of its table, got {joined.columns[joined.column, base + joined.vertex]}; correct the input or give the "
         "table more rows"
     )
-
-
-class _Vertex:
-    """Names the vertex in exceptions of the user's code."""
-
-    def __init__(self, where: str):
-        self.where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, EdbcError):
-            raise type(error)(f"{error} (while recording {self.where})") from error
-        if error is not None:
-            error.add_note(f"while recording {self.where}")

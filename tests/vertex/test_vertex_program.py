@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -82,6 +83,12 @@ def test_exceptions_of_the_user_pass_with_a_note() -> None:
         ways_of(lambda m, v: 1 // 0).by_joining([instance(0), instance()])
 
     assert raised.value.__notes__ == ["while recording vertex 1 of instance 0, vertex type 'one'"]
+
+
+def test_an_exit_in_a_vertex_function_ends_no_process() -> None:
+    """As in forward: a script that runs the model must not end, with exit code 0 at worst."""
+    with pytest.raises(ModelError, match=r"^a vertex function raised SystemExit: 0 \(while recording vertex 1 of"):
+        ways_of(lambda m, v: sys.exit(0)).by_joining([instance(0)])
 
 
 def test_nothing_scattered_cannot_be_gathered() -> None:
