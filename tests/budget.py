@@ -15,3 +15,7 @@ PLAIN = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 def budget(compiled: int, plain: int) -> int:
     """`compiled` trials, examples or mini-batches; `plain` of them where nothing is compiled."""
     return plain if PLAIN else compiled
+
+
+HANGS = 600
+"""Seconds after which what has not ended never will, however busy the machine is: a test that waits longer fails."""

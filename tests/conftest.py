@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from edbc.errors import DeviceError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# How fast a busy machine draws examples says nothing of what is tested.
-settings.register_profile("edbc", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast a busy machine draws examples says nothing of what is tested, and every run draws the same ones.
+settings.register_profile("edbc", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edbc")
 
 
@@ -34,6 +35,27 @@ def pytest_configure(config: pytest.Config) -> None:
     """Under NUMBA_DISABLE_JIT=1 the reference back end is expected, and its warning no error."""
     if PLAIN:
         config.addinivalue_line("filterwarnings", "ignore::edbc.errors.NotNative")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_git_settings(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+    """git is as installed: no hooks, signatures or line ends of who runs the tests, and not the repository of a hook
+    that runs them; a folder of a test is in no repository above."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("GIT_")]:
+            patch.delenv(name)
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        patch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        patch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path_factory.getbasetemp()))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def children_import_this_checkout() -> Generator[None, None, None]:
+    """Processes that tests start, whichever edbc is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -73,6 +95,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in cuda_items:
                 item.add_marker(pytest.mark.skip(reason="cuda: no CUDA device here"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Importing a model file puts its folder first on the path, for good: here until its test ends, or a `numpy.py`
+    beside some model would be the one of every process that a later test spawns."""
+    before = sys.path[:]
+    try:
+        return (yield)
+    finally:
+        sys.path[:] = before
 
 
 @pytest.hookimpl(wrapper=True)

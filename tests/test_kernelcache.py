@@ -21,13 +21,20 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 KERNEL = "from edbc.kernelcache import njit\n\n\n@njit(cache=True)\ndef add(x):\n    return x + {}\n"
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """Of a process that imports edbc and the modules in `folder`, and caches their kernels beside them."""
+    everything = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    path = os.pathsep.join([str(REPOSITORY), str(folder)])
+    return {**everything, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def added(folder: Path, ends_before_the_data: bool = False) -> list[float]:
     """What the kernel in `folder` gives for 1.0 and for 1, in a process of its own."""
     ends = "caching.IndexDataCacheFile._save_data = lambda *_: os._exit(0)" if ends_before_the_data else ""
     code = f"import os\nfrom numba.core import caching\n{ends}\nimport kernel\nprint(kernel.add(1.0), kernel.add(1))"
-    path = os.pathsep.join([str(REPOSITORY), str(folder)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment(folder), capture_output=True, text=True, check=True
+    )
     return list(map(float, run.stdout.split()))
 
 
@@ -225,13 +232,13 @@ def test_kernels_of_two_processes_call_their_own_loops(tmp_path: Path) -> None:
     (tmp_path / "loops.py").write_text(LOOPS)
     for name, text in (("adds", "x + 1"), ("doubles", "x * 2")):
         (tmp_path / f"{name}.py").write_text(CALLER.format(text))
-    path = os.pathsep.join([str(REPOSITORY), str(tmp_path)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def called(*names: str) -> list[float]:
         code = f"import numpy as np, {', '.join(names)}\nfor k in ({', '.join(names)},):\n"
         code += "    target = np.zeros(3); k.kernel(target, np.full(3, 5.0), 1); print(target[0])"
-        run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
+        )
         return list(map(float, run.stdout.split()))
 
     assert called("adds") == [6.0]
@@ -247,9 +254,8 @@ def test_no_two_processes_count_alike() -> None:
         "print(next(f._unique_ids), flush=True)\nif not os.fork():\n    print(next(f._unique_ids), flush=True)\n"
         "else:\n    os.wait()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     run = [sys.executable, "-c", code]
-    printed = [subprocess.run(run, env=environment, capture_output=True, check=True).stdout for _ in range(3)]
+    printed = [subprocess.run(run, capture_output=True, check=True).stdout for _ in range(3)]
     numbers = sorted(int(number) for text in printed for number in text.split())
 
     assert len(numbers) == 6
@@ -271,7 +277,6 @@ def test_no_python_runs_while_a_kernel_returns_arrays() -> None:
         "sys.setprofile(None)\n"
         "print(*called)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout == "<lambda>\n"

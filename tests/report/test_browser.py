@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 
 import pytest
+from budget import HANGS
 
 from edbc.report.explain import explain_file
 
@@ -32,7 +33,7 @@ def test_the_page_fits_and_its_pictures_are_drawn(started: Path, tmp_path: Path,
     file.write_text(FRAME.format(width=width, page=escape(page)), encoding="utf-8")
     profile = f"--user-data-dir={tmp_path / 'profile'}"
     command = [CHROMIUM or "", *QUIET, profile, "--window-size=1200,900", "--dump-dom", file.as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANGS).stdout
     measured = re.search(r"measured (\d+) of (\d+) bars (\d+)", dom)
 
     assert measured is not None

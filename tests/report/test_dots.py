@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from budget import HANGS
 
 from edbc.errors import EdbcError
 from edbc.report.dots import cell_dot, dots, machine_dot, write_dots
@@ -75,6 +76,6 @@ def test_names_that_are_no_file_names(explanation: Explanation) -> None:
 def test_graphviz_reads_them(explanation: Explanation) -> None:
     """`dot` draws every file."""
     for name, text in dots(explanation).items():
-        done = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, check=False, timeout=HANGS)
         assert done.returncode == 0, f"{name}: {done.stderr}"
         assert "<svg" in done.stdout

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from budget import HANGS
 
 from edbc.runtime.pool import Pool
 
@@ -44,7 +45,7 @@ def test_the_garbage_collector_gives_while_a_buffer_is_taken(monkeypatch: pytest
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(HANGS)
 
     assert not thread.is_alive(), "take waits for itself"
     assert len({tensor.data_ptr() for tensor in taken}) == len(taken) == 5

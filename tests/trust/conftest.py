@@ -15,6 +15,8 @@ from click.testing import CliRunner, Result
 import edbc as package
 from edbc.cli import main
 
+HEARS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
 
 @pytest.fixture(scope="session")
 def edbc() -> Callable[..., Result]:
@@ -24,11 +26,12 @@ def edbc() -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def start_edbc(repository: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start a command in a process of its own, its stderr readable while it runs."""
+    """Start a command in a process of its own, its stderr readable while it runs; it hears SIGINT, which children of a
+    shell's background jobs are told to ignore."""
     environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
 
     def start(*arguments: object, prelude: str = "") -> subprocess.Popen[str]:
-        code = f"{prelude}\nimport sys\nfrom edbc.cli import main\nmain(sys.argv[1:])"
+        code = f"{HEARS_SIGINT}\n{prelude}\nimport sys\nfrom edbc.cli import main\nmain(sys.argv[1:])"
         command = [sys.executable, "-c", code, *map(str, arguments)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 

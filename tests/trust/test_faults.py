@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from budget import HANGS
 from chains import write_lengths
 from helpers import bound
 from safetensors.torch import load_file, save_file
@@ -240,7 +241,10 @@ def test_control_c_while_training_exits_130(start_edbc, repository: Path, tmp_pa
         if line.startswith("train"):
             break
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=HANGS)
+    finally:
+        process.kill()
 
     assert process.returncode == 130
     assert err.endswith("interrupted\n")

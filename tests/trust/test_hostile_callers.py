@@ -9,11 +9,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from budget import HANGS
 from torch import Tensor, nn
 
 import edbc
@@ -245,13 +248,12 @@ def test_interrupts_leave_a_net_that_works(net: Net) -> None:
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         for number in range(12):
-            signal.setitimer(signal.ITIMER_REAL, 0.002 * (number + 1))
-            try:
-                torch.stack(states(net(many))).sum().backward()
-            except KeyboardInterrupt:
-                pass
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            with suppress(KeyboardInterrupt):  # around both: it may come after the passes, before the timer stops
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.002 * (number + 1))
+                    torch.stack(states(net(many))).sum().backward()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
             net.model.zero_grad()
             require_eager(net)
     finally:
@@ -274,9 +276,9 @@ def test_threads_with_and_without_gradients(net: Net) -> None:
         assert max(pool.map(call, range(64))) < 1e-5
 
 
-def _child(net: Net, results: Any) -> None:
+def _child(net: Net, results: Connection) -> None:
     with torch.no_grad():
-        results.put([h.tolist() for h in states(net(LENGTHS))])
+        results.send([h.tolist() for h in states(net(LENGTHS))])
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -290,14 +292,17 @@ def test_other_processes_run_a_net(method: str, net: Net, chain: Path, monkeypat
     with torch.no_grad():
         expected = [h.tolist() for h in states(own(LENGTHS))]
     context: Any = multiprocessing.get_context(method)
-    results = context.Queue()
+    results, ours = context.Pipe(duplex=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this process has threads
-        child = context.Process(target=_child, args=(own, results), daemon=True)
+        child = context.Process(target=_child, args=(own, ours), daemon=True)
         child.start()
-    found = results.get(timeout=120)
-    child.join(timeout=60)
+    ours.close()  # a child that dies ends the pipe: nobody waits for it
+    assert results.poll(HANGS), "the child hangs"
+    found = results.recv()
+    child.join(HANGS)
 
+    assert child.exitcode == 0
     assert torch.allclose(torch.tensor(found), torch.tensor(expected), atol=1e-5)
     sys.modules.pop("chain", None)
 
