@@ -50,6 +50,7 @@ from edbc.runtime.backend import require_device, wait_for
 from edbc.runtime.placement import place
 from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.session import Net, Stats
+from edbc.runtime.tables import NativeKernel
 from edbc.schedule.schedule import Schedule
 from edbc.weights import model_of_plan
 
@@ -362,13 +363,15 @@ def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Sett
 
 
 def _has_floor(contestant: _Contestant) -> bool:
-    """True when there are products, and when they are all that takes torch's own functions (no convolutions)."""
+    """True when there are products, and when they are all that takes torch's own functions (no convolutions). What
+    native code runs beside products is as cheap as element-wise functions."""
     net = contestant.net
     prepared = net.prepare(contestant.batches[0])
-    programs = [getattr(net.kernel(int(kind)), "program", None) for kind in set(prepared.schedule.batch_type.tolist())]
-    steps = [step for program in programs if program is not None for step in program.steps]
-    products = [s for s in steps if isinstance(s, Product) or (isinstance(s, Call) and row_product(s) is not None)]
-    return bool(products) and all(step in products for step in steps if isinstance(step, Call))
+    kernels = [net.kernel(int(kind)) for kind in set(prepared.schedule.batch_type.tolist())]
+    steps = [(step, kernel) for kernel in kernels for step in getattr(getattr(kernel, "program", None), "steps", ())]
+    products = [s for s, _ in steps if isinstance(s, Product) or (isinstance(s, Call) and row_product(s) is not None)]
+    calls = [s for s, kernel in steps if isinstance(s, Call) and not isinstance(kernel, NativeKernel)]
+    return bool(products) and all(call in products for call in calls)
 
 
 def _hidden(config: Config) -> int | None:

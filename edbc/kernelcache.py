@@ -45,6 +45,7 @@ from numba import config
 from numba.core import serialize
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.ccallback import CFunc
 
 from edbc.errors import NotNative
 
@@ -138,8 +139,9 @@ class KernelCache(FunctionCache):
         self._cache_file = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand."""
-        return (*super()._index_key(sig, codegen), tuple(_fields(sig)))
+        """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand. `sig`
+        is the types of the arguments, of a callback a signature."""
+        return (*super()._index_key(sig, codegen), tuple(_fields(getattr(sig, "args", sig))))
 
 
 def _fields(kinds: Iterable[Any]) -> Iterator[tuple[str, ...]]:
@@ -208,6 +210,22 @@ def njit(*function: Any, **options: Any) -> Any:
         except RuntimeError:  # numba found no folder that it may write to
             _warn_without_folder()
     return made
+
+
+_CALLBACKS: list[Any] = []
+"""Kept for ever: machine code holds their addresses."""
+
+
+def callback(function: Callable[..., Any], signature: Any) -> int:
+    """The address of a function compiled for native callers, which is in the cache too."""
+    made: Any = CFunc(function, (signature.args, signature.return_type), {}, {"nogil": True, "error_model": "numpy"})
+    try:
+        made._cache = KernelCache(function)
+    except RuntimeError:
+        _warn_without_folder()
+    made.compile()
+    _CALLBACKS.append(made)
+    return int(made.address)
 
 
 def wrapping(function: Callable[..., Any]) -> Any:

@@ -138,6 +138,40 @@ def test_fields_of_arguments_are_part_of_the_key() -> None:
     assert key("a b")[-1] == key("a b")[-1] != key("b a")[-1]
 
 
+CALLBACK = """
+import ctypes
+import numpy as np
+from numba import carray, types
+from edbc.kernelcache import callback
+
+def write(pointer, x):
+    carray(pointer, 1)[0] = x + {}
+"""
+CALLED = """
+import kernel
+from kernel import ctypes, np, types
+found = np.zeros(1, np.int64)
+signature = types.void(types.CPointer(types.int64), types.int64)
+call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(kernel.callback(kernel.write, signature))
+call(found.ctypes.data, 1)
+print(found[0])
+"""
+
+
+@pytest.mark.compiled
+def test_callbacks_are_cached_and_follow_edits(tmp_path: Path) -> None:
+    """What is called by its address is on the disk after the first process, and is that of today's source."""
+    source = tmp_path / "kernel.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path)])}
+    for number, written in ((1, 1), (1, 1), (5, 1)):
+        source.write_text(CALLBACK.format(number))
+        run = subprocess.run(
+            [sys.executable, "-c", CALLED], env=environment, capture_output=True, text=True, check=True
+        )
+        assert run.stdout == f"{1 + number}\n"
+        assert len(list(tmp_path.rglob("*.nbc"))) == written
+
+
 def files(folder: Path, stamp: object) -> KernelFiles:
     return KernelFiles(str(folder), "kernel.add-5.py3", stamp)
 

@@ -36,7 +36,7 @@ from edbc.trace.shapes import filled_with_zeros
 from edbc.trace.table import Entry, Hole, SharedRef, View, shared_refs
 from edbc.trace.values import Slot, class_of, dtype_name, torch_dtype
 
-_SYNONYMS = {
+SYNONYMS = {
     "true_divide": "div",
     "divide": "div",
     "truediv": "div",
@@ -263,6 +263,26 @@ class _Translation:
         raise AssertionError("a value belongs to a node")
 
 
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gelu": {"approximate": "none"},
+    "softplus": {"beta": 1.0, "threshold": 20.0},
+    "div": {"rounding_mode": None},
+    "add": {"alpha": 1},
+    "sub": {"alpha": 1},
+}
+"""Arguments that change nothing, which modules (nn.GELU, nn.Softplus) pass all the same; in the functions' order."""
+
+
+def _without_defaults(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """A call's arguments without those that say what holds anyway."""
+    defaults = _DEFAULTS.get(SYNONYMS.get(name, name), {})
+    rest = {
+        k: v for k, v in kwargs.items() if (k, v) != ("inplace", False) and not (k in defaults and v == defaults[k])
+    }
+    by_position = name in ("gelu", "softplus") and tuple(args[1:]) == tuple(defaults.values())[: len(args) - 1]
+    return (args[:1] if by_position else args), rest
+
+
 class _Known:
     """Definitions (2) to (5) for one node of the trace; `names()` appends what it consists of."""
 
@@ -282,12 +302,11 @@ class _Known:
         self.wanted = wanted
         self.product = None if entry.operation.autocast is None else dtype_name(entry.operation.autocast)
         """The dtype of products inside of it where torch.autocast casts there, definition (7)."""
-        self.args, kwargs = entry.operation.template
-        self.kwargs = {key: value for key, value in kwargs.items() if (key, value) != ("inplace", False)}
+        self.args, self.kwargs = _without_defaults(entry.operation.name, *entry.operation.template)
 
     def names(self) -> list[str] | None:
         """The variables of the results, or None for what is generic."""
-        name = _SYNONYMS.get(self.operation.name, self.operation.name)
+        name = SYNONYMS.get(self.operation.name, self.operation.name)
         if name in _RECURRENT:
             return _RECURRENT[name](self)
         if self.product is not None:

@@ -151,7 +151,7 @@ class CpuBackend:
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
                        device: torch.device) -> NativeKernel | CellKernel | ProgramKernel:  # fmt: skip
         """See Backend."""
-        encoded = encode(program)
+        encoded = encode(program, lambda ref: view.shared(ref).shape)
         if encoded is not None:
             return NativeKernel(program, encoded, view)
         if program.cell is not None:

@@ -30,19 +30,23 @@ from edbc.runtime.phases import (
     Piece,
     Place,
 )  # fmt: skip
+from edbc.runtime.rowcall import RESULT, RowCall, ShapeOf, row_call
 from edbc.runtime.rowproduct import RowProduct, row_product
 
 
-def encode(program: Program) -> Encoded | None:
-    """See the module's docstring; None when a step is not in the native operation table."""
+def encode(program: Program, shape_of: ShapeOf) -> Encoded | None:
+    """See the module's docstring; None when a step is not in the native operation table. `shape_of` tells parameters'
+    shapes."""
     if program.dtype not in ("f32", "f64"):
         return None
-    steps = [row_product(step) if isinstance(step, Call) else step for step in program.steps]
+    steps = [
+        row_product(step) or row_call(step, shape_of) if isinstance(step, Call) else step for step in program.steps
+    ]
     known = [step for step in steps if step is not None]
     return _Encoding(program, known).encoded() if len(known) == len(steps) else None
 
 
-_Step = Product | Map | Copy | RowProduct
+_Step = Product | Map | Copy | RowProduct | RowCall
 
 
 @dataclass
@@ -55,11 +59,13 @@ class _Atom:
 
 
 class _Encoding:
-    """Steps are in groups: a product alone, or maps and copies that make one pass."""
+    """Steps are in groups: a product alone, or maps and copies that make one pass. Spans that are to stand `together`
+    have columns of the workspace, as those of products have."""
 
-    def __init__(self, program: Program, steps: Sequence[_Step]):
+    def __init__(self, program: Program, steps: Sequence[_Step], together: Sequence[Span] = ()):
         self.program = program
         self.steps = steps
+        self.together = together
         self.atoms = {offset: _Atom(Span(offset, stop - offset)) for offset, stop in _cut(program, steps)}
         self.groups = self._grouped()
         self.products = [step for step in steps if isinstance(step, Product)]
@@ -78,8 +84,9 @@ class _Encoding:
         self._find_aliases()
         self._find_lifetimes()
         self._place_atoms()
-        if not all(self._is_whole(span) for span in self._matrices()):
-            return None
+        cut = [span for span in self._matrices() if not self._is_whole(span)]
+        if cut:
+            return None if self.together else _Encoding(self.program, self.steps, cut).encoded()
         phases: list[Phase] = list(self._gathers())
         for group in self.groups:
             if isinstance(group[0], Product):
@@ -139,6 +146,8 @@ class _Encoding:
         addend = product.addend
         if addend is None or id(product) in self.direct or self.program.weights[product.weight].biases:
             return False
+        if any(_overlap(span, addend) for span in self.together):
+            return False
         others = [span for step in self.steps if step is not product for span in _sources(step)]
         others += [store.span for store in self.program.stores]
         read = any(_overlap(span, addend) for span in others)
@@ -151,6 +160,7 @@ class _Encoding:
         """Columns for all spans of products, touching spans kept together; by the offset of the atom."""
         spans = [step.source for step in self.products]
         spans += [step.result for step in self.products if id(step) not in self.direct | self.onto]
+        spans += self.together
         column_of: dict[int, int] = {}
         width = end = 0
         for span in sorted(spans, key=lambda s: s.offset):
@@ -183,8 +193,9 @@ class _Encoding:
                     atom.defined_in = number
 
     def _place_atoms(self) -> None:
-        """Operands where they are, spans of products in the workspace, outputs where they go, the rest in the scratch
-        row or, when a later pass reads it, in the workspace."""
+        """Operands where they are, spans of products and those that stand together in the workspace, outputs where they
+        go, the rest in the scratch row or, when a later pass reads it, in the workspace."""
+        gathered = {atom.span.offset for span in self.together for atom in self._atoms(span)}
         operands = {
             atom.span.offset: (FIRST_OPERAND + load.operand, atom.span.offset - load.span.offset)
             for load in self.program.loads for atom in self._atoms(load.span)
@@ -195,7 +206,7 @@ class _Encoding:
                 for atom in self._atoms(step.result):
                     operands[atom.span.offset] = (slot, first + atom.span.offset - step.result.offset)
         for offset, atom in self.atoms.items():
-            if offset in operands:
+            if offset in operands and offset not in gathered:
                 atom.place = operands[offset]
             elif offset in self.column_of:
                 atom.place = (WORKSPACE, self.column_of[offset])
@@ -209,9 +220,12 @@ class _Encoding:
                 self.scratch += atom.span.size
 
     def _matrices(self) -> Iterator[Span]:
-        """Spans that have to stand in one piece beside the workspace's: what a RowProduct reads or writes, addends."""
+        """Spans that have to stand in one piece beside the workspace's: what a RowProduct or a RowCall reads or writes,
+        addends."""
         for step in self.steps:
-            if isinstance(step, RowProduct):
+            if isinstance(step, RowCall):
+                yield from (*_sources(step), step.result)
+            elif isinstance(step, RowProduct):
                 kept = [span for span in _sources(step) if span is not step.b or not self._is_cut_by_rows(step)]
                 yield from (*kept, step.result)
             elif isinstance(step, Product) and step.addend is not None:
@@ -253,6 +267,7 @@ class _Encoding:
         for load in self.program.loads:
             inside = [atom for atom in self._atoms(load.span) if atom.span.offset in self.column_of]
             optional = all(p.source == load.span for p in self.products if _overlap(p.source, load.span))
+            optional &= not any(_overlap(span, load.span) for span in self.together)
             pieces = [(atom.span.offset - load.span.offset, self.column_of[atom.span.offset], atom.span.size)
                       for atom in inside]  # fmt: skip
             for offset, column, size in _join(pieces):
@@ -277,9 +292,25 @@ class _Encoding:
         elif isinstance(step, RowProduct):
             if step.m * step.n:
                 yield from self._matrix_instructions(step)
+        elif isinstance(step, RowCall):
+            yield from self._parts(step)
         elif isinstance(step, Map) and step.result.size:
             for piece in _merged(self._pieces(step)):
                 yield from _expanded(step.op, piece)
+
+    def _parts(self, step: RowCall) -> Iterator[Instruction]:
+        slot, first = self._at(step.result, 0)
+        for part in step.parts:
+            sources: list[Place | Constant] = []
+            for source in part.sources:
+                if not isinstance(source, tuple):
+                    sources.append(Constant(source, 0, 1))
+                    continue
+                number, offset = source
+                found = step.result if number == RESULT else step.sources[number]
+                size = part.shape[0] * part.shape[2] if part.op == "spread" else part.size
+                sources.append(self._at(found, offset) if isinstance(found, Span) else Constant(found, offset, size))
+            yield Instruction(part.op, part.size, (slot, first + part.target), tuple(sources), part.shape)
 
     def _matrix_instructions(self, step: RowProduct) -> Iterator[Instruction]:
         """One product for each stretch of the right matrix that stands in one piece."""
@@ -361,7 +392,7 @@ def _sources(step: _Step) -> list[Span]:
     parts: tuple[object, ...] = (step.source,) if isinstance(step, Copy) else ()
     if isinstance(step, RowProduct):
         parts = (step.a, step.b)
-    elif isinstance(step, Map):
+    elif isinstance(step, RowCall | Map):
         parts = step.sources
     elif isinstance(step, Product):
         parts = (step.source, step.addend)

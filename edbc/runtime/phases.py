@@ -69,9 +69,10 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Instruction:
-    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `rowops.OPERATIONS`. Of a `matmul`, which
+    """`target = op(*sources)` on `size` elements of a row; `op` is a name of `walk.CODES`. Of a `matmul`, which
     writes, and a `matmul_add`, which adds to its target, `size` is the number of columns and `shape` (rows, inner size,
-    columns of the matrix that the left one is cut from)."""
+    columns of the matrix that the left one is cut from). Of a name in `dimensions.ALONG`, `shape` is (outer, n, inner),
+    and one source is enough but for a normalisation, whose second is its epsilon."""
 
     op: str
     size: int

@@ -70,6 +70,18 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def call_at(typingctx: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
+    """Call the function of seven integers at an address, which returns nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 7)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), generate
+
+
 _GEMM = types.void(*[types.int64] * 13)
 sgemm = types.ExternalFunction(SYMBOLS["f32"], _GEMM)
 dgemm = types.ExternalFunction(SYMBOLS["f64"], _GEMM)

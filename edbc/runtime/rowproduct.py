@@ -25,7 +25,8 @@ class RowProduct:
     n: int
 
 
-_MATMUL = (torch.matmul, torch.mm, torch.mv, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.mv)
+_MATMUL = (torch.matmul, torch.mm, torch.mv, torch.dot, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.mv,
+           torch.Tensor.dot)  # fmt: skip
 
 
 def row_product(step: Call) -> RowProduct | None:
@@ -46,9 +47,11 @@ def row_product(step: Call) -> RowProduct | None:
 
 def _product_sizes(a: tuple[int, ...] | None, b: tuple[int, ...] | None,
                    result: tuple[int, ...]) -> tuple[int, int, int] | None:  # fmt: skip
-    """(m, k, n) of a product of a matrix with a matrix or a vector; None stands for a parameter's shape."""
+    """(m, k, n) of a product of matrices or vectors; None stands for a parameter's shape."""
     if a is not None and len(a) == 2 and (b is None or len(b) in (1, 2)):
         return a[0], a[1], result[1] if len(result) == 2 else 1
+    if a is not None and len(a) == 1 and (b is None or len(b) in (1, 2)):
+        return 1, a[0], result[0] if len(result) == 1 else 1
     if a is None and b is not None and len(b) in (1, 2) and len(result) == len(b):
         return result[0], b[0], b[1] if len(b) == 2 else 1
     return None

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from edbc.cells.program import Program
+from edbc.runtime.dimensions import ALONG, address_of_along
 from edbc.runtime.phases import (
     GATHER,
     INSTRUCTION_FIELDS,
@@ -28,15 +29,14 @@ from edbc.runtime.phases import (
 )
 from edbc.runtime.pool import ALIGNMENT, aligned
 from edbc.runtime.reduction import OPS, ReductionKernel
-from edbc.runtime.rowops import OPERATIONS
-from edbc.runtime.walk import PROGRAM, REDUCTION, Tables
+from edbc.runtime.walk import CODES, PROGRAM, REDUCTION, Tables
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
 
 _MATRIX = 6
 """Field of a product's phase: where its matrix stands; its bias is the next."""
-_CODE_OF_OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
+_CODE_OF_OPERATION = {name: code for code, name in enumerate(CODES)}
 
 
 class NativeKernel:
@@ -169,7 +169,10 @@ class _Writer:
             elif isinstance(phase, Multiply):
                 row = self._multiply(phase, kind, width)
             else:
+                is_along = any(instruction.op in ALONG for instruction in phase)
                 row = [PASS, len(self.instructions), len(self.instructions) + len(phase)]
+                if is_along:
+                    row.append(address_of_along(width))
                 for instruction in phase:
                     self.instructions.append(self._instruction(instruction, kind, kernel.dtype))
             self.phases.append(row)
@@ -189,7 +192,9 @@ class _Writer:
                 row += [SHARED, self._constant(place, kind, len(row) + 1, dtype)]
             else:
                 row += _bytes(place, dtype)
-        return [*row, *instruction.shape] if instruction.op in ("matmul", "matmul_add") else row
+        if not any(instruction.shape):
+            return row
+        return [*row, *[0] * (8 - len(row)), *instruction.shape]
 
     def _constant(self, constant: Constant, kind: int, column: int, dtype: torch.dtype) -> int:
         if isinstance(constant.value, int | float):

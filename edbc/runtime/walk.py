@@ -22,9 +22,10 @@ from numba import types
 from numba.extending import overload
 
 from edbc.kernelcache import INNER, UNCOUNTED, njit
-from edbc.runtime import blas, phases, pointers, reduction, rowops
+from edbc.runtime import blas, dimensions, phases, pointers, reduction, rowops
+from edbc.runtime.dimensions import ALONG
 from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
-from edbc.runtime.pointers import copy_bytes, dgemm, sgemm, store
+from edbc.runtime.pointers import call_at, copy_bytes, dgemm, sgemm, store
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS, apply, divide
 from edbc.schedule.native import checksum
@@ -32,6 +33,8 @@ from edbc.schedule.native import checksum
 _ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _MATMUL, _MATMUL_ADD = OPERATIONS.index("matmul"), OPERATIONS.index("matmul_add")
+CODES = (*OPERATIONS, *ALONG)
+"""Names of an instruction's codes: of `apply`, the two products, then of `along`."""
 _ONE = np.float32(1)
 _AS_IT_IS = ord("N")
 """The letter for a matrix that the BLAS does not transpose; numba would compile its strings for `ord`."""
@@ -213,9 +216,10 @@ def _matrix_product(target, a, b, m, k, n, stride, is_added, frame, like):
 
 
 @_jit
-def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes, row,
-          frame, like):  # fmt: skip
-    """Instructions begin to end for rows first to last, one row after the other; `row` has the slots' addresses."""
+def _pass(begin, end, along, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes,
+          row, frame, like):  # fmt: skip
+    """Instructions begin to end for rows first to last, one row after the other; `row` has the slots' addresses, and
+    `along` is that of `dimensions.along`."""
     row[SCRATCH], row[SHARED] = bases[SCRATCH], 0
     code = tables.instructions
     for r in range(first, last):
@@ -226,7 +230,9 @@ def _pass(begin, end, first, last, num_operands, num_outputs, batches, memory, t
             row[s] = bases[s] + r * strides[s]
         for i in range(begin, end):
             target, a, b = row[code[i, 2]] + code[i, 3], row[code[i, 4]] + code[i, 5], row[code[i, 6]] + code[i, 7]
-            if code[i, 0] >= _MATMUL:
+            if code[i, 0] > _MATMUL_ADD:
+                call_at(along, code[i, 0] - _MATMUL_ADD - 1, target, a, b, code[i, 8], code[i, 9], code[i, 10])
+            elif code[i, 0] >= _MATMUL:
                 m, k, n, stride = code[i, 8], code[i, 9], code[i, 1], code[i, 10]
                 _matrix_product(target, a, b, m, k, n, stride, code[i, 0] == _MATMUL_ADD, frame, like)
             else:
@@ -245,8 +251,8 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, r
                 phase, first, last, tables.num_operands[t], batches, memory, bases, strides, classes, frame, width, like
             )
         else:
-            _pass(phase[1], phase[2], first, last, tables.num_operands[t], tables.num_outputs[t], batches, memory,
-                  tables, bases, strides, classes, row, frame, like)  # fmt: skip
+            _pass(phase[1], phase[2], phase[3], first, last, tables.num_operands[t], tables.num_outputs[t], batches,
+                  memory, tables, bases, strides, classes, row, frame, like)  # fmt: skip
 
 
 @_jit
@@ -311,7 +317,7 @@ def _build(stamp: int) -> Callable[..., None]:
     return walk
 
 
-COMPILED_IN = (blas, phases, pointers, reduction, rowops)
+COMPILED_IN = (blas, dimensions, phases, pointers, reduction, rowops)
 walk = _build(checksum(*COMPILED_IN))
 
 

@@ -20,7 +20,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from edbc.runtime.pointers import load, store
-from edbc.runtime.rowops import exp
+from edbc.runtime.rowops import cdf, exp
 from edbc.training.derivatives import GRADIENTS
 
 _flags: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
@@ -39,8 +39,8 @@ def gelu_slope(x: Any) -> Any:
 @overload(gelu_slope, jit_options=_flags)
 def _gelu_slope(x):
     of = np.float32 if x == types.float32 else np.float64
-    half, root, density = of(0.5), of(math.sqrt(0.5)), of(1 / math.sqrt(2 * math.pi))
-    return lambda x: half * (math.erf(x * root) + _ONE) + x * density * exp(-half * x * x)
+    half, density = of(0.5), of(1 / math.sqrt(2 * math.pi))
+    return lambda x: cdf(x) + x * density * exp(-half * x * x)
 
 
 @_jit

@@ -4,6 +4,7 @@ loop."""
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,21 @@ import torch
 
 from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.reduction import OPS
-from edbc.runtime.rowops import OPERATIONS
-from edbc.runtime.walk import REDUCTION, Batches, Memory, Tables
+from edbc.runtime.walk import CODES, REDUCTION, Batches, Memory, Tables
 
 FUNCTIONS = {
     "copy": lambda a, b, c: a, "add3": lambda a, b, c: a + b + c, "div": lambda a, b, c: a / b,
     "gelu": lambda a, b, c: torch.nn.functional.gelu(a), "silu": lambda a, b, c: torch.nn.functional.silu(a),
     "softplus": lambda a, b, c: torch.nn.functional.softplus(a),
 }  # fmt: skip
+ALONG: dict[str, Callable[[torch.Tensor, int, float], torch.Tensor]] = {
+    "softmax": lambda x, n, e: x.softmax(1), "log_softmax": lambda x, n, e: x.log_softmax(1),
+    "logsumexp": lambda x, n, e: x.logsumexp(1), "total": lambda x, n, e: x.sum(1),
+    "average": lambda x, n, e: x.mean(1), "largest": lambda x, n, e: x.amax(1), "smallest": lambda x, n, e: x.amin(1),
+    "spread": lambda x, n, e: x.expand(-1, n, -1),
+    "normalise": lambda x, n, e: torch.nn.functional.layer_norm(x.squeeze(2), (n,), eps=e),
+}  # fmt: skip
+"""By name, what a function makes of (outer, n, inner) elements, n and an epsilon."""
 TWO = ("add", "sub", "mul", "maximum", "minimum", "pow")
 
 
@@ -111,7 +119,7 @@ class _Batch:
 
     def instruction(self, code: list[int], r: int, first: int) -> None:
         """One element-wise instruction, or a product of a row's own matrices."""
-        op, size = OPERATIONS[code[0]], code[1]
+        op, size = CODES[code[0]], code[1]
         target, a, b = (self.slot(code[i], r, first) + code[i + 1] for i in (2, 4, 6))
         if op in ("matmul", "matmul_add"):
             m, k, stride = code[8:11]
@@ -120,6 +128,13 @@ class _Batch:
             product = left @ elements(b, k * size, self.like).reshape(k, size)
             result = elements(target, m * size, self.like)
             result[:] = product.ravel() + (result if op == "matmul_add" else 0)
+            return
+        if op in ALONG:
+            outer, n, inner = code[8:11]
+            middle = 1 if op == "spread" else n
+            source = torch.tensor(elements(a, outer * middle * inner, self.like)).reshape(outer, middle, inner)
+            epsilon = float(elements(b, 1, self.like)[0]) if op == "normalise" else 0.0
+            elements(target, size, self.like)[:] = ALONG[op](source, n, epsilon).reshape(-1).numpy()
             return
         c = self.slot(code[8], r, first) + code[9]
         needed = 3 if op == "add3" else 2 if op in (*TWO, "div") else 1

@@ -131,6 +131,18 @@ class TypedCell(nn.Module):
     def scaled(self, n, x, s):
         return x * s if n % 2 else s - x
 
+    def normed(self, n, x, m):
+        if n % 3:
+            return nn.functional.layer_norm(m, (3,), *([x, self.start["v"]][: n % 3])).mean(n % 2)
+        return torch.logsumexp(m, n % 2)
+
+    def weighed(self, n, x, m):
+        weights = torch.softmax(m, n % 2) if n % 3 else torch.softmax(x, 0).unsqueeze(1 - n % 2)
+        return (weights * m, weights - x, x / (1 + weights), m * x.unsqueeze(0))[n % 4]
+
+    def extreme(self, n, m):
+        return m.amax(n % 2) - torch.amin(m, dim=(n // 2) % 2)
+
     def largest(self, n, x):
         return x.argmax()
 
@@ -154,9 +166,9 @@ STEPS = {
     "unary": ("*", "*"), "binary": ("**", "*"), "peephole": ("vv", "v"), "to_narrow": ("vw", "v"),
     "to_wide": ("vw", "w"), "joined": ("vw", "v"), "joined_wide": ("wv", "w"), "added": ("vwv", "v"),
     "gated": ("vv", "v"), "sliced": ("w", "v"), "product": ("mv", "v"), "matrices": ("mm", "m"),
-    "outer": ("vv", "m"), "row": ("m", "v"), "total": ("vm", "s"), "scaled": ("ws", "w"), "largest": ("w", "i"),
-    "looked_up": ("i", "v"), "compared": ("v", "b"), "chosen": ("bvv", "v"), "other_dtype": ("v", "o"),
-    "in_other_dtype": ("ov", "o"),
+    "outer": ("vv", "m"), "row": ("m", "v"), "total": ("vm", "s"), "scaled": ("ws", "w"), "normed": ("vm", "v"),
+    "weighed": ("vm", "m"), "extreme": ("m", "v"), "largest": ("w", "i"), "looked_up": ("i", "v"),
+    "compared": ("v", "b"), "chosen": ("bvv", "v"), "other_dtype": ("v", "o"), "in_other_dtype": ("ov", "o"),
 }  # fmt: skip
 """Kinds that an operation takes and gives; `*` is any float kind of the model's dtype, the same everywhere."""
 CONTINUOUS_ONLY = {torch.float32: ("largest", "compared")}
@@ -277,6 +289,15 @@ def _softmax(model, a, b, c, detail):
     return "w", torch.log_softmax(a("w"), 0)
 
 
+def _attended(model, a, b, c, detail):
+    items = torch.stack([a("v"), b("v"), c("v")][: 2 + detail % 2])
+    return "v", (torch.softmax(items @ model.whole["v"], 0).unsqueeze(-1) * items).sum(0)
+
+
+def _normed(model, a, b, c, detail):
+    return "w", nn.functional.layer_norm(a("w"), (5,), b("w"))
+
+
 def _where(model, a, b, c, detail):
     return "v", torch.where(a("b"), b("v"), c("v"))
 
@@ -285,5 +306,6 @@ def _cast(model, a, b, c, detail):
     return "o", a("v").to(model.other)
 
 
-FUNCTIONS = (_add, _sum, _multiply, _tanh, _stacked, _window, _linear, _row, _column, _softmax, _where, _cast)
+FUNCTIONS = (_add, _sum, _multiply, _tanh, _stacked, _window, _linear, _row, _column, _softmax, _attended, _normed,
+             _where, _cast)  # fmt: skip
 """Torch functions between cells: `function(model, a, b, c, detail)` gives a kind and a value; a, b, c pick operands."""
