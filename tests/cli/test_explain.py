@@ -39,6 +39,18 @@ def test_a_data_file_takes_the_place_of_made_up_instances(edbc, compiled: Path, 
     assert content["observed"]["nodes"] == 2 * (3 + 1 + 5)
 
 
+def test_equal_nodes_are_counted_as_a_run_counts_them(edbc, compiled: Path, tmp_path: Path) -> None:
+    """Of 16 copies of a tree of 3 nodes with an output each, 15 are shared, by the front end that the text names."""
+    plan, copies = compiled / "plans" / "tree_lstm.yaml", tmp_path / "copies.txt"
+    copies.write_text("(3 (2 good) (3 fun))\n" * 16)
+    front_end = ("--front-end", "record", "--format", "json")
+    shared = json.loads(edbc("run", plan, "--input", copies, *front_end).stdout)["shared_nodes"]
+    told = " ".join(edbc("explain", plan, "--input", copies).output.split())
+
+    assert shared == 15 * 2 * 3
+    assert f"{shared} of 96 nodes equal another one; a run by --front-end record computes them once" in told
+
+
 def test_an_input_that_is_named_must_be_readable(edbc, compiled: Path, tmp_path: Path) -> None:
     """What `edbc run` says of a file, in the same words, and exit 3: nothing there, a folder, a broken line.
     With a model that cannot run, too."""
