@@ -87,7 +87,7 @@ class Observation:
     """Of types that the plan lets run split and that did not: why."""
     shared_nodes: int
     """Nodes that equal another one (`edbc.runtime.share`): here they run one by one, otherwise with that one. As found
-    in what was recorded; joining vertices finds equal vertices, and may share where nothing is shared of a recording."""
+    in what was recorded; joining finds equal vertices, and may share where nothing is shared of a recording."""
     least: tuple[int, ...]
     """Per type the fewest batches that any schedule needs: its longest chain of dependent nodes."""
     schedules: dict[str, tuple[tuple[int, int], ...]]
@@ -105,8 +105,8 @@ class Observation:
     def remarks(self) -> tuple[str, ...]:
         """What a mini-batch's times do not say, a line each."""
         shared = (
-            f"{self.shared_nodes:,} of {self.num_nodes:,} nodes equal another one; a run by --front-end record computes "
-            "them once"
+            f"{self.shared_nodes:,} of {self.num_nodes:,} nodes equal another one; a run by --front-end record "
+            "computes them once"
         )
         return ((shared,) if self.shared_nodes else ()) + self.whole
 
