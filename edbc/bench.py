@@ -365,13 +365,16 @@ def _eager_row(name: str, config: Config, contestant: _Contestant, setting: Sett
 def _has_floor(contestant: _Contestant) -> bool:
     """True when there are products, and when they are all that takes torch's own functions (no convolutions). What
     native code runs beside products is as cheap as element-wise functions."""
+    from edbc.runtime.cpu import CellKernel
+
     net = contestant.net
     prepared = net.prepare(contestant.batches[0])
     kernels = [net.kernel(int(kind)) for kind in set(prepared.schedule.batch_type.tolist())]
     steps = [(step, kernel) for kernel in kernels for step in getattr(getattr(kernel, "program", None), "steps", ())]
     products = [s for s, _ in steps if isinstance(s, Product) or (isinstance(s, Call) and row_product(s) is not None)]
     calls = [s for s, kernel in steps if isinstance(s, Call) and not isinstance(kernel, NativeKernel)]
-    return bool(products) and all(call in products for call in calls)
+    by_torch = any(isinstance(kernel, CellKernel) for kernel in kernels)
+    return bool(products) and not by_torch and all(call in products for call in calls)
 
 
 def _hidden(config: Config) -> int | None:

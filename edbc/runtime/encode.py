@@ -304,7 +304,7 @@ class _Encoding:
             sources: list[Place | Constant] = []
             for source in part.sources:
                 if not isinstance(source, tuple):
-                    sources.append(Constant(source, 0, 1))
+                    sources.append(Constant(source, 0, 1 if part.op == "normalise" else part.size))
                     continue
                 number, offset = source
                 found = step.result if number == RESULT else step.sources[number]

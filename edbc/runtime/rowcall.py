@@ -9,6 +9,9 @@ Definitions.
     dimensions next to each other in the middle (`edbc.runtime.dimensions`).
 (3) Of two operands of an element-wise function one may be broadcast, along dimensions next to each other: it is spread
     over the result first, which the function then overwrites.
+(4) Functions that keep elements within bounds (`clamp`, `leaky_relu`) are larger and smaller ones of two.
+(5) `linear` of a matrix multiplies row by row, which is for weights that stay in the first-level cache. (Of a vector it
+    is a product of the cell, one for a whole batch.)
 
 Everything else goes on as a call of torch's on whole batches (`edbc.runtime.evaluation`). What is known here has no
 derivative in `edbc.training`: there torch's autograd differentiates it.
@@ -21,16 +24,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from edbc.cells.graph import BINARY
 from edbc.cells.program import Call, Span
 from edbc.cells.translate import SYNONYMS
 from edbc.runtime.rowrules import Glimpse
 from edbc.trace.rules import name_of
-from edbc.trace.table import Hole, SharedRef
+from edbc.trace.table import Hole, SharedRef, View
 
 RESULT = -1
 MOST_PARTS = 64
 """A row of more normalised vectors than these is left to torch: there are two instructions for each."""
+MOST_WEIGHTS = 1 << 13
+"""Definition (5): larger weights are torch's to multiply, with all rows of a batch at once."""
+_TURNED = View(torch.Tensor.t, ((Hole(0),), {}), None, ".t()")
 ShapeOf = Callable[[SharedRef], Sequence[int]]
 
 
@@ -100,12 +108,17 @@ class _Reading:
             found, shape = Span(span.offset + seen.first, seen.stop - seen.first), seen.shape
         else:
             return None
+        return self.add(found), shape
+
+    def add(self, found: Span | SharedRef) -> int:
+        """The number of a source."""
         if found not in self.sources:
             self.sources.append(found)
-        return self.sources.index(found), shape
+        return self.sources.index(found)
 
 
-_SAME = {"self": "input", "axis": "dim"}
+_SAME = {"self": "input", "axis": "dim", "min_val": "min", "max_val": "max"}
+"""Other names of arguments."""
 
 
 def _softmax(reading: _Reading, name: str) -> list[Part] | None:
@@ -176,6 +189,66 @@ def _broadcast(reading: _Reading, name: str) -> list[Part] | None:
     return [*spread, Part(name, size, 0, tuple(sources))] if len(spread) == 1 else None
 
 
+def _bounded(reading: _Reading, name: str) -> list[Part] | None:
+    """Definition (4)."""
+    names, defaults = _BOUNDS[name]
+    given = reading.arguments("input", *names)
+    operand = None if given is None else reading.source(given.get("input"))
+    if given is None or operand is None:
+        return None
+    low, high = ({**defaults, **given}.get(key) for key in ("min", "max"))
+    if any(type(bound) not in (int, float, type(None)) for bound in (low, high)):
+        return None
+    size, source = reading.step.result.size, (operand[0], 0)
+    parts: list[Part] = []
+    for op, bound in (("maximum", low), ("minimum", high)):
+        if bound is not None:
+            parts.append(Part(op, size, 0, ((RESULT, 0) if parts else source, float(bound))))
+    return parts or None
+
+
+def _leaky_relu(reading: _Reading, name: str) -> list[Part] | None:
+    """Definition (4), of x and slope times x."""
+    given = reading.arguments("input", "negative_slope", "inplace")
+    operand = None if given is None else reading.source(given.get("input"))
+    slope: Any = None if given is None else given.get("negative_slope", 0.01)
+    if operand is None or type(slope) not in (int, float) or not 0 <= slope <= 1:
+        return None
+    size, source = reading.step.result.size, (operand[0], 0)
+    return [Part("mul", size, 0, (source, float(slope))), Part("maximum", size, 0, (source, (RESULT, 0)))]
+
+
+_BOUNDS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
+    "clamp": (("min", "max"), {}),
+    "clip": (("min", "max"), {}),
+    "clamp_min": (("min",), {}),
+    "clamp_max": (("max",), {}),
+    "hardtanh": (("min", "max", "inplace"), {"min": -1.0, "max": 1.0}),
+    "relu6": (("inplace",), {"min": 0.0, "max": 6.0}),
+}
+"""Functions' other arguments in order, and bounds that hold when none are given."""
+
+
+def _linear(reading: _Reading, name: str) -> list[Part] | None:
+    """Definition (5)."""
+    given = reading.arguments("input", "weight", "bias")
+    operand = None if given is None else reading.source(given.get("input"))
+    if given is None or operand is None or type(given.get("weight")) is not SharedRef:
+        return None
+    weight = given["weight"]
+    (n, k), size = reading.shape_of(weight), reading.step.result.size
+    if n * k > MOST_WEIGHTS:
+        return None
+    product = ((operand[0], 0), (reading.add(weight._replace(views=(*weight.views, _TURNED))), 0))
+    if given.get("bias") is None:
+        return [Part("matmul", n, 0, product, (size // n, k, k))]
+    bias = reading.source(given["bias"])
+    if bias is None:
+        return None
+    spread = Part("spread", size, 0, ((bias[0], 0),), (1, size // n, n))
+    return [spread, Part("matmul_add", n, 0, product, (size // n, k, k))]
+
+
 def _sizes(shape: Sequence[int], dim: Any) -> tuple[int, int, int] | None:
     """Definition (2): of one dimension, several next to each other, or (None) all."""
     rank = len(shape)
@@ -207,4 +280,7 @@ _READERS: dict[str, Callable[[_Reading, str], list[Part] | None]] = {
     **dict.fromkeys(_OF_REDUCTION, _reduced),
     "layer_norm": _layer_norm,
     **dict.fromkeys(BINARY, _broadcast),
+    **dict.fromkeys(_BOUNDS, _bounded),
+    "leaky_relu": _leaky_relu,
+    "linear": _linear,
 }

@@ -46,6 +46,12 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
     "part-of-a-row": lambda net, v, m: torch.softmax(m[1], 0) + m[2:].sum(0) + torch.softmax(v[1:3], 0).sum(),
     "transposed-back": lambda net, v, m: m.t().t().softmax(0),
     "attention": lambda net, v, m: torch.softmax(m @ v / 2, 0) @ m,
+    "bounds": lambda net, v, m: (
+        m.clamp(-0.5, 0.5) + torch.clamp(m, max=0.3) + m.clamp_min(0.1) + F.hardtanh(m) + nn.Hardtanh(-0.2, 0.7)(m),
+        F.relu6(m * 9) + nn.ReLU6()(-m) + torch.clip(v, min=0) + torch.clamp_max(m, -0.25),
+    ),
+    "leaky-relu": lambda net, v, m: F.leaky_relu(m, 0.2) + nn.LeakyReLU()(v) + F.leaky_relu(v, negative_slope=0),
+    "linear-of-rows": lambda net, v, m: net.wide(m).sum(0) + F.linear(m.reshape(2, 2, 4), net.matrix).sum((0, 1)).sum(),
     "gelu": lambda net, v, m: (
         nn.GELU()(v) + F.gelu(m) + nn.Softplus()(v) + F.softplus(v, 1, 20) + torch.add(v, v, alpha=1)
     ),
@@ -62,6 +68,8 @@ LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "with-indices": lambda net, v, m: m.max(0)[0],
     "every-other": lambda net, v, m: v[::2].sum(0),
     "many-norms": lambda net, v, m: F.layer_norm(m.repeat(20, 1), (4,), v),
+    "bounds-by-operands": lambda net, v, m: m.clamp(min=v) + F.leaky_relu(m, -0.5) + F.leaky_relu(m, 2.0),
+    "large-weights": lambda net, v, m: F.linear(m, net.matrix.repeat(1000, 1)).sum(0),
     "own-function": lambda net, v, m: softmax(m),
 }
 """Calls that torch runs."""
@@ -78,7 +86,7 @@ class Cell(nn.Module):
     def __init__(self, function: Callable[[Any, Any, Any], Any]):
         super().__init__()
         self.function = function
-        self.norm = nn.LayerNorm(4)
+        self.norm, self.wide = nn.LayerNorm(4), nn.Linear(4, 5)
         self.vector, self.matrix = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4, 4))
         self.scale = nn.Parameter(torch.randn(()))
         with torch.no_grad():
