@@ -38,10 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_git_settings(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+def no_settings_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
     """git is as installed: no hooks, signatures or line ends of who runs the tests, and not the repository of a hook
-    that runs them; a folder of a test is in no repository above."""
+    that runs them; a folder of a test is in no repository above. Errors come without tracebacks (EDBC_DEBUG)."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("EDBC_DEBUG", raising=False)
         for name in [name for name in os.environ if name.startswith("GIT_")]:
             patch.delenv(name)
         patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
