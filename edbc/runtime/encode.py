@@ -226,8 +226,9 @@ class _Encoding:
             if isinstance(step, RowCall):
                 yield from (*_sources(step), step.result)
             elif isinstance(step, RowProduct):
-                kept = [span for span in _sources(step) if span is not step.b or not self._is_cut_by_rows(step)]
-                yield from (*kept, step.result)
+                yield from (span for span in (step.a, step.result) if isinstance(span, Span))
+                if isinstance(step.b, Span) and not self._is_cut_by_rows(step):
+                    yield step.b
             elif isinstance(step, Product) and step.addend is not None:
                 yield step.addend
 

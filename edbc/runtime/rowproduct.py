@@ -47,11 +47,13 @@ def row_product(step: Call) -> RowProduct | None:
 
 def _product_sizes(a: tuple[int, ...] | None, b: tuple[int, ...] | None,
                    result: tuple[int, ...]) -> tuple[int, int, int] | None:  # fmt: skip
-    """(m, k, n) of a product of matrices or vectors; None stands for a parameter's shape."""
-    if a is not None and len(a) == 2 and (b is None or len(b) in (1, 2)):
-        return a[0], a[1], result[1] if len(result) == 2 else 1
-    if a is not None and len(a) == 1 and (b is None or len(b) in (1, 2)):
-        return 1, a[0], result[0] if len(result) == 1 else 1
-    if a is None and b is not None and len(b) in (1, 2) and len(result) == len(b):
+    """(m, k, n) of a product of matrices or vectors; None stands for a parameter's shape, which the result's tells: of
+    more than two dimensions it is a batch of matrices, and no product of one."""
+    if a is None:
+        if b is None or len(b) not in (1, 2) or len(result) != len(b):
+            return None
         return result[0], b[0], b[1] if len(b) == 2 else 1
-    return None
+    columns = len(result) - len(a) + 1
+    if len(a) not in (1, 2) or columns not in (0, 1) or (b is not None and len(b) != columns + 1):
+        return None
+    return a[0] if len(a) == 2 else 1, a[-1], result[-1] if columns else 1

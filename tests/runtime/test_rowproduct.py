@@ -35,6 +35,26 @@ class Wide(nn.Module):
         return torch.cat([m1, m2], dim=1) @ torch.cat([v, v]), v
 
 
+class Square(nn.Module):
+    """Concatenations that are both factors of a product."""
+
+    def forward(self, m1, m2, v):
+        half = len(v) // 2
+        both, doubled = torch.cat([m1[:half], m2[half:] + 1]), torch.cat([v, torch.tanh(v)])
+        return both @ both, torch.dot(doubled, doubled), torch.cat([v, v]) @ torch.cat([v, v])
+
+
+class Batched(nn.Module):
+    """Products with a parameter that is several matrices."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.cube = nn.Parameter(torch.randn(3, size, size))
+
+    def forward(self, m1, m2, v):
+        return m1 @ self.cube, v @ self.cube
+
+
 class Model(nn.Module):
     """The cell over rows of tables."""
 
@@ -83,3 +103,15 @@ def test_stacked_matrices_are_multiplied_where_they_are(size: int) -> None:
 def test_matrices_side_by_side_still_equal_eager() -> None:
     """A concatenation that no rule covers costs a copy, never a number."""
     assert_equal_to_eager(net_for(Model(Wide(), 4), INSTANCES))
+
+
+@pytest.mark.compiled
+def test_a_concatenation_times_itself() -> None:
+    """As the right matrix its parts may stand anywhere; as the left one they must not."""
+    assert_equal_to_eager(net_for(Model(Square(), 4), INSTANCES))
+
+
+@pytest.mark.compiled
+def test_products_with_several_matrices_are_torchs() -> None:
+    """The result has a dimension more than that of a product of matrices, or as many as that."""
+    assert_equal_to_eager(net_for(Model(Batched(4), 4), INSTANCES))
