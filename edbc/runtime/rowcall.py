@@ -250,9 +250,9 @@ def _linear(reading: _Reading, name: str) -> list[Part] | None:
 
 
 def _sizes(shape: Sequence[int], dim: Any) -> tuple[int, int, int] | None:
-    """Definition (2): of one dimension, several next to each other, or (None) all."""
+    """Definition (2): of one dimension, several next to each other, or (None and none) all."""
     rank = len(shape)
-    dims = range(rank) if dim is None or dim == () else (dim,) if type(dim) is int else dim
+    dims = range(rank) if dim in (None, (), []) else (dim,) if type(dim) is int else dim
     if any(type(d) is not int or not -rank <= d < rank for d in dims):
         return None
     chosen = sorted({d % rank for d in dims})

@@ -228,7 +228,7 @@ def _along(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor]
 
 def _next(dim: Any, rank: int) -> Any:
     """A row's dimension, or dimensions, in a batch of that rank."""
-    if dim is None or dim == ():
+    if dim in (None, (), []):
         return tuple(range(1, rank))
     return dim + (dim >= 0) if isinstance(dim, int) else tuple(d + (d >= 0) for d in dim)
 

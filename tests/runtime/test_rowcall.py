@@ -31,6 +31,7 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
     "logsumexp": lambda net, v, m: torch.logsumexp(m, 0) + m.logsumexp(1) + torch.logsumexp(v, 0),
     "sums": lambda net, v, m: (m.sum(), m.sum(0), torch.sum(m, 1, keepdim=True), m.sum((0, 1)), m.sum(dim=-2)),
     "means": lambda net, v, m: (m.mean(), m.mean(0), torch.mean(m, dim=(1,)), v.mean(-1, keepdim=True)),
+    "of-all": lambda net, v, m: (m.sum(dim=[]), m.mean(()), m.amax(dim=[]), m.sum(None, True), v.amin(())),
     "extremes": lambda net, v, m: (m.amax(0), m.amin(1), torch.amax(v, 0), m.amin()),
     "of-four-dimensions": lambda net, v, m: (
         m.reshape(2, 2, 2, 2).sum((1, 2)) + m.view(2, 2, 2, 2).softmax(2).amax((0, 1))

@@ -79,6 +79,7 @@ CALLS = {
     "along two": (torch.sum, ((INPUT, (0, -1)), {"keepdim": True}), [(3, 2, 4)], [()]),
     "along all": (torch.Tensor.mean, ((INPUT,), {}), [(3, 2)], [()]),
     "along none": (torch.amax, ((INPUT, ()), {}), [(3, 2)], [()]),
+    "along an empty list": (torch.sum, ((INPUT,), {"dim": []}), [(3, 2)], [()]),
     "a running sum": (torch.cumsum, ((INPUT, 1), {}), [(3, 2)], [()]),
     "vector, matrix": (torch.matmul, ((INPUT, OTHER), {}), [(3,), (3, 2)], [(), ()]),
     "matrix, vector": (torch.matmul, ((INPUT, OTHER), {}), [(2, 3), (3,)], [(), ()]),
