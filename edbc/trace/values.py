@@ -196,15 +196,19 @@ class Symbol:
         return self.rec.add(other, self)
 
 
-def _operator(function: Any, swapped: bool = False) -> Callable[[Any, Any], Any]:
+def _operator(function: Any) -> Callable[[Any, Any], Any]:
     def record(self: Any, other: Any) -> Any:
         if type(self) is Value and type(other) is Value:
             known = self.rec.plain.get((function, self.slot, other.slot))
             if known is not None:
                 return self.rec.again(known, (self.ref, other.ref))
-        return self.rec.function(function, (other, self) if swapped else (self, other), {})
+        return self.rec.function(function, (self, other), {})
 
     return record
+
+
+def _reflected(function: Any) -> Callable[[Any, Any], Any]:
+    return lambda self, other: self.rec.function(function, (other, self), {})
 
 
 for _name, _function in {
@@ -213,7 +217,7 @@ for _name, _function in {
     "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
 }.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", _operator(_function))
-    setattr(Symbol, f"__r{_name}__", _operator(_function, swapped=True))
+    setattr(Symbol, f"__r{_name}__", _reflected(_function))
 for _name in ("lt", "le", "gt", "ge"):
     setattr(Symbol, f"__{_name}__", _operator(getattr(torch, _name)))
 

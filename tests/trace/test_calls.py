@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import graph_of, model_file, seeded
+from helpers import graph_of, model_file, require_parity, seeded
 from test_cache import described
 from test_cells import IDS, Around
 from test_structures import SIZE
@@ -149,6 +149,17 @@ def test_additions_by_operator_and_by_function() -> None:
 
     assert described(captures[0]) == described(captures[1])
     assert (captures[0].detached == captures[1].detached).all()
+
+
+def test_reflected_operators_take_their_operands_in_order() -> None:
+    """Also when the same function of operands in the other order, of the same slots, has been recorded."""
+
+    def reflected(net: Any, ids: list[int]) -> Any:
+        h = net.inner(net.row(ids[0]), net.row(1))
+        g = net.inner(h, net.row(1))
+        return h - g, h.__rsub__(g), h / g, h.__rtruediv__(g), 2 - h, 3 / g
+
+    require_parity(seeded(lambda: Around(Scaled(), reflected)), IDS)
 
 
 def test_wrong_arguments_are_the_modules_own_error() -> None:
