@@ -77,7 +77,7 @@ class Stack(Lazy):
         if type(index) is int:
             item = self.items[index] if self.rec.flows else self.rec.without_gradient(self.items[index])
             return item.squeeze(0) if self.cat else item
-        if type(index) is slice and self.items[index]:
+        if type(index) is slice and self.items[index] and self.rec.flows:
             return Stack(self.rec, self.items[index], self.cat)
         return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
 

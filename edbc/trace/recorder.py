@@ -175,6 +175,14 @@ class Recorder:
         self.flows = flows
         self._switches.append(len(self.entries))
 
+    def flowing(self, make: Callable[[], Value]) -> Value:
+        """What `make` makes, recorded as where gradients are on."""
+        self.switch_gradients(True)
+        try:
+            return make()
+        finally:
+            self.switch_gradients(False)
+
     def detached(self) -> Sequence[int] | np.ndarray:
         """Nodes recorded without gradients."""
         if not self._switches:
@@ -432,6 +440,9 @@ class Recorder:
     ) -> Any:
         """Record a torch function or tensor method."""
         if not self.flows:
+            for item in flat(args, kwargs):  # before what the call itself makes
+                if isinstance(item, Lazy):
+                    item.materialise()
             first_value = self.next_value
             return without_gradient(self, self._recorded(func, args, kwargs, name), first_value)
         return self._recorded(func, args, kwargs, name)
@@ -473,6 +484,9 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
     ) -> Any:
         """A torch function that is not known by `key` yet, or has no key."""
+        if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
+            rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
+            return self._recorded(func, (kwargs["input"],), rest, name)
         refuse_what_cannot_be_batched(self, func, name, args, kwargs)
         result = special(self, func, name, args, kwargs)
         if result is not NotImplemented:

@@ -166,7 +166,7 @@ def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any
     def walk(item: Any) -> Any:
         kind = type(item)
         if issubclass(kind, Lazy):
-            return walk(item.materialise())
+            return detached_view(rec, item.materialise())
         is_told = first_value is not None and not rec.in_cell and kind is Value and item.ref >= first_value
         if kind in (Value, Shared) and not is_told:
             return detached_view(rec, item)

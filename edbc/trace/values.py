@@ -462,10 +462,11 @@ class Lazy(Symbol):
         raise NotImplementedError
 
     def materialise(self) -> Value:
-        """The tensor as a node, made once."""
+        """The tensor as a node, made once. Gradients pass, as it may be first asked for where they are off and then
+        where they are on; what was made where they are off is seen such that none passes."""
         if self.whole is None:
             with entered(self.rec.autocast):  # also where somebody asks after the recording
-                self.whole = self.make()
+                self.whole = self.make() if self.rec.flows else self.rec.flowing(self.make)
         return self.whole
 
 

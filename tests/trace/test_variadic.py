@@ -122,6 +122,9 @@ STACKED = {
     "keyword": lambda net, stack: (
         torch.logsumexp(input=stack, dim=0) + torch.add(stack[0], other=stack, alpha=2).sum(0)
     ),
+    "view-by-keyword": lambda net, stack: (
+        torch.unsqueeze(input=stack, dim=0)[0, 0] + torch.transpose(input=stack, dim0=0, dim1=1).sum(1)
+    ),
     "in-a-list": lambda net, stack: torch.cat([stack, stack], 1).sum(0)[:6] + torch.cat((stack * 2, stack)).amax(0),
     "to-a-cell": lambda net, stack: net.join(stack, stack).sum(0),
     "other-dimension": lambda net, stack: stack.sum(0) + stack.sum(1).sum() + stack.max(1)[0].sum() + stack.amin(0),

@@ -128,6 +128,16 @@ def stacks(m: Model, words: list[int]) -> Tensor:
     return m.out(states.sum(0) * mean + first + inner.sum(0) * m.h0)
 
 
+def asked_for_first(m: Model, words: list[int]) -> Tensor:
+    """Stacks and rows that are whole tensors first where gradients are off."""
+    states, rows = torch.stack([m.cell(word(m, w), m.h0) for w in words]), m.table(torch.tensor(words))
+    with torch.no_grad():
+        scale, part, seen = (states * m.h0).sum(0), states[:2], states.unsqueeze(0)
+        of_rows, by_item = (rows * m.h0).sum(0), states.sum(1)
+    result = (states * m.h0).sum(0) * scale + (part * m.h0).sum(0) + seen[0, 0] + (by_item * 2).sum()
+    return m.out(result + of_rows + (rows * 2).sum(0))
+
+
 def parameters(m: Model, words: list[int]) -> Tensor:
     with torch.no_grad():
         scale, frozen = m.h0 * 2, m.out.weight
@@ -143,7 +153,8 @@ def by_function(m: Model, words: list[int]) -> Tensor:
     return m.out(h)
 
 
-RULES = [truncated, every_other, nested, decorated, views_and_lookups, sums, stacks, parameters, by_function]
+RULES = [truncated, every_other, nested, decorated, views_and_lookups, sums, stacks, asked_for_first, parameters,
+         by_function]  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
