@@ -57,6 +57,10 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if name in rules.CASTS and isinstance(args[0], Symbol):
         rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
         kwargs = _without_device(kwargs)
+        like = next((a for a in (*rest, *kwargs.values()) if isinstance(a, Symbol)), None)
+        if like is not None:  # of which the dtype alone counts
+            is_that = like.dtype is args[0].dtype
+            return args[0] if is_that else rec.function(torch.Tensor.to, (args[0], like.dtype), {})
         only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
         if only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype:
             return args[0]

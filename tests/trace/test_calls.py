@@ -151,6 +151,18 @@ def test_additions_by_operator_and_by_function() -> None:
     assert (captures[0].detached == captures[1].detached).all()
 
 
+def test_the_dtype_of_another_tensor() -> None:
+    """Of a value, a parameter or a stack: nothing where it is the tensor's own, else a cast."""
+
+    def cast(net: Any, ids: list[int]) -> Any:
+        h = net.inner(net.row(ids[0]), net.row(1))
+        narrow, stack = h.to(torch.float32), torch.stack([h, h * 2])
+        assert h.type_as(net.start) is h.to(h) is h
+        return narrow.type_as(h) * h, narrow.to(net.start), stack.type_as(narrow), stack.to(stack) + h
+
+    require_parity(seeded(lambda: Around(Scaled(), cast)), IDS)
+
+
 def test_reflected_operators_take_their_operands_in_order() -> None:
     """Also when the same function of operands in the other order, of the same slots, has been recorded."""
 
