@@ -84,10 +84,8 @@ def batch_key(op: CellOp) -> tuple[object, ...]:
     if op.op == "affine":
         return ("affine", op.factors, op.addend is None)
     if op.op in ELEMENTWISE:
-        constants = tuple(
-            s.number if s.shared is None else ("parameter", op.name) for s in op.sources if s.variable is None
-        )
-        return (op.op, len(op.sources), constants)
+        constants = tuple(s.number if s.shared is None else ("parameter", op.name) for s in op.sources)
+        return (op.op, constants)
     return ("alone", op.name)
 
 

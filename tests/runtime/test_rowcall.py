@@ -53,6 +53,7 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
     ),
     "leaky-relu": lambda net, v, m: F.leaky_relu(m, 0.2) + nn.LeakyReLU()(v) + F.leaky_relu(v, negative_slope=0),
     "linear-of-rows": lambda net, v, m: net.wide(m).sum(0) + F.linear(m.reshape(2, 2, 4), net.matrix).sum((0, 1)).sum(),
+    "numbers-on-both-sides": lambda net, v, m: (1 - v, v.tanh() - 1, 2 / v.exp(), v.sigmoid() / 2, v.abs() + 1, 1 + v),
     "gelu": lambda net, v, m: (
         nn.GELU()(v) + F.gelu(m) + nn.Softplus()(v) + F.softplus(v, 1, 20) + torch.add(v, v, alpha=1)
     ),
