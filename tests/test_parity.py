@@ -115,3 +115,59 @@ def test_a_chaotic_model_is_unstable_and_a_short_run_of_it_is_not() -> None:
         eager, parity = Eager(Chaotic()), Parity()
         parity.add(eager.run([steps])[0], eager.run([steps])[0], eager.reference([steps])[0])
         assert bool(parity.unstable) == unstable
+
+
+class Threads(nn.Module):
+    """Keeps with how many threads it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[int] = []
+
+    def forward(self, instance: int) -> torch.Tensor:
+        self.ran.append(torch.get_num_threads())
+        return torch.tensor(float(instance))
+
+
+@pytest.mark.parametrize("best", [1, 2])
+def test_eager_runs_with_the_threads_that_serve_it_best(best: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told once, from the first instances; what was set before is set again, also after an error."""
+    asked: list[tuple[list[int], int]] = []
+
+    def seconds(self: Eager, instances: list[int], threads: int) -> float:
+        asked.append((instances, threads))
+        return abs(threads - best)
+
+    monkeypatch.setattr(Eager, "seconds", seconds)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        eager = Eager(Threads())
+        for _ in range(2):
+            with eager.at_its_best([5, 6]):
+                eager.run([5, 6])
+                assert torch.get_num_threads() == best
+            assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError), eager.at_its_best([5]):
+            raise KeyError
+        assert torch.get_num_threads() == 2
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match="could not convert"), Eager(Threads()).at_its_best(["a"]):
+            pass
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+    assert asked == [([5, 6], 2), ([5, 6], 1)]
+    assert eager.model.ran == [best] * 4
+
+
+def test_seconds_of_eager_are_those_of_so_many_threads() -> None:
+    """A first run, then each instance, all with them."""
+    before = torch.get_num_threads()
+    try:
+        eager = Eager(Threads())
+        assert eager.seconds([1, 2], 2) > 0
+    finally:
+        torch.set_num_threads(before)
+    assert eager.model.ran == [2] * 3
