@@ -201,7 +201,7 @@ class Eager:
             torch.set_num_threads(most)
 
     def seconds(self, instances: Sequence[Any], threads: int) -> float:
-        """What an instance takes with so many threads, which stay set: of those that half a second allows, after one."""
+        """What an instance takes with so many threads, which stay set; of those that fit in half a second."""
         torch.set_num_threads(threads)
         self.run(instances[:1])
         started, done, elapsed = time.perf_counter(), 0, 0.0
