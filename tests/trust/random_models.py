@@ -138,7 +138,7 @@ class TypedCell(nn.Module):
 
     def weighed(self, n, x, m):
         weights = torch.softmax(m, n % 2) if n % 3 else torch.softmax(x, 0).unsqueeze(1 - n % 2)
-        return (weights * m, weights - x, x / (1 + weights), m * x.unsqueeze(0))[n % 4]
+        return (weights * m, weights - m, x / (1 + torch.sigmoid(m)), m * x.unsqueeze(0))[n % 4]
 
     def extreme(self, n, m):
         return m.amax(n % 2) - torch.amin(m, dim=(n // 2) % 2)
