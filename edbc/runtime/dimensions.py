@@ -26,7 +26,7 @@ from numba import njit, types
 from edbc.kernelcache import INNER, callback
 from edbc.runtime import blas, pointers, rowops
 from edbc.runtime.pointers import load, store
-from edbc.runtime.rowops import exp
+from edbc.runtime.rowops import exp, maximum, minimum
 from edbc.schedule.native import checksum
 
 ALONG = ("softmax", "log_softmax", "logsumexp", "normalise", "total", "average", "largest", "smallest", "spread")
@@ -72,22 +72,18 @@ def _sum_of_exponentials(a, at, n, step, less, like):
     return total
 
 
-@_jit
-def _largest(a, at, n, step, like):
-    largest = load(a, at, like)
-    for k in range(1, n):
-        x = load(a, at + k * step, like)
-        largest = x if x > largest or x != x else largest
-    return largest
+def _extreme_of(better: Any) -> Any:
+    @_jit
+    def extreme(a, at, n, step, like):
+        best = load(a, at, like)
+        for k in range(1, n):
+            best = better(load(a, at + k * step, like), best)
+        return best
+
+    return extreme
 
 
-@_jit
-def _smallest(a, at, n, step, like):
-    smallest = load(a, at, like)
-    for k in range(1, n):
-        x = load(a, at + k * step, like)
-        smallest = x if x < smallest or x != x else smallest
-    return smallest
+_largest, _smallest = _extreme_of(maximum), _extreme_of(minimum)
 
 
 @_jit

@@ -152,12 +152,12 @@ def _softplus(x):
 
 
 @_jit
-def _maximum(x, y):
+def maximum(x, y):
     return x if x > y or x != x else y
 
 
 @_jit
-def _minimum(x, y):
+def minimum(x, y):
     return x if x < y or x != x else y
 
 
@@ -218,8 +218,8 @@ _add_loop = _onto(lambda x, y: x + y)
 _sub_loop = _of_two(lambda x, y: x - y)
 _mul_loop = _of_two(lambda x, y: x * y)
 _div_loop = _of_two(lambda x, y: x / y)
-_maximum_loop = _onto(_maximum)
-_minimum_loop = _onto(_minimum)
+_maximum_loop = _onto(maximum)
+_minimum_loop = _onto(minimum)
 _pow_loop = _of_two(lambda x, y: x**y)
 
 
