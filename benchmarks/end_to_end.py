@@ -119,6 +119,7 @@ class Record:
         if self.path is not None:
             found = {"rows": self.rows, "failed": self.failed, "left_out": self.left_out}
             text = json.dumps({"conditions": self.conditions, **found}, indent=1) + "\n"
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, lambda file: file.write_text(text))
 
 

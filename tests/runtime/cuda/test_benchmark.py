@@ -90,7 +90,7 @@ def test_a_combination_that_fails_costs_no_other(a_gpu: ModuleType, repository: 
 
 def test_what_time_does_not_allow_is_named(a_gpu: ModuleType, repository: Path, tmp_path: Path) -> None:
     """Nothing is begun after the time is up, and that is no failure."""
-    found = tmp_path / "rows.json"
+    found = tmp_path / "new" / "rows.json"
     plans = str(repository / "plans")
     code = a_gpu.main(["--device", "cuda", "--sweep", "--plans", plans, "--seconds", "-1", "--json", str(found), *HOST])
     record = json.loads(found.read_text())
