@@ -6,12 +6,14 @@ Three things of the user's code show only while it runs and are looked after her
     first attempt recorded stays (the user's objects may refer to it) unless nothing uses it.
 (2) Random numbers: what eager execution would draw is not what a recording draws once, so drawing any is refused, but
     for random operations on recorded tensors, whose numbers are drawn later (`trace.draws`).
-(3) Exceptions: they pass, with a note that names the instance; edbc's own name it too.
+(3) Exceptions: they pass, with a note that names the instance; edbc's own name it too. One that eager execution of the
+    instance does not raise is no mistake of the user's but a function that cannot take stand-ins: UnsupportedError.
 """
 
 from __future__ import annotations
 
 import gc
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,13 +21,14 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from edbc.errors import EdbcError, ModelError, described
+from edbc.errors import EdbcError, ModelError, UnsupportedError, described
 from edbc.trace import rules
 from edbc.trace.autocast import entered
 from edbc.trace.deep import run_on_large_stack, too_deep
 from edbc.trace.gradmode import watched_by
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
+from edbc.trace.source import raised_at
 from edbc.trace.values import Symbol, refuse
 
 
@@ -48,7 +51,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     with watched_by(recorder):
         for number, instance in enumerate(instances):
             recorder.next_instance(number)
-            with Recorded("forward", "instance", recorder.first_instance + number):
+            with Recorded("forward", "instance", recorder.first_instance + number, (recorder, instance)):
                 try:
                     result = forward(instance)
                 except RecursionError:
@@ -96,10 +99,13 @@ class NoGarbageCollection:
 
 
 class Recorded:
-    """Names what is recorded in exceptions of the user's code: `Recorded("forward", "instance", 3)`."""
+    """Names what is recorded in exceptions of the user's code: `Recorded("forward", "instance", 3)`. `retried` are what
+    records and the instance, where eager execution can be asked whether it raises too."""
 
-    def __init__(self, function: str, what: str, which: object):
-        self.function, self.what, self.which = function, what, which
+    __slots__ = ("function", "retried", "what", "which")
+
+    def __init__(self, function: str, what: str, which: object, retried: tuple[Recorder, Any] | None = None):
+        self.function, self.what, self.which, self.retried = function, what, which, retried
 
     def __enter__(self) -> None:
         pass
@@ -112,7 +118,22 @@ class Recorded:
             raise type(error)(f"{error} ({where})") from error
         if not isinstance(error, Exception | KeyboardInterrupt | GeneratorExit):  # sys.exit()
             raise ModelError(f"{self.function} raised {described(error)} ({where})") from error
+        if isinstance(error, Exception) and self.retried is not None and _runs_eagerly(*self.retried):
+            raise UnsupportedError(
+                f"{raised_at(error)}: what is called here runs in eager PyTorch but cannot take recorded tensors; write "
+                f"it with other torch functions ({where}; {textwrap.shorten(described(error), 160)})"
+            ) from error
         error.add_note(where)
+
+
+def _runs_eagerly(recorder: Recorder, instance: Any) -> bool:
+    """True when the model runs an instance without an exception."""
+    with torch.no_grad(), torch.random.fork_rng(devices=()):
+        try:
+            recorder.tracer.model(instance)
+        except Exception:
+            return False
+    return True
 
 
 _DRAW_REMEDY = (

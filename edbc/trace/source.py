@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import os
 import sys
+import traceback
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -45,6 +46,16 @@ def location_of(frame: FrameType | None) -> str:
 def user_location() -> str:
     """`model.py:41` for the innermost line of the user's code, or `<unknown>`."""
     return location_of(user_frame())
+
+
+def raised_at(error: BaseException) -> str:
+    """`model.py:41` for the innermost line of the user's code that an exception came through, or `<unknown>`."""
+    lines = [
+        f"{Path(frame.f_code.co_filename).name}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not _IS_LIBRARY[frame.f_code.co_filename]
+    ]
+    return lines[-1] if lines else "<unknown>"
 
 
 @lru_cache(maxsize=256)

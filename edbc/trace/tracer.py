@@ -7,6 +7,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch import nn
 
 from edbc.graph import ValueClass
 from edbc.trace.table import Draw, Operation, SharedRef
@@ -15,6 +16,8 @@ from edbc.trace.table import Draw, Operation, SharedRef
 class CellTracer:
     """See the module's docstring; `trace.shadow.ModelView` implements it."""
 
+    model: nn.Module
+    """What is recorded, as the user made it: eager execution runs it."""
     boundary: CodeType
     """The function that runs cells when they are traced."""
     may_draw = False

@@ -27,6 +27,7 @@ import torch
 
 from edbc.errors import UnsupportedError
 from edbc.graph import ValueClass
+from edbc.trace.asker import asks_for_class
 from edbc.trace.autocast import entered
 from edbc.trace.source import user_location
 
@@ -99,7 +100,7 @@ class Symbol:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # users write isinstance(x, torch.Tensor)
-        return torch.Tensor
+        return torch.Tensor if asks_for_class(sys._getframe(1)) else type(self)
 
     @classmethod
     def __torch_function__(
@@ -400,6 +401,8 @@ class Shared(Symbol):
 
     shape = property(lambda self: self.tensor.shape)
     dtype = property(lambda self: self.tensor.dtype)
+    _is_param = property(lambda self: isinstance(self.rec.tracer.shared(self.ref), torch.nn.Parameter))
+    """How nn.Parameter tells its instances."""
     slot = None
     """No slot of any Value: how an unrolled call (`trace.calls`) tells one from the other."""
 
