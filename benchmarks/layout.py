@@ -3,16 +3,14 @@
     python benchmarks/layout.py [--batch 8] [--size 64]
 
 Per cell, with variables in the order of definition and in the order of the PQ tree: kernels that only move memory and
-kB that they move per execution of a batch. Everything that moves a row counts: gathers of operands (also those that a
-contiguous run of rows would save), broadcasts, copies into a product's input, scatters. Weights are packed once when a
+kB that they move per execution of a batch. Everything that moves a row counts: gathers of operands, broadcasts, copies
+into a product's input, scatters. Weights are packed once when a
 plan is bound and count in neither column.
 
 *Before fusion* is the Program as the reference back end runs it: a load per operand, a store per output, every copy.
-*After fusion* is what the native back end runs: operands that only element-wise passes read are read where they are,
-outputs are written where they belong, a copy whose result no product reads is another name for its source, rows that
-stand side by side in a product's input are gathered by one loop, and a product over stacked matrices is a sum of
-products. *Left* names what it still moves; `where scattered` is moved only when the operand's rows are no contiguous
-run, and counted as if they never were. The static compile time (batching, layout, lowering) is the median of five, in
+*After fusion* is what the native back end runs: operands are read where they are, by products too, outputs are written
+where they belong, a copy is another name for its source, and a product over stacked matrices is a sum of products.
+*Left* names what it still moves. The static compile time (batching, layout, lowering) is the median of five, in
 milliseconds. `tests/layout/test_table.py` holds the table against the paper's.
 """
 
@@ -33,7 +31,7 @@ from edbc.cells.lower import lower
 from edbc.cells.program import Copy, Program
 from edbc.graph import ValueClass
 from edbc.runtime.encode import encode
-from edbc.runtime.phases import Gather, Instruction
+from edbc.runtime.phases import Instruction
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import Hole, Operation, SharedRef, TypeTable
 
@@ -163,18 +161,14 @@ def native_moved(program: Program, batch: int) -> tuple[int, float]:
     return len(sizes), sum(sizes) * 4 * batch / 1024
 
 
-def moves(program: Program, names: Sequence[str] = ()) -> list[tuple[str, int]]:
+def moves(program: Program) -> list[tuple[str, int]]:
     """What the native back end moves per row: words for it, and elements."""
     no_shapes: dict[SharedRef, Sequence[int]] = {}  # only calls of torch's are asked for those of parameters
     encoded = encode(program, no_shapes.__getitem__)
     assert encoded is not None, "every cell of this table runs natively"
     found = []
     for phase in encoded.phases:
-        if isinstance(phase, Gather):
-            operands = " and ".join(str(names[p.operand] if names else p.operand) for p in phase.pieces)
-            what = f"{operands} to a product's input" + (" where scattered" if phase.optional else "")
-            found.append((what, sum(piece.size for piece in phase.pieces)))
-        elif isinstance(phase, tuple):
+        if isinstance(phase, tuple):
             found += [("copy inside the cell", i.size) for i in phase if isinstance(i, Instruction) and i.op == "copy"]
     return found
 
@@ -217,7 +211,7 @@ def main() -> None:
         row = [text(steps_moved(p, options.batch)) for p in columns]
         row += [text(native_moved(p, options.batch)) for p in columns]
         row += [text(PAPER[name][:2]), text(PAPER[name][2:]), f"{compile_ms(cell):.1f}"]
-        row.append("; ".join(what for what, _ in moves(columns[1], [o for o, _ in cell.operands])) or "nothing")
+        row.append("; ".join(what for what, _ in moves(columns[1])) or "nothing")
         print(f"| {name} | {' | '.join(row)} |", flush=True)
 
 

@@ -212,6 +212,15 @@ def njit(*function: Any, **options: Any) -> Any:
     return made
 
 
+def kernel_folder(beside: Callable[..., Any]) -> str | None:
+    """Where the machine code of functions beside this one is kept; None, with a warning, where there is no folder."""
+    try:
+        return str(KernelCache(beside)._cache_path)
+    except RuntimeError:
+        _warn_without_folder()
+        return None
+
+
 _CALLBACKS: list[Any] = []
 """Kept for ever: machine code holds their addresses."""
 

@@ -27,6 +27,7 @@ from edbc.runtime.evaluation import Evaluation
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
+from edbc.runtime.products import Products, best
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
@@ -143,7 +144,8 @@ class CpuBackend:
     adds = True
     ordered_from = ORDERED_FROM
 
-    def __init__(self) -> None:
+    def __init__(self, products: Products | None = None) -> None:
+        self.products = products or best()
         self._pool = Pool()
         self._lock = threading.Lock()
         self._snapshot = snapshot({})
@@ -153,7 +155,7 @@ class CpuBackend:
         """See Backend."""
         encoded = encode(program, lambda ref: view.shared(ref).shape)
         if encoded is not None:
-            return NativeKernel(program, encoded, view)
+            return NativeKernel(program, encoded, view, self.products)
         if program.cell is not None:
             return CellKernel(program.cell, view, dtype, device)
         return ProgramKernel(program, view, dtype, device)
@@ -175,7 +177,7 @@ class CpuBackend:
             kernel = kernel_of_type(kind)
             if isinstance(kernel, NativeKernel):
                 block = max(block, kernel.stride * min(count, BLOCK))
-                scratch = max(scratch, kernel.scratch)
+                scratch = max(scratch, kernel.scratch(min(count, BLOCK)))
         return Demand(arena_bytes(segment.placement, externals=False), block, scratch)
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:

@@ -5,9 +5,9 @@ Definitions, beside slots, the workspace, the scratch row and phases (`edbc.runt
 (1) An *atom* is a smallest span of columns that no load, step or store of the program cuts. Copies make no instruction
     where their result need not stand in the workspace: the result's atoms are the source's.
 
-Programs assign every column once, so where an atom stands is decided once. What the plan's layout made adjacent stays
-adjacent in the workspace; an operand that only maps read is never copied, a result that is an output is written where
-it belongs.
+Programs assign every column once, so where an atom stands is decided once. What products write stays as adjacent in the
+workspace as the plan's layout made it; operands are read where they are, by maps and products alike, and a result that
+is an output is written where it belongs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from edbc.runtime.phases import (
     WORKSPACE,
     Constant,
     Encoded,
-    Gather,
     Instruction,
     Multiply,
     Phase,
@@ -60,7 +59,7 @@ class _Atom:
 
 class _Encoding:
     """Steps are in groups: a product alone, or maps and copies that make one pass. Spans that are to stand `together`
-    have columns of the workspace, as those of products have."""
+    have columns of the workspace, as results of products have."""
 
     def __init__(self, program: Program, steps: Sequence[_Step], together: Sequence[Span] = ()):
         self.program = program
@@ -87,7 +86,7 @@ class _Encoding:
         cut = [span for span in self._matrices() if not self._is_whole(span)]
         if cut:
             return None if self.together else _Encoding(self.program, self.steps, cut).encoded()
-        phases: list[Phase] = list(self._gathers())
+        phases: list[Phase] = [tuple(self._gathered())]
         for group in self.groups:
             if isinstance(group[0], Product):
                 phases.append(self._multiply(group[0]))
@@ -137,9 +136,8 @@ class _Encoding:
         return atom
 
     def _is_output(self, product: Product) -> bool:
-        """True when the result is one whole output and no product reads it, so that it is computed in its place."""
-        read = any(_overlap(span, product.result) for p in self.products for span in _sources(p))
-        return not read and any(store.span == product.result for store in self.program.stores)
+        """True when the result is one whole output, so that it is computed in its place."""
+        return any(store.span == product.result for store in self.program.stores)
 
     def _adds_onto_operand(self, product: Product) -> bool:
         """True when the result may take the place of its addend in an operand's rows: see Load.is_last."""
@@ -151,15 +149,14 @@ class _Encoding:
         others = [span for step in self.steps if step is not product for span in _sources(step)]
         others += [store.span for store in self.program.stores]
         read = any(_overlap(span, addend) for span in others)
-        multiplied = any(_overlap(span, product.result) for p in self.products for span in _sources(p))
         loaded = any(load.is_last and load.span.offset <= addend.offset and addend.stop <= load.span.stop
                      for load in self.program.loads)  # fmt: skip
-        return loaded and not read and not multiplied
+        return loaded and not read
 
     def _workspace_columns(self) -> tuple[dict[int, int], int]:
-        """Columns for all spans of products, touching spans kept together; by the offset of the atom."""
-        spans = [step.source for step in self.products]
-        spans += [step.result for step in self.products if id(step) not in self.direct | self.onto]
+        """Columns for the results of products and what stands together, touching spans side by side; by the offset of
+        the atom."""
+        spans = [step.result for step in self.products if id(step) not in self.direct | self.onto]
         spans += self.together
         column_of: dict[int, int] = {}
         width = end = 0
@@ -193,8 +190,8 @@ class _Encoding:
                     atom.defined_in = number
 
     def _place_atoms(self) -> None:
-        """Operands where they are, spans of products and those that stand together in the workspace, outputs where they
-        go, the rest in the scratch row or, when a later pass reads it, in the workspace."""
+        """Operands where they are, results of products and what stands together in the workspace, outputs where they
+        go, the rest in the scratch row or, when a later phase reads it, in the workspace."""
         gathered = {atom.span.offset for span in self.together for atom in self._atoms(span)}
         operands = {
             atom.span.offset: (FIRST_OPERAND + load.operand, atom.span.offset - load.span.offset)
@@ -220,7 +217,7 @@ class _Encoding:
                 self.scratch += atom.span.size
 
     def _matrices(self) -> Iterator[Span]:
-        """Spans that have to stand in one piece beside the workspace's: what a RowProduct or a RowCall reads or writes,
+        """Spans that have to stand in one piece: what a RowProduct or a RowCall reads or writes, products' results and
         addends."""
         for step in self.steps:
             if isinstance(step, RowCall):
@@ -229,8 +226,8 @@ class _Encoding:
                 yield from (span for span in (step.a, step.result) if isinstance(span, Span))
                 if isinstance(step.b, Span) and not self._is_cut_by_rows(step):
                     yield step.b
-            elif isinstance(step, Product) and step.addend is not None:
-                yield step.addend
+            elif isinstance(step, Product):
+                yield from (step.result, *([] if step.addend is None else [step.addend]))
 
     def _is_cut_by_rows(self, step: RowProduct) -> bool:
         """True when borders inside the right matrix are borders of its rows: then its parts may stand anywhere, for the
@@ -252,36 +249,32 @@ class _Encoding:
 
     # --- phases ----------------------------------------------------------------------------------------------------
 
-    def _gathers(self) -> Iterator[Gather]:
-        """Optional ones alone; of the others, those that fill one stretch of the workspace together."""
-        found = sorted(self._pieces_of_operands(), key=lambda found: (found[1], found[0].column))
-        gathers: list[Gather] = []
-        for piece, optional in found:
-            last = gathers[-1] if gathers else None
-            if last is not None and not optional and not last.optional and _touches(last.pieces[-1], piece):
-                gathers[-1] = Gather((*last.pieces, piece), False)
-            else:
-                gathers.append(Gather((piece,), optional))
-        yield from gathers
-
-    def _pieces_of_operands(self) -> Iterator[tuple[Piece, bool]]:
+    def _gathered(self) -> Iterator[Instruction]:
+        """Copies of what of operands is to stand together with other spans."""
+        moved = []
         for load in self.program.loads:
-            inside = [atom for atom in self._atoms(load.span) if atom.span.offset in self.column_of]
-            optional = all(p.source == load.span for p in self.products if _overlap(p.source, load.span))
-            optional &= not any(_overlap(span, load.span) for span in self.together)
-            pieces = [(atom.span.offset - load.span.offset, self.column_of[atom.span.offset], atom.span.size)
-                      for atom in inside]  # fmt: skip
-            for offset, column, size in _join(pieces):
-                yield Piece(load.operand, offset, column, size), optional
+            for atom in self._atoms(load.span):
+                if atom.span.offset in self.column_of:
+                    place = FIRST_OPERAND + load.operand, atom.span.offset - load.span.offset
+                    moved.append((place, self._place(atom), atom.span.size))
+        yield from _copies(moved)
 
     def _multiply(self, step: Product) -> Multiply:
-        column = self.column_of.get(step.source.offset, 0)
-        alone = [load.operand for load in self.program.loads if load.span == step.source and load.span.size]
-        readers = [p for p in self.products if _overlap(p.source, step.source)]
-        in_place = alone and all(p.source == step.source for p in readers)
         target = next((self._place(atom) for atom in self._atoms(step.result)), (WORKSPACE, 0))
         addend = None if step.addend is None else next((self._place(a) for a in self._atoms(step.addend)), None)
-        return Multiply(column, target, step.weight, alone[0] if in_place else None, addend)
+        pieces = [Piece(*place, size) for place, _, size in self._runs(step.source)]
+        return Multiply(tuple(pieces), target, step.weight, addend)
+
+    def _runs(self, span: Span) -> list[tuple[Place, int, int]]:
+        """Stretches of a span that stand in one piece: places, first elements and sizes."""
+        runs: list[tuple[Place, int, int]] = []
+        for atom in self._atoms(span):
+            place, at = self._place(atom), atom.span.offset - span.offset
+            if runs and (runs[-1][0][0], runs[-1][0][1] + runs[-1][2]) == place:
+                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + atom.span.size)
+            else:
+                runs.append((place, at, atom.span.size))
+        return runs
 
     def _instructions(self, step: _Step) -> Iterator[Instruction]:
         if isinstance(step, Copy):
@@ -332,15 +325,7 @@ class _Encoding:
         if not isinstance(span, Span):
             yield Constant(span, 0, size), 0, size
             return
-        atoms = list(self._atoms(span))
-        runs: list[tuple[Place, int, int]] = [] if atoms else [((SCRATCH, 0), 0, 0)]
-        for atom in atoms:
-            place, at = self._place(atom), atom.span.offset - span.offset
-            if runs and (runs[-1][0][0], runs[-1][0][1] + runs[-1][2]) == place:
-                runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + atom.span.size)
-            else:
-                runs.append((place, at, atom.span.size))
-        yield from runs
+        yield from self._runs(span) or [((SCRATCH, 0), 0, 0)]
 
     def _pieces(self, step: Map) -> Iterator[Instruction]:
         """The map cut at every border of an atom in the result or in a source."""
@@ -400,22 +385,8 @@ def _sources(step: _Step) -> list[Span]:
     return [part for part in parts if isinstance(part, Span)]
 
 
-def _touches(left: Piece, right: Piece) -> bool:
-    return left.column + left.size == right.column
-
-
 def _overlap(a: Span, b: Span) -> bool:
     return a.offset < b.stop and b.offset < a.stop
-
-
-def _join(pieces: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """(offset, column, size) with neighbours on both sides joined."""
-    joined: list[tuple[int, int, int]] = []
-    for offset, column, size in pieces:
-        if joined and (joined[-1][0] + joined[-1][2], joined[-1][1] + joined[-1][2]) == (offset, column):
-            offset, column, size = joined[-1][0], joined[-1][1], joined.pop()[2] + size
-        joined.append((offset, column, size))
-    return joined
 
 
 def _copies(moves: Sequence[tuple[Place, Place, int]]) -> list[Instruction]:

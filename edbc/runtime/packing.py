@@ -16,8 +16,10 @@ Every step of an optimiser makes all weights be packed again: with torch's copie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -30,6 +32,9 @@ from edbc.kernelcache import njit
 from edbc.runtime.pointers import load, store
 from edbc.runtime.pool import aligned
 from edbc.trace.table import SharedRef
+
+if TYPE_CHECKING:
+    from edbc.runtime.microkernel import Shape
 
 MOVE_FIELDS = 9
 ROWS, COLUMNS = 8, 16
@@ -46,9 +51,10 @@ class Moves:
     size: int
     is_full: bool
     """True when the moves write every element that is read."""
-    matrices: tuple[tuple[int, int, int], ...]
-    """First element, rows and columns of each."""
-    biases: tuple[int, ...]
+    matrices: tuple[tuple[int, ...], ...]
+    """First element and sizes of each."""
+    biases: tuple[tuple[int, int], ...]
+    """The same."""
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """A matrix and a bias per packed weight. All tensors are contiguous, on the CPU and of one type of `_LIKE`."""
@@ -58,10 +64,10 @@ class Moves:
         move_blocks(self.table, addresses, buffer.data_ptr(), dtype.itemsize, _LIKE[dtype])
         return [
             (
-                buffer.as_strided((rows, columns), (columns, 1), first),
-                buffer.as_strided((columns,), (1,), bias) if bias >= 0 else None,
+                buffer[first : first + math.prod(sizes)].view(sizes),
+                buffer[bias : bias + columns] if bias >= 0 else None,
             )
-            for (first, rows, columns), bias in zip(self.matrices, self.biases, strict=True)
+            for (first, *sizes), (bias, columns) in zip(self.matrices, self.biases, strict=True)
         ]
 
 
@@ -73,19 +79,22 @@ def can_move(tensors: Sequence[torch.Tensor]) -> bool:
     return all(t.dtype == first and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
 
 
-def moves_of(weights: Sequence[Packed], shapes: Mapping[SharedRef, tuple[int, ...]]) -> Moves:
-    """The moves that pack some weights, given the shapes of the parameters."""
+def moves_of(weights: Sequence[Packed], shapes: Mapping[SharedRef, tuple[int, ...]],
+             shape: Shape | None = None) -> Moves:  # fmt: skip
+    """The moves that pack some weights, as matrices or in panels of a shape, given the shapes of the parameters."""
     number = {ref: i for i, ref in enumerate(shapes)}
     moves: list[list[int]] = []
     matrices, biases, size, used = [], [], 0, 0
     for packed in weights:
-        matrices.append((size, packed.rows, packed.columns))
-        moves += _of_blocks(packed, size, number, shapes)
-        size += aligned(packed.rows * packed.columns)
-        biases.append(size if packed.biases else -1)
+        columns = packed.columns if shape is None else shape.padded(packed.columns)
+        matrices.append((size, packed.rows, columns) if shape is None else (size, packed.rows * columns))
+        for move in _of_blocks(packed, size, number, shapes):
+            moves += [move] if shape is None else _in_panels(move, packed, size, shape)
+        size += aligned(packed.rows * columns)
+        biases.append((size if packed.biases else -1, columns))
         moves += _of_biases(packed, size, number)
-        size += aligned(packed.columns) if packed.biases else 0
-        used += packed.columns * (packed.rows + bool(packed.biases))
+        size += aligned(columns) if packed.biases else 0
+        used += columns * (packed.rows + bool(packed.biases))
     written = sum(move[2] * move[3] for move in moves if not move[8])
     table = np.array(moves, np.int64).reshape(-1, MOVE_FIELDS)
     return Moves(table, size, written == used, tuple(matrices), tuple(biases))
@@ -102,6 +111,21 @@ def _of_blocks(packed: Packed, first: int, number: Mapping[SharedRef, int],
         met.add((placed.row, placed.column))
         source = number[placed.block.ref], top * stride + left, bottom - top, right - left, stride
         yield [*source, target, packed.columns, not placed.block.transposed, adds]
+
+
+def _in_panels(move: list[int], packed: Packed, first: int, shape: Shape) -> Iterator[list[int]]:
+    """A move to a matrix as moves to its panels."""
+    number, at, rows, columns, stride, target, _, transposes, adds = move
+    row, column = divmod(target - first, max(packed.columns, 1))
+    stop = column + (rows if transposes else columns)
+    for begin, count in shape.panels(packed.columns):
+        left, right = max(begin, column), min(begin + count, stop)
+        if left < right:
+            padded, skipped = shape.padded(count), left - column
+            source = at + skipped * (stride if transposes else 1)
+            sizes = (right - left, columns) if transposes else (rows, right - left)
+            place = first + packed.rows * begin + row * padded + left - begin
+            yield [number, source, *sizes, stride, place, padded, transposes, adds]
 
 
 def _in_parameter(block: Block) -> tuple[tuple[int, int], tuple[int, int]]:

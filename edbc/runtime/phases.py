@@ -5,22 +5,23 @@ Definitions.
 (1) A *slot* names memory that a batch works in; an address is a slot's base, which moves from row to row, plus an
     offset in bytes. Slot 0 is the workspace, slot 1 the scratch row, slot 2 memory shared by all rows (its base is 0
     and offsets are addresses); then one slot per operand, then one per output.
-(2) The *workspace* has a row per node of a batch, with the spans that products read and write and what lives from one
-    pass to a later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in
+(2) The *workspace* has a row per node of a batch, with the spans that products write and what lives from one pass to a
+    later one. The *scratch row* is one for all nodes: what maps compute and use within one pass stays in
     cache.
-(3) A *phase* runs for a whole batch: a gather of operands' rows that stand side by side in the workspace, a product, or
-    a *pass*, which runs a list of element-wise instructions row by row.
+(3) A *phase* runs for a whole batch: a product, which reads its operands where they are, or a *pass*, which runs a list
+    of element-wise instructions row by row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from edbc.trace.table import SharedRef
 
 WORKSPACE, SCRATCH, SHARED, FIRST_OPERAND = 0, 1, 2, 3
-GATHER, PRODUCT, PASS = 0, 1, 2
-PHASE_FIELDS = 11
+PRODUCT, PASS = 0, 1
+PHASE_FIELDS = 12
 INSTRUCTION_FIELDS = 11
 
 
@@ -39,31 +40,20 @@ class Constant:
 
 @dataclass(frozen=True)
 class Piece:
-    """`size` elements from `offset` on of every row of an operand, and the workspace column that they go to."""
+    """`size` elements of a slot's rows from `offset` on."""
 
-    operand: int
+    slot: int
     offset: int
-    column: int
     size: int
 
 
 @dataclass(frozen=True)
-class Gather:
-    """Copy pieces that stand side by side in the workspace, one row after the other. An `optional` one is only for
-    products that read one operand alone; they read a contiguous run of rows where it is."""
+class Multiply:
+    """`target = pieces @ weight (+ bias) (+ addend)`, where the pieces make one row, one after the other."""
 
     pieces: tuple[Piece, ...]
-    optional: bool
-
-
-@dataclass(frozen=True)
-class Multiply:
-    """`target = workspace[column:] @ weight (+ bias) (+ addend)`; or `operand @ weight`, see Gather."""
-
-    column: int
     target: Place
     weight: int
-    operand: int | None
     addend: Place | None = None
 
 
@@ -81,7 +71,7 @@ class Instruction:
     shape: tuple[int, int, int] = (0, 0, 0)
 
 
-Phase = Gather | Multiply | tuple[Instruction, ...]
+Phase = Multiply | tuple[Instruction, ...]
 
 
 @dataclass(frozen=True)
@@ -99,3 +89,22 @@ class Encoded:
         passes = [phase for phase in self.phases if isinstance(phase, tuple)]
         sources = [source for phase in passes for instruction in phase for source in instruction.sources]
         return [s.value for s in sources if isinstance(s, Constant) and isinstance(s.value, SharedRef)]
+
+
+class ProductField(IntEnum):
+    """Fields of a product's phase, in bytes where they are offsets."""
+
+    KERNEL = 1
+    """The address of what multiplies."""
+    TARGET = 2
+    """A slot; its offset is the next field."""
+    ROWS = 4
+    COLUMNS = 5
+    WEIGHT = 6
+    BIAS = 7
+    """Addresses; 0 for no bias."""
+    ADDEND = 8
+    """A slot, -1 for none; its offset is the next field."""
+    BEGIN = 10
+    END = 11
+    """Rows of the table of instructions that hold its pieces."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from edbc.cells.program import Program
 from edbc.runtime.dimensions import ALONG, address_of_along
 from edbc.runtime.phases import (
-    GATHER,
     INSTRUCTION_FIELDS,
     PASS,
     PHASE_FIELDS,
@@ -22,36 +21,44 @@ from edbc.runtime.phases import (
     SHARED,
     Constant,
     Encoded,
-    Gather,
     Instruction,
     Multiply,
     Place,
+    ProductField,
 )
 from edbc.runtime.pool import ALIGNMENT, aligned
+from edbc.runtime.products import Products
 from edbc.runtime.reduction import OPS, ReductionKernel
 from edbc.runtime.walk import CODES, PROGRAM, REDUCTION, Tables
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
 
-_MATRIX = 6
-"""Field of a product's phase: where its matrix stands; its bias is the next."""
+_WEIGHT = int(ProductField.WEIGHT)
+"""The bias is in the next field."""
 _CODE_OF_OPERATION = {name: code for code, name in enumerate(CODES)}
 
 
 class NativeKernel:
     """An encoded program and its weights."""
 
-    def __init__(self, program: Program, encoded: Encoded, view: ModelView):
+    def __init__(self, program: Program, encoded: Encoded, view: ModelView, products: Products):
         self.program = program
         self.encoded = encoded
+        self.products = products
         self.dtype = torch_dtype(program.dtype)
-        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), encoded.parameters())
+        self.shape = products.shape(self.dtype.itemsize)
+        """How weights are packed; None: as matrices."""
+        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), encoded.parameters(), self.shape)
         size = aligned(encoded.width * self.dtype.itemsize)
         self.stride = size + ALIGNMENT if size and size % 1024 == 0 else size
         """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
-        self.scratch = aligned(encoded.scratch * self.dtype.itemsize)
-        """Bytes of the scratch row."""
+        self._scratch = encoded.scratch * self.dtype.itemsize
+        self._inputs = max((packed.rows for packed in program.weights), default=0) * self.dtype.itemsize
+
+    def scratch(self, rows: int) -> int:
+        """Bytes of the scratch row, which products of so many rows use too."""
+        return aligned(max(self._scratch, self.products.scratch(rows, self._inputs)))
 
 
 Native = NativeKernel | ReductionKernel
@@ -88,7 +95,7 @@ class Snapshot:
         tables, places = self.tables, self.places
         phases, instructions = tables.phases.copy(), tables.instructions.copy()
         for row, kind, weight in places.products:
-            phases[row, _MATRIX : _MATRIX + 2] = _addresses(packs[kind], weight)
+            phases[row, _WEIGHT : _WEIGHT + 2] = _addresses(packs[kind], weight)
         for row, column, kind, vector in places.vectors:
             instructions[row, column] = _address(packs[kind], vector)
         renewed = tables._replace(phases=phases, instructions=instructions)
@@ -153,37 +160,34 @@ class _Writer:
 
     def _products(self, num_types: int) -> NDArray[np.float64]:
         found = np.zeros((num_types, 2))
-        for kind, pack in self.packs.items():
-            found[kind] = sum(matrix.numel() for matrix in pack.matrices), len(pack.matrices)
+        for kind, kernel in self.kernels.items():
+            if isinstance(kernel, NativeKernel):
+                weights = kernel.program.weights
+                found[kind] = sum(packed.rows * packed.columns for packed in weights), len(weights)
         return found
 
     def _write(self, kind: int, kernel: NativeKernel) -> None:
-        width = kernel.dtype.itemsize
         for phase in kernel.encoded.phases:
-            if isinstance(phase, Gather):
-                row = [GATHER, len(self.instructions), len(self.instructions) + len(phase.pieces), phase.optional]
-                self.instructions += [
-                    [piece.operand, piece.offset * width, piece.column * width, piece.size * width]
-                    for piece in phase.pieces
-                ]
-            elif isinstance(phase, Multiply):
-                row = self._multiply(phase, kind, width)
+            if isinstance(phase, Multiply):
+                row = self._multiply(phase, kind, kernel)
             else:
                 is_along = any(instruction.op in ALONG for instruction in phase)
                 row = [PASS, len(self.instructions), len(self.instructions) + len(phase)]
                 if is_along:
-                    row.append(address_of_along(width))
+                    row.append(address_of_along(kernel.dtype.itemsize))
                 for instruction in phase:
                     self.instructions.append(self._instruction(instruction, kind, kernel.dtype))
             self.phases.append(row)
 
-    def _multiply(self, phase: Multiply, kind: int, width: int) -> list[int]:
+    def _multiply(self, phase: Multiply, kind: int, kernel: NativeKernel) -> list[int]:
         self.places.products.append((len(self.phases), kind, phase.weight))
-        pack = self.packs[kind]
-        (slot, offset), addend = phase.target, (-1, 0) if phase.addend is None else phase.addend
-        return [PRODUCT, phase.column * width, slot, offset * width, *pack.matrices[phase.weight].shape,
-                *_addresses(pack, phase.weight), -1 if phase.operand is None else phase.operand,
-                addend[0], addend[1] * width]  # fmt: skip
+        width, weight = kernel.dtype.itemsize, kernel.program.weights[phase.weight]
+        begin = len(self.instructions)
+        self.instructions += [[piece.slot, piece.offset * width, piece.size] for piece in phase.pieces]
+        addend = (-1, 0) if phase.addend is None else _bytes(phase.addend, kernel.dtype)
+        return [PRODUCT, kernel.products.address(width), *_bytes(phase.target, kernel.dtype), weight.rows,
+                weight.columns, *_addresses(self.packs[kind], phase.weight), *addend, begin,
+                len(self.instructions)]  # fmt: skip
 
     def _instruction(self, instruction: Instruction, kind: int, dtype: torch.dtype) -> list[int]:
         row = [_CODE_OF_OPERATION[instruction.op], instruction.size]

@@ -18,14 +18,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from edbc.kernelcache import INNER, UNCOUNTED, njit
-from edbc.runtime import blas, dimensions, phases, pointers, reduction, rowops
+from edbc.runtime import blas, dimensions, library, phases, pointers, reduction, rowops
 from edbc.runtime.dimensions import ALONG
-from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
-from edbc.runtime.pointers import call_at, copy_bytes, dgemm, sgemm, store
+from edbc.runtime.library import FRAME, begin_frame, gemm_by_frame
+from edbc.runtime.phases import FIRST_OPERAND, PRODUCT, SCRATCH, SHARED, WORKSPACE, ProductField
+from edbc.runtime.pointers import call_at, copy_bytes, load, store
 from edbc.runtime.reduction import OPS
 from edbc.runtime.rowops import OPERATIONS, apply, divide
 from edbc.schedule.native import checksum
@@ -35,9 +34,8 @@ _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _MATMUL, _MATMUL_ADD = OPERATIONS.index("matmul"), OPERATIONS.index("matmul_add")
 CODES = (*OPERATIONS, *ALONG)
 """Names of an instruction's codes: of `apply`, the two products, then of `along`."""
-_ONE = np.float32(1)
-_AS_IT_IS = ord("N")
-"""The letter for a matrix that the BLAS does not transpose; numba would compile its strings for `ord`."""
+_LONG = np.int64(0)
+_KERNEL, _BEGIN = int(ProductField.KERNEL), int(ProductField.BEGIN)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
@@ -85,21 +83,6 @@ class Tables(NamedTuple):
     """Bytes of a workspace row."""
 
 
-def gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
-    """The vendor BLAS's product of column-major matrices with elements of `like`'s type; all arguments are
-    addresses."""
-
-
-@overload(gemm, jit_options=_flags)
-def _gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
-    vendor = sgemm if like == types.float32 else dgemm
-
-    def call(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
-        vendor(transpose, transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
-
-    return call
-
-
 @_jit
 def _address(memory, c, row):
     if row < memory.externals[c]:
@@ -139,120 +122,62 @@ def _operand_row(k, r, batches, memory, bases, strides, classes):
 
 
 @_jit
-def _gather(phase, pieces, first, last, batches, memory, bases, strides, classes):
-    """Rows of `pieces` are (operand, offset, column, size)."""
-    begin, end, optional = phase[1], phase[2], phase[3]
-    if optional and strides[FIRST_OPERAND + pieces[begin, 0]] >= 0:
-        return
+def _find_rows(t, first, last, batches, memory, tables, bases, strides, classes, at, slots):
+    """Addresses of rows first to last of every slot of type t: `slots` per row from address `at` on."""
+    operands = tables.num_operands[t]
     for r in range(first, last):
-        row = bases[WORKSPACE] + (r - first) * strides[WORKSPACE]
-        for i in range(begin, end):
-            source = _operand_row(pieces[i, 0], r, batches, memory, bases, strides, classes)
-            copy_bytes(row + pieces[i, 2], source + pieces[i, 1], pieces[i, 3])
-
-
-@_jit
-def _fill(phase, target, first, last, num_operands, batches, memory, bases, strides, classes, width, like):
-    """Write what a product is added to, its bias and its addend, to the rows from `target` on."""
-    slot, columns, bias, addend, inside = phase[2], phase[5], phase[7], phase[9], phase[10]
-    for r in range(first, last):
-        row = target + (r - first) * strides[slot]
-        if addend < 0:
-            copy_bytes(row, bias, columns * width)
-            continue
-        if addend >= FIRST_OPERAND and addend < FIRST_OPERAND + num_operands:
-            source = _operand_row(addend - FIRST_OPERAND, r, batches, memory, bases, strides, classes)
-        else:
-            source = bases[addend] + (r - (first if addend == WORKSPACE else 0)) * strides[addend]
-        if bias != 0:
-            apply(_ADD, row, source + inside, bias, bias, columns, like)
-        else:
-            copy_bytes(row, source + inside, columns * width)
-
-
-@_jit
-def _gemm_by_frame(frame, m, n, k, a, lda, b, ldb, is_added, c, ldc, like):
-    """`c = a @ b` of column-major matrices, or added to it. `frame` is the address of the routine's arguments, which it
-    takes by address: a letter, six integers, two numbers."""
-    store(frame, 1, m)
-    store(frame, 2, n)
-    store(frame, 3, k)
-    store(frame, 4, lda)
-    store(frame, 5, ldb)
-    store(frame, 6, ldc)
-    one, zero = frame + 56, frame + 64
-    beta = one if is_added else zero
-    gemm(frame, frame + 8, frame + 16, frame + 24, one, a, frame + 32, b, frame + 40, beta, c, frame + 48, like)
-
-
-@_jit
-def _multiply(phase, first, last, num_operands, batches, memory, bases, strides, classes, frame, width, like):
-    """One product for rows first to last. Row-major matrices are the column-major routine's transposes."""
-    column, slot, offset, rows = phase[1], phase[2], phase[3], phase[4]
-    columns, weight, bias, k = phase[5], phase[6], phase[7], phase[8]
-    source, source_stride = bases[WORKSPACE] + column, strides[WORKSPACE]
-    if k >= 0 and strides[FIRST_OPERAND + k] >= 0:
-        source_stride = strides[FIRST_OPERAND + k]
-        source = bases[FIRST_OPERAND + k] + first * source_stride
-    target, stride = bases[slot] + offset, strides[slot]
-    if slot != WORKSPACE:
-        target += first * stride
-    if columns == 0:
-        return
-    is_added = bias != 0 or phase[9] >= 0
-    if is_added and not (phase[9] == slot and phase[10] == offset):
-        _fill(phase, target, first, last, num_operands, batches, memory, bases, strides, classes, width, like)
-    source_stride, stride = max(source_stride // width, 1), max(stride // width, 1)
-    _gemm_by_frame(
-        frame, columns, last - first, rows, weight, columns, source, source_stride, is_added, target, stride, like
-    )
+        row = at + (r - first) * slots * 8
+        store(row, WORKSPACE, bases[WORKSPACE] + (r - first) * strides[WORKSPACE])
+        store(row, SCRATCH, bases[SCRATCH])
+        store(row, SHARED, _LONG)
+        for k in range(operands):
+            store(row, FIRST_OPERAND + k, _operand_row(k, r, batches, memory, bases, strides, classes))
+        for s in range(FIRST_OPERAND + operands, FIRST_OPERAND + operands + tables.num_outputs[t]):
+            store(row, s, bases[s] + r * strides[s])
 
 
 @_jit
 def _matrix_product(target, a, b, m, k, n, stride, is_added, frame, like):
     """`target = a @ b`, or added to it, for one row's row-major matrices (m, k) and (k, n), the first in rows of
     `stride` elements."""
-    _gemm_by_frame(frame, n, m, k, b, n, a, max(stride, 1), is_added, target, n, like)
+    gemm_by_frame(frame, n, m, k, b, n, a, max(stride, 1), is_added, target, n, like)
 
 
 @_jit
-def _pass(begin, end, along, first, last, num_operands, num_outputs, batches, memory, tables, bases, strides, classes,
-          row, frame, like):  # fmt: skip
-    """Instructions begin to end for rows first to last, one row after the other; `row` has the slots' addresses, and
-    `along` is that of `dimensions.along`."""
-    row[SCRATCH], row[SHARED] = bases[SCRATCH], 0
-    code = tables.instructions
-    for r in range(first, last):
-        row[WORKSPACE] = bases[WORKSPACE] + (r - first) * strides[WORKSPACE]
-        for k in range(num_operands):
-            row[FIRST_OPERAND + k] = _operand_row(k, r, batches, memory, bases, strides, classes)
-        for s in range(FIRST_OPERAND + num_operands, FIRST_OPERAND + num_operands + num_outputs):
-            row[s] = bases[s] + r * strides[s]
+def _place(code, i, field, row):
+    """The address of an instruction's operand: a slot and an offset."""
+    return load(row, code[i, field], _LONG) + code[i, field + 1]
+
+
+@_jit
+def _pass(begin, end, along, count, code, at, slots, frame, like):
+    """Instructions begin to end for `count` rows, one after the other; `at` is the address of the rows' slots, `along`
+    that of `dimensions.along`."""
+    for r in range(count):
+        row = at + r * slots * 8
         for i in range(begin, end):
-            target, a, b = row[code[i, 2]] + code[i, 3], row[code[i, 4]] + code[i, 5], row[code[i, 6]] + code[i, 7]
+            target, a, b = _place(code, i, 2, row), _place(code, i, 4, row), _place(code, i, 6, row)
             if code[i, 0] > _MATMUL_ADD:
                 call_at(along, code[i, 0] - _MATMUL_ADD - 1, target, a, b, code[i, 8], code[i, 9], code[i, 10])
             elif code[i, 0] >= _MATMUL:
                 m, k, n, stride = code[i, 8], code[i, 9], code[i, 1], code[i, 10]
                 _matrix_product(target, a, b, m, k, n, stride, code[i, 0] == _MATMUL_ADD, frame, like)
             else:
-                apply(code[i, 0], target, a, b, row[code[i, 8]] + code[i, 9], code[i, 1], like)
+                apply(code[i, 0], target, a, b, _place(code, i, 8, row), code[i, 1], like)
 
 
 @_jit
-def _program(t, first, last, batches, memory, tables, bases, strides, classes, row, frame, width, like):
+def _program(t, first, last, batches, memory, tables, bases, strides, classes, at, slots, frame, like):
     """All phases of type t for rows first to last of a batch."""
+    _find_rows(t, first, last, batches, memory, tables, bases, strides, classes, at, slots)
     for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
         phase = tables.phases[p]
-        if phase[0] == GATHER:
-            _gather(phase, tables.instructions, first, last, batches, memory, bases, strides, classes)
-        elif phase[0] == PRODUCT:
-            _multiply(
-                phase, first, last, tables.num_operands[t], batches, memory, bases, strides, classes, frame, width, like
-            )
+        if phase[0] == PRODUCT:
+            pieces = tables.instructions[phase[_BEGIN] :]
+            call_at(phase[_KERNEL], at, slots, last - first, phase.ctypes.data, pieces.ctypes.data, bases[SCRATCH],
+                    _LONG)  # fmt: skip
         else:
-            _pass(phase[1], phase[2], phase[3], first, last, tables.num_operands[t], tables.num_outputs[t], batches,
-                  memory, tables, bases, strides, classes, row, frame, like)  # fmt: skip
+            _pass(phase[1], phase[2], phase[3], last - first, tables.instructions, at, slots, frame, like)
 
 
 @_jit
@@ -279,10 +204,10 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
 
 
 @_jit
-def _run(begin, end, block, batches, memory, tables, bases, strides, classes, row, frame, width, like):
-    """Batches begin to end; see `walk`. `frame` is passed as an array, not as an address: numba frees an array behind
-    its last mention."""
-    arguments = frame.ctypes.data
+def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, frame, width, like):
+    """Batches begin to end; see `walk`. `at` and `frame` are passed as arrays, not as addresses: numba frees an array
+    behind its last mention."""
+    arguments, table = frame.ctypes.data, at.ctypes.data
     for b in range(begin, end):
         t = batches.batch_type[b]
         _find_slots(b, batches, memory, tables, bases, strides, classes)
@@ -292,8 +217,8 @@ def _run(begin, end, block, batches, memory, tables, bases, strides, classes, ro
         strides[WORKSPACE] = tables.stride[t]
         count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
         for first in range(0, count, block):
-            _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, row,
-                     arguments, width, like)  # fmt: skip
+            _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, table,
+                     slots, arguments, like)  # fmt: skip
 
 
 def _build(stamp: int) -> Callable[..., None]:
@@ -306,18 +231,17 @@ def _build(stamp: int) -> Callable[..., None]:
         `workspace` and `scratch` are addresses; the workspace has room for `block` rows of the widest type.
         """
         slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
-        bases, strides, row = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
-        classes = np.zeros(slots, np.int64)
-        frame = np.zeros(9 + (stamp & 0), np.int64)
-        frame[0] = _AS_IT_IS
-        store(frame.ctypes.data + 56, 0, like + _ONE)
+        bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        at = np.empty(block * slots, np.int64)
+        frame = np.zeros(FRAME + (stamp & 0), np.int64)
+        begin_frame(frame.ctypes.data, like)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
-        _run(begin, end, block, batches, memory, tables, bases, strides, classes, row, frame, width, like)
+        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, frame, width, like)
 
     return walk
 
 
-COMPILED_IN = (blas, dimensions, phases, pointers, reduction, rowops)
+COMPILED_IN = (blas, dimensions, library, phases, pointers, reduction, rowops)
 walk = _build(checksum(*COMPILED_IN))
 
 

@@ -34,6 +34,7 @@ from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 
 if TYPE_CHECKING:
+    from edbc.runtime.microkernel import Shape
     from edbc.runtime.packing import Moves
 
 State = tuple[int, int, tuple[int, ...], int]
@@ -42,8 +43,8 @@ Key = tuple[int, tuple[State, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """For each Packed of a program a matrix (in, out) and a bias (out,) or None; and parameters that maps read,
-    flat."""
+    """For each Packed of a program a matrix (in, out), or its panels (`microkernel.Shape`), and a bias (out,) or None;
+    and parameters that maps read, flat."""
 
     matrices: tuple[torch.Tensor, ...]
     biases: tuple[torch.Tensor | None, ...]
@@ -73,12 +74,14 @@ class PackedWeights:
     """The weights of one program on one device."""
 
     def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device,
-                 others: Iterable[SharedRef] = ()):  # fmt: skip
+                 others: Iterable[SharedRef] = (), shape: Shape | None = None):  # fmt: skip
         self.program = program
         self.view = view
         self.dtype = None if program.widths else dtype
         """Of all of them; in a program of several dtypes each has its own."""
         self.device = device
+        self.shape = shape
+        """Of the panels in which matrices are packed, flat; None: as they are."""
         maps = [step for step in program.steps if isinstance(step, Map)]
         mapped = (s for step in maps for s in step.sources if isinstance(s, SharedRef))
         self._refs = tuple(dict.fromkeys((*mapped, *others)))
@@ -116,7 +119,7 @@ class PackedWeights:
             words = places(storage for _, storage in kept)
         self._require_memory(kept)
         printed = fingerprint(words)
-        packed = self._packed_natively(tensors) or [self._packed(p) for p in self.program.weights]
+        packed = self._packed_natively(tensors) or [self._panels(*self._packed(p)) for p in self.program.weights]
         vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
         pack = Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
         return _Packing(key, kept, words, printed, pack)
@@ -147,8 +150,14 @@ class PackedWeights:
             return []
         if self._moves is None:
             shapes = {ref: tuple(t.shape) for ref, t in zip(self._packed_refs, read, strict=True)}
-            self._moves = moves_of(self.program.weights, shapes)
+            self._moves = moves_of(self.program.weights, shapes, self.shape)
         return self._moves.pack(read)
+
+    def _panels(self, matrix: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if self.shape is None:
+            return matrix, bias
+        missing = self.shape.padded(matrix.shape[1]) - matrix.shape[1]
+        return self.shape.pack(matrix), None if bias is None else torch.nn.functional.pad(bias, (0, missing))
 
     def _packed(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor | None]:
         dtype = self.dtype or torch_dtype(packed.dtype)

@@ -34,13 +34,14 @@ from edbc.runtime.cpu import CpuArenas
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
+from edbc.runtime.tables import NativeKernel
 from edbc.runtime.threads import PRODUCT_THREADS
 from edbc.runtime.weights import Pack
 from edbc.trace.build import Capture
 from edbc.trace.lookup import look_up_of
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
-from edbc.training.adjoint import Adjoint
+from edbc.training.adjoint import Adjoint, WeightProduct
 from edbc.training.atoms import Vector
 from edbc.training.dependence import is_float
 from edbc.training.externals import constant_gradients, parameter_gradients
@@ -80,6 +81,7 @@ class NativeReversal(Reversal):
         assert isinstance(self.arenas, CpuArenas)
         assert self.arenas.snapshot is not None
         self._packs = self.arenas.snapshot.packs  # the weights with which the forward pass ran
+        self._kernels = self.arenas.snapshot.kernels
         self._products_of_types = self.arenas.snapshot.products
         self._alive: list[torch.Tensor] = []
         self._sparse: dict[SharedRef, tuple[Longs, torch.Tensor]] = {}
@@ -240,7 +242,7 @@ class NativeReversal(Reversal):
                 tensors[0] = torch.zeros(sum(v.size for v in adjoint.vectors), dtype=dtype)
                 vectors[kind] = tensors[0].data_ptr()  # type: ignore[union-attr]
             for k, product in enumerate(adjoint.weights):
-                weight[first + k] = pack.matrices[product.weight].data_ptr()
+                weight[first + k] = self._kept(self._matrix(kind, product))
                 shapes = (gradient, (product.columns, product.rows)), (bias, (product.columns,))
                 for source, (addresses, shape) in enumerate(shapes, 2 * k + 1):
                     tensor = torch.zeros(shape, dtype=dtype) if source in sought else None
@@ -248,6 +250,12 @@ class NativeReversal(Reversal):
                     tensors.append(tensor)
             found[kind] = tensors
         return Weights(shared, vectors, weight, gradient, bias), found
+
+    def _matrix(self, kind: int, product: WeightProduct) -> torch.Tensor:
+        """A packed weight as a matrix (rows, columns)."""
+        packed, kernel = self._packs[kind].matrices[product.weight], self._kernels[kind]
+        assert isinstance(kernel, NativeKernel)
+        return packed if kernel.shape is None else kernel.shape.unpack(packed, product.rows, product.columns)
 
     def _products_by_dtype(self) -> dict[torch.dtype, tuple[Longs, Longs, Longs]]:
         """The types with weights, the workspace of each, and how many rows wait there: definition (4)."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from edbc.runtime.phases import FIRST_OPERAND, GATHER, PRODUCT, SCRATCH, SHARED, WORKSPACE
+from edbc.runtime.microkernel import shape_of
+from edbc.runtime.phases import FIRST_OPERAND, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.reduction import OPS
 from edbc.runtime.walk import CODES, REDUCTION, Batches, Memory, Tables
 
@@ -89,29 +90,26 @@ class _Batch:
         """All phases for a block of rows."""
         for p in range(self.tables.phase_ptr[self.kind], self.tables.phase_ptr[self.kind + 1]):
             phase = self.tables.phases[p].tolist()
-            if phase[0] == GATHER:
-                self.gather(phase, first, last)
-            elif phase[0] == PRODUCT:
+            if phase[0] == PRODUCT:
                 self.multiply(phase, first, last)
             else:
                 for r in range(first, last):
                     for i in range(phase[1], phase[2]):
                         self.instruction(self.tables.instructions[i].tolist(), r, first)
 
-    def gather(self, phase: list[int], first: int, last: int) -> None:
-        """Copy pieces of operands' rows into the workspace, needed or not."""
-        for i in range(phase[1], phase[2]):
-            k, offset, column, size = self.tables.instructions[i].tolist()[:4]
-            for r in range(first, last):
-                target = self.slot(WORKSPACE, r, first) + column
-                ctypes.memmove(target, self.operand(k, r) + offset, size)
-
     def multiply(self, phase: list[int], first: int, last: int) -> None:
-        """One product, row after row."""
-        _, column, slot, offset, rows, columns, weight, bias, _, addend, inside = phase[:11]
-        matrix = elements(weight, rows * columns, self.like).reshape(rows, columns)
+        """One product, row after row, with a weight in panels where there is a kernel of our own."""
+        slot, offset, rows, columns, weight, bias, addend, inside, begin, end = phase[2:12]
+        shape = shape_of(self.width)
+        if shape is None:
+            matrix = elements(weight, rows * columns, self.like).reshape(rows, columns)
+        else:
+            panels = torch.tensor(elements(weight, rows * shape.padded(columns), self.like))
+            matrix = shape.unpack(panels, rows, columns).numpy()
         for r in range(first, last):
-            source = elements(self.slot(WORKSPACE, r, first) + column, rows, self.like)
+            pieces = [self.tables.instructions[i].tolist()[:3] for i in range(begin, end)]
+            parts = [elements(self.slot(s, r, first) + at, size, self.like) for s, at, size in pieces]
+            source = np.concatenate([*parts, np.zeros(0, self.like.dtype)])
             added = elements(bias, columns, self.like) if bias else 0
             if addend >= 0:
                 added = added + elements(self.slot(addend, r, first) + inside, columns, self.like)
