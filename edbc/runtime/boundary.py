@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from edbc.runtime.memory import require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.weights import require_storage
 from edbc.trace.build import Capture, Result, Run
+from edbc.trace.nests import rebuilt, remade
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import Slot, torch_dtype
 from edbc.vertex.join import VertexCapture
@@ -164,8 +166,10 @@ def _fill_results(item: Any, tensors: list[torch.Tensor]) -> Any:
         return tuple([_fill_results(x, tensors) for x in item])
     if kind is dict:
         return {key: _fill_results(value, tensors) for key, value in item.items()}
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return kind(*(_fill_results(x, tensors) for x in item))
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, [_fill_results(x, tensors) for x in item])
+    if isinstance(item, dict):
+        return remade(item, [_fill_results(x, tensors) for x in item.values()])
     if hasattr(item, "__dataclass_fields__"):
         for name in item.__dataclass_fields__:
             object.__setattr__(item, name, _fill_results(getattr(item, name), tensors))

@@ -22,7 +22,7 @@ from edbc.errors import UnsupportedError
 from edbc.frozen import frozen
 from edbc.graph import Graph, NodeType
 from edbc.trace.forward import NoGarbageCollection, record
-from edbc.trace.lazy import Extreme
+from edbc.trace.nests import rebuilt, remade
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.shapes import flat
@@ -336,14 +336,12 @@ def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
     """Results that are neither tensors nor plain lists, tuples and dicts."""
     if isinstance(item, torch.Tensor):
         return item
-    if isinstance(item, tuple):
-        return type(item)(*map(walk, item)) if hasattr(item, "_fields") else tuple(map(walk, item))
-    if isinstance(item, Extreme):
-        return tuple(map(walk, item))
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, map(walk, item))
+    if isinstance(item, dict):
+        return remade(item, map(walk, item.values()))
     if isinstance(item, Mapping):
         return {key: walk(value) for key, value in item.items()}
-    if isinstance(item, list | deque):
-        return [walk(x) for x in item]
     if isinstance(item, Iterator) or (isinstance(item, set | frozenset) and any(isinstance(x, Symbol) for x in item)):
         raise UnsupportedError(
             f"forward returned a {type(item).__name__}, whose tensors have no place of their own; return them in "

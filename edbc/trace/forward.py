@@ -120,8 +120,8 @@ class Recorded:
             raise ModelError(f"{self.function} raised {described(error)} ({where})") from error
         if isinstance(error, Exception) and self.retried is not None and _runs_eagerly(*self.retried):
             raise UnsupportedError(
-                f"{raised_at(error)}: what is called here runs in eager PyTorch but cannot take recorded tensors; write "
-                f"it with other torch functions ({where}; {textwrap.shorten(described(error), 160)})"
+                f"{raised_at(error)}: what is called here runs in eager PyTorch but cannot take recorded tensors; "
+                f"write it with other torch functions ({where}; {textwrap.shorten(described(error), 160)})"
             ) from error
         error.add_note(where)
 

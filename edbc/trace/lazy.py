@@ -92,7 +92,9 @@ class Stack(Lazy):
         if op is None or keepdim is None:
             return NotImplemented
         value = self._restored(self.rec.reduction(op, self.items), keepdim)
-        return value if name not in ("max", "min") else Extreme(self, value, name, keepdim)
+        if name not in ("max", "min"):
+            return value
+        return getattr(torch.return_types, name)((value, _Indices(self, name, keepdim)))
 
     def _restored(self, value: Value, keepdim: bool) -> Any:
         """The reduction of items in the shape that the reduction of the stack has."""
@@ -113,23 +115,6 @@ def _method(name: str) -> Callable[..., Any]:
 
 for _name in _OF_FUNCTION:
     setattr(Stack, _name, _method(_name))
-
-
-class Extreme:
-    """What `stack.max(0)` returns: values and, should anybody ask, indices."""
-
-    def __init__(self, stack: Stack, values: Any, name: str, keepdim: bool):
-        self.values = values
-        self.indices = _Indices(stack, name, keepdim)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.values, self.indices))
-
-    def __getitem__(self, index: int) -> Any:
-        return (self.values, self.indices)[index]
-
-    def __len__(self) -> int:
-        return 2
 
 
 class _Indices(Lazy):

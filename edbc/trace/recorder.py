@@ -31,6 +31,7 @@ from edbc.trace import autocast, rules
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS, Stack
+from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import lift_floats, lift_number
 from edbc.trace.recording import Recording
 from edbc.trace.shapes import filled_with_zeros, flat, pick, run_on_meta, split_outputs
@@ -561,9 +562,9 @@ class Recorder:
                 return walk(item.item())
             if isinstance(item, np.ndarray):
                 return walk(self.constant(torch.from_numpy(item)))
-            if isinstance(item, tuple) and hasattr(item, "_fields"):
+            if isinstance(item, tuple):
                 pairs = [walk(x) for x in item]
-                return (kind, *[k for k, _ in pairs]), kind(*[t for _, t in pairs])
+                return (kind, *[k for k, _ in pairs]), rebuilt(item, [t for _, t in pairs])
             if item is None or item is Ellipsis or is_constant(item):
                 return (kind, item), item
             return refuse(

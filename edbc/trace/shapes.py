@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from edbc.trace import rules
 from edbc.trace.autocast import state
+from edbc.trace.nests import rebuilt, remade
 from edbc.trace.signature import view_text
 from edbc.trace.table import Hole, SharedRef, View, fill
 from edbc.trace.values import Slot, refuse
@@ -98,12 +100,10 @@ def split_outputs(result: Any, name: str = "") -> tuple[Any, list[Any]]:
         if isinstance(item, torch.Tensor):
             tensors.append(item)
             return Hole(len(tensors) - 1)
-        if isinstance(item, tuple) and type(item) is not tuple:  # torch.return_types, named tuples
-            return type(item)(*map(walk, item)) if hasattr(item, "_fields") else type(item)(list(map(walk, item)))
-        if isinstance(item, tuple | list):
-            return type(item)(map(walk, item))
+        if isinstance(item, tuple | list | deque):
+            return rebuilt(item, map(walk, item))
         if isinstance(item, dict):
-            return {key: walk(value) for key, value in item.items()}
+            return remade(item, map(walk, item.values()))
         return item
 
     template = walk(result)

@@ -12,6 +12,7 @@ from edbc.trace.draws import DRAWN, SUPPORTED
 from edbc.trace.functions import refuse_namesake
 from edbc.trace.lazy import Stack
 from edbc.trace.lookup import looked_up
+from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import LONG
 from edbc.trace.shapes import flat, pick, repeated, replace_first, take_views
 from edbc.trace.table import Hole, SharedRef, fill
@@ -174,9 +175,7 @@ def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any
         is_told = first_value is not None and not rec.in_cell and kind is Value and item.ref >= first_value
         if kind in (Value, Shared) and not is_told:
             return detached_view(rec, item)
-        if kind in (tuple, list):
-            return kind(map(walk, item))
-        return kind(*map(walk, item)) if isinstance(item, tuple) and hasattr(item, "_fields") else item
+        return rebuilt(item, map(walk, item)) if isinstance(item, tuple | list) else item
 
     return walk(result)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 from edbc.errors import StaleError
 from edbc.graph import NodeType, ValueClass
 from edbc.trace.autocast import without_state
+from edbc.trace.nests import rebuilt, remade
 from edbc.trace.sizes import meant, without_dtypes
 from edbc.trace.values import Slot, torch_dtype
 
@@ -113,8 +115,10 @@ def fill(template: Any, holes: Iterable[Any], shared: Callable[[SharedRef], Any]
             return kind(map(walk, item))
         if kind is dict:
             return {key: walk(value) for key, value in item.items()}
-        if isinstance(item, tuple):
-            return kind(*map(walk, item)) if hasattr(item, "_fields") else kind(list(map(walk, item)))
+        if isinstance(item, tuple | list | deque):
+            return rebuilt(item, map(walk, item))
+        if isinstance(item, dict):
+            return remade(item, map(walk, item.values()))
         return item
 
     return walk(template)

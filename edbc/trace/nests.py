@@ -1,0 +1,41 @@
+"""Nests: what user code puts tensors into and gets tensors in, taken apart and built again of the same classes."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+_TAKE_A_LIST = (torch.Size, *torch.return_types.all_return_types)
+"""Classes of torch that are tuples in C, with a form of their own."""
+
+
+def rebuilt(nest: Any, parts: Iterable[Any]) -> Any:
+    """A tuple, list, deque, or one of a class derived from these, with other parts: of the same class, and with the
+    same attributes."""
+    kind = type(nest)
+    if kind is tuple or kind is list or kind in _TAKE_A_LIST:
+        return kind(list(parts))
+    if isinstance(nest, list | deque):
+        result = copy.copy(nest)
+        result.clear()
+        result.extend(parts)
+        return result
+    result = tuple.__new__(kind, parts)
+    if hasattr(nest, "__dict__"):
+        result.__dict__.update(nest.__dict__)
+    return result
+
+
+def remade(nest: dict[Any, Any], parts: Iterable[Any]) -> Any:
+    """A dict, or one of a class derived from it, with other values."""
+    values = dict(zip(nest, parts, strict=True))
+    if type(nest) is dict:
+        return values
+    result = copy.copy(nest)
+    for key, value in values.items():
+        result[key] = value
+    return result
