@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -118,3 +118,11 @@ DRAWN: dict[str, Callable[..., Any]] = {
     "randn_like": _like("normal"),
 }
 """Definition (2), by name: a function of the recorder, the name, and the call's arguments."""
+
+
+def refuse_drawing(name: str) -> NoReturn:
+    """Raise UnsupportedError for a function that draws, and is not recorded as definition (2) says."""
+    remedy = "draw outside of forward, and pass the numbers in"
+    if name in DRAWN:
+        remedy = f"such functions are recorded in training mode only; pass training=self.training, or {remedy}"
+    refuse(f"'{name}' draws random numbers", f"{remedy} (known are {SUPPORTED})")

@@ -19,17 +19,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from edbc.errors import EdbcError, ModelError, UnsupportedError, described
-from edbc.trace import rules
 from edbc.trace.autocast import entered
 from edbc.trace.deep import run_on_large_stack, too_deep
 from edbc.trace.gradmode import watched_by
+from edbc.trace.randomness import DRAW_REMEDY, NoRandomNumbers
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.source import raised_at
-from edbc.trace.values import Symbol, refuse
+from edbc.trace.values import refuse
 
 
 def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
@@ -136,23 +135,6 @@ def _runs_eagerly(recorder: Recorder, instance: Any) -> bool:
     return True
 
 
-_DRAW_REMEDY = (
-    "its result would differ from eager execution; draw outside of forward and pass the numbers in, or draw from "
-    "recorded tensors (torch.rand_like(h), F.dropout(h.new_ones(n)))"
-)
-
-
-class NoRandomNumbers(TorchFunctionMode):
-    """Refuses functions that draw random numbers, at the user's line."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = rules.name_of(func)
-        drawing = name in rules.DRAWS and not rules.is_off(name, args, kwargs or {})
-        if drawing and not (args and isinstance(args[0], Symbol)):
-            refuse(f"'{name}' draws random numbers", _DRAW_REMEDY)
-        return func(*args, **(kwargs or {}))
-
-
 def _refuse_random(forward: Callable[[Any], Any], instances: Sequence[Any]) -> None:
     """Find the line that drew random numbers by running again. When nothing is drawn now, it was another thread that
     did."""
@@ -161,4 +143,4 @@ def _refuse_random(forward: Callable[[Any], Any], instances: Sequence[Any]) -> N
         for instance in instances:
             forward(instance)
     if not torch.equal(random_state, torch.default_generator.get_state()):
-        refuse("forward draws random numbers", _DRAW_REMEDY)
+        refuse("forward draws random numbers", DRAW_REMEDY)

@@ -5,7 +5,8 @@ Definitions.
 (1) A `Stack` is `torch.stack(items)`, or `torch.cat(items)` of items whose first dimension is 1, for values of one
     class. It is no node until something other than its items is asked for: an item is the item itself.
 (2) A *reduction* of a stack over its first dimension (sum, mean, amax, amin) is a node of a variadic type: one type for
-    any number of items. Of a single item every reduction is that item, so it is no node.
+    any number of items. Of a single item every reduction is that item, so it is no node. Sums of integers are none:
+    torch's are 64 bits wide, whatever the items are.
 
 Where the number of items matters to the operation (a softmax over children, a product with the stack), the stack
 becomes a node and there is a type per number.
@@ -89,7 +90,7 @@ class Stack(Lazy):
         op = _OF_FUNCTION.get(name)
         ndim = len(self.items[0].slot.shape) + (not self.cat)
         keepdim = _is_over_items(args, kwargs, ndim) if op is not None else None
-        if op is None or keepdim is None:
+        if op is None or keepdim is None or (op == "sum" and not self.items[0].slot.floats):
             return NotImplemented
         value = self._restored(self.rec.reduction(op, self.items), keepdim)
         if name not in ("max", "min"):

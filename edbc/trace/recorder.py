@@ -14,6 +14,7 @@ call.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections import defaultdict
@@ -28,13 +29,14 @@ from torch import nn
 
 from edbc.graph import NodeType, ValueClass
 from edbc.trace import autocast, rules
-from edbc.trace.draws import INSTANCE_BITS
+from edbc.trace.draws import INSTANCE_BITS, refuse_drawing
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS, Stack
 from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import lift_floats, lift_number
+from edbc.trace.randomness import Dispatched, draws
 from edbc.trace.recording import Recording
-from edbc.trace.shapes import filled_with_zeros, flat, pick, run_on_meta, split_outputs
+from edbc.trace.shapes import filled_by, filled_with_zeros, flat, pick, run_on_meta, split_outputs
 from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import assigned_name, location_of, user_frame, user_location
 from edbc.trace.special import (
@@ -514,7 +516,10 @@ class Recorder:
         entry = self.described.get((func, described))
         if entry is None:
             name = name or rules.name_of(func)
-            result = run_on_meta(func, template, slots, self.shared_meta)
+            with Dispatched() as dispatched:
+                result = run_on_meta(func, template, slots, self.shared_meta)
+            if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
+                refuse_drawing(name)
             outputs, metas = split_outputs(result)
             if not metas:
                 return result
@@ -529,6 +534,12 @@ class Recorder:
             if is_plain(entry, args, kwargs) and not self.in_cell:
                 self.plain[func, *slots] = entry
         return self.emit(entry, operands)
+
+    def _draws(self, func: Callable[..., Any], template: Any, slots: Sequence[Slot]) -> bool:
+        """Whether a function draws random numbers, as made-up operands tell."""
+        makers = (torch.ones, torch.zeros, functools.partial(torch.full, fill_value=0.5))
+        calls = (filled_by(make, template, slots, self.shared_meta) for make in makers)
+        return any(draws(functools.partial(func, *args, **kwargs)) for args, kwargs in calls)
 
     # --- describing arguments --------------------------------------------------------------------------------------
 

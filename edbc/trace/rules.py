@@ -1,4 +1,4 @@
-"""Which torch functions are views, look at values, draw random numbers or change tensors.
+"""Which torch functions are views, look at values or change tensors.
 
 Functions are known by name: `torch.sigmoid`, `Tensor.sigmoid` and `F.sigmoid` are one operation.
 """
@@ -30,29 +30,10 @@ LOOKS = frozenset(
 )
 """They need values, or make a shape that depends on values."""
 
-RANDOM = frozenset(
-    "bernoulli multinomial normal rand_like randn_like randint_like poisson dropout1d dropout2d dropout3d dropout "
-    "alpha_dropout feature_dropout feature_alpha_dropout rrelu gumbel_softmax".split()
-)
-"""They draw random numbers (dropout and its like only while training)."""
-
-DRAWS = frozenset(
-    "rand randn randint randperm normal bernoulli multinomial poisson rand_like randn_like randint_like normal_ "
-    "uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_ dropout rrelu".split()
-)
-"""Functions that draw random numbers whatever their arguments are recorded or not."""
-
 DROPOUTS = frozenset(
     "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout feature_alpha_dropout".split()
 )
 """They draw random numbers while training and do nothing otherwise."""
-
-_DROPOUT_WITHIN: dict[str, tuple[tuple[str, int], tuple[str, int] | None]] = {
-    "scaled_dot_product_attention": (("dropout_p", 4), None),
-    "multi_head_attention_forward": (("dropout_p", 10), ("training", 13)),
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (("dropout", 5), ("train", 6))),
-}
-"""Functions with a dropout in the middle: keyword and position of its probability, and of what switches it on."""
 
 NUMERIC = frozenset("add sub mul div true_divide divide multiply subtract".split())
 """Element-wise functions of a tensor and a number that may as well be a tensor."""
@@ -98,20 +79,6 @@ def is_off(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return False
     is_training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
     return not is_training or kwargs.get("p", args[1] if len(args) > 1 else 0.5) == 0.0
-
-
-def draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True for calls on recorded tensors that draw random numbers."""
-    within = _DROPOUT_WITHIN.get(name)
-    if within is None:
-        return name in RANDOM and not is_off(name, args, kwargs)
-
-    def given(argument: tuple[str, int] | None, default: Any) -> Any:
-        keyword, position = argument or ("", len(args))
-        return kwargs.get(keyword, args[position] if position < len(args) else default)
-
-    probability, switch = within
-    return bool(given(probability, 0.0) and given(switch, True))
 
 
 def is_constant_index(index: Any) -> bool:

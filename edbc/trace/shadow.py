@@ -31,14 +31,15 @@ from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
 from edbc.trace.autocast import State, entered
 from edbc.trace.calls import recorded_call
-from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.gradmode import watched_by
 from edbc.trace.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
 from edbc.trace.mark import is_cell
+from edbc.trace.randomness import NoRandomNumbers
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.shapes import split_outputs
+from edbc.trace.stateless import derived_class
 from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
 from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
@@ -364,7 +365,7 @@ def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, st
             assigned.add((path, name))
         kind.__setattr__(self, name, value)
 
-    module.__class__ = type(kind.__name__, (kind,), {"__setattr__": set_attribute, "__module__": kind.__module__})
+    module.__class__ = derived_class(kind, "__setattr__", set_attribute)
 
 
 def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> tuple[nn.Module, Recorder]:
@@ -399,8 +400,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
         call = _pass_call(type(module).forward)
     else:
         call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
-    kind = type(module)
-    module.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+    module.__class__ = derived_class(type(module), "__call__", call)
 
 
 def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., Any]:

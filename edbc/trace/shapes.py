@@ -65,13 +65,18 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
     except NotImplementedError:
         results = []
         for make in (torch.ones, torch.zeros):
-            data = [make(tuple(slot.shape), dtype=slot.dtype) for slot in slots]
-            args, kwargs = fill(template, data, functools.partial(_filled_like, make, shared))
+            args, kwargs = filled_by(make, template, slots, shared)
             results.append(func(*args, **kwargs))
         if [t.shape for t in split_outputs(results[0])[1]] != [t.shape for t in split_outputs(results[1])[1]]:
             refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
                    "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
         return results[0]
+
+
+def filled_by(make: Callable[..., torch.Tensor], template: Any, slots: Iterable[Slot], shared: Any) -> Any:
+    """Arguments and keywords with tensors made by `torch.ones` or its like."""
+    data = [make(tuple(slot.shape), dtype=slot.dtype) for slot in slots]
+    return fill(template, data, functools.partial(_filled_like, make, shared))
 
 
 def filled_with_zeros(template: Any, slots: Iterable[Slot], shared: Callable[[SharedRef], torch.Tensor]) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from edbc.trace import rules
 from edbc.trace.autocast import Under, state_text
-from edbc.trace.draws import DRAWN, SUPPORTED
+from edbc.trace.draws import DRAWN
 from edbc.trace.functions import refuse_namesake
 from edbc.trace.lazy import Stack
 from edbc.trace.lookup import looked_up
@@ -27,8 +27,7 @@ CATS = frozenset((torch.cat, torch.concat, torch.concatenate))
 def refuse_what_cannot_be_batched(
     rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raise UnsupportedError for what would need values, change tensors, draw random numbers in another way than
-    `trace.draws` knows, or be taken for another function."""
+    """Raise UnsupportedError for what would need values, change tensors, or be taken for another function."""
     refuse_namesake(rec.table.functions, func, name)
     if rules.changes_in_place(func, name, kwargs):
         refuse(
@@ -41,19 +40,13 @@ def refuse_what_cannot_be_batched(
             "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
             "move the decision into a cell, or take it from the instance",
         )
-    if rules.draws(name, args, kwargs) and not (rec.tracer.may_draw and name in DRAWN):
-        refuse(
-            f"'{name}' draws random numbers",
-            f"of such functions only {SUPPORTED} are known, and in training mode only; call model.eval(), or draw "
-            "outside of forward",
-        )
 
 
 def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Functions that are no node, or another node, in some cases."""
     if name in rules.DROPOUTS and rules.is_off(name, args, kwargs):
         return args[0]
-    if name in DRAWN and rules.draws(name, args, kwargs):
+    if name in DRAWN and rec.tracer.may_draw and not rules.is_off(name, args, kwargs):
         return DRAWN[name](rec, name, *args, **kwargs)
     if name in rules.CASTS and isinstance(args[0], Symbol):
         rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
@@ -159,7 +152,7 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
 def detached_view(rec: Recorder, value: Any) -> Any:
     """`value.detach()`, once."""
     views = value.slot.views if type(value) is Value else value.ref.views
-    if (views and views[-1].detaches) or not value.dtype.is_floating_point:
+    if (views and views[-1].detaches) or not (value.is_floating_point() or value.is_complex()):
         return value
     return view(rec, torch.Tensor.detach, "detach", None, (value,), {})
 

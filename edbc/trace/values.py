@@ -93,6 +93,8 @@ class Symbol:
     """What Value, Shared and Lazy have in common: they answer every torch function and tensor method by recording."""
 
     __slots__ = ()
+    __array_priority__ = torch.Tensor.__array_priority__
+    """Numbers of NumPy leave `number * tensor` to the tensor."""
     rec: Recorder
 
     def __init_subclass__(cls) -> None:
@@ -191,6 +193,8 @@ class Symbol:
         return self
 
     def __add__(self, other: Any) -> Any:
+        if type(other) is np.ndarray:
+            return self.rec.add(*_as_numpy_promotes(self, other, torch.add))
         return self.rec.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
@@ -203,9 +207,21 @@ def _operator(function: Any) -> Callable[[Any, Any], Any]:
             known = self.rec.plain.get((function, self.slot, other.slot))
             if known is not None:
                 return self.rec.again(known, (self.ref, other.ref))
+        elif type(other) is np.ndarray:
+            self, other = _as_numpy_promotes(self, other, function)
         return self.rec.function(function, (self, other), {})
 
     return record
+
+
+def _as_numpy_promotes(value: Any, array: np.ndarray, function: Any) -> tuple[Any, torch.Tensor]:
+    """A stand-in and an array in the dtype that NumPy computes in, which is who runs `tensor * array` in eager."""
+    other = torch.from_numpy(array)
+    name = np.result_type(torch.empty(0, dtype=value.dtype).numpy(), array)
+    promoted = torch.from_numpy(np.empty(0, name)).dtype
+    if function is torch.true_divide and not (promoted.is_floating_point or promoted.is_complex):
+        promoted = torch.float64
+    return value.to(promoted), other.to(promoted)
 
 
 def _reflected(function: Any) -> Callable[[Any, Any], Any]:
@@ -323,7 +339,7 @@ class Value(Symbol):
     def __add__(self, other: Any) -> Any:
         rec, slot = self.rec, self.slot
         if type(other) is not Value:
-            return rec.add(self, other)
+            return Symbol.__add__(self, other)
         if slot is not rec.added or other.slot is not slot:
             known = rec.plain.get((torch.add, slot, other.slot))
             if known is None:

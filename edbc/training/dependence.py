@@ -3,7 +3,8 @@
 Definitions.
 
 (1) An output *depends* on an operand or a parameter when a path of operations of its cell leads from one to the other
-    along variables of floating dtype. Eager PyTorch gives a gradient (zeros perhaps) exactly along such paths.
+    along variables of floating or complex dtype. Eager PyTorch gives a gradient (zeros perhaps) exactly along such
+    paths.
 (2) Field f of a reduction depends on operand f of its items.
 """
 
@@ -18,7 +19,7 @@ from edbc.cells.graph import CellGraph, CellOp
 from edbc.graph import NodeType, ValueClass
 from edbc.trace.table import SharedRef, shared_refs
 
-FLOATS = frozenset(("f64", "f32", "f16", "bf16"))
+_WITH_GRADIENT = frozenset(("f64", "f32", "f16", "bf16", "c64", "c128"))
 """Dtypes that gradients flow through."""
 
 
@@ -40,10 +41,10 @@ def dependence_of_cell(cell: CellGraph) -> Dependence:
     """Definition (1). One pass over the operations."""
     known: dict[str, tuple[frozenset[int], frozenset[SharedRef]]] = {}
     for number, (name, value_class) in enumerate(cell.operands):
-        known[name] = (frozenset([number]) if is_float(value_class) else frozenset(), frozenset())
+        known[name] = (frozenset([number]) if has_gradient(value_class) else frozenset(), frozenset())
     for op in cell.ops:
-        read = [known[name] for name in _connected(op)] if is_float(op.result) else []
-        own = refs_of(op) if is_float(op.result) else ()
+        read = [known[name] for name in _connected(op)] if has_gradient(op.result) else []
+        own = refs_of(op) if has_gradient(op.result) else ()
         known[op.name] = (
             frozenset().union(*(operands for operands, _ in read)),
             frozenset(own).union(*(refs for _, refs in read)),
@@ -62,7 +63,7 @@ def _connected(op: CellOp) -> list[str]:
 def dependence_of_reduction(node_type: NodeType) -> Dependence:
     """Definition (2)."""
     fields = len(node_type.outputs)
-    floats = np.array([is_float(c) for c in node_type.outputs], np.bool_)
+    floats = np.array([has_gradient(c) for c in node_type.outputs], np.bool_)
     return Dependence(np.eye(fields, dtype=np.bool_) & floats, (frozenset(),) * fields)
 
 
@@ -74,6 +75,6 @@ def refs_of(op: CellOp) -> tuple[SharedRef, ...]:
     return tuple(dict.fromkeys((*refs, *shared_refs(op.template))))
 
 
-def is_float(value_class: ValueClass) -> bool:
+def has_gradient(value_class: ValueClass) -> bool:
     """True when gradients flow through values of the class."""
-    return value_class.dtype in FLOATS
+    return value_class.dtype in _WITH_GRADIENT

@@ -43,7 +43,7 @@ from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 from edbc.training.adjoint import Adjoint, WeightProduct
 from edbc.training.atoms import Vector
-from edbc.training.dependence import is_float
+from edbc.training.dependence import has_gradient
 from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reverse import Reversal, sum_dtype
@@ -94,7 +94,7 @@ class NativeReversal(Reversal):
         self.values = Rows(memory.base, memory.stride, memory.externals, memory.external_start,
                            memory.external_address)  # fmt: skip
         self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
-        short = [is_float(c) and d not in _LIKE for c, d in zip(placement.classes, self.dtypes, strict=True)]
+        short = [has_gradient(c) and d not in _LIKE for c, d in zip(placement.classes, self.dtypes, strict=True)]
         self._short = np.array(short, np.bool_)
         self._segments = self.segment.segments()
         self._buffer, self._starts = self._gradient_memory()
@@ -111,7 +111,7 @@ class NativeReversal(Reversal):
         hidden = self._hidden_classes()
         rows = placement.class_rows - placement.class_externals
         has_rows = np.array(
-            [is_float(c) and (self.keeps_graph or c not in hidden) for c in placement.classes], np.bool_
+            [has_gradient(c) and (self.keeps_graph or c not in hidden) for c in placement.classes], np.bool_
         )
         sizes = np.where(has_rows & ~self._short, rows * values.stride, 0)
         start = np.zeros(len(sizes) + 1, np.int64)

@@ -32,7 +32,7 @@ from edbc.runtime.evaluation import BlockRows
 from edbc.runtime.placement import Longs
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
-from edbc.training.dependence import is_float
+from edbc.training.dependence import has_gradient
 from edbc.training.reach import Bools, Reach
 from edbc.training.recompute import CellGradient, Recorded, ReductionGradient
 
@@ -164,7 +164,7 @@ class Reversal:
         at, num = int(placement.start[batch]), int(placement.items[batch])
         classes = [placement.class_index[c] for c in node_type.operands]
         rows = [placement.rows[at + k * num + live] for k in range(len(classes))]
-        wanted = [is_float(of) and bool(self._gets(c)[r].any())
+        wanted = [has_gradient(of) and bool(self._gets(c)[r].any())
                   for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
         blocks = self.recorded.get(batch) if self.keeps_graph else self.recorded.pop(batch, None)
         if blocks is None or len(live) < num:

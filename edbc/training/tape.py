@@ -23,7 +23,7 @@ from edbc.runtime.backend import Segment
 from edbc.runtime.cpu import CellKernel
 from edbc.runtime.evaluation import BlockRows
 from edbc.trace.table import SharedRef
-from edbc.training.dependence import is_float
+from edbc.training.dependence import has_gradient
 from edbc.training.inputs import Parameters
 from edbc.training.recompute import CellGradient, Recorded
 from edbc.training.reverse import Blocks
@@ -79,7 +79,7 @@ class Tape:
         if not isinstance(gradient, CellGradient):
             return kernel
         node_type, index = self._segment.graph.types[kind], self._segment.placement.class_index
-        asked = [self.asked[index[c]] if is_float(c) else None for c in node_type.operands]
+        asked = [self.asked[index[c]] if has_gradient(c) else None for c in node_type.operands]
         return self._kernels.setdefault(kind, _RecordingKernel(gradient, self._parameters, asked, self._unrecorded))
 
     @cached_property

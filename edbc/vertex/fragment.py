@@ -33,8 +33,8 @@ from edbc.errors import InputError, ModelError
 from edbc.graph import ValueClass
 from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, build
-from edbc.trace.forward import NoRandomNumbers
 from edbc.trace.gradmode import watched_by
+from edbc.trace.randomness import NoRandomNumbers
 from edbc.trace.recorder import Recorder
 from edbc.trace.table import Entry, EntryArrays, Hole, Operation, TypeTable
 from edbc.trace.values import Shared, Slot, Symbol, Value, refuse
