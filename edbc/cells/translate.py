@@ -8,8 +8,8 @@ Definitions.
 (2) `linear(x, W, b)`, `W @ x` and `x @ W` with a parameter W and a vector x (or a matrix of one row) are an affine.
 (3) An element-wise function of operands with as many elements as its result is that operation; broadcasting is not.
 (4) `cat` and `stack` of runs are one concatenation when the result is their memory one after the other.
-(5) torch's own recurrent cells consist of affines, one per gate, and element-wise operations; so nn.LSTMCell,
-    nn.GRUCell and nn.RNNCell lower like cells written by hand.
+(5) torch's own recurrent cells on one row consist of affines, one per gate, and element-wise operations; so
+    nn.LSTMCell, nn.GRUCell and nn.RNNCell lower like cells written by hand.
 (6) Everything else is generic.
 (7) What torch.autocast casts for a function (`edbc.trace.autocast`) is an operation: of each variable once, before the
     function's views. Parameters that it casts are parameters by another name. A function that casts inside is generic,
@@ -467,7 +467,7 @@ class _Known:
 
 
 def _recurrent_operands(node: _Known, num_states: int) -> tuple[list[str], list[SharedRef | None]] | None:
-    """Input and states as runs, and the four parameters; None when the call has another form."""
+    """Input and states of one row as runs, and the four parameters; None when the call has another form."""
     if node.kwargs or len(node.args) < 4:
         return None
     states = node.args[1] if isinstance(node.args[1], list | tuple) else (node.args[1],)
@@ -477,7 +477,10 @@ def _recurrent_operands(node: _Known, num_states: int) -> tuple[list[str], list[
     if len(states) != num_states or None in runs or any(type(p) not in (SharedRef, type(None)) for p in parameters):
         return None
     found = [run for run in runs if run is not None]
-    return (found, parameters) if all(node.cell.classes[run].size == node.result.size for run in found[1:]) else None
+    columns = [node.cell.view.shared(p).shape[1] for p in parameters[:2] if p is not None]
+    sizes = [node.cell.classes[run].size for run in found]
+    is_of_one_row = sizes == [*columns, *columns[1:] * (num_states - 1)] and node.result.size == columns[1]
+    return (found, parameters) if is_of_one_row else None
 
 
 def _lstm_cell(node: _Known) -> list[str] | None:

@@ -1,0 +1,84 @@
+"""A batched form is believed once it has been right; recurrent cells of torch lower on one row alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import require_parity, seeded
+from torch import nn
+
+import edbc
+from edbc.runtime.rowfunction import CHECKED, RowFunction
+from edbc.trace.table import Hole
+
+
+def _mixes_rows(x: torch.Tensor) -> torch.Tensor:
+    """Another thing of a batch than of its rows, which no rule tells."""
+    return x + x.sum()
+
+
+_mixes_rows.__module__ = "torch"
+_mixes_rows.__name__ = "tanh"
+
+
+def test_a_wrong_batched_form_is_found_and_not_used() -> None:
+    """A rule that is wrong for a call is noticed at the first rows that differ, whatever it is a rule of."""
+    function = RowFunction(_mixes_rows, ((Hole(0),), {}), [()])
+    alike, rows = torch.ones(3, 2), torch.arange(8.0).reshape(4, 2)
+
+    function([torch.ones(1, 2)], 1, {}.__getitem__)
+    (of_alike,) = function([alike], 3, {}.__getitem__)
+    (found,) = function([rows], 4, {}.__getitem__)
+
+    assert torch.equal(of_alike, alike + 2)
+    assert torch.equal(found, rows + rows.sum(1, keepdim=True))
+    assert function.is_slow
+
+
+def test_a_right_batched_form_is_compared_until_rows_differ() -> None:
+    """Equal rows tell nothing of a form; of rows that differ a few are enough."""
+    seen: list[int] = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.ndim)
+        return torch.tanh(x)
+
+    function = RowFunction(counted, ((Hole(0),), {}), [()])
+    for rows in (torch.ones(5, 2), torch.rand(9, 2), torch.rand(9, 2)):
+        function([rows], len(rows), {}.__getitem__)
+
+    assert len(seen) == 3 + 2 * CHECKED
+    assert not function.is_slow
+
+
+class Rows(nn.Module):
+    """One of torch's recurrent cells on two rows."""
+
+    def __init__(self, cell: type[nn.Module]):
+        super().__init__()
+        self.cell = cell(3, 4)
+
+    def forward(self, h: Any) -> Any:
+        x, state = h.view(2, 3), torch.stack([h[:4], h[2:]])
+        if isinstance(self.cell, nn.LSTMCell):
+            return torch.cat(self.cell(x, (state, state * 2)))
+        return self.cell(x, state)
+
+
+class Words(nn.Module):
+    def __init__(self, cell: type[nn.Module], marked: bool):
+        super().__init__()
+        self.table = nn.Embedding(8, 6)
+        self.rows = edbc.cell(Rows(cell)) if marked else Rows(cell)
+
+    def forward(self, word: int) -> Any:
+        return self.rows(torch.tanh(self.table.weight[word]))
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["between", "inside"])
+@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_recurrent_cells_on_matrices(cell: type[nn.Module], marked: bool) -> None:
+    """nn.GRUCell and its like on a matrix of several rows give eager's numbers, in cells and between them."""
+    require_parity(seeded(Words, cell, marked), [1, 2, 3, 4, 5, 6, 7])
