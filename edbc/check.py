@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from edbc.errors import EdbcError, PlanError, StaleError
-from edbc.files import found_at, require_file
-from edbc.modelfile import hash_model_file
+from edbc.files import found_at, one_line, require_file
+from edbc.modelfile import hash_model_file, hashed_files
 from edbc.plan.plan import Guard, Plan
 from edbc.plan.reader import read_plan
 from edbc.weights import recorded_weights
@@ -160,8 +160,10 @@ def require_same_model(plan: Plan, model: Path) -> None:
     require_file(model, "the plan's model file", StaleError, "name it with --model FILE")
     have = hash_model_file(model)
     if have != plan.model.sha256:
+        imported = ", ".join(one_line(part.name) for part in hashed_files(model)[1:])
         raise StaleError(
-            f"{model}: expected the model file that the plan was compiled from (sha256 {plan.model.sha256[:16]}...), "
+            f"{model}: expected the model file that the plan was compiled from (sha256 {plan.model.sha256[:16]}..."
+            f"{f', with {imported}, which it imports: any of them may have changed' if imported else ''}), "
             f"got {have[:16]}...; run 'edbc compile' again"
         )
 

@@ -138,13 +138,18 @@ def import_model_file(path: str | Path) -> ModelFile:
 def hash_model_file(path: str | Path) -> str:
     """sha256 of the model file and the local modules that it imports, directly or not. Executes nothing."""
     require_file(path, "a model file", ModelError, "check the path")
-    path = Path(path)
     digest = hashlib.sha256()
-    for part in sorted(_local_files(path.resolve()), key=lambda p: (p != path.resolve(), p.name)):
+    for part in hashed_files(path):
         data = part.read_bytes().replace(b"\r\n", b"\n")
         digest.update(f"{part.name}:{len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
+
+
+def hashed_files(path: str | Path) -> list[Path]:
+    """What `hash_model_file` covers: the file, then the others."""
+    file = Path(path).resolve()
+    return sorted(_local_files(file), key=lambda part: (part != file, part.name))
 
 
 def file_sha256(path: str | Path) -> str:
@@ -259,17 +264,25 @@ def _listed(config: Config) -> str:
     return f"({text})" if text else ""
 
 
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """A function's signature; of a built-in one that has none (`load = iter`), one without parameters."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.Signature()
+
+
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {
         name: p
-        for name, p in inspect.signature(function).parameters.items()
+        for name, p in _signature(function).parameters.items()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
 
 
 def _accepted(function: Callable[..., Any], config: Config) -> Config:
     """The part of the config that a function takes."""
-    parameters = inspect.signature(function).parameters
+    parameters = _signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return dict(config)
     return {key: value for key, value in config.items() if key in parameters}

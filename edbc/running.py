@@ -278,7 +278,10 @@ def run_plan(path: Path, setting: Setting, warn: Warn, tell: Tell = lambda text:
     """Bind and run. Outputs and timeline are written as the setting says; whether numbers agree is in the report."""
     plan = read_plan(path)
     _require_targets(path, plan, setting)
-    return _Running(bind_plan(path, plan, setting, warn), setting).run(str(path), tell)
+    report = _Running(bind_plan(path, plan, setting, warn), setting).run(str(path), tell)
+    if setting.inputs and setting.limit != 0 and not report.stats.instances:
+        warn(f"{', '.join(map(str, setting.inputs))}: the model file's load gave no instances, so nothing ran")
+    return report
 
 
 def _require_targets(path: Path, plan: Plan, setting: Setting) -> None:

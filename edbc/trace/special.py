@@ -16,7 +16,7 @@ from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import LONG
 from edbc.trace.shapes import flat, pick, repeated, replace_first, take_views
 from edbc.trace.table import Hole, SharedRef, fill
-from edbc.trace.values import Lazy, Shared, Symbol, Value, refuse
+from edbc.trace.values import LOOK_REMEDY, Lazy, Shared, Symbol, Value, refuse
 
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
@@ -37,8 +37,7 @@ def refuse_what_cannot_be_batched(
     if rules.looks_at_values(func, name) or rules.has_shape_by_value(name, args, kwargs):
         refuse(
             f"'{name}' asks for the value of a tensor while recording",
-            "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), "
-            "move the decision into a cell, or take it from the instance",
+            LOOK_REMEDY,
         )
 
 

@@ -82,9 +82,9 @@ def refuse(what: str, remedy: str) -> NoReturn:
 
 
 _LOOK = "the value of a tensor was asked for while recording"
-_LOOK_REMEDY = (
-    "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), move the "
-    "decision into a cell, or take it from the instance"
+LOOK_REMEDY = (
+    "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), or take the "
+    "decision from the instance"
 )
 _IN_PLACE_REMEDY = "another name may share the tensor; write the result to a new variable (h = h + x)"
 
@@ -177,7 +177,7 @@ class Symbol:
         refuse("a recorded tensor was changed in place by indexing", _IN_PLACE_REMEDY)
 
     def _look(self, *args: Any, **kwargs: Any) -> NoReturn:
-        refuse(_LOOK, _LOOK_REMEDY)
+        refuse(_LOOK, LOOK_REMEDY)
 
     __bool__ = __int__ = __float__ = __index__ = __complex__ = __contains__ = __array__ = _look
     item = tolist = numpy = __dlpack__ = is_nonzero = equal = allclose = _look

@@ -201,3 +201,34 @@ def test_verify_fails_when_numbers_differ(edbc, compiled: Path, trees: Path, mon
 
     assert result.exit_code == 1
     assert "differs from eager" in result.output
+
+
+def test_a_load_that_gives_nothing_is_said(edbc, workspace: Path, tmp_path: Path) -> None:
+    """A run over no instances at all warns and names the input."""
+    (tmp_path / "empty.txt").write_text("")
+    result = edbc("run", workspace / "plans" / "tree_lstm.yaml", "--input", tmp_path / "empty.txt")
+
+    assert result.exit_code == 0
+    assert "empty.txt: the model file's load gave no instances" in result.stderr
+
+
+def test_a_load_without_a_signature_is_called(edbc, workspace: Path, trees: Path) -> None:
+    """`load = iter`, a built-in function that tells no parameters, is called like any other."""
+    model = workspace / "models" / "tree_lstm.py"
+    model.write_text(model.read_text() + "\nload = iter\n")
+    result = edbc("run", workspace / "plans" / "tree_lstm.yaml", "--input", trees, "--trust-changed-model")
+
+    assert isinstance(result.exception, SystemExit)
+    assert "while recording instance 0" in result.stderr
+
+
+def test_a_changed_model_names_the_files_that_its_hash_covers(edbc, workspace: Path, trees: Path) -> None:
+    """A change in an imported file is not told as one of the model file alone."""
+    model, helper = workspace / "models" / "tree_lstm.py", workspace / "models" / "shapes_of_trees.py"
+    helper.write_text("SIZE = 1\n")
+    model.write_text(model.read_text() + "\nimport shapes_of_trees\n")
+    refused = edbc("run", workspace / "plans" / "tree_lstm.yaml", "--input", trees)
+
+    assert refused.exit_code == 4
+    assert "shapes_of_trees.py" in refused.stderr
+    assert "which it imports: any of them may have changed" in " ".join(refused.stderr.split())

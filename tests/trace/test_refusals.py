@@ -346,3 +346,30 @@ def test_attributes_that_forward_assigns_may_change() -> None:
     model.trail = None
 
     require_parity(model, [[1], [2], [3]], sizes=(1, 3))
+
+
+def test_a_dropout_that_is_always_on_is_told_to_follow_the_model() -> None:
+    """`F.dropout` outside of training is its own argument's doing: `model.eval()` is no remedy, `self.training` is."""
+    with pytest.raises(UnsupportedError, match=r"self\.training"):
+        graph_of(seeded(Base, dropout), [None])
+
+
+def test_no_refusal_advises_to_move_a_decision_into_a_cell() -> None:
+    """Cells look at no values either, so the advice is the same inside and outside of them."""
+
+    @edbc.cell
+    class Deciding(nn.Module):
+        def forward(self, h: Any) -> Any:
+            return h if h.sum() > 0 else -h
+
+    class Model(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.deciding = Deciding()
+
+        def forward(self, _: Any) -> Any:
+            return self.deciding(state(self))
+
+    with pytest.raises(UnsupportedError, match=r"torch\.where") as caught:
+        graph_of(seeded(Model), [None])
+    assert "into a cell" not in str(caught.value)
