@@ -97,6 +97,18 @@ def test_wrapped_recurrent_cells_lower_like_written_ones(name: str) -> None:
             assert "generic" not in ops
 
 
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_recurrent_cells_of_several_rows_are_no_cell_of_one_long_row(kind: Any, rows: int) -> None:
+    """A cell's call on all nodes of a graph gives each row its own step."""
+
+    def all_at_once(net: Any, ids: list[int]) -> Any:
+        xs = net.table(torch.tensor(ids[:1] * rows))
+        return net.inner(xs, (xs, xs) if kind is nn.LSTMCell else xs)
+
+    require_parity(seeded(lambda: Around(kind(SIZE, SIZE), all_at_once)), IDS)
+
+
 class Several(nn.Module):
     """Keywords, None, numbers, nested tuples; returns an operand, a parameter, one tensor twice, None."""
 

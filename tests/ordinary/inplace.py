@@ -1,0 +1,113 @@
+"""Tensors that change in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ordinary.data import FEATURES, VOCAB, sentence, series, tree, vector
+from ordinary.registry import program
+
+
+@program(sentence)
+class AugmentedAssignment(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.step = nn.Embedding(VOCAB, size), nn.Linear(size, size)
+
+    def forward(self, words):
+        h = torch.zeros(self.words.embedding_dim)
+        for word in words:
+            h += torch.tanh(self.step(self.words(torch.tensor(word))))
+        return h
+
+
+@program(sentence)
+class BufferOfStates(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.step = nn.Embedding(VOCAB, size), nn.Linear(size, size)
+
+    def forward(self, words):
+        states = torch.zeros(len(words), self.words.embedding_dim)
+        h = self.words(torch.tensor(words[0]))
+        for i, word in enumerate(words):
+            h = torch.tanh(self.step(h) + self.words(torch.tensor(word)))
+            states[i] = h
+        return states.mean(0)
+
+
+@program(vector)
+class InPlaceActivation(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(FEATURES, size), nn.ReLU(inplace=True), nn.Linear(size, size))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+@program(vector)
+class MethodsWithUnderscore(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.up = nn.Linear(FEATURES, size)
+
+    def forward(self, x):
+        return self.up(x).mul_(2).add_(1).tanh_()
+
+
+@program(series)
+class PartOfARow(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.up = nn.Linear(FEATURES, size)
+
+    def forward(self, series):
+        x = self.up(series)
+        x[:, :4] *= 2
+        return x.sum(0)
+
+
+@program(tree)
+class AccumulateOnNodes(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.up = nn.Embedding(VOCAB, size), nn.Linear(size, size)
+
+    def forward(self, node):
+        node.state = self.up(self.words(torch.tensor(node.word)))
+        for child in node.children:
+            node.state += torch.tanh(self.forward(child))
+        return node.state
+
+
+@program(series)
+class GatesChanged(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.x, self.h = size, nn.Linear(FEATURES, 2 * size), nn.Linear(size, 2 * size)
+
+    def forward(self, series):
+        h = torch.zeros(self.size)
+        for x in series:
+            gates = self.x(x)
+            gates += self.h(h)
+            z, n = gates.chunk(2)
+            h = torch.sigmoid(z) * h + (1 - torch.sigmoid(z)) * torch.tanh(n)
+        return h
+
+
+@program(series)
+class ChartOfSpans(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.up = nn.Linear(FEATURES, size)
+
+    def forward(self, series):
+        x, count = self.up(series), len(series)
+        chart = torch.zeros(count, count)
+        for i in range(count):
+            for j in range(i, count):
+                chart[i, j] = x[i].dot(x[j])
+        return torch.logsumexp(chart, dim=1)

@@ -1,0 +1,139 @@
+"""Losses inside forward, of numbers and of labels."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ordinary.data import FEATURES, LABELS, classified, labelled_sentence, two_vectors, vector
+from ordinary.registry import program
+
+
+def network(size: int, outputs: int) -> nn.Module:
+    """Two layers."""
+    return nn.Sequential(nn.Linear(FEATURES, size), nn.Tanh(), nn.Linear(size, outputs))
+
+
+@program(classified)
+class CrossEntropy(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net, self.loss = network(size, LABELS), nn.CrossEntropyLoss()
+
+    def forward(self, item):
+        return self.loss(self.net(item["x"]).unsqueeze(0), torch.tensor([item["y"]]))
+
+
+@program(classified)
+class LossAndLogits(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, LABELS)
+
+    def forward(self, item):
+        logits = self.net(item["x"])
+        return {"logits": logits, "loss": -F.log_softmax(logits, dim=-1)[item["y"]]}
+
+
+@program(classified)
+class BinaryTargets(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, LABELS)
+
+    def forward(self, item):
+        target = F.one_hot(torch.tensor(item["y"]), LABELS).to(item["x"].dtype)
+        return F.binary_cross_entropy_with_logits(self.net(item["x"]), target)
+
+
+@program(two_vectors)
+class Contrastive(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, size)
+
+    def forward(self, pair):
+        a, b = map(self.net, pair)
+        return 1 - F.cosine_similarity(a, b, dim=0)
+
+
+@program(two_vectors)
+class Triplet(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, size)
+
+    def forward(self, pair):
+        a, b = self.net(pair[0]), self.net(pair[1])
+        near, far = (a - b).pow(2).sum(), (a + b).pow(2).sum()
+        return F.relu(near - far + 1.0)
+
+
+@program(vector)
+class Autoencoder(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.encode, self.decode = nn.Linear(FEATURES, size), nn.Linear(size, FEATURES)
+
+    def forward(self, x):
+        return F.mse_loss(self.decode(F.gelu(self.encode(x))), x)
+
+
+@program(two_vectors)
+class Divergence(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, LABELS)
+
+    def forward(self, pair):
+        p, q = (F.log_softmax(self.net(x), dim=-1) for x in pair)
+        return F.kl_div(p, q, reduction="sum", log_target=True)
+
+
+@program(classified)
+class Focal(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, LABELS)
+
+    def forward(self, item):
+        p = torch.softmax(self.net(item["x"]), dim=0)[item["y"]]
+        return -((1 - p) ** 2) * torch.log(p + 1e-6)
+
+
+@program(labelled_sentence)
+class SummedOverWords(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.out = nn.Embedding(50, size), nn.Linear(size, LABELS)
+
+    def forward(self, item):
+        losses = []
+        for word, label in zip(*item, strict=True):
+            logits = self.out(self.words(torch.tensor([word])))
+            losses.append(F.nll_loss(F.log_softmax(logits, dim=1), torch.tensor([label])))
+        return torch.stack(losses).sum()
+
+
+@program(classified)
+class SmoothedLabels(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, LABELS)
+
+    def forward(self, item):
+        target = torch.full((LABELS,), 0.1 / (LABELS - 1))
+        target[item["y"]] = 0.9
+        return -(target * torch.log_softmax(self.net(item["x"]), 0)).sum()
+
+
+@program(vector)
+class GaussianLikelihood(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.net = network(size, 2 * FEATURES)
+
+    def forward(self, x):
+        mean, log_variance = self.net(x).chunk(2)
+        return 0.5 * (log_variance + (x - mean) ** 2 / log_variance.exp()).sum()
