@@ -22,7 +22,9 @@ Definitions.
     are those of generated kernels. `device_seconds` is the device's own part: it is held up while the host issues a
     whole mini-batch, then timed by its own clock. Where its queue cannot hold all of that it is an upper bound; on a
     CPU it is None.
-(6) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes.
+(6) `peak_bytes` is what the largest mini-batch takes for values and workspace, known before it executes. `peak_gflops`
+    is the measured peak of one core (`runtime.peak`), `achieved_gflops` the operations of a mini-batch's products over
+    the time of all of its execution, activations and everything, `peak_share` the second over the first.
 """
 
 from __future__ import annotations
@@ -46,8 +48,9 @@ from edbc.modelfile import Config, import_model_file
 from edbc.parity import Eager
 from edbc.plan.plan import Plan
 from edbc.runtime.arenas import arena_bytes
-from edbc.runtime.backend import require_device, wait_for
+from edbc.runtime.backend import Backend, backend_of, require_device, wait_for
 from edbc.runtime.placement import place
+from edbc.runtime.products import NAMES, products_of
 from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.session import Net, Stats
 from edbc.runtime.tables import NativeKernel
@@ -88,6 +91,12 @@ class Row:
     dtype: str = "float32"
     launches: float = 0.0
     device_seconds: float | None = None
+    products: str | None = None
+    """What multiplied, on the CPU."""
+    peak_gflops: float | None = None
+    achieved_gflops: float | None = None
+    peak_share: float | None = None
+    """Definition (6)."""
 
     def as_json(self) -> dict[str, Any]:
         """The row as a JSON object."""
@@ -139,6 +148,8 @@ class Setting:
     eager_seconds: float = EAGER_SECONDS
     weights: str | None = None
     """As in `edbc.running.Setting`."""
+    products: str | None = None
+    """A name of `runtime.products.NAMES`; None: the best."""
 
     def __post_init__(self) -> None:
         """Raise EdbcError for what cannot be measured."""
@@ -148,6 +159,17 @@ class Setting:
             require_name("against", name, BASELINES)
         require_name("dtype", self.dtype, DTYPES)
         require_name("device", self.device, DEVICES)
+        if self.products is not None:
+            require_name("products", self.products, NAMES)
+
+    def open_backend(self) -> Backend | str | None:
+        """What the nets run on."""
+        if self.products is None or self.device != "cpu" or self.backend not in (None, "cpu"):
+            return self.backend
+        from edbc.runtime.cpu import CpuBackend
+
+        backend_of("cpu", torch.device("cpu"))  # raises where there is none
+        return CpuBackend(products_of(self.products))
 
 
 def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str, Any], setting: Setting,
@@ -170,7 +192,7 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     contestants = []
     for policy in policies:
         of_plan = policy in (WHOLE, UNSHARED)
-        net = Net(plan, net_model, policy=None if of_plan else policy, backend=setting.backend, rebind=rebind,
+        net = Net(plan, net_model, policy=None if of_plan else policy, backend=setting.open_backend(), rebind=rebind,
                   split=policy != WHOLE, share=policy != UNSHARED)  # fmt: skip
         contestants.append(_Contestant(net, "record", policy, _batches(instances, setting.batch_size)))
         if convert is not None:
@@ -297,7 +319,42 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
         dtype=setting.dtype,
         launches=statistics.median(s.launches for s in samples),
         device_seconds=_device_seconds(contestant),
+        **_speed(contestant),
     )  # fmt: skip
+
+
+def _speed(contestant: _Contestant) -> dict[str, Any]:
+    """Definition (6)."""
+    net = contestant.net
+    products = getattr(net.backend, "products", None)
+    if products is None or net.dtype not in (torch.float32, torch.float64):
+        return {}
+    batches = contestant.batches[:FLOOR_BATCHES]
+    multiplications = statistics.mean(_multiplications(net, batch) for batch in batches)
+    execution = statistics.median(
+        sample.execution for i, sample in enumerate(contestant.samples) if i % len(contestant.batches) < len(batches)
+    )
+    achieved, peak = 2e-9 * multiplications / execution, _peak(net.dtype.itemsize)
+    return {"products": products.name, "peak_gflops": peak, "achieved_gflops": achieved,
+            "peak_share": None if peak is None else achieved / peak}  # fmt: skip
+
+
+def _peak(width: int) -> float | None:
+    from edbc.runtime.peak import peak_gflops  # generates and runs code
+
+    return peak_gflops(width)
+
+
+def _multiplications(net: Net, batch: list[Any]) -> float:
+    """Of all products of a mini-batch as it executes."""
+    graph = net.prepare(batch).capture.graph
+    total = 0.0
+    for kind, count in enumerate(graph.counts().tolist()):
+        program = getattr(net.kernel(kind), "program", None) if count else None
+        if program is not None:
+            own = sum(product.m * product.k * product.n for product in _own_products(program))
+            total += count * (own + sum(packed.rows * packed.columns for packed in program.weights))
+    return total
 
 
 def _device_seconds(contestant: _Contestant) -> float | None:

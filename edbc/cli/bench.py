@@ -28,6 +28,7 @@ def run_bench(
     device: str,
     dtype: str,
     backend: str | None,
+    products: str | None,
     weights: str | None,
     model: str | None,
     trust_changed_model: bool,
@@ -52,7 +53,8 @@ def run_bench(
     rows: list[Row] = []
     combinations = list(itertools.product(_sizes(batch_sizes), _configs(settings)))
     for batch_size, config in combinations:
-        setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device, weights=weights)
+        setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device,
+                          weights=weights, products=products)  # fmt: skip
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
         if output_format == "text":
             click.echo("\n".join([*([] if rows else [HEADER]), *map(line_of, measured)]))

@@ -101,6 +101,19 @@ def _quiet(command: Command) -> Command:
 
 
 @main.command()
+@_format
+@one_line_errors
+def doctor(**options: Any) -> None:
+    """Say how well this machine is used: products beside the measured peak, kernels, caches, versions, GPU.
+
+    What is not as good as it can be comes with what to do about it. Measures for some seconds, changes nothing.
+    """
+    from edbc.cli.doctor import run_doctor
+
+    run_doctor(**options)
+
+
+@main.command()
 @click.argument("model", metavar="MODEL.py", type=FILE)
 @click.option("-o", "--output", required=True, metavar="PLAN.yaml", type=FILE, help="Where the plan is written.")
 @click.option("--report", default=None, metavar="PAGE.html", type=FILE, help="Also write the page of 'edbc explain'.")
@@ -370,6 +383,12 @@ def check(**options: Any) -> None:
     help="Weights.",
 )
 @click.option("--backend", type=click.Choice(["reference", "cpu", "cuda"]), default=None, help="See 'edbc run'.")
+@click.option(
+    "--products",
+    type=click.Choice(["own", "library"]),
+    default=None,
+    help="What multiplies on the CPU: a kernel of edbc's own (where there is one), or the library inside torch.",
+)
 @_weights
 @click.option(
     "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."

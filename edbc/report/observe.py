@@ -84,6 +84,7 @@ class Observation:
     steps: tuple[Step, ...]
     parts: tuple[PartStep, ...]
     whole: tuple[str, ...]
+    company: tuple[str, ...]
     """Of types that the plan lets run split and that did not: why."""
     shared_nodes: int
     """Nodes that equal another one (`edbc.runtime.share`): here they run one by one, otherwise with that one. As found
@@ -108,7 +109,7 @@ class Observation:
             f"{self.shared_nodes:,} of {self.num_nodes:,} nodes equal another one; a run by --front-end record "
             "computes them once"
         )
-        return ((shared,) if self.shared_nodes else ()) + self.whole
+        return ((shared,) if self.shared_nodes else ()) + self.whole + self.company
 
     @property
     def lower_bound(self) -> int:
@@ -161,6 +162,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         steps=steps,
         parts=tuple(_parts(prepared, seconds)),
         whole=tuple(net.kept_whole(prepared)),
+        company=tuple(net.depends_on_company(prepared)),
         shared_nodes=graph.num_nodes - net.shared(captured).graph.num_nodes,
         least=least_batches(graph),
         schedules=other_schedules(graph),

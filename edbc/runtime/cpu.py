@@ -27,11 +27,11 @@ from edbc.runtime.evaluation import Evaluation
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
-from edbc.runtime.products import Products, best
+from edbc.runtime.products import OWN, Products, best
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
-from edbc.runtime.threads import PRODUCT_THREADS
+from edbc.runtime.threads import PRODUCT_THREADS, one_thread
 from edbc.runtime.walk import Batches, Memory, bind_rows, gather_rows, walk
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
@@ -145,6 +145,7 @@ class CpuBackend:
     ordered_from = ORDERED_FROM
 
     def __init__(self, products: Products | None = None) -> None:
+        """By default the best products that there are here."""
         self.products = products or best()
         self._pool = Pool()
         self._lock = threading.Lock()
@@ -203,8 +204,9 @@ class CpuBackend:
                 if on_batch is not None:
                     on_batch(begin)
                 continue
-            work = partial(count_work, first, last, schedule.batch_type, schedule.batch_ptr, shot.products,
-                           len(schedule.nodes))  # fmt: skip
+            work = one_thread if self.products is OWN else partial(
+                count_work, first, last, schedule.batch_type, schedule.batch_ptr, shot.products, len(schedule.nodes)
+            )  # fmt: skip
             step = 1 if on_batch is not None else end - begin
             for b in range(begin, end, step):
                 with PRODUCT_THREADS.limited(work):

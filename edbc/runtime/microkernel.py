@@ -344,3 +344,24 @@ def _kernel(shape: Shape) -> str:
 
 def _function(head: str, body: _Body) -> str:
     return "\n".join([f"define {head} {{", *body.lines, "}"])
+
+
+def text_of_peak(shape: Shape) -> tuple[str, int]:
+    """The text of as many independent chains of multiply-adds as a tile has, a step of each per turn, and how many
+    chains that is: `edbc_peak_f32(turns, where a vector is written)`."""
+    b, kind, chains = _Body(), _vector(shape), shape.rows * shape.vectors
+    b.add("entry:", "br label %turn", "turn:", "%i = phi i64 [ 0, %entry ], [ %next, %turn ]")
+    b.add(*(f"%s{c} = phi {kind} [ zeroinitializer, %entry ], [ %r{c}, %turn ]" for c in range(chains)))
+    factor = b.new(f"bitcast {kind} zeroinitializer to {kind}")
+    for c in range(chains):
+        b.add(f"%r{c} = call {kind} @{_fma(shape)}({kind} %s{c}, {kind} {factor}, {kind} %s{c})")
+    b.add(
+        "%next = add i64 %i, 1", "%more = icmp slt i64 %next, %turns", "br i1 %more, label %turn, label %done", "done:"
+    )
+    total = "%r0"
+    for c in range(1, chains):
+        total = b.new(f"fadd {kind} {total}, %r{c}")
+    b.store("%out", kind, total, shape.width)
+    b.add("ret void")
+    declared = f"declare {kind} @{_fma(shape)}({', '.join([kind] * 3)})"
+    return f"{declared}\n" + _function(f"void @edbc_peak_f{8 * shape.width}(i64 %turns, i64 %out)", b), chains

@@ -33,7 +33,7 @@ from edbc.errors import DeviceError, InputError, LayoutError, PlanError, StaleEr
 from edbc.frozen import frozen
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
-from edbc.runtime import changes
+from edbc.runtime import changes, company
 from edbc.runtime.backend import Backend, Demand, Path, Segment, backend_of, wait_for
 from edbc.runtime.cut import Recompute, require_recompute
 from edbc.runtime.execution import Execution, Value, WithoutGradients
@@ -368,6 +368,20 @@ class Net:
             return
         captured, schedule = prepared.whole
         yield from self._splitter.kept_whole(captured, schedule)
+
+    def depends_on_company(self, prepared: Prepared) -> Iterator[str]:
+        """What of a mini-batch has bits that depend on what else runs with it, a line each; see `runtime.company`."""
+        why = company.of_backend(self.backend)
+        if why is not None:
+            yield why
+            return
+        graph, captured = prepared.capture.graph, prepared.whole[0].graph
+        present = [kind for kind, count in enumerate(graph.counts().tolist()) if count]
+        yield from company.in_torch(self.backend, [(graph.types[k], self.kernel(k)) for k in present])
+        for kind in np.flatnonzero(captured.counts()).tolist() if self.split else ():
+            planned = self._splittable(kind)
+            if planned is not None and company.adds_in_another_order(planned, self.program(kind)):
+                yield f"{captured.types[kind].name}: in parts its products add in another order than whole"
 
     def _count(self, stats: Stats, num_instances: int, prepared: Prepared) -> None:
         captured, schedule = prepared.whole
