@@ -127,7 +127,7 @@ class Recorded:
 
 def _runs_eagerly(recorder: Recorder, instance: Any) -> bool:
     """True when the model runs an instance without an exception."""
-    with torch.no_grad(), torch.random.fork_rng(devices=()):
+    with torch.random.fork_rng(devices=()):
         try:
             recorder.tracer.model(instance)
         except Exception:

@@ -36,9 +36,9 @@ from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import lift_floats, lift_number
 from edbc.trace.randomness import Dispatched, draws
 from edbc.trace.recording import Recording
-from edbc.trace.shapes import filled_by, filled_with_zeros, flat, pick, run_on_meta, split_outputs
+from edbc.trace.shapes import filled_by, filled_with_zeros, flat, pick, run_on_meta, split_outputs, told_by_shape
 from edbc.trace.signature import call_type, function_type
-from edbc.trace.source import assigned_name, location_of, user_frame, user_location
+from edbc.trace.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.trace.special import (
     CATS,
     derived,
@@ -522,7 +522,9 @@ class Recorder:
                 refuse_drawing(name)
             outputs, metas = split_outputs(result)
             if not metas:
-                return result
+                return result if asked_by_torch() else told_by_shape(func, name, template, slots, self.shared_meta)
+            if any(meta.layout is not torch.strided for meta in metas):
+                refuse(f"'{name}' returns a tensor that is not strided", "compute with strided tensors")
             first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)
             if first is not None and not slots:
                 return derived(self, func, name, described, template, first)

@@ -21,6 +21,9 @@ IDENTITIES = frozenset("contiguous clone alias positive".split())
 """Views that return the same elements in the same shape (in-place changes being refused, a copy is one too), and let
 gradients through as they are: not `detach`."""
 
+MEMORY = frozenset("as_strided as_strided_copy as_strided_scatter slice_inverse is_set_to".split())
+"""They read a tensor's memory by its address, its strides or beyond its bounds."""
+
 CASTS = frozenset("to float double half bfloat16 type_as type cpu cuda".split())
 """Identities when the dtype stays."""
 

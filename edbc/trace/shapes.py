@@ -79,6 +79,45 @@ def filled_by(make: Callable[..., torch.Tensor], template: Any, slots: Iterable[
     return fill(template, data, functools.partial(_filled_like, make, shared))
 
 
+def told_by_shape(func: Callable[..., Any], name: str, template: Any, slots: Iterable[Slot],
+                  shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
+    """What `func` says that is no tensor. Refused unless it says the same of tensors that have shapes and dtypes in
+    common and nothing else: not their values, their memory, nor their place in a graph of gradients."""
+    slots = list(slots)
+    answers = []
+    for make in (_plain, _peculiar):
+        args, kwargs = fill(template, [make(slot.meta()) for slot in slots], functools.partial(_made, make, shared))
+        with torch.enable_grad():
+            answers.append(_answer(func, args, kwargs))
+    if type(answers[0]) is type(answers[1]) and not isinstance(answers[0], Exception) and answers[0] == answers[1]:
+        return answers[0]
+    return refuse(f"'{name}' of a recorded tensor says more than its shape and dtype, which are all that is known",
+                  "do not ask for it: h.contiguous() of what is contiguous costs nothing, and gradients flow as in "
+                  "eager PyTorch")  # fmt: skip
+
+
+def _made(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> Any:
+    return make(shared(ref))
+
+
+def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    try:
+        return func(*args, **kwargs)
+    except Exception as error:
+        return error
+
+
+def _plain(meta: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(meta.shape, dtype=meta.dtype)
+
+
+def _peculiar(meta: torch.Tensor) -> torch.Tensor:
+    """A tensor of other values, with other strides, an offset, and gradients where it may have them."""
+    has_gradient = meta.is_floating_point() or meta.is_complex()
+    memory = torch.ones((*reversed(meta.shape), 2), dtype=meta.dtype, requires_grad=has_gradient)
+    return memory[..., 1].permute(tuple(reversed(range(meta.ndim))))
+
+
 def filled_with_zeros(template: Any, slots: Iterable[Slot], shared: Callable[[SharedRef], torch.Tensor]) -> Any:
     """Arguments and keywords with tensors that hold data, zeros everywhere."""
     return fill(template, [repeated(slot.meta()) for slot in slots], lambda ref: repeated(shared(ref)))

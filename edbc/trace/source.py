@@ -13,7 +13,8 @@ from types import CodeType, FrameType
 import torch
 
 _FOLDERS = (Path(__file__).parents[1], Path(torch.__file__).parent)
-_LIBRARIES = tuple(str(path) + os.sep for folder in _FOLDERS for path in (folder, folder.resolve()))
+_OWN, _OF_TORCH = (tuple(str(path) + os.sep for path in (folder, folder.resolve())) for folder in _FOLDERS)
+_LIBRARIES = (*_OWN, *_OF_TORCH)
 
 
 class _IsLibrary(dict[str, bool]):
@@ -46,6 +47,14 @@ def location_of(frame: FrameType | None) -> str:
 def user_location() -> str:
     """`model.py:41` for the innermost line of the user's code, or `<unknown>`."""
     return location_of(user_frame())
+
+
+def asked_by_torch() -> bool:
+    """True when torch's own Python, not the user's code, called what runs now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_OF_TORCH)
 
 
 def raised_at(error: BaseException) -> str:

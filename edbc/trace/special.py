@@ -34,6 +34,8 @@ def refuse_what_cannot_be_batched(
             f"a recorded tensor was changed in place ({name})",
             "another name may share the tensor; write the result to a new variable (h = h + x)",
         )
+    if name in rules.MEMORY:
+        refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
     if rules.looks_at_values(func, name) or rules.has_shape_by_value(name, args, kwargs):
         refuse(
             f"'{name}' asks for the value of a tensor while recording",

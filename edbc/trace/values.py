@@ -29,7 +29,7 @@ from edbc.errors import UnsupportedError
 from edbc.graph import ValueClass
 from edbc.trace.asker import asks_for_class
 from edbc.trace.autocast import entered
-from edbc.trace.source import user_location
+from edbc.trace.source import asked_by_torch, user_location
 
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
@@ -137,12 +137,18 @@ class Symbol:
     dtype = property(lambda self: self._meta().dtype)
     ndim = property(lambda self: self._meta().ndim)
     device = property(lambda self: self.rec.device)
-    requires_grad = property(lambda self: False)
+    requires_grad = property(lambda self: self._requires_grad())
     is_sparse = property(lambda self: False)
     is_nested = property(lambda self: False)
     is_quantized = property(lambda self: False)
     is_cuda = property(lambda self: self.rec.device.type == "cuda")
     layout = property(lambda self: torch.strided)
+
+    def _requires_grad(self) -> bool:
+        if asked_by_torch() or not self.dtype.is_floating_point:
+            return False
+        ask = getattr(torch.Tensor, "requires_grad").__get__  # noqa: B009
+        return self.rec.function(ask, (self,), {}, name="requires_grad")
 
     def dim(self) -> int:
         """Number of dimensions."""
@@ -417,6 +423,10 @@ class Shared(Symbol):
 
     shape = property(lambda self: self.tensor.shape)
     dtype = property(lambda self: self.tensor.dtype)
+
+    def _requires_grad(self) -> bool:
+        return super()._requires_grad() if self.ref.views else self.rec.tracer.shared(self.ref).requires_grad
+
     _is_param = property(lambda self: isinstance(self.rec.tracer.shared(self.ref), torch.nn.Parameter))
     """How nn.Parameter tells its instances."""
     slot = None

@@ -154,3 +154,53 @@ def test_every_stand_in_answers_what_a_tensor_has() -> None:
     for kind in (Value, Shared, Rows, Stack):
         assert not [name for name in dir(torch.Tensor) if not name.startswith("__") and not hasattr(kind, name)]
     assert not hasattr(Symbol, "__getattr__")  # it makes every read of an attribute slow
+
+
+TOLD = """
+h.shape, h.size(-1), h.dim(), h.numel(), h.nelement(), h.ndimension()
+h.dtype, h.device, h.layout, h.element_size(), h.nbytes, h.is_floating_point(), h.is_cpu, h.is_meta
+h.sum().is_contiguous(), (h > 0).requires_grad, net.start.requires_grad, (h * 9).long().requires_grad
+torch.result_type(h, 1), torch.is_same_size(h, h), torch.is_tensor(h)
+""".strip().splitlines()
+NOT_TOLD = """
+h.requires_grad
+h.is_leaf
+h.grad_fn
+h.stride()
+h.t().stride(0)
+h.storage_offset()
+h.is_contiguous()
+h.unsqueeze(0).t().is_contiguous()
+h.data_ptr()
+h.untyped_storage()
+net.start.is_leaf
+net.start.stride()
+h.to_sparse()
+h.t().as_strided((1,), (2,))
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("question", TOLD)
+def test_what_shape_and_dtype_decide_is_answered_as_in_eager(question: str) -> None:
+    """Answers are eager's, whether or not gradients are on."""
+
+    def forward(net: Any, _: Any) -> Any:
+        h = state(net)
+        return eval(question, {"torch": torch, "h": h, "net": net}), h
+
+    model = seeded(Base, forward)
+    for on in (True, False):
+        with torch.set_grad_enabled(on):
+            assert bound(model, [None])([None])[0][0] == model(None)[0]
+
+
+@pytest.mark.parametrize("question", NOT_TOLD)
+def test_what_they_do_not_decide_is_refused(question: str) -> None:
+    """Strides, offsets, addresses and places in the graph of gradients are not known while recording."""
+
+    def forward(net: Any, _: Any) -> Any:
+        h = state(net)
+        return eval(question, {"torch": torch, "h": h, "net": net}), h
+
+    with pytest.raises(UnsupportedError, match=r"test_attributes.py:\d+: '\w+' "):
+        graph_of(seeded(Base, forward), [None])
