@@ -1,0 +1,51 @@
+"""Products of our own against the library's, beside the measured peak of one core.
+
+    python benchmarks/products.py [--double] [--rounds 3]
+
+Per size (n x K by K x N): microseconds and billions of operations per second of `edbc.runtime.microkernel` and of the
+library inside torch, both as the walk calls them, in turns, and their share of the peak: multiply-adds in registers,
+measured in the same run. The least time of a call counts. One core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+
+import torch
+
+from edbc.doctor import processor_name
+from edbc.runtime.peak import describe, peak_gflops, product_gflops
+from edbc.runtime.products import LIBRARY, OWN
+
+ROWS = (1, 4, 15, 50, 256)
+SIZES = ((256, 640), (128, 512), (512, 1280), (1024, 2560))
+"""K and N: trees and lattices of hidden sizes 128 and more."""
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--double", action="store_true", help="float64")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    width = 8 if options.double else 4
+    peak = peak_gflops(width)
+    if peak is None:
+        raise SystemExit("products.py: no kernel of our own for this processor; 'edbc doctor' says why")
+    print(f"{processor_name()}, torch {torch.__version__}, {describe(OWN.shape(width))}, peak {peak:.0f} GFLOP/s\n")
+    print("| n, K, N | own us | GFLOP/s | of peak | library us | GFLOP/s | of peak | own is |\n" + "|---" * 8 + "|")
+    for (inputs, columns), rows in itertools.product(SIZES, ROWS):
+        speeds = [
+            [product_gflops(kernel, rows, inputs, columns, width) for kernel in (OWN, LIBRARY)]
+            for _ in range(options.rounds)
+        ]
+        own, library = (max(speed) for speed in zip(*speeds, strict=True))
+        work = 2e-3 * rows * inputs * columns
+        cells = [f"{work / s:,.1f} | {s:.0f} | {s / peak:.0%}" for s in (own, library)]
+        print(f"| {rows}, {inputs}, {columns} | {cells[0]} | {cells[1]} | {own / library:.2f} x |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
