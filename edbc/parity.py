@@ -9,7 +9,8 @@ from it over all instances:
 (3) Where eager gives not-a-number or an infinity, so must batched execution, of the same sign.
 
 Eager is the unmodified model, one instance after the other, without gradients. The reference is eager with the model
-and the default dtype in float64.
+and the default dtype in float64. Where instances bring float32, or forward makes it, eager refuses to mix the two: then
+every operation of the reference takes its float32 operands in float64. What forward rounds itself stays rounded.
 
 (4) Eager is *unstable* in an output when (2) allows so much that it says nothing: its own error is beyond 1e-2 x scale
     in float32 (beyond 1/4 in the short floats), or it or the reference is not finite where the other is. A chaotic or
@@ -23,14 +24,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from edbc.errors import CheckFailed
 from edbc.runtime.outputs import by_name
 from edbc.trace.deep import run_deep
+from edbc.trace.states import without_history
 
 _SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 _UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, torch.float16: 0.25}
@@ -181,7 +186,11 @@ class Eager:
     def __init__(self, model: nn.Module):
         self.model = model
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model).double()
+        self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model, without_history(model)).double()
+        for module in self.twin.modules() if self.twin is not model else ():
+            if isinstance(module, nn.RNNBase):
+                module.register_forward_pre_hook(_double_inputs)
+        self._mixes_dtypes = False
         self._threads: int | None = None
 
     @contextmanager
@@ -216,7 +225,55 @@ class Eager:
 
     def reference(self, instances: Sequence[Any]) -> list[Any]:
         """The same in float64."""
-        return _run(self.twin, torch.float64, instances)
+        if self.twin is not self.model:
+            self._mixes_dtypes = self._mixes_dtypes or self._mixes(instances[:1])
+        if not self._mixes_dtypes:
+            try:
+                return _run(self.twin, torch.float64, instances)
+            except RuntimeError:  # perhaps one of the others brings float32
+                if self.twin is self.model:
+                    raise
+        with _InDouble():
+            return _run(self.twin, torch.float64, instances)
+
+    def _mixes(self, instances: Sequence[Any]) -> bool:
+        """Whether these meet float32 on their way."""
+        with _InDouble() as in_double:
+            _run(self.twin, torch.float64, instances)
+        return in_double.was_needed
+
+
+class _InDouble(TorchDispatchMode):
+    """Operations on float32 operands in float64; what changes a tensor in place keeps that tensor's dtype."""
+
+    was_needed = False
+    """Whether there was a float32 operand."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func._schema.is_mutable:
+            args, kwargs = tree_map(self._doubled, (args, kwargs or {}))
+        elif isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            args, kwargs = tree_map(partial(_in_dtype, args[0].dtype), (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _doubled(self, item: Any) -> Any:
+        is_single = _is_single(item)
+        self.was_needed |= is_single
+        return item.double() if is_single else item
+
+
+def _is_single(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.dtype is torch.float32
+
+
+def _double_inputs(module: nn.Module, inputs: Any) -> Any:
+    """Of what compares dtypes in Python, before any operation."""
+    return tree_map(lambda item: item.double() if _is_single(item) else item, inputs)
+
+
+def _in_dtype(dtype: torch.dtype, item: Any) -> Any:
+    is_other = isinstance(item, torch.Tensor) and item.is_floating_point() and item.dtype is not dtype
+    return item.to(dtype) if is_other else item
 
 
 def _run(model: nn.Module, dtype: torch.dtype, instances: Sequence[Any]) -> list[Any]:

@@ -269,10 +269,12 @@ class Recorder:
             return known[2]
         if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             refuse(
-                "a parameter was used that is not one of the model's (a module in a plain list or dict, perhaps)",
-                "keep modules in nn.ModuleList or nn.ModuleDict, so that the model knows their parameters",
+                "a parameter was used that is not one of the model's (a module in a plain list or dict, or one made in "
+                "forward)",
+                "make modules in __init__ and keep them in attributes, nn.ModuleList or nn.ModuleDict, so that the "
+                "model knows their parameters",
             )
-        value = self._new_constant(tensor.clone())
+        value = self._new_constant(tensor.clone() if tensor.layout is torch.strided else tensor.to_dense())
         self._constant_of_id[id(tensor)] = (tensor, version, value)
         return value
 

@@ -24,7 +24,10 @@ gradients through as they are: not `detach`."""
 MEMORY = frozenset("as_strided as_strided_copy as_strided_scatter slice_inverse is_set_to".split())
 """They read a tensor's memory by its address, its strides or beyond its bounds."""
 
-CASTS = frozenset("to float double half bfloat16 type_as type cpu cuda".split())
+LAYS_OUT = frozenset(("contiguous", "clone"))
+"""Those of IDENTITIES that may bring elements into the order of memory, which a later `view` needs."""
+
+CASTS = frozenset("to float double half bfloat16 type_as cpu cuda".split())
 """Identities when the dtype stays."""
 
 LOOKS = frozenset(

@@ -40,6 +40,7 @@ from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.shapes import split_outputs
 from edbc.trace.stateless import derived_class
+from edbc.trace.states import without_history
 from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
 from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
@@ -206,7 +207,7 @@ class ModelView(CellTracer):
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
-        memo: dict[int, Any] = {
+        memo = without_history(module) | {
             id(tensor): Shared(recorder, SharedRef(name), tensor.detach())
             for name, tensor in shared_tensors(self.model)
         }

@@ -62,7 +62,7 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
         if state() is not None:
             raise NotImplementedError  # torch.autocast leaves tensors without data alone
         return func(*args, **kwargs)
-    except NotImplementedError:
+    except (NotImplementedError, RuntimeError):  # RuntimeError: it looks at a value, if only to check it
         results = []
         for make in (torch.ones, torch.zeros):
             args, kwargs = filled_by(make, template, slots, shared)

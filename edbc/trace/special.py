@@ -21,6 +21,7 @@ from edbc.trace.values import LOOK_REMEDY, Lazy, Shared, Symbol, Value, refuse
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
 
+_OF_ONE_SEQUENCE = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
 CATS = frozenset((torch.cat, torch.concat, torch.concatenate))
 
 
@@ -36,6 +37,8 @@ def refuse_what_cannot_be_batched(
         )
     if name in rules.MEMORY:
         refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
+    if name in _OF_ONE_SEQUENCE:
+        refuse("sequences are packed while recording", "one instance has one sequence: call the RNN on it as it is")
     if rules.looks_at_values(func, name) or rules.has_shape_by_value(name, args, kwargs):
         refuse(
             f"'{name}' asks for the value of a tensor while recording",
@@ -49,6 +52,8 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         return args[0]
     if name in DRAWN and rec.tracer.may_draw and not rules.is_off(name, args, kwargs):
         return DRAWN[name](rec, name, *args, **kwargs)
+    if name == "type" and isinstance(args[0], Symbol):
+        return _typed(rec, *args, **kwargs)
     if name in rules.CASTS and isinstance(args[0], Symbol):
         rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
         kwargs = _without_device(kwargs)
@@ -70,7 +75,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         return looked_up(args[1], kwargs.get("padding_idx"), bool(kwargs.get("sparse")))._rows(args[0])
     if name == "getitem" and isinstance(args[0], Symbol):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        if any(isinstance(i, Symbol) for i in index) and all(map(_is_index, index)):
+        if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
             return rec.node(pick, (args[0], *index), {}, "pick")
     if name == "getitem" and type(args[0]) is Value and _takes_one_of_many(rec, args[0], args[1]):
         return rec.select(args[0], args[1])
@@ -83,7 +88,17 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         return tuple(args[0])
     if name in rules.FILLS and isinstance(args[0], Symbol):
         return _filled(rec, func, name, args, kwargs)
+    if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
+        return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
+
+
+def _typed(rec: Recorder, tensor: Any, dtype: Any = None, **_: Any) -> Any:
+    """`x.type()`, the name of its class from before dtypes, and `x.type(torch.FloatTensor)`."""
+    if dtype is None:
+        return torch.empty(0, dtype=tensor.dtype).type()
+    wanted = dtype if isinstance(dtype, torch.dtype) else torch.empty(0).type(dtype).dtype
+    return tensor if wanted is tensor.dtype else rec.function(torch.Tensor.to, (tensor, wanted), {})
 
 
 def _takes_one_of_many(rec: Recorder, value: Value, index: Any) -> bool:
@@ -135,7 +150,7 @@ def is_view(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, A
 def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a view: no node; the value, or the parameter, seen in another way."""
     value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
-    if name in rules.IDENTITIES:
+    if name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value)):
         return value
     args = (value, *args[1:])
     if type(value) is Shared:
@@ -148,6 +163,16 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
     if key is not None:
         rec.functions[key] = (outputs, slots)
     return rec.seen(value, outputs, slots)
+
+
+def _is_laid_out(value: Any) -> bool:
+    """Whether eager's tensor has its elements in memory in order, so that it may be seen in any other shape."""
+    if type(value) is Shared:
+        return value.tensor.is_contiguous()
+    seen = torch.empty(value.slot.base.shape, device="meta")
+    for taken in value.slot.views:
+        seen = taken.apply(seen, value.rec.shared_meta)
+    return seen.is_contiguous()
 
 
 def detached_view(rec: Recorder, value: Any) -> Any:
