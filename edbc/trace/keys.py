@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
 
 
-def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], of_call: Recorder | None = None) -> bool:
+def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: Recorder, of_call: bool) -> bool:
     """Append what tells a call from others, and its operands; False for arguments that only `describe` knows.
 
-    Parameters are operands of a cell (`of_call` is its recorder), and constants of a function. A stack is a node to a
-    cell; to a function it may be none (`stack.sum(0)`), so it stays a stack among the operands.
+    Parameters are operands of a cell (`of_call`), and constants of a function. A stack is a node to a cell; to a
+    function it may be none (`stack.sum(0)`), so it stays a stack among the operands. Tensors of numbers that the
+    instance brings are operands; those of indices may be look-ups.
     """
     for item in items:
         kind = type(item)
@@ -35,14 +36,14 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], of_ca
             operands.append(item.ref)
             parts.append(item.slot)
         elif kind is Shared:
-            if of_call is None:
+            if not of_call:
                 parts.append(item.key)
             else:
-                whole = of_call.whole(item)
+                whole = rec.whole(item)
                 operands.append(whole.ref)
                 parts.append(whole.slot)
         elif kind is Stack:
-            if of_call is None:
+            if not of_call:
                 operands.append(item)
                 parts.append(item.key())
             else:
@@ -53,11 +54,15 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], of_ca
             parts.append((kind, item))
         elif kind is tuple or kind is list:
             parts.append((kind, len(item)))
-            if not quick_key(item, parts, operands, of_call):
+            if not quick_key(item, parts, operands, rec, of_call):
                 return False
+        elif kind is torch.Tensor and item.is_floating_point():
+            constant = rec.constant(item)
+            operands.append(constant.ref)
+            parts.append(constant.slot)
         elif kind is slice:
             parts.append(kind)
-            if not quick_key((item.start, item.stop, item.step), parts, operands):
+            if not quick_key((item.start, item.stop, item.step), parts, operands, rec, of_call):
                 return False
         else:
             return False

@@ -413,7 +413,7 @@ class Recorder:
         operands: list[int] = []
         parts: list[Any] = [path, len(args)]
         quick = None
-        if quick_key((*args, *kwargs.items()), parts, operands, self):
+        if quick_key((*args, *kwargs.items()), parts, operands, self, True):
             quick = tuple(parts)
             entry = self.functions.get(quick)
             if entry is not None:
@@ -462,7 +462,9 @@ class Recorder:
         operands: list[Any] = []
         parts: list[Any] = [func, len(args)]
         key = None
-        if quick_key(args, parts, operands) and (not kwargs or quick_key(kwargs.items(), parts, operands)):
+        if quick_key(args, parts, operands, self, False) and (
+            not kwargs or quick_key(kwargs.items(), parts, operands, self, False)
+        ):
             key = tuple(parts)
             known = self.functions.get(key)
             if known is not None:

@@ -57,7 +57,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if name in rules.CASTS and isinstance(args[0], Symbol):
         rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
         kwargs = _without_device(kwargs)
-        like = next((a for a in (*rest, *kwargs.values()) if isinstance(a, Symbol)), None)
+        like = next((a for a in (*rest, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
         if like is not None:  # of which the dtype alone counts
             is_that = like.dtype is args[0].dtype
             return args[0] if is_that else rec.function(torch.Tensor.to, (args[0], like.dtype), {})
@@ -144,7 +144,7 @@ def is_view(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, A
         return False
     if name == "getitem":
         return rules.is_constant_index(args[1])
-    return not any(isinstance(a, Symbol) for a in flat(args[1:], kwargs))
+    return not any(isinstance(a, torch.Tensor) for a in flat(args[1:], kwargs))
 
 
 def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
