@@ -82,3 +82,14 @@ class Words(nn.Module):
 def test_recurrent_cells_on_matrices(cell: type[nn.Module], marked: bool) -> None:
     """nn.GRUCell and its like on a matrix of several rows give eager's numbers, in cells and between them."""
     require_parity(seeded(Words, cell, marked), [1, 2, 3, 4, 5, 6, 7])
+
+
+@pytest.mark.parametrize("call", [lambda x: x.flip(0), lambda x: x.flip(-1)])
+def test_where_vmap_raises_for_scalars_rows_run_one_by_one(call: Any) -> None:
+    """torch.vmap knows no dimension of a row without any; the call itself takes it."""
+    function = RowFunction(call, ((Hole(0),), {}), [()])
+
+    (found,) = function([torch.arange(3.0)], 3, {}.__getitem__)
+
+    assert torch.equal(found, torch.arange(3.0))
+    assert function.is_slow
