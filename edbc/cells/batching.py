@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edbc.cells.graph import ELEMENTWISE, CellGraph
+from edbc.cells.graph import CellGraph
 from edbc.cells.lower import batch_key, lower
 from edbc.errors import ScheduleError
 from edbc.graph import Graph
 from edbc.layout import LayoutBatch, LayoutPlan, plan_layout
+from edbc.operations import ELEMENTWISE
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import run
 from edbc.schedule.schedule import Schedule

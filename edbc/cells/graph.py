@@ -7,7 +7,7 @@ Definitions.
     are blocks of parameters. Products that are added are one affine, a product with a concatenation is an affine over
     its parts, and biases that are added belong to it (`cells.canonical` brings operations into this form). One more
     variable may be added to it, the *addend*: what another part of a split cell computed of y (`cells.split`).
-(3) Element-wise operations take variables of one shape, and numbers or parameters of that shape.
+(3) Element-wise operations (`edbc.operations`) take variables of one shape, and numbers or parameters of that shape.
 (4) `generic` is any other torch function.
 
 The text form of an operation (`i = sigmoid(v1)`) is what a plan shows and what binding compares with the model.
@@ -27,24 +27,6 @@ from edbc.trace.table import SharedRef, View
 
 if TYPE_CHECKING:
     import networkx as nx
-
-UNARY = (
-    "sigmoid",
-    "tanh",
-    "relu",
-    "neg",
-    "exp",
-    "log",
-    "sqrt",
-    "abs",
-    "square",
-    "reciprocal",
-    "gelu",
-    "silu",
-    "softplus",
-)
-BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
-ELEMENTWISE = frozenset((*UNARY, *BINARY, "sum"))
 
 
 @dataclass(frozen=True)

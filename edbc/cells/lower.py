@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edbc.cells.compact import compact
-from edbc.cells.graph import ELEMENTWISE, CellGraph, CellOp, Source
+from edbc.cells.graph import CellGraph, CellOp, Source
 from edbc.cells.program import Call, Copy, Load, Map, Packed, Placed, Product, Program, Span, Step, Store
 from edbc.errors import LayoutError
+from edbc.operations import ELEMENTWISE
 from edbc.trace.table import SharedRef
 
 

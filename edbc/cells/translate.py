@@ -26,8 +26,10 @@ from typing import Any
 
 import torch
 
-from edbc.cells.graph import BINARY, UNARY, Block, CellGraph, CellOp, Source
+from edbc import operations
+from edbc.cells.graph import Block, CellGraph, CellOp, Source
 from edbc.graph import ValueClass
+from edbc.operations import OPERATIONS
 from edbc.trace import autocast
 from edbc.trace.build import build
 from edbc.trace.lazy import REDUCTIONS
@@ -36,17 +38,7 @@ from edbc.trace.shapes import filled_with_zeros
 from edbc.trace.table import Entry, Hole, SharedRef, View, shared_refs
 from edbc.trace.values import Slot, class_of, dtype_name, torch_dtype
 
-SYNONYMS = {
-    "true_divide": "div",
-    "divide": "div",
-    "truediv": "div",
-    "multiply": "mul",
-    "subtract": "sub",
-    "negative": "neg",
-    "absolute": "abs",
-    "mm": "matmul",
-    "mv": "matmul",
-}
+SYNONYMS = {**operations.SYNONYMS, "mm": "matmul", "mv": "matmul"}
 _FLAT = View(torch.Tensor.reshape, ((Hole(0), -1), {}), None, ".reshape(-1)")
 
 
@@ -263,24 +255,14 @@ class _Translation:
         raise AssertionError("a value belongs to a node")
 
 
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gelu": {"approximate": "none"},
-    "softplus": {"beta": 1.0, "threshold": 20.0},
-    "div": {"rounding_mode": None},
-    "add": {"alpha": 1},
-    "sub": {"alpha": 1},
-}
-"""Arguments that change nothing, which modules (nn.GELU, nn.Softplus) pass all the same; in the functions' order."""
-
-
 def _without_defaults(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """A call's arguments without those that say what holds anyway."""
-    defaults = _DEFAULTS.get(SYNONYMS.get(name, name), {})
-    rest = {
-        k: v for k, v in kwargs.items() if (k, v) != ("inplace", False) and not (k in defaults and v == defaults[k])
-    }
-    by_position = name in ("gelu", "softplus") and tuple(args[1:]) == tuple(defaults.values())[: len(args) - 1]
-    return (args[:1] if by_position else args), rest
+    """A call's arguments without those that change nothing, which modules (nn.GELU, nn.Softplus) pass all the same."""
+    operation = OPERATIONS.get(SYNONYMS.get(name, name))
+    defaults = () if operation is None else operation.defaults
+    rest = {key: value for key, value in kwargs.items() if (key, value) not in (("inplace", False), *defaults)}
+    count = len(args) if operation is None else operation.operands
+    by_position = all(arg == default for arg, (_, default) in zip(args[count:], defaults, strict=False))
+    return (args[:count] if by_position else args), rest
 
 
 class _Known:
@@ -319,9 +301,8 @@ class _Known:
             return self._reduction(name)
         if name in ("linear", "matmul", "addmm"):
             return self._product(name)
-        if name in UNARY and len(self.args) == 1 and not self.kwargs:
-            return self._elementwise(name)
-        if name in BINARY and len(self.args) == 2 and not self.kwargs:
+        operation = OPERATIONS.get(name)
+        if operation is not None and len(self.args) == operation.operands and not self.kwargs:
             return self._elementwise(name)
         return self._cat(name) if name in ("cat", "concat", "concatenate", "stack") else None
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TypeAlias
 
+from edbc.operations import OPERATIONS as ELEMENTWISE
 from edbc.plan.scalars import shorten
 
 Number: TypeAlias = int | float
@@ -69,10 +70,6 @@ def _unary(*names: str) -> list[Operation]:
     return [Operation(name, 1, 1) for name in names]
 
 
-def _binary(*names: str) -> list[Operation]:
-    return [Operation(name, 2, 2) for name in names]
-
-
 def _reduction(*names: str) -> list[Operation]:
     return [Operation(name, 1, 1, ("dim", "keepdim")) for name in names]
 
@@ -84,11 +81,10 @@ _TABLE = [
     Operation("constant", 0, 0, ("value", "shape", "dtype"), is_source=True, is_shared=True),
     Operation("linear", 1, 3, ("weight", "bias")),
     Operation("affine", 1, ANY_NUMBER, ("weight", "bias")),
-    *_unary("sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "rsqrt", "abs", "square", "reciprocal"),
-    *_unary("sin", "cos", "erf", "silu", "softplus", "elu", "leaky_relu"),
-    Operation("gelu", 1, 1, ("approximate",)),
+    *(Operation(entry.name, entry.operands, entry.operands) for entry in ELEMENTWISE.values()),
+    *_unary("rsqrt", "sin", "cos", "erf", "elu", "leaky_relu"),
     Operation("clamp", 1, 1, ("min", "max")),
-    *_binary("add", "sub", "mul", "div", "maximum", "minimum", "pow", "matmul"),
+    Operation("matmul", 2, 2),
     Operation("cat", 1, ANY_NUMBER, ("dim",)),
     Operation("stack", 1, ANY_NUMBER, ("dim",)),
     Operation("slice", 1, 1, ("dim", "start", "stop", "step")),

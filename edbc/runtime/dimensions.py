@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from edbc import operations
 from edbc.kernelcache import INNER, callback
 from edbc.runtime import blas, pointers, rowops
 from edbc.runtime.pointers import load, store
@@ -173,7 +174,7 @@ def along(op, target, a, b, outer, n, inner, like):
                 store(target, to, _smallest(a, at, n, inner, like))
 
 
-COMPILED_IN = (blas, pointers, rowops)
+COMPILED_IN = (blas, operations, pointers, rowops)
 
 
 def _build(like: Any, stamp: int) -> Callable[..., None]:

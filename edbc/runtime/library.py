@@ -17,6 +17,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from edbc import operations
 from edbc.kernelcache import INNER, UNCOUNTED, callback, njit
 from edbc.runtime import blas, phases, pointers, rowops
 from edbc.runtime.phases import INSTRUCTION_FIELDS, ProductField
@@ -148,7 +149,7 @@ def multiply(at, slots, n, phase, pieces, scratch, width, like):
                   target, target_stride // width, like)  # fmt: skip
 
 
-COMPILED_IN = (blas, phases, pointers, rowops)
+COMPILED_IN = (blas, operations, phases, pointers, rowops)
 
 
 def _build(like: Any, width: int, stamp: int) -> Callable[..., None]:

@@ -7,6 +7,7 @@ operand that needs a gather.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from edbc.cells.compact import compact
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
 from edbc.graph import NodeType
+from edbc.operations import OPERATIONS
 from edbc.runtime.arenas import TensorArenas, arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.reduction import ReductionKernel
@@ -30,16 +32,20 @@ Operand = tuple[torch.Tensor, torch.Tensor | int]
 """An arena (rows, size) and either row indices (n,) or the first row of a contiguous run."""
 
 MAPS: dict[str, Callable[..., torch.Tensor]] = {
-    "sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "neg": torch.neg, "exp": torch.exp,
-    "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "abs": torch.abs, "square": torch.square,
-    "reciprocal": torch.reciprocal, "sin": torch.sin, "cos": torch.cos, "erf": torch.erf,
-    "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "softplus": torch.nn.functional.softplus,
-    "elu": torch.nn.functional.elu, "leaky_relu": torch.nn.functional.leaky_relu,
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide,
-    "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow,
-}  # fmt: skip
+    name: getattr(torch, name, None) or getattr(torch.nn.functional, name) for name in OPERATIONS
+}
 """Element-wise operations but sums."""
-_WITHOUT_OUT = frozenset(("relu", "gelu", "silu", "softplus", "elu", "leaky_relu"))
+
+
+@cache
+def _takes_out(op: str) -> bool:
+    """Whether torch's function can write to a tensor that is there."""
+    nothing = torch.zeros(0, device="cpu")
+    try:
+        MAPS[op](*[nothing] * OPERATIONS[op].operands, out=nothing)
+    except TypeError:
+        return False
+    return True
 
 
 def rows_of(operand: Operand, count: int) -> torch.Tensor:
@@ -187,7 +193,7 @@ class ProgramKernel:
             torch.add(sources[0], sources[1], out=result)
             for source in sources[2:]:
                 result += source
-        elif step.op in _WITHOUT_OUT:
+        elif not _takes_out(step.op):
             result.copy_(MAPS[step.op](*sources))
         elif not any(isinstance(s, torch.Tensor) for s in sources[:1]):
             result.copy_(MAPS[step.op](torch.as_tensor(sources[0], dtype=result.dtype), *sources[1:]))

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from edbc.cells.graph import BINARY
 from edbc.cells.program import Call, Span
 from edbc.cells.translate import SYNONYMS
+from edbc.operations import BINARY
 from edbc.runtime.rowrules import Glimpse
 from edbc.trace.rules import name_of
 from edbc.trace.table import Hole, SharedRef, View

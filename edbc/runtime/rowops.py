@@ -1,4 +1,4 @@
-"""Element-wise operations over runs of memory: the fixed operation table as native loops.
+"""Element-wise operations over runs of memory: the table of operations as native loops.
 
 `apply` runs one operation on `n` elements given by addresses. Loops vectorise: float32 uses a rational tanh and a
 polynomial exp (a few units in the last place at most), float64 the C library's functions, which keep parity at 1e-12.
@@ -15,8 +15,9 @@ erfc(z) = exp(-z^2) t C(t) with t = 1 / (1 + 0.51 z) on 0 <= z <= 10, with the l
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,17 @@ from numba import njit, types
 from numba.extending import overload, register_jitable
 
 from edbc.kernelcache import INNER
+from edbc.operations import OPERATIONS as TABLE
+from edbc.operations import Rewriter, parse
 from edbc.runtime.pointers import float_of_bits, load, store
 
-OPERATIONS = (
-    "copy", "sigmoid", "tanh", "relu", "neg", "exp", "log", "sqrt", "abs", "square", "reciprocal", "gelu", "silu",
-    "softplus", "add", "sub", "mul", "div", "maximum", "minimum", "pow", "add3", "matmul", "matmul_add",
-)  # fmt: skip
+_FORMULAS = {"copy": "x", **{name: entry.formula for name, entry in TABLE.items()}, "add3": "x + y + z"}
+OPERATIONS = (*_FORMULAS, "matmul", "matmul_add")
 """Names of operation codes; `add3` adds three operands from the left. `walk`, not `apply`, runs the last two."""
-_COPY, _SIGMOID, _TANH, _RELU, _NEG, _EXP, _LOG, _SQRT, _ABS, _SQUARE, _RECIPROCAL, _GELU, _SILU, _SOFTPLUS = range(14)
-_ADD, _SUB, _MUL, _DIV, _MAXIMUM, _MINIMUM, _POW, _ADD3 = range(14, 22)
 
 _F = np.float32
 # Numbers that both widths represent exactly; a float32 constant never widens a float32 expression.
-_ZERO, _HALF, _ONE, _TWENTY = _F(0), _F(0.5), _F(1), _F(20)
+_ZERO, _HALF, _ONE = _F(0), _F(0.5), _F(1)
 _TANH_LIMIT = _F(9.1)
 _P = tuple(map(_F, (0.999999993, 0.130797274, 0.00309916564, 1.11039624e-05, -2.00192736e-08, 5.17774575e-11,
                     -8.22859544e-14)))  # fmt: skip
@@ -120,6 +119,10 @@ def cdf(x: Any) -> Any:
     """The standard normal distribution's Phi, of which x Phi(x) is gelu."""
 
 
+def density(x: Any) -> Any:
+    """The standard normal distribution's phi, the derivative of Phi."""
+
+
 @overload(exp, jit_options=_flags)
 def _exp(x):
     return (lambda x: _exp32(x)) if x == types.float32 else (lambda x: np.exp(x))
@@ -141,92 +144,103 @@ def _sigmoid_of(x):
     return (lambda x: _sigmoid32(x)) if x == types.float32 else (lambda x: _ONE / (_ONE + np.exp(-x)))
 
 
-@_jit
-def _sigmoid(x):
-    return sigmoid(x)
+@overload(density, jit_options=_flags)
+def _density(x):
+    of = np.float32 if x == types.float32 else np.float64
+    half, highest = of(0.5), of(1 / math.sqrt(2 * math.pi))
+    return lambda x: highest * exp(-half * x * x)
 
 
-@_jit
-def _softplus(x):
-    return x if x > _TWENTY else np.log1p(exp(x))
+_NATIVE = {"exp": exp, "sigmoid": sigmoid, "tanh": tanh, "cdf": cdf, "density": density,
+           "log": np.log, "log1p": np.log1p, "sqrt": np.sqrt, "abs": abs}  # fmt: skip
+"""The primitives of formulas."""
 
 
-@_jit
-def maximum(x, y):
-    return x if x > y or x != x else y
+class _Rendering(Rewriter):
+    """A formula in Python. Numbers are names, and a call that is made twice is too: compilers do not see that two calls
+    of the C library are one."""
+
+    def __init__(self, formula: str):
+        calls = [ast.dump(node) for node in ast.walk(parse(formula)) if isinstance(node, ast.Call)]
+        self.repeated = {call for call in calls if calls.count(call) > 1}
+        self.numbers: dict[str, Any] = {}
+        self.calls: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.lines.append(f"return {ast.unparse(self.rewrite(formula))}")
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:  # noqa: N802
+        name = f"number{len(self.numbers)}"
+        self.numbers[name] = _F(node.value)
+        return ast.Name(name)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+        key = ast.dump(node)
+        if key not in self.repeated:
+            return super().visit_Call(node)
+        if key not in self.calls:
+            made = ast.unparse(super().visit_Call(node))
+            self.calls[key] = f"call{len(self.calls)}"
+            self.lines.append(f"{self.calls[key]} = {made}")
+        return ast.Name(self.calls[key])
 
 
-@_jit
-def minimum(x, y):
-    return x if x < y or x != x else y
+def _defined(name: str, parameters: str, lines: Sequence[str], namespace: dict[str, Any]) -> Any:
+    """The native function of that text."""
+    namespace |= {"__name__": __name__}
+    exec("\n    ".join((f"def {name}({parameters}):", *lines)), namespace)
+    return _jit(namespace[name])
 
 
-def _of_one(function: Callable[[Any], Any]) -> Callable[..., None]:
+def scalar(formula: str, parameters: str) -> Any:
+    """A formula as a native function of some scalars, which may be more than it reads."""
+    rendering = _Rendering(formula)
+    return _defined("scalar", parameters, rendering.lines, _NATIVE | rendering.numbers)
+
+
+def any_of(loops: Sequence[Callable[..., None]], parameters: str) -> Any:
+    """One native function `(op, ...)` that runs the loop of number `op`: to LLVM a jump table."""
+    lines = [f"if op == {code}: return loop{code}({parameters})" for code in range(len(loops))]
+    namespace = {f"loop{code}": loop for code, loop in enumerate(loops)}
+    return _defined("any_of", f"op, {parameters}", lines, namespace)
+
+
+maximum, minimum = (scalar(_FORMULAS[name], "x, y") for name in ("maximum", "minimum"))
+
+
+def _loop(formula: str) -> Callable[..., None]:
     """A loop of its own for each operation, so that each vectorises and `apply` stays a jump table."""
-    scalar = _jit(function) if not hasattr(function, "py_func") else function
+    function = scalar(formula, "x, y, z")
 
     @_jit
-    def loop(target, a, n, like):
+    def loop(target, a, b, c, n, like):
         for i in range(n):
-            store(target, i, scalar(load(a, i, like)))
+            store(target, i, function(load(a, i, like), load(b, i, like), load(c, i, like)))
 
     return loop
 
 
-def _of_two(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
-    scalar = _jit(function) if not hasattr(function, "py_func") else function
-
-    @_jit
-    def loop(target, a, b, n, like):
-        for i in range(n):
-            store(target, i, scalar(load(a, i, like), load(b, i, like)))
-
-    return loop
-
-
-def _onto(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
-    """`_of_two` for what often writes onto its first operand. In the loop for that the two are one address to LLVM,
+def _onto(formula: str) -> Callable[..., None]:
+    """`_loop` for what often writes onto its first operand. In the loop for that the two are one address to LLVM,
     which elsewhere sees that they overlap, and then takes one element after the other."""
-    scalar, apart = _jit(function) if not hasattr(function, "py_func") else function, _of_two(function)
+    function, apart = scalar(formula, "x, y"), _loop(formula)
 
     @_jit
-    def loop(target, a, b, n, like):
+    def loop(target, a, b, c, n, like):
         if target != a:
-            apart(target, a, b, n, like)
+            apart(target, a, b, c, n, like)
             return
         for i in range(n):
-            store(target, i, scalar(load(target, i, like), load(b, i, like)))
+            store(target, i, function(load(target, i, like), load(b, i, like)))
 
     return loop
 
 
-_copy_loop = _of_one(lambda x: x)
-_sigmoid_loop = _of_one(_sigmoid)
-_tanh_loop = _of_one(lambda x: tanh(x))
-_relu_loop = _of_one(lambda x: _ZERO if x < _ZERO else x)
-_neg_loop = _of_one(lambda x: -x)
-_exp_loop = _of_one(lambda x: exp(x))
-_log_loop = _of_one(lambda x: np.log(x))
-_sqrt_loop = _of_one(lambda x: np.sqrt(x))
-_abs_loop = _of_one(lambda x: abs(x))
-_square_loop = _of_one(lambda x: x * x)
-_reciprocal_loop = _of_one(lambda x: _ONE / x)
-_gelu_loop = _of_one(lambda x: x * cdf(x))
-_silu_loop = _of_one(lambda x: x * _sigmoid(x))
-_softplus_loop = _of_one(_softplus)
-_add_loop = _onto(lambda x, y: x + y)
-_sub_loop = _of_two(lambda x, y: x - y)
-_mul_loop = _of_two(lambda x, y: x * y)
-_div_loop = _of_two(lambda x, y: x / y)
-_maximum_loop = _onto(maximum)
-_minimum_loop = _onto(minimum)
-_pow_loop = _of_two(lambda x, y: x**y)
-
-
-@_jit
-def _add3_loop(target, a, b, c, n, like):
-    for i in range(n):
-        store(target, i, load(a, i, like) + load(b, i, like) + load(c, i, like))
+_ACCUMULATING = ("add", "maximum", "minimum")
+apply = any_of(
+    [(_onto if name in _ACCUMULATING else _loop)(formula) for name, formula in _FORMULAS.items()],
+    "target, a, b, c, n, like",
+)
+"""`target[i] = op(a[i], b[i], c[i])` for i < n, elements of `like`'s type. `target` may be an operand itself."""
 
 
 @_jit
@@ -234,52 +248,3 @@ def divide(target, count, n, like):
     """`target[i] /= count` for i < n."""
     for i in range(n):
         store(target, i, load(target, i, like) / (like + np.float32(count)))
-
-
-@_jit
-def apply(op, target, a, b, c, n, like):
-    """`target[i] = op(a[i], b[i], c[i])` for i < n, elements of `like`'s type. `target` may be an operand itself."""
-    if op == _SIGMOID:
-        _sigmoid_loop(target, a, n, like)
-    elif op == _TANH:
-        _tanh_loop(target, a, n, like)
-    elif op == _MUL:
-        _mul_loop(target, a, b, n, like)
-    elif op == _ADD:
-        _add_loop(target, a, b, n, like)
-    elif op == _ADD3:
-        _add3_loop(target, a, b, c, n, like)
-    elif op == _COPY:
-        _copy_loop(target, a, n, like)
-    elif op == _SUB:
-        _sub_loop(target, a, b, n, like)
-    elif op == _RELU:
-        _relu_loop(target, a, n, like)
-    elif op == _NEG:
-        _neg_loop(target, a, n, like)
-    elif op == _EXP:
-        _exp_loop(target, a, n, like)
-    elif op == _LOG:
-        _log_loop(target, a, n, like)
-    elif op == _SQRT:
-        _sqrt_loop(target, a, n, like)
-    elif op == _ABS:
-        _abs_loop(target, a, n, like)
-    elif op == _SQUARE:
-        _square_loop(target, a, n, like)
-    elif op == _RECIPROCAL:
-        _reciprocal_loop(target, a, n, like)
-    elif op == _GELU:
-        _gelu_loop(target, a, n, like)
-    elif op == _SILU:
-        _silu_loop(target, a, n, like)
-    elif op == _SOFTPLUS:
-        _softplus_loop(target, a, n, like)
-    elif op == _DIV:
-        _div_loop(target, a, b, n, like)
-    elif op == _MAXIMUM:
-        _maximum_loop(target, a, b, n, like)
-    elif op == _MINIMUM:
-        _minimum_loop(target, a, b, n, like)
-    elif op == _POW:
-        _pow_loop(target, a, b, n, like)

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from edbc.operations import BINARY, UNARY
 from edbc.runtime.convolution import convolve
 from edbc.trace.rules import name_of
 from edbc.trace.table import Hole, SharedRef, View, fill, shared_refs
@@ -36,14 +37,12 @@ Shared = Callable[[SharedRef], torch.Tensor]
 Rule = Callable[[Callable[..., Any], Any, Sequence[torch.Tensor], Shared], Any]
 """Function, template, operands and parameters."""
 
-_ELEMENTWISE = frozenset(
-    "add addcdiv addcmul atan2 div eq fmod ge gt hypot le lerp logaddexp lt maximum minimum mul ne pow remainder rsub "
-    "sub true_divide where".split()
+_ELEMENTWISE = BINARY.union(
+    "addcdiv addcmul atan2 eq fmod ge gt hypot le lerp logaddexp lt ne remainder rsub true_divide where".split()
 )
-_ALIKE = frozenset(
-    "abs celu clamp cos elu embedding erf exp expm1 gelu hardsigmoid hardswish hardtanh layer_norm leaky_relu linear "
-    "log log1p logsigmoid mish neg reciprocal relu relu6 rsqrt selu sigmoid silu sin softplus softsign sqrt square "
-    "tanh to".split()
+_ALIKE = UNARY.union(
+    "celu clamp cos elu embedding erf expm1 hardsigmoid hardswish hardtanh layer_norm leaky_relu linear log1p "
+    "logsigmoid mish relu6 rsqrt selu sin softsign to".split()
 )
 _ALONG_ALL = frozenset("amax amin mean sum".split())
 _ALONG = _ALONG_ALL | frozenset("argmax argmin cumsum log_softmax logsumexp max min softmax sort".split())

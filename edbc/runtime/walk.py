@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from edbc import operations
 from edbc.kernelcache import INNER, UNCOUNTED, njit
 from edbc.runtime import blas, dimensions, library, phases, pointers, reduction, rowops
 from edbc.runtime.dimensions import ALONG
@@ -241,7 +242,7 @@ def _build(stamp: int) -> Callable[..., None]:
     return walk
 
 
-COMPILED_IN = (blas, dimensions, library, phases, pointers, reduction, rowops)
+COMPILED_IN = (blas, dimensions, library, operations, phases, pointers, reduction, rowops)
 walk = _build(checksum(*COMPILED_IN))
 
 

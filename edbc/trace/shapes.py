@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from edbc.operations import OPERATIONS
 from edbc.trace import rules
 from edbc.trace.autocast import state
 from edbc.trace.nests import rebuilt, remade
@@ -39,10 +40,9 @@ def flat(*trees: Any) -> list[Any]:
 
 _OF_ANY_VALUES = frozenset(
     """linear mm matmul mv bmm addmm addmv baddbmm outer dot
-    add sub rsub mul div true_divide neg abs square sqrt rsqrt exp log log1p expm1 sin cos pow reciprocal
-    sigmoid tanh relu leaky_relu gelu silu elu softplus hardtanh logsigmoid
-    softmax log_softmax layer_norm sum mean cat concat stack maximum minimum where lerp addcmul clamp""".split()
-)
+    rsub true_divide rsqrt log1p expm1 sin cos leaky_relu elu hardtanh logsigmoid
+    softmax log_softmax layer_norm sum mean cat concat stack where lerp addcmul clamp""".split()
+).union(OPERATIONS)
 """Functions that never look at values. They run on numbers, because torch finds the shapes of many of them in Python
 and imports its own compiler to do so, which takes three seconds."""
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from edbc.cells.program import Copy, Program, Span, Store
 from edbc.training.atoms import Atom, Atoms, Source, Vector, atoms_of
-from edbc.training.derivatives import rule
+from edbc.training.derivatives import PASS, ZERO, rule
 from edbc.training.instructions import (
     DELTA,
     FIRST_OPERAND,
@@ -244,7 +244,7 @@ class _Building:
         for j, output in enumerate(self.graph.outputs):
             for number, offset in self._offsets(output):
                 if self._home(number) != (self._output_gradient(j), offset):
-                    self._add(number, "pass", ((self._output_gradient(j), offset),), ())
+                    self._add(number, PASS, ((self._output_gradient(j), offset),), ())
 
     def _home(self, number: int) -> Place | None:
         """Where an atom's gradient is added up, if that is not in memory of this pass alone."""
@@ -323,7 +323,7 @@ class _Building:
         delta = self.workspace.place_of["delta", p]
         for number, offset in self._offsets(product.results):
             if number not in self.written:
-                zero = Instruction("zero", self.atoms[number].size, (WORKSPACE, delta + offset), ())
+                zero = Instruction(ZERO, self.atoms[number].size, (WORKSPACE, delta + offset), ())
                 self.events.append(_Event(zero, frozenset(), frozenset([("gradient", number)])))
         target = self.workspace.of(("inputs", p), self.graph.size(product.sources))
         results = frozenset(("gradient", n) for n in product.results)
@@ -338,7 +338,7 @@ class _Building:
                 home = self._home(number)
                 goal = home or ("gradient", number)
                 adds = number in self.written or (home is not None and home[0] != WORKSPACE)
-                moved = Instruction("pass", self.atoms[number].size, goal, (place,), adds)  # type: ignore[arg-type]
+                moved = Instruction(PASS, self.atoms[number].size, goal, (place,), adds)  # type: ignore[arg-type]
                 self.written.add(number)
             self.events.append(_Event(moved, frozenset([("inputs", p)]), frozenset([("gradient", number)])))
 

@@ -20,6 +20,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from edbc import operations
 from edbc.kernelcache import INNER, UNCOUNTED, njit
 from edbc.runtime import blas, pointers, rowops
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
@@ -46,7 +47,7 @@ FIRST_GRADIENT = 1 << 8
 """Operation codes from here on are gradient operations, twice their number, and one more when they add."""
 FIRST_MATRIX = 1 << 9
 """From here on those of `instructions.MATRIX_GRADIENTS`, likewise."""
-_PASS_CODE = GRADIENTS.index("pass")
+_PASS_CODE = GRADIENTS.index(derivatives.PASS)
 
 
 class Reversed(NamedTuple):
@@ -417,7 +418,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     return walk_back, weight_products
 
 
-COMPILED_IN = (blas, derivatives, instructions, pointers, rowgradients, rowops)
+COMPILED_IN = (blas, derivatives, instructions, operations, pointers, rowgradients, rowops)
 walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 

@@ -1,4 +1,4 @@
-"""The native operation table against torch, both widths, with not-a-number, infinities and the ends of the range."""
+"""Native element-wise loops: every length, in place. What they compute: `tests/test_operations.py`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,10 @@ from edbc.trace.values import class_of
 
 pytestmark = pytest.mark.compiled
 
-FUNCTIONS = {
-    "copy": lambda a, b, c: a,
-    "gelu": lambda a, b, c: torch.nn.functional.gelu(a),
-    "silu": lambda a, b, c: torch.nn.functional.silu(a),
-    "softplus": lambda a, b, c: torch.nn.functional.softplus(a),
-    "add3": lambda a, b, c: a + b + c,
-    "div": lambda a, b, c: a / b,
-}
-ELEMENTWISE = [name for name in OPERATIONS if not name.startswith("matmul")]
-TWO = ("add", "sub", "mul", "maximum", "minimum", "pow")
-LIMITS = {torch.float32: 6.0, torch.float64: 4.0}
-"""Allowed error in units of the last place of the exact result, or of the smallest normal number."""
-
 
 @njit
 def call(op, target, a, b, c, n, like):
     apply(op, target, a, b, c, n, like)
-
-
-def expected(name: str, *operands: torch.Tensor) -> torch.Tensor:
-    if name in FUNCTIONS:
-        return FUNCTIONS[name](*operands)
-    return getattr(torch, name)(*operands[: 2 if name in TWO else 1])
 
 
 def native(name: str, *operands: torch.Tensor) -> torch.Tensor:
@@ -55,37 +36,21 @@ def arguments(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_operations_equal_torch(name: str, dtype: torch.dtype) -> None:
-    """A few units in the last place of the float64 result at most, for every length of the vectorised loop's tail."""
+@pytest.mark.parametrize("name", OPERATIONS[:-2])
+def test_every_length(name: str, dtype: torch.dtype) -> None:
+    """An element's result does not depend on where in the vectorised loop it stands, its tail included."""
     operands = arguments(dtype)
-    ours = native(name, *operands).double()
-    exact = expected(name, *(x.double() for x in operands))
-    rounded = exact.to(dtype)
-    assert torch.equal(ours.isnan(), rounded.isnan())
-    finite = rounded.isfinite()
-    assert torch.equal(ours[~finite & ~rounded.isnan()], rounded[~finite & ~rounded.isnan()].double())
-    info = torch.finfo(dtype)
-    unit = torch.clamp(exact[finite].abs(), min=info.tiny) * info.eps
-    # Cancellation inside these two makes the absolute error count; torch's own has it too.
-    unit = torch.clamp(unit, min=info.eps) if name in ("gelu", "add3", "silu", "sigmoid") else unit
-    assert ((ours[finite] - exact[finite]).abs() / unit).max() <= LIMITS[dtype]
+    whole = native(name, *operands)
     for length in range(1, 40):
         part = [x[:length].clone() for x in operands]
-        torch.testing.assert_close(native(name, *part), ours[:length].to(dtype), rtol=1e-6, atol=1e-30, equal_nan=True)
+        torch.testing.assert_close(native(name, *part), whole[:length], rtol=1e-6, atol=1e-30, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n not in ("pow", "gelu")])
-def test_not_a_number_and_infinity(name: str, dtype: torch.dtype) -> None:
-    """Not-a-number stays, infinities go where torch's go (tanh is within one unit of one there).
-
-    Torch's float32 gelu of infinity is not a number, so gelu is left out.
-    """
-    a = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, torch.nan, 1.0], dtype=dtype)
-    b = torch.tensor([1.0, 1.0, torch.inf, torch.inf, torch.nan, torch.nan], dtype=dtype)
-    ours, theirs = native(name, a, b, a), expected(name, a, b, a)
-    torch.testing.assert_close(ours, theirs, rtol=2e-7, atol=0, equal_nan=True)
+def test_copies_and_sums_of_three() -> None:
+    """What the table of operations does not have: bit for bit, from the left."""
+    a, b, c = arguments(torch.float32)
+    assert torch.equal(native("copy", a, b, c), a)
+    assert torch.equal(native("add3", a, b, c), a + b + c)
 
 
 @pytest.mark.parametrize("name", ["add", "maximum", "minimum", "mul", "add3"])
