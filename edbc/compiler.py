@@ -3,8 +3,9 @@
     capture -> graphs -> per type: batches, layout (PQ tree) -> costs -> policy (Q-learning) -> plan -> parity
 
 Everything is a function of edbc's version, the model file, config, seed, instances and the table of what batches cost;
-nothing depends on time, hash seeds or the number of threads, so compiling twice gives the same bytes. The one thing
-that a clock decides is a cost table that is measured anew (`profile`), and it stands in the plan.
+nothing depends on time, hash seeds or the number of threads, so compiling twice gives the same bytes. Two things a
+clock decides, and they stand in the plan: a cost table that is measured anew (`profile`), and that learning was stopped
+(`time_limit`, which work bounded beforehand keeps from being reached: `schedule.train.affordable`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from torch import nn
 
 from edbc._version import __version__
-from edbc.arguments import POLICIES, require_count, require_name, require_setting
+from edbc.arguments import POLICIES, require_count, require_name, require_rate, require_setting
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
@@ -35,7 +36,7 @@ from edbc.runtime.placement import place
 from edbc.runtime.session import Net, cell_of, plan_costs, policy_of
 from edbc.runtime.split import find_usage
 from edbc.schedule.policy import ENCODINGS, Policy
-from edbc.schedule.run import lower_bound, run, total_cost
+from edbc.schedule.run import lower_bound, run, total_cost, work_of
 from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, capture
 from edbc.trace.host import on_host
@@ -54,6 +55,10 @@ MOST_MINI_BATCHES = 64
 """Training mini-batches at most."""
 MOST_SEARCHED = 20_000
 """Nodes of the largest training mini-batch that a beam searches: about a second."""
+MOST_WORK = 2_000_000
+"""And its work (`schedule.run.work_of`), which many types make large: about two seconds."""
+TIME_LIMIT = 30.0
+"""Seconds of processor time for learning, unless the caller says otherwise."""
 REQUIREMENTS = ("torch>=2.8",)
 
 Progress = Callable[[str, int, int, dict[str, Any]], None]
@@ -104,6 +109,7 @@ def compile_model(
     encoding: str | None = None,
     policy: str = "fsm",
     trials: int = 1000,
+    time_limit: float | None = TIME_LIMIT,
     split: bool = True,
     mini_batches: int = 1,
     costs: Mapping[str, BatchCost] | None = None,
@@ -124,6 +130,8 @@ def compile_model(
     require_count("seed", seed, 0)
     require_name("policy", policy, POLICIES)
     require_count("trials", trials, 1, 1_000_000)
+    if time_limit is not None:
+        require_rate("time_limit", time_limit)
     require_count("mini_batches", mini_batches, 1, MOST_MINI_BATCHES)
     if encoding is not None:
         require_name("encoding", encoding, ENCODINGS)
@@ -149,7 +157,7 @@ def compile_model(
     )
     if profile:
         plan = replace(plan, costs=_profiled(plan, captured, report))
-    learned = learn(captured, seed, encoding, policy, trials, report, plan_costs(plan))
+    learned = learn(captured, seed, encoding, policy, trials, report, plan_costs(plan), time_limit)
     learned = replace(learned, training={**learned.training, **yardsticks(captured.training)})
     plan = replace(plan, policy=learned)
     plan = replace(plan, guards=guards_of(measure(plan, captured), guards or {}))
@@ -285,12 +293,13 @@ def learn(
     trials: int,
     report: Progress,
     cost: tuple[float, ...] = (),
+    time_limit: float | None = None,
 ) -> PlanPolicy:
     """The policy: of all encodings what generalises best, or a table over one encoding, or a fixed rule."""
     from edbc.schedule.train import measure as measure_policy
 
     if kind == "fsm":
-        policy, record = _learn_table(captured, seed, encoding, trials, report, cost)
+        policy, record = _learn_table(captured, seed, encoding, trials, report, cost, time_limit)
     else:
         policy = Policy(kind, cost=cost)
         record = {"seed": seed, **measure_policy(policy, captured.training)}
@@ -299,11 +308,17 @@ def learn(
 
 
 def _learn_table(
-    captured: Captured, seed: int, encoding: str | None, trials: int, report: Progress, cost: tuple[float, ...]
-) -> tuple[Policy, dict[str, Any]]:
-    from edbc.schedule.train import CHECK, ENCODINGS, select, train
+    captured: Captured, seed: int, encoding: str | None, trials: int, report: Progress, cost: tuple[float, ...],
+    time_limit: float | None,
+) -> tuple[Policy, dict[str, Any]]:  # fmt: skip
+    """`max_trials` in the record is what `affordable` leaves of `trials`; a table that was asked for by its encoding
+    gets one round at least."""
+    from edbc.schedule.train import CHECK, ENCODINGS, affordable, select, train
 
-    candidates = (1 if encoding is not None else 2 * len(ENCODINGS)) * trials
+    tables = 1 if encoding is not None else 2 * len(ENCODINGS)
+    least = 0 if encoding is None else min(trials, CHECK)
+    trials = affordable(captured.training, tables, trials) or least
+    candidates = max(1, tables * trials)
     seen = itertools.count(1)
 
     def on_check(done: int, batches: int, bound: int) -> None:
@@ -311,7 +326,9 @@ def _learn_table(
 
     settings: dict[str, Any] = {"trials": trials, "validation": captured.validation, "cost": cost}
     if encoding is None:
-        result = select(captured.training, seeds=(seed, seed + 1), progress=on_check, **settings)
+        encodings = ENCODINGS if trials else ()
+        result = select(captured.training, seeds=(seed, seed + 1), encodings=encodings, progress=on_check,
+                        time_limit=time_limit, **settings)  # fmt: skip
     else:
         result = train(captured.training, encoding=encoding, seed=seed, progress=on_check, **settings)
     report("train", candidates, candidates, {k: result.record[k] for k in ("batches", "lower_bound")})
@@ -322,7 +339,7 @@ def yardsticks(graphs: Sequence[Graph]) -> dict[str, Any]:
     """What a beam needs on the training mini-batches in sum; nothing where one is too large to search."""
     from edbc.schedule.search import beam
 
-    if max(graph.num_nodes for graph in graphs) > MOST_SEARCHED:
+    if any(graph.num_nodes > MOST_SEARCHED or work_of(graph) > MOST_WORK for graph in graphs):
         return {}
     return {"beam": sum(beam(graph).num_batches for graph in graphs)}
 
@@ -339,7 +356,7 @@ def retrain(captured: Captured, recorded: PlanPolicy, cost: tuple[float, ...]) -
         lambda *_: None,
         cost,
     )
-    names = ("compared", "beam", "encoding", "max_trials")
+    names = ("compared", "beam", "encoding", "max_trials", "time_limit")
     kept: dict[str, Any] = {key: training[key] for key in names if key in training}
     return replace(renewed, training={**renewed.training, **kept})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ def run_compile(
     policy: str,
     encoding: str | None,
     trials: int,
+    time_limit: float,
     split: bool,
     mini_batches: int,
     costs: str | None,
@@ -55,6 +56,7 @@ def run_compile(
         encoding=encoding,
         policy=policy,
         trials=trials,
+        time_limit=time_limit,
         split=split,
         mini_batches=mini_batches,
         costs=table,
@@ -88,7 +90,11 @@ def run_compile(
         )
         return
     source = "measured now" if profile else f"from {costs or f'the plan that stood at {output}'}"
-    for line in (*_summary(output, compiled, metrics), *_costs(compiled.plan, source)):
+    for line in (
+        *_summary(output, compiled, metrics),
+        *_limits(compiled.plan.policy.training, trials),
+        *_costs(compiled.plan, source),
+    ):
         click.echo(fold(line))
 
 
@@ -111,6 +117,18 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
         layout = cell_layout(name, cell)
         yield f"  {name}: {layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
     yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e})"
+
+
+def _limits(training: Mapping[str, Any], trials: int) -> Iterator[str]:
+    """What kept learning from all the trials that were asked for."""
+    most = training.get("max_trials", trials)
+    if most < trials:
+        tables = f"{most:,} trials per table" if most else "no table was learned, fixed rules alone were compared"
+        yield f"  types, nodes and batches are many, a trial of learning takes long: {tables}"
+    if "time_limit" in training:
+        tables = sum(c["kind"] == "fsm" for c in training["compared"])
+        yield f"  learning stopped after {training['time_limit']:g} s: {tables} of 12 tables were ready"
+        yield "  (--time-limit; another machine may choose another policy, this plan is checked as it stands)"
 
 
 def _costs(plan: Plan, source: str) -> Iterator[str]:

@@ -141,7 +141,15 @@ def doctor(**options: Any) -> None:
     type=click.IntRange(1, 1_000_000),
     default=1000,
     show_default=True,
-    help="Q-learning trials per encoding and seed.",
+    help="Q-learning trials per encoding and seed, at most.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Processor time for learning; tables that are not ready by then take no part.",
 )
 @click.option("--split/--no-split", default=True, help="Look for eager and lazy parts of cells, or do not.")
 @click.option(

@@ -21,7 +21,7 @@ from edbc.cells.split import CORE
 from edbc.graph import Graph, NodeType, ValueClass
 from edbc.report.figures import count
 from edbc.schedule.policy import RULES, Policy, state_to_text
-from edbc.schedule.run import analysed, cheap_types, costs_of, encoding_code, run
+from edbc.schedule.run import analysed, cheap_types, costs_of, encoding_code, run, work_of
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ SEARCH = "search"
 """Name of the best schedule that a beam search finds."""
 MOST_SEARCHED = 20_000
 """Nodes of the largest mini-batch that is searched: about a second."""
+MOST_WORK = 2_000_000
+"""And its work (`schedule.run.work_of`), which many types make large: about two seconds."""
 RULE = "(rule)"
 """State text of a batch that no state of the table chose."""
 
@@ -207,7 +209,8 @@ def other_schedules(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
     """What the plan is compared with, as (type, size) per batch: a beam search, then the fixed rules."""
     from edbc.schedule.search import beam
 
-    found = {SEARCH: beam(graph)} if 0 < graph.num_nodes <= MOST_SEARCHED else {}
+    is_small = 0 < graph.num_nodes <= MOST_SEARCHED and work_of(graph) <= MOST_WORK
+    found = {SEARCH: beam(graph)} if is_small else {}
     found |= {kind: run(graph, Policy(kind)) for kind in BASELINES}
     return {name: tuple((kind, len(nodes)) for kind, nodes in schedule.batches()) for name, schedule in found.items()}
 

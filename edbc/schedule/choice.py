@@ -74,6 +74,8 @@ class Scratch(NamedTuple):
 
 
 SUM = 16
+MANY = 64
+"""Types from which on those that are not ready are left out, which takes a branch per type."""
 
 
 @native
@@ -93,19 +95,22 @@ def new_scratch(cost: Floats) -> Scratch:
 
 @native_uncounted
 def describe(frontier: Frontier, scratch: Scratch) -> None:
-    """Bits and scores of every ready type from `reach`. O(T^2).
+    """Bits and scores of every ready type from `reach`. O(T^2), from MANY types on O(T x ready types).
 
-    Which types are ready or reach what follows no pattern that a processor could learn, so nothing branches on it.
-    Types that are not ready reach nothing, and get numbers without a meaning.
+    Which types are ready or reach what follows no pattern that a processor could learn, so nothing branches on it
+    where types are few. Types that are not ready reach nothing, and get numbers without a meaning.
     """
     head, tail, reach = frontier.head, frontier.tail, frontier.reach
     terms, bits, score, cost = scratch.terms, scratch.bits, scratch.score, scratch.cost
     num_types, top, tally = U(len(cost)), U(0), U(1)
     terms[:] = 0
+    all_types = num_types < U(MANY)
     for a in range(num_types):
-        raise_row(terms, top, reach, a)
+        if all_types or head[a] < tail[a]:
+            raise_row(terms, top, reach, a)
     for a in range(num_types):
-        tally_row(terms, tally, reach, a, terms, top, U(1) + (a << U(SUM)))
+        if all_types or head[a] < tail[a]:
+            tally_row(terms, tally, reach, a, terms, top, U(1) + (a << U(SUM)))
         bits[a], score[a] = 0, -4.0 * cost[a]
     for b in range(num_types):
         count, reachers = terms[tally, b] & ((1 << SUM) - 1), terms[tally, b] >> SUM

@@ -134,6 +134,11 @@ def cheap_types(graph: Graph) -> Ints:
     return np.array([type_.op.removeprefix("torch.") in CHEAP_OPS for type_ in graph.types], np.int32)
 
 
+def work_of(graph: Graph) -> int:
+    """Numbers that one walk over the graph looks at, about: a row of T per node, T of them per batch."""
+    return graph.num_types * (graph.num_nodes + graph.num_types * lower_bound(graph))
+
+
 def lower_bound(graph: Graph) -> int:
     """ED-Batch Eq. 2: the sum over types of the most nodes of that type on any path. O(T (n + m))."""
     from edbc.schedule.analysis import analyse, terms

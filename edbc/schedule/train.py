@@ -18,6 +18,8 @@ second walks included.
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,17 @@ import numpy as np
 
 from edbc.graph import Graph
 from edbc.schedule.policy import ENCODINGS, FALLBACK, RULES, Policy, State
-from edbc.schedule.run import analysed, arrays_of, cheap_types, costs_of, encoding_code, lower_bound, run, total_cost
+from edbc.schedule.run import (
+    analysed,
+    arrays_of,
+    cheap_types,
+    costs_of,
+    encoding_code,
+    lower_bound,
+    run,
+    total_cost,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from edbc.schedule.analysis import Dag
@@ -44,6 +56,10 @@ BASELINES = ("depth", "agenda", "sufficient", "chains", "critical")
 
 COMPETING = ("chains", "critical", "sufficient")
 """Fixed rules that `select` compares with tables: the best one depends on the model. The first one takes least time."""
+
+WORK = 3_000_000_000
+"""Work (`run.work_of`) of all candidates' trials and local searches: some 25 s. A graph of many types takes so much
+per trial that few or none are left; then the fixed rules compete alone."""
 
 Progress = Callable[[int, int, int], None]
 """Called with trials so far, batches of the best table so far, lower bound."""
@@ -68,6 +84,37 @@ class Hyper:
     prior: float = 0.5
     potential: bool = True
     refinements: int = 400
+
+
+class _OutOfTime(Exception):
+    """Learning has taken all the time that it may."""
+
+
+class _Clock:
+    """Processor time that learning takes, kernels' compilation before the first round left out; the last resort, as
+    what it cuts off depends on the machine. `affordable` bounds learning without it."""
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit = limit
+        self.started: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True once the limit has passed."""
+        now = time.process_time()
+        self.started = now if self.started is None else self.started
+        return self.limit is not None and now - self.started > self.limit
+
+    def watching(self, progress: Progress | None) -> Progress:
+        """The callback, which raises _OutOfTime when the time is over."""
+
+        def watch(*figures: int) -> None:
+            if progress:
+                progress(*figures)
+            if self.is_over:
+                raise _OutOfTime
+
+        return watch
 
 
 class _Trainer:
@@ -214,6 +261,13 @@ def train(
     return TrainingResult(policy, record)
 
 
+def affordable(graphs: Sequence[Graph], candidates: int, trials: int) -> int:
+    """Trials per candidate, at most `trials`, for which WORK suffices; 0 where it does not for one round."""
+    each = WORK * len(graphs) / max(1, candidates * sum(map(work_of, graphs)))
+    most = int(each) - Hyper.refinements
+    return min(trials, most) if most >= CHECK else 0
+
+
 def cover(policy: Policy, graphs: Sequence[Graph]) -> Policy:
     """The policy with every state that it meets on `graphs` in its table: (3)."""
     from edbc.schedule.qlearn import adopt
@@ -313,6 +367,7 @@ def select(
     seeds: Sequence[int] = (0, 1),
     encodings: Sequence[str] = ENCODINGS,
     progress: Progress | None = None,
+    time_limit: float | None = None,
     **settings: Any,
 ) -> TrainingResult:
     """Train every encoding with every seed; keep what costs least on `validation`, then on `graphs`, then has no unseen
@@ -321,14 +376,11 @@ def select(
     The fixed rules COMPETING take part, as tables would that never depart from them. Out is what costs
     more on `graphs` than the best baseline, and, where anything else is left, a table that only its rival keeps from
     that (4) or whose `unseen_share` of `validation` is above UNSEEN_LIMIT. The record lists all candidates under
-    `compared`, with their batches on each validation graph.
+    `compared`, with their batches on each validation graph. After `time_limit` seconds (`_Clock`) no further table
+    takes part, and the record says so; what is then chosen can be trained again without a clock.
     """
     cost = tuple(settings.get("cost", ()))
-    results = [
-        train(graphs, encoding=encoding, seed=seed, validation=validation, progress=progress, **settings)
-        for encoding in encodings
-        for seed in seeds
-    ]
+    results, is_cut = _candidates(graphs, validation, seeds, encodings, progress, _Clock(time_limit), settings)
     for kind in COMPETING:
         rule = Policy(kind, cost=cost)
         results.append(TrainingResult(rule, {"encoding": kind, "seed": 0, "unseen": 0.0, **measure(rule, graphs)}))
@@ -342,7 +394,25 @@ def select(
         _comparison(result, held_out, trained, validation)
         for result, (held_out, trained) in zip(results, figures, strict=True)
     ]
-    return TrainingResult(best.policy, {**best.record, "compared": compared})
+    cut = {"time_limit": time_limit} if is_cut else {}
+    return TrainingResult(best.policy, {**best.record, **cut, "compared": compared})
+
+
+def _candidates(
+    graphs: Sequence[Graph], validation: Sequence[Graph], seeds: Sequence[int], encodings: Sequence[str],
+    progress: Progress | None, clock: _Clock, settings: Mapping[str, Any],
+) -> tuple[list[TrainingResult], bool]:  # fmt: skip
+    """The tables that are ready in time, and whether there would have been more."""
+    results: list[TrainingResult] = []
+    watch = clock.watching(progress)
+    try:
+        for encoding, seed in itertools.product(encodings, seeds):
+            results.append(
+                train(graphs, encoding=encoding, seed=seed, validation=validation, progress=watch, **settings)
+            )
+    except _OutOfTime:
+        return results, True
+    return results, False
 
 
 def _stands_alone(result: TrainingResult, graphs: Sequence[Graph], limit: float) -> bool:

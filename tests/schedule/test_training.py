@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -17,13 +18,14 @@ from edbc.schedule.check import check_schedule
 from edbc.schedule.engine import new_frontier
 from edbc.schedule.policy import ENCODINGS, Policy, State
 from edbc.schedule.qlearn import Memory, Settings, learn, new_memory
-from edbc.schedule.reference import ReferenceFrontier
+from edbc.schedule.reference import ReferenceFrontier, run_reference
 from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.schedule.search import exact
 from edbc.schedule.train import (
     BASELINES,
     UNSEEN_LIMIT,
     Hyper,
+    affordable,
     beside_where_it_pays,
     second_walks,
     select,
@@ -326,3 +328,47 @@ def test_memory_grows_without_losing_values() -> None:
 
     assert learn(dag, new_frontier(dag), small, *arguments) == 0
     assert learn(dag, new_frontier(dag), large, *arguments) == 10
+
+
+def many_types(num_types: int, num_nodes: int, seed: int = 0) -> Graph:
+    """A DAG over many types at random."""
+    rng = random.Random(seed)
+    names = [f"t{i}" for i in range(num_types)]
+    operands = [
+        [rng.randrange(max(0, v - 60), v) for _ in range(rng.randrange(3) if v else 0)] for v in range(num_nodes)
+    ]
+    return Graph.build(names, [(rng.choice(names), of) for of in operands])
+
+
+@pytest.mark.parametrize("kind", ["critical", "chains", "sufficient"])
+@pytest.mark.parametrize("num_types", [63, 64, 90])
+def test_many_types_are_scheduled_as_few_are(kind: str, num_types: int) -> None:
+    """From MANY types on only ready ones are described; schedules are those of the reference engine all the same."""
+    graph = many_types(num_types, 150)
+    policy = Policy(kind)
+
+    ours, theirs = run(graph, policy), run_reference(graph, policy)
+    assert np.array_equal(ours.batch_type, theirs.batch_type)
+    assert [sorted(nodes) for _, nodes in ours.batches()] == [sorted(nodes) for _, nodes in theirs.batches()]
+
+
+def test_work_bounds_trials() -> None:
+    """Trials fall with the work of one, to none where a round is too dear; a small graph gets all of them."""
+    small, middle, large = many_types(5, 300), many_types(60, 1000), many_types(300, 2000)
+
+    assert affordable([small], 12, 1000) == 1000
+    assert 50 <= affordable([middle], 12, 5000) < 5000
+    assert affordable([large], 12, 1000) == 0
+    assert affordable([middle], 1, 5000) >= affordable([middle], 12, 5000)
+
+
+def test_the_clock_leaves_fixed_rules_and_says_so() -> None:
+    """A time limit that passes at once leaves the fixed rules, recorded; without one nothing is recorded."""
+    graph = random_lattice_graph(0)
+    cut = select([graph], seeds=(0,), encodings=("base",), trials=100, time_limit=0.0)
+    whole = select([graph], seeds=(0,), encodings=("base",), trials=100, time_limit=1e6)
+
+    assert cut.policy.kind != "fsm"
+    assert cut.record["time_limit"] == 0.0
+    assert "time_limit" not in whole.record
+    assert whole == select([graph], seeds=(0,), encodings=("base",), trials=100)
