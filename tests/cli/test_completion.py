@@ -27,7 +27,7 @@ def test_commands_options_and_values() -> None:
 
 @pytest.mark.parametrize("name", [name for name in sorted(main.commands) if name not in ("new", "doctor")])
 def test_names_of_files_are_completed(name: str) -> None:
-    """Every argument of a command is a file (of `new` a name, `doctor` has none), and so is every option that names one."""
+    """Every argument of a command is a file, and so is every option that names one; `doctor` has none."""
     command = main.commands[name]
     options = [p for p in command.params if isinstance(p, click.Option)]
     named = [p for p in options if re.fullmatch(r"FILE|FOLDER|\w+\.\w+", p.metavar or "")]
