@@ -15,6 +15,10 @@ every operation of the reference takes its float32 operands in float64. What for
 (4) Eager is *unstable* in an output when (2) allows so much that it says nothing: its own error is beyond 1e-2 x scale
     in float32 (beyond 1/4 in the short floats), or it or the reference is not finite where the other is. A chaotic or
     overflowing model does that. The rule may hold then, but it has shown little, and whoever reports it says so.
+
+(5) An output is *small* when it has fewer than 256 numbers in all instances together: then eager's own error is luck
+    (a dict by node id has outputs of a few numbers each). Small outputs of one floating dtype share it: in (2) each
+    gets the largest share of its scale that eager misses in any of them, those that are unstable left out.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ from edbc.trace.states import without_history
 _SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 _UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, torch.float16: 0.25}
 """Definition (4): eager errors beyond this share of the scale."""
+SMALL = 256
+"""Definition (5)."""
 
 
 @dataclass
@@ -50,6 +56,10 @@ class OutputParity:
     scale: float = 0.0
     max_error: float = 0.0
     eager_error: float = 0.0
+    numbers: int = 0
+    """How many were compared."""
+    shared_error: float = 0.0
+    """Definition (5): eager's error in small outputs as a share of their scale."""
     broken: str = ""
     """Why no comparison of numbers was possible, if so."""
     unjudged: str = ""
@@ -61,7 +71,12 @@ class OutputParity:
         in_double = self.dtype is torch.float64 and self.eager_error <= _SLACK[torch.float64] * self.scale
         dtype = torch.float32 if self.dtype is torch.float64 and not in_double else self.dtype
         slack = _SLACK.get(dtype, 0.0) * self.scale
-        return slack if in_double else 4 * self.eager_error + slack
+        return slack if in_double else 4 * max(self.eager_error, self.shared_error * self.scale) + slack
+
+    @property
+    def shares(self) -> bool:
+        """True for outputs of definition (5)."""
+        return self.dtype.is_floating_point and 0 < self.numbers < SMALL and self.scale > 0 and not self.unstable
 
     @property
     def holds(self) -> bool:
@@ -121,6 +136,16 @@ class Parity:
                 continue
             for a, b, c in zip(ours[name], theirs[name], exact[name], strict=True):
                 _compare(output, a, b, c)
+        self._share()
+
+    def _share(self) -> None:
+        """Definition (5)."""
+        shares: dict[torch.dtype, float] = {}
+        for output in filter(lambda output: output.shares, self.outputs.values()):
+            share = output.eager_error / output.scale
+            shares[output.dtype] = max(share, shares.get(output.dtype, 0.0))
+        for output in self.outputs.values():
+            output.shared_error = shares.get(output.dtype, 0.0) if output.shares else 0.0
 
     def require(self) -> None:
         """Raise CheckFailed with the first output that breaks the rule."""
@@ -150,6 +175,7 @@ def _compare(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, r
     if not batched.numel():
         return
     a, b, c = (_real(t.detach().cpu()).to(torch.float64) for t in (batched, eager, reference))
+    output.numbers += batched.numel()
     finite = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(c)
     if not finite.all():
         _compare_not_finite(output, a, b, c)

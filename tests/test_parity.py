@@ -171,3 +171,40 @@ def test_seconds_of_eager_are_those_of_so_many_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert eager.model.ran == [2] * 3
+
+
+def of_nodes(ours: float, count: int = 8) -> Parity:
+    """Outputs by node id of one number each: eager is exact in node 0 and off by 1e-6 of the scale in the others."""
+    parity = Parity()
+    exact = {str(node): torch.full((1,), 10.0**node, dtype=torch.float64) for node in range(count)}
+    eager = {name: (value * (1 + 1e-6 * (name != "0"))).float() for name, value in exact.items()}
+    parity.add({name: (value * (1 + ours)).float() for name, value in exact.items()}, eager, exact)
+    return parity
+
+
+@pytest.mark.parametrize(("ours", "holds"), [(3e-6, True), (1e-5, False)])
+def test_small_outputs_share_eagers_error(ours, holds) -> None:
+    """A dict by node id is judged by eager's error in all of its nodes, as shares of each one's own scale."""
+    assert of_nodes(ours).holds == holds
+
+
+def test_large_outputs_share_nothing() -> None:
+    """An output of many numbers is judged by eager's own error in it, however far others are off."""
+    exact = {name: torch.ones(1000, dtype=torch.float64) for name in "ab"}
+    eager = {"a": exact["a"].float(), "b": (exact["b"] * (1 + 1e-5)).float()}
+    parity = Parity()
+    parity.add({"a": (exact["a"] + 3e-6).float(), "b": eager["b"]}, eager, exact)
+    assert not parity.holds
+    assert parity.outputs["b"].holds
+
+
+def test_a_model_that_kept_states_with_a_history_has_a_twin() -> None:
+    """A model that ran eagerly with gradients and keeps what it computed, at any depth, is compared as any other."""
+    model = nn.Linear(2, 2)
+    model.kept = {"states": [model(torch.ones(2))]}
+    model.last = model.kept["states"][0]
+    model.last.sum().backward()
+    twin = Eager(model).twin
+    assert twin.last is twin.kept["states"][0]
+    assert twin.last.equal(model.last)
+    assert not twin.last.requires_grad

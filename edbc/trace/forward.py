@@ -27,7 +27,7 @@ from edbc.trace.gradmode import watched_by
 from edbc.trace.randomness import DRAW_REMEDY, NoRandomNumbers
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
-from edbc.trace.source import raised_at
+from edbc.trace.source import location_of_function, raised_at
 from edbc.trace.values import refuse
 
 
@@ -69,6 +69,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
         recorder.begin()
         return _record(shadow, recorder, instances)
     recorder.tracer.require_unchanged()
+    recorder.returned = location_of_function(forward)
     return recorder.finish(results, ends, aborted)
 
 

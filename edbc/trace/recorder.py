@@ -76,7 +76,7 @@ class Recorder:
         "described", "device", "drawn_classes", "drawn_operands", "draws", "entries", "external_index",
         "external_source", "first_external", "first_instance", "first_value", "flows", "forget_calls", "functions",
         "home", "in_cell", "in_fragment", "instance", "last_external", "looks", "names", "needs_deep_stack",
-        "next_value", "numbers", "plain", "refs", "sites", "sum", "table",
+        "next_value", "numbers", "plain", "refs", "returned", "sites", "sum", "table",
     )  # fmt: skip
     _serial = itertools.count()
 
@@ -120,6 +120,8 @@ class Recorder:
         self._of_state: dict[autocast.State, tuple[dict[Any, Any], ...]] = {}
         self.forget_calls: list[Callable[[], None]] = []
         """What makes the calls of modules forget what they know of another state."""
+        self.returned = ""
+        """Once forward has run, the line of nodes made of what it returned: its own, whoever called."""
         self.sites: defaultdict[int, dict[int, CodeType]] = defaultdict(dict)
         """By entry: code by the offset of its call, for call sites that have been noted."""
         self._tracer: CellTracer | None = None
@@ -128,6 +130,7 @@ class Recorder:
     def begin(self) -> None:
         """Forget the last mini-batch."""
         answer_all_of_torch()
+        self.returned = ""
         self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
         self._mini_batches += 1
         self.entries: list[int] = []
@@ -368,7 +371,7 @@ class Recorder:
 
     def note_site(self, entry: int, frame: FrameType, seen: dict[int, CodeType]) -> None:
         """Keep the line of the user's code from which, by way of `frame`, a node of an entry is being made."""
-        user = user_frame(start=frame)
+        user = None if self.returned else user_frame(start=frame)
         if user is None or entry < 0:  # pseudo-entries of the vertex front end belong to no table
             return
         key = user.f_lasti if user is frame else -1 - user.f_lasti  # a frame of a library is asked for its caller anew
@@ -611,7 +614,7 @@ class Recorder:
         drawn_slots = tuple(self.table.slot(value_class) for _, value_class in drawn)
         operation = replace(called, slots=(*slots, *drawn_slots), draws=tuple(draw for draw, _ in drawn))
         draft = self._marked(call_type(path, kind, template, operation.slots, classes, len(drawn)), self.autocast)
-        index = self.table.add_type(draft, [user_location()])
+        index = self.table.add_type(draft, [self.returned or user_location()])
         return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)
 
     def _new_function(
@@ -636,12 +639,14 @@ class Recorder:
         ):
             return self._new_reduction("sum", slots[0], 2)
         draft = self._marked(function_type(name, template, slots, metas), state)
-        index = self.table.add_type(draft, [user_location()])
+        index = self.table.add_type(draft, [self.returned or user_location()])
         operation = Operation("function", name, func, template, slots, autocast=state)
         return self.table.add_entry(index, operation, tuple(self.table.slot(class_of(meta)) for meta in metas), outputs)
 
     def _new_reduction(self, op: str, slot: Slot, count: int) -> Entry:
-        index = self.table.add_type(NodeType(op, op, (slot.base,), (slot.base,), variadic=True), [user_location()])
+        index = self.table.add_type(
+            NodeType(op, op, (slot.base,), (slot.base,), variadic=True), [self.returned or user_location()]
+        )
         template: Any = (tuple(Hole(i) for i in range(count)), {})
         operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count, autocast=self.home)
         entry = self.table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")

@@ -9,6 +9,7 @@ import traceback
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -65,6 +66,12 @@ def raised_at(error: BaseException) -> str:
         if not _IS_LIBRARY[frame.f_code.co_filename]
     ]
     return lines[-1] if lines else "<unknown>"
+
+
+def location_of_function(function: Any) -> str:
+    """The line where a function or method begins, or `<unknown>`."""
+    code = getattr(function, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if isinstance(code, CodeType) else "<unknown>"
 
 
 @lru_cache(maxsize=256)
