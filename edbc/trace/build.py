@@ -220,7 +220,7 @@ def _only(
     refs = refs[np.repeat(kept, np.diff(ptr))]
     return (
         entries[kept],
-        np.where(refs >= 0, new_value[refs], refs),
+        np.where(refs >= 0, new_value[np.maximum(refs, 0)], refs),
         np.where(result_refs >= 0, new_value[result_refs], result_refs),
     )
 

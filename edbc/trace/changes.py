@@ -13,8 +13,8 @@ Definitions.
 (3) A *fresh* tensor is a real one that forward makes (`torch.zeros(n)`). What is written into it may be recorded; from
     then on a stand-in stands in its place wherever torch gets it, the tensors that eager made views of it included.
 
-Keeping books of views costs a little at each of them, so nobody does before the first change: then the instance is
-recorded again, and all later ones of the recorder keep books. Cells and vertex functions, recorded once, always do.
+Keeping books of views costs a little at each of them, so nobody does before the first change: then the instance (or the
+cell) is recorded again, and all later ones of the recorder keep books. Vertex functions cannot.
 
 Refused are changes of parameters and of tensors that the caller brought or that a cell was given (others hold them),
 through `.detach()`, and where gradients are switched off (eager's tensor would keep the gradient of its old value).
@@ -24,21 +24,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from edbc.trace import rules
-from edbc.trace.shapes import flat, take_views
-from edbc.trace.table import Hole, View
-from edbc.trace.values import Lazy, Shared, Symbol, Value, refuse, value_of
+from edbc.trace.shapes import filled_by, flat, take_views
+from edbc.trace.table import Entry, Hole, View
+from edbc.trace.values import Lazy, Shared, Value, refuse, value_of
 
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
 
-_HELD = 4
-"""References to a name that only a memory holds: its list, the loop over it, and the asking."""
+_HELD = 3
+"""References to a name that only the books hold: its memory, the table of names, and the asking."""
 
 
 class MustKeepBooks(BaseException):
@@ -51,14 +51,15 @@ class Memory:
     def __init__(self, value: Value):
         self.content = value_of(value.rec, value.ref, value.slot)
         self.names: list[tuple[Value, tuple[View, ...]]] = [(value, ())]
+        self.is_held = False
+        """Whether others hold it, who would not see a change."""
 
     def path(self, name: Value) -> tuple[View, ...]:
         """The chain of views through which a name shows the content."""
         return next(path for known, path in self.names if known is name)
 
     def show(self) -> None:
-        """Let all names show the content; those that nobody holds any more are forgotten."""
-        self.names = [pair for pair in self.names if sys.getrefcount(pair[0]) > _HELD]
+        """Let all names show the content."""
         rec, ref, slot = self.content.rec, self.content.ref, self.content.slot
         for name, path in self.names:
             name.ref = ref
@@ -72,15 +73,30 @@ class Changes:
         self.rec = rec
         self._memories: dict[int, tuple[Value, Memory]] = {}
         """By the identity of a name, which it keeps alive."""
+        self._is_view: dict[int, bool] = {}
         self._fresh: dict[int, torch.Tensor] = {}
         self._stand_ins: dict[int, tuple[torch.Tensor, Value]] = {}
-        self._held_by_others: dict[int, Value] = {}
 
     # --- what shares memory ----------------------------------------------------------------------------------------
 
-    def hold(self, values: Sequence[Value]) -> None:
+    def is_view(self, entry: Entry, func: Any) -> bool:
+        """Whether what is recorded as a node of its own shares memory with its operands in eager (`expand_as`,
+        `view_as_real`): these are not told apart, so none of them may change."""
+        known = self._is_view.get(entry.index)
+        if known is None:
+            operation = entry.operation
+            args, kwargs = filled_by(torch.zeros, operation.template, operation.slots, self.rec.shared_meta)
+            made = flat(func(*args, **kwargs))
+            memory = {x.untyped_storage()._cdata for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
+            known = any(isinstance(x, torch.Tensor) and x.untyped_storage()._cdata in memory for x in made)
+            self._is_view[entry.index] = known
+        return known
+
+    def hold(self, values: Sequence[Any]) -> None:
         """Others hold these: rows of parameters, operands of a cell."""
-        self._held_by_others.update((id(value), value) for value in values)
+        for value in values:
+            if type(value) is Value:
+                self.memory_of(value).is_held = True
 
     def memory_of(self, name: Value) -> Memory:
         """The memory that a name shows."""
@@ -97,30 +113,54 @@ class Changes:
             return
         memory.names.append((other, path))
         self._memories[id(other)] = other, memory
-        if id(name) in self._held_by_others:
-            self.hold([other])
 
     # --- changes ---------------------------------------------------------------------------------------------------
 
-    def assign(self, name: Any, new: Any) -> None:
-        """Let what `name` shows become `new`. Raises RuntimeError as eager does for shapes and dtypes that do not fit."""
+    def assign(self, name: Any, new: Any, overwrites: bool = False) -> None:
+        """Let what `name` shows become `new`. Raises RuntimeError, as eager, for shapes and dtypes that do not fit.
+
+        Where `new` is not computed from what was there (it `overwrites` it), that has a gradient nevertheless: zeros.
+        """
         self._refuse_held(name)
         new = self._fitting(name, new)
         memory = self.memory_of(name)
         path = memory.path(name)
         if any(view.detaches for view in path):
             refuse("a tensor was changed in place through .detach()", "change a copy (.detach().clone())")
-        if path:
+        if path or (overwrites and memory.content.ref >= 0):
             new = self._written(memory.content, path, new)
         memory.content = value_of(self.rec, new.ref, new.slot)
+        self._forget_unheld(memory)
         memory.show()
+
+    def turn(self, name: Value, seen: Value) -> Value:
+        """Let `name` show its memory as `seen` does, a view of it."""
+        memory = self.memory_of(name)
+        path = memory.path(seen)
+        memory.names = [(known, path if known is name else p) for known, p in memory.names if known is not seen]
+        name.slot = seen.slot
+        return name
+
+    def is_same(self, one: Any, other: Any) -> bool:
+        """Whether two names show the same part of one memory, as after `h[i] += 1`."""
+        if type(other) is not Value or self.memory_of(one) is not self.memory_of(other):
+            return False
+        return self.memory_of(one).path(one) == self.memory_of(one).path(other)
+
+    def _forget_unheld(self, memory: Memory) -> None:
+        """A loop over rows makes a name for each, and holds one at a time."""
+        unheld = {id(pair[0]) for pair in memory.names if sys.getrefcount(pair[0]) <= _HELD}
+        memory.names = [pair for pair in memory.names if id(pair[0]) not in unheld]
+        for name in unheld:
+            del self._memories[name]
 
     def _refuse_held(self, name: Any) -> None:
         if type(name) is Shared:
             refuse("a parameter of the model was changed in place", "compute a new tensor from it")
-        if id(name) in self._held_by_others:
+        if self.memory_of(name).is_held:
             refuse(
-                "a tensor that others hold was changed in place (a row of a parameter, or what a cell was given)",
+                "a tensor that others hold was changed in place (a row of a parameter, what a cell was given, or what "
+                "shares memory by a function that is not known as a view)",
                 "change a copy (x = x.clone())",
             )
         if not self.rec.flows:
@@ -167,6 +207,10 @@ class Changes:
         base = self._stand_ins.get(id(tensor._base)) if tensor._base is not None else None
         return tensor if base is None else self._stand_for_view(tensor, base[1])
 
+    def shown(self, result: Any) -> Any:
+        """What forward returns, with stand-ins in the place of fresh tensors."""
+        return _mapped(self.stand_in, result) if self._stand_ins else result
+
     def stands(self) -> bool:
         """Whether any real tensor has a stand-in."""
         return bool(self._stand_ins)
@@ -182,7 +226,7 @@ class Changes:
         if id(base) not in self._fresh:
             refuse(
                 "recorded values were written into a tensor that forward did not make",
-                "write into a new one (x = x.clone(), torch.zeros(n)): the caller's must not hold what is not yet computed",
+                "write into a copy (x = x.clone()): what the caller holds cannot hold what is not yet computed",
             )
         value = self.rec._new_constant(base.detach().clone())
         self._stand_ins[id(base)] = base, value
@@ -206,13 +250,14 @@ class KeepsBooks(TorchFunctionMode):
         self.rec = rec
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        changes, kwargs = self.rec.changes, kwargs or {}
+        changes, kwargs = self.rec.books, kwargs or {}
         if changes is None:
             return func(*args, **kwargs)
         if changes.stands():
             replaced = _mapped(changes.stand_in, (args, kwargs))
             if any(a is not b for a, b in zip(flat(replaced), flat((args, kwargs)), strict=True)):
-                return self.rec.function(func, *replaced, rules.name_of(func))
+                (args, kwargs) = replaced
+                return self.rec.function(func, args, kwargs, rules.name_of(func))
         result = func(*args, **kwargs)
         changes.made(result, (args, kwargs))
         return result
@@ -238,8 +283,87 @@ def _positions(path: tuple[View, ...], shape: tuple[int, ...]) -> torch.Tensor:
 
 def _is_seen_in_place(content: Value, path: tuple[View, ...]) -> bool:
     """Whether a chain of views shows the content itself, where some (`reshape`, `contiguous`) may show a copy."""
-    memory = torch.empty(tuple(content.shape), device="meta")
-    seen = memory
+    seen = whole = torch.empty(tuple(content.shape), device="meta")
     for view in path:
         seen = view.apply(seen, content.rec.shared_meta)
-    return seen is memory or seen._base is memory
+    return seen.untyped_storage()._cdata == whole.untyped_storage()._cdata
+
+
+_OPERATORS = {
+    "iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "itruediv": torch.true_divide,
+    "ifloordiv": torch.floor_divide, "imod": torch.remainder, "ipow": torch.pow, "iand": torch.bitwise_and,
+    "ior": torch.bitwise_or, "ixor": torch.bitwise_xor,
+}  # fmt: skip
+_SEEN_OTHERWISE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
+"""They change how one name shows its memory, not what is in it."""
+
+
+def change_in_place(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a torch function that changes a tensor: the same function out of place, and the names that show it."""
+    books = rec.open_books()
+    if kwargs.get("out") is not None:
+        rest = {key: value for key, value in kwargs.items() if key != "out"}
+        return rec.change(books.name_of(kwargs["out"]), rec.function(func, args, rest), overwrites=True)
+    target = books.name_of(args[0])
+    if kwargs.get("inplace") is True:
+        return rec.change(target, rec.function(func, (target, *args[1:]), {**kwargs, "inplace": False}))
+    if name == "setitem":
+        return _set_item(rec, target, *args[1:])
+    if name in _SEEN_OTHERWISE:
+        return books.turn(target, rec.function(getattr(torch.Tensor, name[:-1]), (target, *args[1:]), kwargs))
+    new = _out_of_place(rec, name, (target, *args[1:]), kwargs)
+    return rec.change(target, new, overwrites=name in ("zero_", "fill_", "copy_"))
+
+
+def _out_of_place(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, *rest = args
+    if name == "zero_":
+        return rec.function(torch.zeros_like, (target,), {})
+    if name == "fill_":
+        return _filling(rec, target, *rest, **kwargs)
+    if name == "copy_":
+        return rec.function(torch.broadcast_to, (rest[0], tuple(target.shape)), {})
+    function: Any = _OPERATORS.get(name) or getattr(torch.Tensor, name.removesuffix("_"), None)
+    if function is None or not (name in _OPERATORS or name.endswith("_")):
+        refuse(f"a recorded tensor was changed in place ({name})", "write the result to a new variable (h = h + x)")
+    return rec.function(function, args, kwargs)
+
+
+def _filling(rec: Recorder, target: Any, value: Any) -> Any:
+    """A tensor like `target` with one value, which may be recorded."""
+    if isinstance(value, torch.Tensor):
+        value = rec.function(torch.Tensor.to, (rec.as_value(value), target.dtype), {})
+        return rec.function(torch.Tensor.expand, (value, tuple(target.shape)), {})
+    return rec.function(torch.full_like, (target, value), {})
+
+
+def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:
+    """`target[index] = value`."""
+    if rules.is_constant_index(index):
+        part = target[index]
+        if value is not part and not rec.open_books().is_same(part, value):
+            rec.change(part, _as_part(rec, part, value), overwrites=True)
+        return
+    indices = tuple(
+        torch.tensor(i) if isinstance(i, list) else i for i in (index if type(index) is tuple else (index,))
+    )
+    if not all(isinstance(i, torch.Tensor) for i in indices):
+        refuse("a tensor was changed in place by slices and tensors as one index", "write to one of them at a time")
+    if len(indices) == 1 and indices[0].dtype is torch.bool and indices[0].shape == target.shape:
+        rec.change(target, rec.function(torch.where, (indices[0], _scalar(rec, target, value), target), {}))
+        return
+    value = rec.function(torch.Tensor.to, (_scalar(rec, target, value), target.dtype), {})
+    rec.change(target, rec.function(torch.index_put, (target, indices, value), {}))
+
+
+def _scalar(rec: Recorder, target: Any, value: Any) -> Any:
+    return rec.as_value(value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=target.dtype))
+
+
+def _as_part(rec: Recorder, part: Any, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return rec.function(torch.full_like, (part, value), {})
+    value = rec.as_value(value)
+    while value.ndim > part.ndim and value.shape[0] == 1:
+        value = value[0]
+    return value if value.shape == part.shape else rec.function(torch.broadcast_to, (value, tuple(part.shape)), {})

@@ -22,6 +22,7 @@ from torch import nn
 
 from edbc.errors import EdbcError, ModelError, UnsupportedError, described
 from edbc.trace.autocast import entered
+from edbc.trace.changes import KeepsBooks, MustKeepBooks
 from edbc.trace.deep import run_on_large_stack, too_deep
 from edbc.trace.gradmode import watched_by
 from edbc.trace.randomness import DRAW_REMEDY, NoRandomNumbers
@@ -46,12 +47,18 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     ends: list[int] = []
     aborted = (0, 0)
     random_state = torch.default_generator.get_state()
-    forward = shadow.forward
+    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
     with watched_by(recorder):
         for number, instance in enumerate(instances):
             recorder.next_instance(number)
             with Recorded("forward", "instance", recorder.first_instance + number, (recorder, instance)):
                 try:
+                    result = forward(instance)
+                except MustKeepBooks:
+                    recorder.keep_books()
+                    recorder.next_instance(number)
+                    aborted = (ends[-1] if ends else 0, len(recorder.entries))
+                    forward = _with_books(recorder, shadow.forward)
                     result = forward(instance)
                 except RecursionError:
                     if recorder.needs_deep_stack:
@@ -71,6 +78,17 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     recorder.tracer.require_unchanged()
     recorder.returned = location_of_function(forward)
     return recorder.finish(results, ends, aborted)
+
+
+def _with_books(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`forward` where it is known which tensors share memory; see `trace.changes`."""
+
+    def run(instance: Any) -> Any:
+        with KeepsBooks(recorder):
+            result = forward(instance)
+        return recorder.open_books().shown(result)
+
+    return run
 
 
 def _watched(recorder: Recorder, forward: Callable[[Any], Any], instance: Any) -> Callable[[], Any]:

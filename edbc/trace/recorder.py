@@ -29,6 +29,7 @@ from torch import nn
 
 from edbc.graph import NodeType, ValueClass
 from edbc.trace import autocast, rules
+from edbc.trace.changes import Changes, MustKeepBooks, change_in_place
 from edbc.trace.draws import INSTANCE_BITS, refuse_drawing
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS, Stack
@@ -71,12 +72,53 @@ class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
     __slots__ = (
-        "_calls", "_constant_of_id", "_constant_of_key", "_constants_of_class", "_mini_batches", "_of_state",
-        "_reductions", "_switches", "_tracer", "_variants", "_whole", "added", "addition", "autocast", "constants",
-        "described", "device", "drawn_classes", "drawn_operands", "draws", "entries", "external_index",
-        "external_source", "first_external", "first_instance", "first_value", "flows", "forget_calls", "functions",
-        "home", "in_cell", "in_fragment", "instance", "last_external", "looks", "names", "needs_deep_stack",
-        "next_value", "numbers", "plain", "refs", "returned", "sites", "sum", "table",
+        "_calls",
+        "_constant_of_id",
+        "_constant_of_key",
+        "_constants_of_class",
+        "_mini_batches",
+        "_of_state",
+        "_reductions",
+        "_switches",
+        "_tracer",
+        "_variants",
+        "_whole",
+        "added",
+        "addition",
+        "autocast",
+        "books",
+        "constants",
+        "described",
+        "device",
+        "drawn_classes",
+        "drawn_operands",
+        "draws",
+        "entries",
+        "external_index",
+        "external_source",
+        "first_external",
+        "first_instance",
+        "first_value",
+        "flows",
+        "forget_calls",
+        "functions",
+        "home",
+        "in_cell",
+        "in_fragment",
+        "instance",
+        "keeps_books",
+        "last_external",
+        "looks",
+        "names",
+        "needs_deep_stack",
+        "next_value",
+        "numbers",
+        "plain",
+        "refs",
+        "returned",
+        "sites",
+        "sum",
+        "table",
     )  # fmt: skip
     _serial = itertools.count()
 
@@ -86,6 +128,9 @@ class Recorder:
         self.device = device or torch.device("cpu")
         self.in_cell = in_cell
         self.needs_deep_stack = False
+        self.keeps_books = False
+        """Whether it knows which stand-ins share memory, so that they may change in place (`trace.changes`)."""
+        self.books: Changes | None = None
         self.instance = 0
         """Number of the instance in its mini-batch."""
         self.flows = True
@@ -145,6 +190,26 @@ class Recorder:
         """What was drawn, of this instance or in this cell."""
         self.first_value, self.first_external = self.next_value, -self.last_external
         self.forget_externals()
+        self.books = Changes(self) if self.keeps_books else None
+
+    def keep_books(self) -> None:
+        """From now on, know which stand-ins share memory."""
+        self.keeps_books = True
+        self.books = Changes(self)
+        self.functions.clear()  # what is known of calls does not tell which of them are views
+        self.plain.clear()
+        self.added = None
+
+    def change(self, name: Any, new: Any, overwrites: bool = False) -> Any:
+        """Let a stand-in show another value from now on: a change in place."""
+        self.open_books().assign(name, new, overwrites)
+        return name
+
+    def open_books(self) -> Changes:
+        """Which stand-ins share memory. Raises MustKeepBooks where nobody knows."""
+        if self.books is None:
+            raise MustKeepBooks
+        return self.books
 
     def forget_externals(self) -> None:
         """From now on, nothing refers to an external that exists already."""
@@ -266,6 +331,10 @@ class Recorder:
         The tensor is copied: the user's code may fill it anew for the next node. A copy of one that requires a gradient
         stays connected to it.
         """
+        if self.books is not None:
+            stand_in = self.books.stand_in(tensor)
+            if stand_in is not tensor:
+                return stand_in
         version = 0 if tensor.is_inference() else tensor._version
         known = self._constant_of_id.get(id(tensor))
         if known is not None and known[1] == version:
@@ -298,7 +367,7 @@ class Recorder:
         known = self._constant_of_key.get(key)
         if known is None:
             known = self._constant_of_key[key] = self._new_constant(make())
-        return known
+        return self.copied(known)
 
     def number(self, number: float, dtype: torch.dtype) -> Value:
         """A Python number as an operand, `()`."""
@@ -381,7 +450,7 @@ class Recorder:
 
     def add(self, left: Any, right: Any) -> Any:
         """`left + right`; adding nothing (`sum(list)` starts with 0) is no node."""
-        for zero, other in ((left, right), (right, left)) if self.flows else ():
+        for zero, other in ((left, right), (right, left)) if self.flows and self.books is None else ():
             if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.floats:
                 return other
         return self.function(torch.add, (left, right), {})
@@ -389,7 +458,7 @@ class Recorder:
     def reduction(self, op: str, items: Sequence[Value]) -> Value:
         """A node of the variadic type `op` over values of one slot without views; of one item, that item."""
         if len(items) == 1:
-            return items[0] if self.flows else self.without_gradient(items[0])
+            return self.copied(items[0]) if self.flows else self.without_gradient(items[0])
         slot = items[0].slot
         entry = self._reductions.get((op, slot, len(items)))
         if entry is None:
@@ -482,13 +551,19 @@ class Recorder:
                 return stack
         return self._function(func, args, kwargs, name or rules.name_of(func), key)
 
-    def seen(self, value: Value | Stack, outputs: Any, slots: Sequence[Slot]) -> Any:
+    def seen(self, value: Any, outputs: Any, slots: Sequence[Slot]) -> Any:
         """A view of a value."""
         if type(value) is Stack:
             value = value.materialise()
-        if outputs.__class__ is Hole:
-            return value_of(self, value.ref, slots[0])
-        return fill(outputs, [value_of(self, value.ref, slot) for slot in slots])
+        values = [value_of(self, value.ref, slot) for slot in slots]
+        if self.books is not None:
+            for seen in values:  # stacks are values by then
+                self.books.share(value, seen, seen.slot.views[len(value.slot.views) :])
+        return values[0] if outputs.__class__ is Hole else fill(outputs, values)
+
+    def copied(self, value: Value) -> Value:
+        """What has the same elements in memory of its own: another stand-in where such things are told apart."""
+        return value if self.books is None else value_of(self, value.ref, value.slot)
 
     def _function(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
@@ -497,6 +572,8 @@ class Recorder:
         if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
             rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
             return self._recorded(func, (kwargs["input"],), rest, name)
+        if rules.changes_in_place(func, name, kwargs):
+            return change_in_place(self, func, name, args, kwargs)
         refuse_what_cannot_be_batched(self, func, name, args, kwargs)
         result = special(self, func, name, args, kwargs)
         if result is not NotImplemented:
@@ -537,6 +614,10 @@ class Recorder:
                 return derived(self, func, name, described, template, first)
             entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
             self.described[func, described] = entry
+        if self.books is not None and self.books.is_view(entry, func):
+            result = self.emit(entry, operands)
+            self.books.hold([*flat(args, kwargs), *flat(result)])
+            return result
         if key is not None:
             of_stacks = any(type(arg) is Stack for arg in flat(args, kwargs))
             self.functions[key] = OfStacks(entry) if of_stacks else entry

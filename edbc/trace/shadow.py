@@ -31,6 +31,7 @@ from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
 from edbc.trace.autocast import State, entered
 from edbc.trace.calls import recorded_call
+from edbc.trace.changes import KeepsBooks, MustKeepBooks
 from edbc.trace.gradmode import watched_by
 from edbc.trace.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
@@ -39,11 +40,12 @@ from edbc.trace.randomness import NoRandomNumbers
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.shapes import split_outputs
+from edbc.trace.special import embedded
 from edbc.trace.stateless import derived_class
 from edbc.trace.states import without_history
 from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
-from edbc.trace.values import Lazy, Shared, Slot, Value, class_of, refuse, value_of
+from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value, class_of, refuse, value_of
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 _PASS_IN_EVAL = (
@@ -245,9 +247,11 @@ class ModelView(CellTracer):
             known = self._traces[operation, evaluating] = self._trace(operation, evaluating)
         return known
 
-    def _trace(self, operation: Operation, evaluating: bool) -> CellTrace:
+    def _trace(self, operation: Operation, evaluating: bool, keeps_books: bool = False) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)
         recorder._tracer = self
+        if keeps_books:
+            recorder.keep_books()
         function: Callable[..., Any]
         operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
         num_passed = len(operation.passed)
@@ -261,12 +265,18 @@ class ModelView(CellTracer):
             function = self.shadow(module, recorder)
             if evaluating:
                 function.eval()
+            if is_leaf(module) and getattr(module, "inplace", False):
+                function.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
             names = _operand_names(module, operation.template, num_passed)
             names += [f"drawn{number}" for number in range(len(operation.draws))]
             args, kwargs = fill(operation.template, operands)
+        if recorder.books is not None:
+            recorder.books.hold(operands)
         try:
-            with NoRandomNumbers(), entered(operation.autocast), watched_by(recorder):
+            with NoRandomNumbers(), KeepsBooks(recorder), entered(operation.autocast), watched_by(recorder):
                 result = function(*args, **kwargs)
+        except MustKeepBooks:
+            return self._trace(operation, evaluating, keeps_books=True)
         except EdbcError as error:
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
         template, outputs = split_outputs(result, operation.name)
@@ -392,8 +402,10 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
 
 
 def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
+    changes = is_leaf(module) and getattr(module, "inplace", False)
+
     def become(call: Callable[..., Any]) -> None:
-        type(module).__call__ = call  # type: ignore[method-assign]
+        type(module).__call__ = _changing(recorder, call) if changes else call  # type: ignore[method-assign]
 
     if isinstance(module, nn.Embedding) and not is_cell(module):
         call = _embedding_call(recorder, module)
@@ -401,7 +413,20 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
         call = _pass_call(type(module).forward)
     else:
         call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
+        call = _changing(recorder, call) if changes else call
     module.__class__ = derived_class(type(module), "__call__", call)
+
+
+def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of a module with `inplace=True`, whose argument shows the result from then on."""
+
+    def changing(self: nn.Module, x: Any) -> Any:
+        if not isinstance(x, Symbol) and type(x) is not torch.Tensor:
+            return call(self, x)
+        target = recorder.open_books().name_of(x)
+        return recorder.change(target, call(self, target))
+
+    return changing
 
 
 def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., Any]:
@@ -418,7 +443,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
     def call(self: Any, indices: Any) -> Any:
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
         if type(indices) is torch.Tensor and indices.ndim <= 1:
-            return table[indices]
+            return embedded(recorder, table, indices)
         if isinstance(indices, Lazy):
             indices = indices.materialise()
         options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}

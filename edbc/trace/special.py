@@ -30,11 +30,6 @@ def refuse_what_cannot_be_batched(
 ) -> None:
     """Raise UnsupportedError for what would need values, change tensors, or be taken for another function."""
     refuse_namesake(rec.table.functions, func, name)
-    if rules.changes_in_place(func, name, kwargs):
-        refuse(
-            f"a recorded tensor was changed in place ({name})",
-            "another name may share the tensor; write the result to a new variable (h = h + x)",
-        )
     if name in rules.MEMORY:
         refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
     if name in _OF_ONE_SEQUENCE:
@@ -72,13 +67,13 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         and args[0].ndim <= 1
         and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
     ):
-        return looked_up(args[1], kwargs.get("padding_idx"), bool(kwargs.get("sparse")))._rows(args[0])
+        return embedded(rec, looked_up(args[1], kwargs.get("padding_idx"), bool(kwargs.get("sparse"))), args[0])
     if name == "getitem" and isinstance(args[0], Symbol):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
             return rec.node(pick, (args[0], *index), {}, "pick")
     if name == "getitem" and type(args[0]) is Value and _takes_one_of_many(rec, args[0], args[1]):
-        return rec.select(args[0], args[1])
+        return _selected(rec, args[0], args[1])
     if (
         name == "unbind"
         and type(args[0]) is Value
@@ -93,12 +88,28 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
 
 
+def embedded(rec: Recorder, table: Shared, indices: torch.Tensor) -> Any:
+    """Rows of a table: copies of them, nobody else's."""
+    if rec.in_cell:
+        return rec.function(torch.Tensor.__getitem__, (table, indices), {})
+    rows = table._rows(indices)
+    return rec.copied(rows) if type(rows) is Value else rows
+
+
 def _typed(rec: Recorder, tensor: Any, dtype: Any = None, **_: Any) -> Any:
     """`x.type()`, the name of its class from before dtypes, and `x.type(torch.FloatTensor)`."""
     if dtype is None:
         return torch.empty(0, dtype=tensor.dtype).type()
     wanted = dtype if isinstance(dtype, torch.dtype) else torch.empty(0).type(dtype).dtype
     return tensor if wanted is tensor.dtype else rec.function(torch.Tensor.to, (tensor, wanted), {})
+
+
+def _selected(rec: Recorder, value: Value, index: int) -> Value:
+    found = rec.select(value, index)
+    if rec.books is not None:
+        _, _, steps = take_views(torch.Tensor.__getitem__, "getitem", ((Hole(0), index), {}), value.slot.meta())
+        rec.books.share(value, found, steps)
+    return found
 
 
 def _takes_one_of_many(rec: Recorder, value: Value, index: Any) -> bool:
@@ -108,7 +119,7 @@ def _takes_one_of_many(rec: Recorder, value: Value, index: Any) -> bool:
 
 def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
     """A lazy stack, for values of one class over the first dimension."""
-    if not isinstance(tensors, list | tuple) or not tensors or kwargs:
+    if not isinstance(tensors, list | tuple) or not tensors or kwargs or rec.books is not None:
         return NotImplemented
     first = tensors[0] if type(tensors[0]) is Value else next((x for x in tensors if type(x) is Value), None)
     if first is None or first.slot.views:
@@ -151,7 +162,7 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
     """Record a view: no node; the value, or the parameter, seen in another way."""
     value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
     if name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value)):
-        return value
+        return rec.copied(value) if name == "clone" and type(value) is Value else value
     args = (value, *args[1:])
     if type(value) is Shared:
         described, template = rec.describe((args, kwargs), [], [])

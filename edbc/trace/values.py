@@ -86,7 +86,6 @@ LOOK_REMEDY = (
     "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), or take the "
     "decision from the instance"
 )
-_IN_PLACE_REMEDY = "another name may share the tensor; write the result to a new variable (h = h + x)"
 
 
 class Symbol:
@@ -179,8 +178,8 @@ class Symbol:
     def __getitem__(self, index: Any) -> Any:
         return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        refuse("a recorded tensor was changed in place by indexing", _IN_PLACE_REMEDY)
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.rec.function(torch.Tensor.__setitem__, (self, index, value), {})
 
     def _look(self, *args: Any, **kwargs: Any) -> NoReturn:
         refuse(_LOOK, LOOK_REMEDY)
@@ -260,12 +259,12 @@ for _name, _function in {
     setattr(Symbol, f"__{_name}__", lambda self, _f=_function: self.rec.function(_f, (self,), {}))
 
 
-def _refuse_in_place(self: Any, *args: Any) -> NoReturn:
-    refuse("a recorded tensor was changed in place (+= or a method ending in '_')", _IN_PLACE_REMEDY)
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: self.rec.function(getattr(torch.Tensor, name), (self, other), {})
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"):
-    setattr(Symbol, f"__i{_name}__", _refuse_in_place)
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    setattr(Symbol, f"__i{_name}__", _in_place(f"__i{_name}__"))
 Symbol.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
 
 
@@ -365,7 +364,7 @@ class Value(Symbol):
         return value
 
     def __radd__(self, other: Any) -> Any:
-        if type(other) is int and other == 0 and self.slot.floats and self.rec.flows:
+        if type(other) is int and other == 0 and self.slot.floats and self.rec.flows and self.rec.books is None:
             return self  # sum(list) starts with 0
         return self.rec.add(other, self)
 
@@ -434,7 +433,9 @@ class Shared(Symbol):
 
     def __getitem__(self, index: Any) -> Any:
         rec = self.rec
-        if type(index) is int and 0 <= index < self.rows and rec.flows:  # per look-up: `row` without its call
+        if (
+            type(index) is int and 0 <= index < self.rows and rec.flows and rec.books is None
+        ):  # per look-up: `row` without its call
             rec.external_source.append(self.source)
             rec.external_index.append(index)
             value = Value()
@@ -462,10 +463,14 @@ class Shared(Symbol):
             return self.lookup(int(index))
         if type(index) is list or isinstance(index, np.ndarray):
             index = np.asarray(index)
-            return Rows(self, index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None
+            return self._many(index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None
         if type(index) is not torch.Tensor or index.is_floating_point() or index.dtype is torch.bool or index.ndim > 1:
             return None
-        return self.lookup(int(index)) if index.ndim == 0 else Rows(self, index.tolist())
+        return self.lookup(int(index)) if index.ndim == 0 else self._many(index.tolist())
+
+    def _many(self, indices: list[int]) -> Any:
+        rows = Rows(self, indices)
+        return rows if self.rec.books is None else rows.materialise()
 
     def lookup(self, index: int) -> Value:
         """Row `index` as an external. Raises IndexError as a tensor would."""
@@ -477,7 +482,10 @@ class Shared(Symbol):
             self.source = self.rec.table.source(self.ref, tensor)
             self.row_slot = self.rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
             self.rows = rows
-        return self.row(index if index >= 0 else index + rows)
+        row = self.row(index if index >= 0 else index + rows)
+        if self.rec.books is not None:
+            self.rec.books.hold([row])
+        return row
 
 
 class Lazy(Symbol):

@@ -33,6 +33,7 @@ from edbc.errors import InputError, ModelError
 from edbc.graph import ValueClass
 from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, build
+from edbc.trace.changes import MustKeepBooks
 from edbc.trace.gradmode import watched_by
 from edbc.trace.randomness import NoRandomNumbers
 from edbc.trace.recorder import Recorder
@@ -151,7 +152,10 @@ def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], a
     recorder.in_fragment = True
     with NoRandomNumbers(), entered(recorder.home), watched_by(recorder):
         recorder.switch_autocast()
-        function(vertex)
+        try:
+            function(vertex)
+        except MustKeepBooks:
+            refuse("a vertex function changed a tensor in place", "write the result to a new variable (h = h + x)")
     values = [*(value for _, value in vertex.pushed), *(vertex.scattered or ())]
     recording = recorder.finish([_recorded(recorder, value) for value in values])
     built = build(replace(recording, table=gathered.table()))

@@ -64,7 +64,7 @@ MECHANISMS = (
               "    types = ()\n    groups: dict[tuple[object, ...], list[tuple[str, Signature]]] = {}\n",
               ("tests/report/test_signatures.py",)),
     Mechanism(13, "a recorded tensor has a value: nought", "edbc/trace/values.py",
-              "        refuse(_LOOK, _LOOK_REMEDY)\n", "        return 0.0\n", (BUGS, "tests/trace/test_refusals.py")),
+              "        refuse(_LOOK, LOOK_REMEDY)\n", "        return 0.0\n", (BUGS, "tests/trace/test_refusals.py")),
     Mechanism(14, "memory is not asked about", "edbc/runtime/memory.py",
               "    if size < WORTH_ASKING:\n        return\n", "    return\n", ("tests/trust/test_faults.py",)),
     Mechanism(15, "the time of scheduling is not counted", "edbc/runtime/session.py",
