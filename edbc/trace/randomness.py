@@ -39,6 +39,11 @@ class Dispatched(TorchDispatchMode):
         self.is_foreign = False
         """Whether one of them is not torch's own, definition (3)."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False, so that torch does not import its own compiler (three seconds) at the first operator seen."""
+        return False
+
     def __enter__(self) -> Dispatched:
         self._before = torch.default_generator.get_state()
         return super().__enter__()
