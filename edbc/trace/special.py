@@ -92,7 +92,7 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor) -> Any:
     """Rows of a table: copies of them, nobody else's."""
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
-    rows = table._rows(indices)
+    rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
     return rec.copied(rows) if type(rows) is Value else rows
 
 
