@@ -51,6 +51,7 @@ from edbc.trace.build import Capture, capture
 from edbc.trace.cache import StructureCache, structure_cache
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.host import on_host
+from edbc.trace.rebind import Copies
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.sizes import without_numbers
@@ -288,6 +289,7 @@ class Net:
     def capture(self, instances: Sequence[Any], first: int = 0, share: bool = False) -> Capture:
         """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances. Messages count them
         from `first`. Where it may `share`, and equal vertices tell which nodes are equal, these are one already."""
+        self._follow_code()
         if len(instances) and isinstance(instances[0], VertexInstance):
             return self.vertex_program().join(instances, limits() if share and self.share else None)
         with self._lock:
@@ -300,6 +302,15 @@ class Net:
         finally:
             with self._lock:
                 self._idle.append(leased)
+
+    def _follow_code(self) -> None:
+        """Record anew-made copies of the model's functions where a name in them means something else by now."""
+        if self.view.copies.still_hold():
+            return
+        with self._lock:
+            self.view.copies = Copies()
+            self._idle.clear()
+            self._vertex_program = None
 
     def vertex_program(self) -> VertexProgram:
         """The model's vertex functions. Raises ModelError when it has none."""

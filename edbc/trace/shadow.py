@@ -37,6 +37,7 @@ from edbc.trace.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
 from edbc.trace.mark import is_cell
 from edbc.trace.randomness import NoRandomNumbers
+from edbc.trace.rebind import Copies
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.shapes import split_outputs
@@ -152,6 +153,8 @@ class ModelView(CellTracer):
         self._glance = _Glance([module for _, module in self._modules])
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
+        self.copies = Copies()
+        """Of the functions that recordings run."""
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
 
@@ -222,7 +225,8 @@ class ModelView(CellTracer):
             ) from error
         own_path = next(path for path, original in self._modules if original is module)
         for path, part in shadow.named_modules():
-            _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned)
+            copies = self.copies.methods(type(part))
+            _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
         return shadow
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
@@ -361,8 +365,9 @@ class _Glance:
 _SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
 
 
-def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, str]]) -> None:
-    """Make a shadow refuse to give a parameter or buffer another tensor, and note what else forward assigns."""
+def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, str]], copies: dict[str, Any]) -> None:
+    """Make a shadow run copies of its methods, refuse to give a parameter or buffer another tensor, and note what else
+    forward assigns."""
     kind = type(module)
     tensors = frozenset((*module._parameters, *module._buffers))
 
@@ -376,7 +381,7 @@ def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, st
             assigned.add((path, name))
         kind.__setattr__(self, name, value)
 
-    module.__class__ = derived_class(kind, "__setattr__", set_attribute)
+    module.__class__ = derived_class(kind, {"__setattr__": set_attribute, **copies})
 
 
 def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> tuple[nn.Module, Recorder]:
@@ -414,7 +419,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
     else:
         call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
         call = _changing(recorder, call) if changes else call
-    module.__class__ = derived_class(type(module), "__call__", call)
+    module.__class__ = derived_class(type(module), {"__call__": call})
 
 
 def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any]:

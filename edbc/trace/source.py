@@ -76,12 +76,14 @@ def location_of_function(function: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _stores(code: CodeType) -> dict[int, str]:
-    """Offset of each call or operator whose result goes straight into a local variable, with that variable's name."""
+    """Offsets of each call or operator whose result goes straight into a local variable, with that variable's name: of
+    the instruction and of its inline caches, the last of which is where a call of a Python function waits."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
     return {
-        before.offset: str(after.argval)
+        offset: str(after.argval)
         for before, after in zip(instructions, instructions[1:], strict=False)
         if after.opname == "STORE_FAST"
+        for offset in range(before.offset, after.offset, 2)
     }
 
 

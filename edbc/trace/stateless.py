@@ -15,9 +15,9 @@ from torch.nn.utils import stateless
 from edbc.trace.gradmode import watcher_of_thread
 
 
-def derived_class(kind: type[nn.Module], name: str, method: Any) -> type[nn.Module]:
-    """A class of one method more, which `user_class` sees through."""
-    return type(kind.__name__, (kind,), {name: method, "__module__": kind.__module__, "_edbc_of": kind})
+def derived_class(kind: type[nn.Module], methods: dict[str, Any]) -> type[nn.Module]:
+    """A class of a few methods more, which `user_class` sees through."""
+    return type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__, "_edbc_of": kind})
 
 
 def user_class(module: nn.Module) -> type[nn.Module]:

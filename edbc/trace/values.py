@@ -88,6 +88,27 @@ LOOK_REMEDY = (
 )
 
 
+def record_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Record a torch function of arguments among which there is a stand-in."""
+    first: Any = args[0] if args else None
+    kind = type(first)
+    if kind is Value:
+        rec = first.rec
+        if not kwargs and len(args) == 1:
+            known = rec.plain.get((func, first.slot))
+            if known is not None:
+                return rec.again(known, (first.ref,))
+        elif not kwargs and len(args) == 2 and type(args[1]) is Value:
+            known = rec.plain.get((func, first.slot, args[1].slot))
+            if known is not None:
+                return rec.again(known, (first.ref, args[1].ref))
+    elif (kind is list or kind is tuple) and first and type(first[0]) is Value:
+        rec = first[0].rec
+    else:
+        rec = find_recorder((args, kwargs))
+    return rec.function(func, args, kwargs or {})
+
+
 class Symbol:
     """What Value, Shared and Lazy have in common: they answer every torch function and tensor method by recording."""
 
@@ -107,23 +128,7 @@ class Symbol:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        first: Any = args[0] if args else None
-        kind = type(first)
-        if kind is Value:
-            rec = first.rec
-            if not kwargs and len(args) == 1:
-                known = rec.plain.get((func, first.slot))
-                if known is not None:
-                    return rec.again(known, (first.ref,))
-            elif not kwargs and len(args) == 2 and type(args[1]) is Value:
-                known = rec.plain.get((func, first.slot, args[1].slot))
-                if known is not None:
-                    return rec.again(known, (first.ref, args[1].ref))
-        elif (kind is list or kind is tuple) and first and type(first[0]) is Value:
-            rec = first[0].rec
-        else:
-            rec = find_recorder((args, kwargs))
-        return rec.function(func, args, kwargs or {})
+        return record_function(func, args, kwargs)
 
     if TYPE_CHECKING:
 
