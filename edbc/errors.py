@@ -99,6 +99,10 @@ class NotNative(UserWarning):
     cannot be kept for the next start."""
 
 
+class Unplanned(UserWarning):
+    """A cell runs generically, because the plan does not know its type."""
+
+
 class UnsupportedError(EdbcError):
     """The model does something that batching cannot reproduce; the message names the user's file and line."""
 

@@ -24,6 +24,7 @@ from edbc.errors import EdbcError, ModelError, StaleError
 from edbc.files import found_at, replace_file, require_target
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
+from edbc.report.figures import count
 from edbc.weights import SEEDED, model_of_plan
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ Tell = Callable[[str], None]
 MUCH_MORE = 1.25
 SAMPLED = 256
 """Instances made up where neither files nor a limit are given."""
+MOST_NAMES = 8
+"""Of unseen types in a report for people."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +214,7 @@ class Report:
             of_parts = f", and the eager parts of {s.shared_parts:,} more," if s.shared_parts else ""
             yield f"  shared       {s.shared_nodes:,} nodes{of_parts} equal others and ran once with them"
         yield f"  policy       {policy_text(self.net.policy, s)}"
-        if s.unseen_states or s.unseen_types:
-            states = f"{s.unseen_states:,} states ({_share(s.unseen_states, s.steps)} of the batches)"
-            yield f"  unseen       {states}, types: {', '.join(sorted(s.unseen_types)) or 'none'}"
+        yield from self._unseen_lines()
         yield from self._cache_lines()
         yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
         yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
@@ -228,6 +229,16 @@ class Report:
             verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
             errors = f"max error {self.parity.max_error:.2e}, eager's own {self.parity.eager_error:.2e}"
             yield f"  parity       {verdict}: {errors} (both against float64)"
+
+    def _unseen_lines(self) -> Iterator[str]:
+        """What the plan did not foresee; of many types the first names."""
+        s, names = self.stats, sorted(self.stats.unseen_types)
+        if s.unseen_states or names:
+            more = f" and {len(names) - MOST_NAMES:,} more" * (len(names) > MOST_NAMES)
+            states = f"{s.unseen_states:,} states ({_share(s.unseen_states, s.steps)} of the batches)"
+            yield f"  unseen       {states}, types: {', '.join(names[:MOST_NAMES]) or 'none'}{more}"
+        if names:
+            yield f"  not planned  {count(len(names), 'type')} ran generically; compile again on instances like these"
 
     def _cache_lines(self) -> Iterator[str]:
         cache = self.net.cache

@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +30,7 @@ from edbc.cells.carry import carry_over
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import check_order, lower
 from edbc.cells.program import Program
-from edbc.errors import DeviceError, InputError, LayoutError, PlanError, StaleError, UnsupportedError
+from edbc.errors import DeviceError, InputError, LayoutError, PlanError, StaleError, Unplanned, UnsupportedError
 from edbc.frozen import frozen
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
@@ -97,6 +98,7 @@ class Stats:
     by_rule: int = 0
     """Mini-batches that the rule beside the policy's table scheduled, its schedule being the cheaper."""
     unseen_types: set[str] = field(default_factory=set)
+    """Types, by name, that the plan does not know: they ran generically."""
     operand_rows: int = 0
     gathered_rows: int = 0
     arena_bytes: int = 0
@@ -179,6 +181,7 @@ class Net:
         self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
         """What `_orders` said last, and of which types."""
         self._kernels: dict[int, Any] = {}
+        self._has_warned = False
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
         self.cache: StructureCache | None = None
@@ -450,22 +453,23 @@ class Net:
         if part is not None:
             return self.backend.program_kernel(part, self.view, self.dtype, self.device)
         if kind >= self.table.num_known:
-            self._refuse_unseen(kind, node_type)
+            self._tell_unseen(kind, node_type)
         if node_type.variadic:
             return ReductionKernel(node_type.op, len(node_type.outputs))
         program = self.program(kind)
         dtype = torch_dtype(program.dtype) if program.dtype else self.dtype
         return self.backend.program_kernel(program, self.view, dtype, self.device)
 
-    def _refuse_unseen(self, kind: int, node_type: NodeType) -> None:
-        """A cell that the plan does not know is refused; an operation, or a cell in other dtypes, runs unless
-        `strict`."""
-        is_cell = node_type.op.startswith("cell ") and self.table.planned(kind) is None
-        if is_cell or self.strict:
-            raise StaleError(
-                f"{node_type.source}: type {node_type.signature} is not in the plan; compile again on instances that "
-                f"contain it{'' if is_cell else ', or run without --strict'}"
-            )
+    def _tell_unseen(self, kind: int, node_type: NodeType) -> None:
+        """A type that the plan does not know runs as defined, without an order of the plan; refused where `strict`.
+        A warning names the first cell, unless it is a planned one in other dtypes."""
+        unseen = f"{node_type.source}: type {node_type.signature} is not in the plan"
+        if self.strict:
+            raise StaleError(f"{unseen}; compile again on instances that contain it, or run without --strict")
+        is_new_cell = node_type.op.startswith("cell ") and self.table.planned(kind) is None
+        if is_new_cell and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"{unseen} and runs generically; compile again on instances that contain it", Unplanned, 2)
 
     def cell(self, entry: Entry) -> CellGraph:
         """The operation graph of a type, from the model's own code."""

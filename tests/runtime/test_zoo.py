@@ -11,7 +11,7 @@ import torch
 from bound import plan_for
 from budget import PLAIN
 
-from edbc.errors import StaleError
+from edbc.errors import StaleError, Unplanned
 from edbc.modelfile import ModelFile, import_model_file
 from edbc.parity import Eager, Parity
 from edbc.runtime.session import Net
@@ -66,14 +66,17 @@ def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
     assert not [t.name for i, t in enumerate(graph.types) if i >= net.table.num_known and counts[i]]
 
 
-def test_another_size_is_refused_unless_asked_for() -> None:
-    """Without rebinding a cell of another size is unknown."""
+def test_another_size_is_unknown_unless_asked_for() -> None:
+    """Without rebinding a cell of another size runs without the plan's order, with a warning; `strict` refuses it."""
     file, config = opened("tree_lstm")
     instances = file.sample(4, 0, config)
     plan = plan_for(file.build(config, 0), instances)
     file, config = opened("tree_lstm", hidden_size=24)
+    model = file.build(config, 0).eval()
+    with pytest.warns(Unplanned, match="cell"):
+        require_parity(Net(plan, model), [instances])
     with pytest.raises(StaleError, match="not in the plan"):
-        Net(plan, file.build(config, 0))(instances)
+        Net(plan, model, strict=True)(instances)
 
 
 def test_an_ambiguous_type_is_refused() -> None:

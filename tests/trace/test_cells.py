@@ -354,3 +354,20 @@ def test_types_have_names_that_plans_can_hold(path: str, name: str) -> None:
 
     assert named == name
     assert re.fullmatch(TYPE_NAME.pattern, named)
+
+
+def test_variables_have_names_however_often_code_ran() -> None:
+    """Python runs calls of builtins by another instruction once they are hot: a plan stays the model's."""
+
+    class Adds(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            below = sum((torch.tanh(y),), x)
+            return torch.sigmoid(below)
+
+    model = Around(Adds(), lambda net, ids: net.inner(net.table.weight[ids[0]], net.start)).eval()
+    net = bound(model, [[1]])
+    for _ in range(50):
+        model([2])
+
+    assert any(line.startswith("below = ") for line in net.plan.cells["inner"].operations)
+    type(net)(net.plan, model)([[1]])

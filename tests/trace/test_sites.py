@@ -155,7 +155,7 @@ def test_errors_name_every_site() -> None:
     """A cell that the plan does not know, and a broken graph, are told with all lines that make their type."""
     model = seeded(lambda: Around(Small(), three_lines))
     net = bound(seeded(lambda: Around(nn.Identity(), lambda net, ids: net.row(ids[0]) + net.row(ids[0]))), IDS)
-    net = type(net)(net.plan, model)
+    net = type(net)(net.plan, model, strict=True)
     text = re.escape(", ".join(here(three_lines, 1, 3, 4)))
     graph = graph_of(model, [[1, 2]])
     broken = Graph.build(graph.types, [("inner", [0])])
