@@ -366,6 +366,9 @@ def plan_cell(captured: Captured, kind: int) -> PlanCell:
     node_type = captured.types[kind]
     if node_type.variadic:
         return _segment_cell(node_type)
+    if node_type.is_excerpt:
+        lines = ("x0 = input(index=0)", "x1 = input(index=1)", 'y0 = generic(x0, x1, function="excerpt", output=0)')
+        return PlanCell(lines, (("y0",),), ("x0", "x1", "y0"), (), 0)
     cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 Ints = NDArray[np.int32]
+EXCERPT = "excerpt"
+"""The operation of `NodeType.is_excerpt`."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,17 @@ class NodeType:
     more_sites: int = field(default=0, compare=False)
     drawn: int = field(default=0, compare=False)
     """Operands, the last ones, that are random numbers (`edbc.trace.draws`): no part of the signature."""
+
+    @property
+    def is_excerpt(self) -> bool:
+        """True for excerpts: a run of elements of any value of the first operand's dtype, whatever its class, from the
+        element on that the second operand says."""
+        return self.op == EXCERPT
+
+    @property
+    def has_program(self) -> bool:
+        """False for reductions and excerpts, which no cell says."""
+        return not (self.variadic or self.is_excerpt)
 
     @property
     def source(self) -> str:

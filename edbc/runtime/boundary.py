@@ -49,6 +49,8 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
                 arenas.bind(which, pool, index)
             else:
                 arenas.bind(which, torch.stack([pool[i] for i in index.tolist()]), np.arange(len(index)))
+        elif source.kind == "offset":
+            arenas.bind(which, torch.from_numpy(index), np.arange(len(index)))
         elif source.kind == "draw":
             arenas.bind(which, drawn(source, index, seeds), np.arange(len(index)))
         else:

@@ -24,6 +24,7 @@ from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.encode import encode
 from edbc.runtime.evaluation import Evaluation
+from edbc.runtime.excerpts import ExcerptKernel, run_excerpts
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
@@ -165,6 +166,8 @@ class CpuBackend:
         """See Backend."""
         if isinstance(kernel, ReductionKernel):
             return len({c.dtype for c in node_type.outputs}) == 1 and torch_dtype(node_type.outputs[0].dtype) in _LIKE
+        if isinstance(kernel, ExcerptKernel):
+            return torch_dtype(node_type.outputs[0].dtype) in _LIKE
         return isinstance(kernel, NativeKernel)
 
     def path(self, node_type: NodeType, kernel: Any) -> Path:
@@ -194,7 +197,7 @@ class CpuBackend:
         shot = arenas.snapshot
         schedule, placement = segment.schedule, segment.placement
         batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
-                          placement.rows, placement.segment, placement.output_row)  # fmt: skip
+                          placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
         for first, last, dtype in self._stretches(segment, kernels):
             begin, end = max(first, segment.begin), min(last, segment.stop)
             if begin >= end:
@@ -263,6 +266,9 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
         for j, c in enumerate(segment.graph.types[kind].outputs)
     ]
     kernel = kernel_of_type(kind)
+    if isinstance(kernel, ExcerptKernel):
+        run_excerpts(batch, segment, arenas, outputs[0])
+        return
     if isinstance(kernel, CellKernel):
         kernel.run(rows, count, lambda k, positions: arenas.rows(classes[k], rows[k][positions]), outputs)
         return

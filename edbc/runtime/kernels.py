@@ -26,6 +26,7 @@ def place_rows(
     results,
     arity,
     variadic,
+    excerpt,
     transient,
     output_class,
     borders,
@@ -54,11 +55,15 @@ def place_rows(
         batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, output_row, class_of,
         is_used, num_classes,
     )  # fmt: skip
+    origin = origins(
+        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, excerpt, output_class, class_of, batch_of,
+        start, run,
+    )  # fmt: skip
     widest = np.zeros(len(arity), np.int64)
     for b in range(len(batch_type)):
         widest[batch_type[b]] = max(widest[batch_type[b]], batch_ptr[b + 1] - batch_ptr[b])
     return (class_rows, class_externals, class_kept, borders, class_of, batch_of, position, output_row, external_row,
-            rows, segment, start, items, run, widest)  # fmt: skip
+            rows, segment, origin, start, items, run, widest)  # fmt: skip
 
 
 @njit(**INNER)
@@ -259,6 +264,28 @@ def operand_rows(
             external_row[e] = met[c]
             met[c] += 1
     return batch_of, position, external_row, rows, segment, start, items, run
+
+
+@njit(**INNER)
+def origins(
+    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, excerpt, output_class, external_class,
+    batch_of, start, run,
+):  # fmt: skip
+    """The class of what each excerpt is taken of, where `rows` has its row; no `run` is told of these, whose rows are
+    of several classes. Empty where no type is an excerpt."""
+    if not excerpt.any():
+        return np.empty(0, np.int64)
+    origin = np.full(len(operands), -1, np.int64)
+    for b in range(len(batch_type)):
+        if not excerpt[batch_type[b]]:
+            continue
+        run[b, 0] = -1
+        for p in range(batch_ptr[b], batch_ptr[b + 1]):
+            i = operand_ptr[nodes[p]]
+            u = operands[i]
+            of_node = output_class[batch_type[batch_of[max(u, 0)]], operand_output[i]]
+            origin[start[b] + p - batch_ptr[b]] = external_class[-1 - u] if u < 0 else of_node
+    return origin
 
 
 @njit(cache=True)

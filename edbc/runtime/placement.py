@@ -52,6 +52,7 @@ class Placement:
     external_row: Longs  # (k,) -1 where nobody reads it
     rows: Longs  # (operand entries,)
     segment: Longs  # (operand entries,)
+    origin: Longs  # (operand entries,) classes of what excerpts are taken of; empty where no type is an excerpt
     start: Longs  # (b + 1,)
     items: Longs  # (b,)
     run: Longs  # (b, operands)
@@ -85,7 +86,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
     arrays = kernels.place_rows(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
         graph.operand_output, graph.external_class, tables.class_of_external_class, result_nodes, tables.arity,
-        tables.variadic, tables.transient, tables.output_class, borders, crosses, len(tables.classes),
+        tables.variadic, tables.excerpt, tables.transient, tables.output_class, borders, crosses, len(tables.classes),
     )  # fmt: skip
     return Placement(
         tables.classes, tables.class_index, tables.row_bytes, tables.operand_class, tables.output_class, *arrays
@@ -108,6 +109,7 @@ class _Tables:
     class_of_external_class: Longs
     arity: Longs
     variadic: _Flags
+    excerpt: _Flags
     transient: _Flags
     operand_class: Longs
     output_class: Longs
@@ -138,6 +140,7 @@ def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...
         np.array([class_index[c] for c in of_externals], np.int64),
         np.array([len(t.operands) for t in types], np.int64),
         np.array([t.variadic for t in types], np.bool_),
+        np.array([t.is_excerpt for t in types], np.bool_),
         np.array([t.transient for t in types], np.bool_),
         _class_table([t.operands for t in types], class_index),
         _class_table([t.outputs for t in types], class_index),

@@ -19,6 +19,7 @@ from edbc.graph import NodeType
 from edbc.operations import OPERATIONS
 from edbc.runtime.arenas import TensorArenas, arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
+from edbc.runtime.excerpts import ExcerptKernel, run_excerpts
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.rowfunction import RowFunction
 from edbc.runtime.weights import Pack, PackedWeights
@@ -110,7 +111,11 @@ class ReferenceBackend:
                 arenas.tensors[placement.class_index[c]].narrow(0, int(placement.output_row[batch, j]), sizes[batch])
                 for j, c in enumerate(segment.graph.types[kind].outputs)
             ]
-            run_kernel(kernel_of_type(kind), operands, sizes[batch], sums[at : at + num], outputs)
+            kernel = kernel_of_type(kind)
+            if isinstance(kernel, ExcerptKernel):
+                run_excerpts(batch, segment, arenas, outputs[0])
+            else:
+                run_kernel(kernel, operands, sizes[batch], sums[at : at + num], outputs)
             if on_batch is not None:
                 on_batch(batch)
 

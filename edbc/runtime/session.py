@@ -40,6 +40,7 @@ from edbc.runtime.cut import Recompute, require_recompute
 from edbc.runtime.execution import Execution, Value, WithoutGradients
 from edbc.runtime.memory import MemoryErrors
 from edbc.runtime.placement import Placement, place
+from edbc.runtime.excerpts import ExcerptKernel
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.share import limits, share
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
@@ -454,6 +455,8 @@ class Net:
             return self.backend.program_kernel(part, self.view, self.dtype, self.device)
         if kind >= self.table.num_known:
             self._tell_unseen(kind, node_type)
+        if node_type.is_excerpt:
+            return ExcerptKernel()
         if node_type.variadic:
             return ReductionKernel(node_type.op, len(node_type.outputs))
         program = self.program(kind)
@@ -522,7 +525,7 @@ class Net:
     def _splittable(self, kind: int) -> Splittable | None:
         """What the plan says of splitting a type."""
         node_type = self.table.types[kind]
-        if kind >= self.table.num_known or node_type is None or node_type.variadic:
+        if kind >= self.table.num_known or node_type is None or not node_type.has_program:
             return None
         name = self.plan.types[kind].name
         planned = self.plan.cells[name]
@@ -539,7 +542,7 @@ class Net:
     def _weight_bytes(self, kind: int) -> int:
         """Of the products of a type that the plan knows; 0 for any other, which never runs in parts."""
         node_type = self.table.types[kind]
-        if kind >= self.table.num_known or node_type is None or node_type.variadic:
+        if kind >= self.table.num_known or node_type is None or not node_type.has_program:
             return 0
         return sum(packed.rows * packed.columns for packed in self.program(kind).weights) * self.dtype.itemsize
 

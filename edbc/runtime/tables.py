@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edbc.cells.program import Program
 from edbc.runtime.dimensions import ALONG, address_of_along
+from edbc.runtime.excerpts import ExcerptKernel
 from edbc.runtime.phases import (
     INSTRUCTION_FIELDS,
     PASS,
@@ -29,7 +30,7 @@ from edbc.runtime.phases import (
 from edbc.runtime.pool import ALIGNMENT, aligned
 from edbc.runtime.products import Products
 from edbc.runtime.reduction import OPS, ReductionKernel
-from edbc.runtime.walk import CODES, PROGRAM, REDUCTION, Tables
+from edbc.runtime.walk import CODES, EXCERPT, PROGRAM, REDUCTION, Tables
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
@@ -61,7 +62,7 @@ class NativeKernel:
         return aligned(max(self._scratch, self.products.scratch(rows, self._inputs)))
 
 
-Native = NativeKernel | ReductionKernel
+Native = NativeKernel | ReductionKernel | ExcerptKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ class Snapshot:
     def serves(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels with their weights as they are now."""
         return self.holds(kernels) and all(
-            isinstance(kernel, ReductionKernel) or kernel.weights.pack is self.packs[kind]
+            not isinstance(kernel, NativeKernel) or kernel.weights.pack is self.packs[kind]
             for kind, kernel in kernels.items()
         )
 
@@ -149,6 +150,8 @@ class _Writer:
             if isinstance(kernel, ReductionKernel):
                 code[kind] = REDUCTION + OPS.index(kernel.op)
                 num_operands[kind] = num_outputs[kind] = kernel.num_fields
+            elif isinstance(kernel, ExcerptKernel):
+                code[kind], num_operands[kind], num_outputs[kind] = EXCERPT, 2, 1
             elif kernel is not None:
                 code[kind], stride[kind] = PROGRAM, kernel.stride
                 num_operands[kind], num_outputs[kind] = kernel.encoded.num_operands, kernel.encoded.num_outputs

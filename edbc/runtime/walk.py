@@ -41,8 +41,8 @@ _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
 
-TORCH, PROGRAM, REDUCTION = 0, 1, 2
-"""What runs a type: torch, phases, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
+TORCH, PROGRAM, EXCERPT, REDUCTION = 0, 1, 2, 3
+"""What runs a type: torch, phases, copies, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
 
 
 class Batches(NamedTuple):
@@ -55,6 +55,7 @@ class Batches(NamedTuple):
     run: Any
     rows: Any
     segment: Any
+    origin: Any
     output_row: Any
 
 
@@ -205,6 +206,18 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
 
 
 @_jit
+def _excerpts(b, batches, memory, width):
+    """A batch of excerpts: each node's elements, from where its offset says."""
+    t, start = batches.batch_type[b], batches.start[b]
+    c, count = memory.output_class[t, 0], batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+    target, size = memory.base[c] + batches.output_row[b, 0] * memory.stride[c], memory.stride[c]
+    for i in range(count):
+        source = _address(memory, batches.origin[start + i], batches.rows[start + i])
+        offset = load(_address(memory, memory.operand_class[t, 1], batches.rows[start + count + i]), 0, _LONG)
+        copy_bytes(target + i * size, source + offset * width, size)
+
+
+@_jit
 def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, frame, width, like):
     """Batches begin to end; see `walk`. `at` and `frame` are passed as arrays, not as addresses: numba frees an array
     behind its last mention."""
@@ -214,6 +227,9 @@ def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at
         _find_slots(b, batches, memory, tables, bases, strides, classes)
         if tables.code[t] >= REDUCTION:
             _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like)
+            continue
+        if tables.code[t] == EXCERPT:
+            _excerpts(b, batches, memory, width)
             continue
         strides[WORKSPACE] = tables.stride[t]
         count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]

@@ -187,7 +187,7 @@ def record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
         source,
         np.asarray(recording.external_index, np.int64),
         recording.constants,
-        np.flatnonzero((kinds != "whole") & (kinds != "draw")),
+        np.flatnonzero((kinds == "row") | (kinds == "constant")),
         np.flatnonzero(kinds == "draw"),
         np.asarray(recording.detached, np.int64),
         local_refs(recording, result_refs, num_values),

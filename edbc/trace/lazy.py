@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from edbc.trace.values import Lazy, Value
@@ -80,7 +81,7 @@ class Stack(Lazy):
             return item.squeeze(0) if self.cat else item
         if type(index) is slice and self.items[index] and self.rec.flows:
             return Stack(self.rec, self.items[index], self.cat)
-        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+        return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self[i] for i in range(len(self.items))])

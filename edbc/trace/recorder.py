@@ -31,6 +31,7 @@ from edbc.graph import NodeType, ValueClass
 from edbc.trace import autocast, rules
 from edbc.trace.changes import Changes, MustKeepBooks, change_in_place
 from edbc.trace.draws import INSTANCE_BITS, refuse_drawing
+from edbc.trace.excerpts import Excerpts, excerpts
 from edbc.trace.keys import is_constant, is_plain, quick_key
 from edbc.trace.lazy import REDUCTIONS, Stack
 from edbc.trace.nests import rebuilt
@@ -94,6 +95,7 @@ class Recorder:
         "drawn_operands",
         "draws",
         "entries",
+        "entry_of_excerpts",
         "external_index",
         "external_source",
         "first_external",
@@ -156,6 +158,7 @@ class Recorder:
         self._variants: dict[Any, int] = {}
         self.numbers: dict[Any, set[Any] | bool] = {}
         self._reductions: dict[Any, Entry] = {}
+        self.entry_of_excerpts: dict[Slot, Entry] = {}
         self.plain: dict[Any, Entry] = {}
         """Entries of functions of one output by function and slots of the operands, which are all arguments."""
         self.added: Slot | None = None
@@ -480,6 +483,20 @@ class Recorder:
             self._reductions["select", value.slot, 1] = entry
         return self.emit(entry, (value.ref, operand.ref))
 
+    def take(self, value: Value | Stack, known: Excerpts) -> Any:
+        """What a call takes of a value; see `trace.excerpts`."""
+        whole = value.materialise() if type(value) is Stack else value
+        made = []
+        for offset in known.offsets:
+            self.external_source.append(known.source)
+            self.external_index.append(offset)
+            self.last_external -= 1
+            made.append(self.emit(known.entry, (whole.ref, self.last_external)))
+        if self.books is not None:
+            for part, step in zip(made, known.steps, strict=True):
+                self.books.share(whole, part, (step,))
+        return made[0] if known.outputs.__class__ is Hole else fill(known.outputs, made)
+
     def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the call of a cell or leaf module whose arguments are not all plain recorded values."""
         operands: list[int] = []
@@ -544,6 +561,8 @@ class Recorder:
                     return self.emit(known, operands)
                 if known.__class__ is OfStacks:
                     return self.emit(known.entry, [x.materialise().ref if type(x) is Stack else x for x in operands])
+                if known.__class__ is Excerpts:
+                    return self.take(args[0], known)
                 return self.seen(args[0], *known)
         if func in CATS:  # only now: nearly all are nodes
             stack = lazy_stack(self, "cat", *args, **kwargs)
@@ -575,6 +594,9 @@ class Recorder:
         if rules.changes_in_place(func, name, kwargs):
             return change_in_place(self, func, name, args, kwargs)
         refuse_what_cannot_be_batched(self, func, name, args, kwargs)
+        taken = excerpts(self, func, name, key, args, kwargs)
+        if taken is not None:
+            return taken
         result = special(self, func, name, args, kwargs)
         if result is not NotImplemented:
             return result

@@ -9,6 +9,7 @@ import torch
 from edbc.trace import rules
 from edbc.trace.autocast import Under, state_text
 from edbc.trace.draws import DRAWN
+from edbc.trace.excerpts import rows_seen
 from edbc.trace.functions import refuse_namesake
 from edbc.trace.lazy import Stack
 from edbc.trace.lookup import looked_up
@@ -16,7 +17,7 @@ from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import LONG
 from edbc.trace.shapes import flat, pick, repeated, replace_first, take_views
 from edbc.trace.table import Hole, SharedRef, fill
-from edbc.trace.values import LOOK_REMEDY, Lazy, Shared, Symbol, Value, refuse
+from edbc.trace.values import LOOK_REMEDY, Lazy, Rows, Shared, Symbol, Value, refuse
 
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
@@ -160,6 +161,10 @@ def is_view(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, A
 
 def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a view: no node; the value, or the parameter, seen in another way."""
+    if type(args[0]) is Rows and name not in (*rules.IDENTITIES, "detach"):
+        found = rows_seen(rec, func, args, kwargs)
+        if found is not None:
+            return found
     value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
     if name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value)):
         return rec.copied(value) if name == "clone" and type(value) is Value else value

@@ -5,7 +5,7 @@ Definitions.
 (1) An *entry* is one way in which nodes of a type are recorded: a callable and the slots of its operands. Several
     entries may make one type (sums of two and of three operands are two entries of the type `sum`).
 (2) A *source* is where externals come from: rows of a parameter, a whole parameter, constants given by the instances,
-    random numbers (`trace.draws`), or, while a cell is traced, its operands.
+    random numbers (`trace.draws`), offsets of excerpts (`trace.excerpts`), or, while a cell is traced, its operands.
 (3) A *template* is a nest of tuples, lists and dicts with a `Hole` where an operand goes and a `SharedRef` where a
     parameter goes. What a type does is a callable and a template, so that it can run on other values: symbols, meta
     tensors, batches.
@@ -153,7 +153,7 @@ class Draw(NamedTuple):
 @dataclass(frozen=True)
 class Source:
     """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter), `constant`, `operand`,
-    `draw`."""
+    `draw`, `offset` (the index is the offset)."""
 
     kind: str
     ref: SharedRef | None

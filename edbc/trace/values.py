@@ -181,10 +181,10 @@ class Symbol:
         return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, index: Any) -> Any:
-        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+        return self.rec.function(torch.Tensor.__getitem__, (self, _as_python_has_it(index)), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.rec.function(torch.Tensor.__setitem__, (self, index, value), {})
+        self.rec.function(torch.Tensor.__setitem__, (self, _as_python_has_it(index), value), {})
 
     def _look(self, *args: Any, **kwargs: Any) -> NoReturn:
         refuse(_LOOK, LOOK_REMEDY)
@@ -209,6 +209,16 @@ class Symbol:
 
     def __radd__(self, other: Any) -> Any:
         return self.rec.add(other, self)
+
+
+def _as_python_has_it(index: Any) -> Any:
+    """An index with NumPy's integers as Python's, which torch takes them for."""
+    kind = type(index)
+    if kind is tuple:
+        return tuple(map(_as_python_has_it, index))
+    if kind is slice:
+        return slice(*map(_as_python_has_it, (index.start, index.stop, index.step)))
+    return int(index) if issubclass(kind, np.integer) else index
 
 
 def _operator(function: Any) -> Callable[[Any, Any], Any]:
@@ -466,12 +476,28 @@ class Shared(Symbol):
         """Look-ups by an integer, or by one dimension of integers; None for any other way of indexing."""
         if type(index) is int or isinstance(index, np.integer):
             return self.lookup(int(index))
+        if type(index) is tuple:
+            return self._element(index)
         if type(index) is list or isinstance(index, np.ndarray):
             index = np.asarray(index)
             return self._many(index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None
         if type(index) is not torch.Tensor or index.is_floating_point() or index.dtype is torch.bool or index.ndim > 1:
             return None
         return self.lookup(int(index)) if index.ndim == 0 else self._many(index.tolist())
+
+    def _element(self, index: tuple[Any, ...]) -> Any:
+        """`table[i, j]`, a look-up in the table with its first dimensions as one; None where there are no integers
+        alone."""
+        count, shape = len(index), self.tensor.shape
+        if not 1 < count <= len(shape) or not all(type(i) is int or isinstance(i, np.integer) for i in index):
+            return None
+        place = 0
+        for dim, (i, size) in enumerate(zip(index, shape, strict=False)):
+            if not -size <= i < size:
+                raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {size}")
+            place = place * size + int(i) % size
+        flat: Shared = self.rec.function(torch.Tensor.flatten, (self, 0, count - 1), {})
+        return flat.lookup(place)
 
     def _many(self, indices: list[int]) -> Any:
         rows = Rows(self, indices)
@@ -513,13 +539,15 @@ class Lazy(Symbol):
 
 
 class Rows(Lazy):
-    """Rows of a table, looked up in one call. Taking one row makes one external; any other use records an embedding."""
+    """Rows of a table, looked up in one call, each seen in a `shape`. Taking rows makes externals; any other use
+    records an embedding."""
 
-    __slots__ = ("indices", "table")
+    __slots__ = ("indices", "seen_as", "table")
 
-    def __init__(self, table: Shared, indices: list[int]):
+    def __init__(self, table: Shared, indices: list[int], seen_as: torch.Size | None = None):
         self.table = table
         self.indices = indices
+        self.seen_as = table.shape[1:] if seen_as is None else seen_as
         self.whole = None
 
     @property
@@ -527,15 +555,24 @@ class Rows(Lazy):
         return self.table.rec
 
     def _meta(self) -> torch.Tensor:
-        return torch.empty((len(self.indices), *self.table.shape[1:]), dtype=self.table.dtype, device="meta")
+        return torch.empty((len(self.indices), *self.seen_as), dtype=self.table.dtype, device="meta")
 
     def __getitem__(self, index: Any) -> Any:
-        table = self.table if self.rec.flows else self.rec.without_gradient(self.table)
         if type(index) is int:
-            return table.lookup(self.indices[index])
+            return self.row(self.indices[index], self.seen_as)
         if type(index) is slice:
-            return Rows(table, self.indices[index])
-        return self.rec.function(torch.Tensor.__getitem__, (self, index), {})
+            return self.some(self.indices[index], self.seen_as)
+        return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
+
+    def row(self, number: int, shape: torch.Size) -> Any:
+        """One row of the table."""
+        table = self.table if self.rec.flows else self.rec.without_gradient(self.table)
+        row = table.lookup(number)
+        return row if shape == row.shape else row.view(shape)
+
+    def some(self, indices: list[int], shape: torch.Size) -> Rows:
+        """Some rows of the table, each in a shape."""
+        return Rows(self.table if self.rec.flows else self.rec.without_gradient(self.table), indices, shape)
 
     def unbind(self, dim: int = 0) -> Any:
         """The rows one by one."""
@@ -550,7 +587,8 @@ class Rows(Lazy):
         indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         look_up = look_up_of(self.table.ref)
         options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
-        return self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
+        whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
+        return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)
 
 
 def find_recorder(tree: Any) -> Recorder:

@@ -5,7 +5,7 @@ Definitions.
 (1) An output *depends* on an operand or a parameter when a path of operations of its cell leads from one to the other
     along variables of floating or complex dtype. Eager PyTorch gives a gradient (zeros perhaps) exactly along such
     paths.
-(2) Field f of a reduction depends on operand f of its items.
+(2) Field f of a reduction depends on operand f of its items, an excerpt on what it is taken of.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ def dependence_of_reduction(node_type: NodeType) -> Dependence:
     fields = len(node_type.outputs)
     floats = np.array([has_gradient(c) for c in node_type.outputs], np.bool_)
     return Dependence(np.eye(fields, dtype=np.bool_) & floats, (frozenset(),) * fields)
+
+
+def dependence_of_excerpt(node_type: NodeType) -> Dependence:
+    """Definition (2)."""
+    return Dependence(np.array([[has_gradient(node_type.outputs[0]), False]]), (frozenset(),))
 
 
 def refs_of(op: CellOp) -> tuple[SharedRef, ...]:

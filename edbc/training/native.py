@@ -89,7 +89,8 @@ class NativeReversal(Reversal):
         schedule, placement = self.segment.schedule, self.segment.placement
         live_ptr, live = live_nodes(schedule.batch_ptr, schedule.nodes, self.reach.first_value, self.reached)
         self.batches = Reversed(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items,
-                                placement.rows, placement.segment, placement.output_row, live_ptr, live)  # fmt: skip
+                                placement.rows, placement.segment, placement.origin, placement.output_row, live_ptr,
+                                live)  # fmt: skip
         memory = self.arenas.memory
         self.values = Rows(memory.base, memory.stride, memory.externals, memory.external_start,
                            memory.external_address)  # fmt: skip

@@ -29,6 +29,7 @@ from edbc.graph import NodeType
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.backend import Segment
 from edbc.runtime.evaluation import BlockRows
+from edbc.runtime.excerpts import ExcerptKernel, origins_of
 from edbc.runtime.placement import Longs
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
@@ -36,7 +37,7 @@ from edbc.training.dependence import has_gradient
 from edbc.training.reach import Bools, Reach
 from edbc.training.recompute import CellGradient, Recorded, ReductionGradient
 
-TypeGradient = CellGradient | ReductionGradient
+TypeGradient = CellGradient | ReductionGradient | ExcerptKernel
 Blocks = Iterable[tuple[BlockRows, Recorded | None]]
 """The blocks of a batch, with what autograd recorded of them; None for those to be computed again."""
 _Rows = tuple[int, Longs]
@@ -145,7 +146,9 @@ class Reversal:
             return
         outputs = self._outputs(batch, node_type, used, live)
         gradient = self.gradients[kind]
-        if isinstance(gradient, ReductionGradient):
+        if isinstance(gradient, ExcerptKernel):
+            self._excerpts(batch, outputs[0], live)
+        elif isinstance(gradient, ReductionGradient):
             self._reduction(batch, gradient, node_type, outputs, live)
         else:
             self._cell(batch, gradient, node_type, outputs, live)
@@ -187,6 +190,15 @@ class Reversal:
         if not self._asked:
             self._asked = rows_of(self.segment, self.reach, self.reached, self.given)
         return self._asked[class_index]
+
+    def _excerpts(self, batch: int, output: _Rows | None, live: Longs) -> None:
+        assert output is not None
+        given = self.take(*output)
+        for origin in origins_of(batch, self.segment, self.arenas, live):
+            arena = self.arena(origin.class_index)
+            first = torch.from_numpy(origin.rows * arena.shape[1]).to(arena.device)
+            elements = (first[:, None] + origin.elements).view(-1)
+            arena.view(-1).index_add_(0, elements, given.index_select(0, origin.positions).view(-1).to(arena.dtype))
 
     def _reduction(self, batch: int, gradient: ReductionGradient, node_type: NodeType, outputs: Sequence[_Rows | None],
                    live: Longs) -> None:  # fmt: skip

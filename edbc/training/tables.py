@@ -17,6 +17,7 @@ from edbc.training.derivatives import GRADIENTS
 from edbc.training.instructions import MATRIX_GRADIENTS, WORKSPACE, BackProduct, Instruction, Phase
 from edbc.training.unpack import Part, parts_of
 from edbc.training.walk import (
+    EXCERPT,
     EXTREME,
     FIRST_GRADIENT,
     FIRST_MATRIX,
@@ -30,8 +31,8 @@ from edbc.training.walk import (
 
 _OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
 _GRADIENT = {name: code for code, name in enumerate(GRADIENTS)}
-REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME}
-"""Reductions that are differentiated natively."""
+REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME, "excerpt": EXCERPT}
+"""Reductions that are differentiated natively, and excerpts."""
 
 
 WEIGHT_BLOCK = 512

@@ -19,12 +19,13 @@ from edbc.graph import Graph, NodeType
 from edbc.runtime import changes
 from edbc.runtime.backend import Segment
 from edbc.runtime.cut import AUTO, cut_of
+from edbc.runtime.excerpts import ExcerptKernel
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.pool import Pool
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.tables import NativeKernel
 from edbc.training.adjoint import Adjoint, adjoint_of
-from edbc.training.dependence import Dependence, dependence_of_cell, dependence_of_reduction
+from edbc.training.dependence import Dependence, dependence_of_cell, dependence_of_excerpt, dependence_of_reduction
 from edbc.training.inputs import inputs_of
 from edbc.training.reach import reach_of
 from edbc.training.recompute import CellGradient, ReductionGradient
@@ -152,7 +153,7 @@ class Trainer:
             for kind in kinds:
                 kernel, node_type = self.net.kernel(kind), self.net.table.types[kind]
                 assert node_type is not None
-                if self.native and isinstance(kernel, ReductionKernel) and _is_native_reduction(kernel, node_type):
+                if self.native and _is_native_reduction(kernel, node_type):
                     reductions[kind] = (kernel.op, kernel.num_fields)
             self._tables = (classes, list(kinds), tables_of(adjoints, reductions, placement))
         return self._tables[2]
@@ -168,9 +169,13 @@ class Trainer:
         if known is None:
             node_type = self.net.table.types[kind]
             assert node_type is not None
-            known = dependence_of_reduction(node_type) if node_type.variadic else dependence_of_cell(self._cell(kind))
-            self._dependences[kind] = known
+            known = self._dependences[kind] = self._new_dependence(kind, node_type)
         return known
+
+    def _new_dependence(self, kind: int, node_type: NodeType) -> Dependence:
+        if node_type.is_excerpt:
+            return dependence_of_excerpt(node_type)
+        return dependence_of_reduction(node_type) if node_type.variadic else dependence_of_cell(self._cell(kind))
 
     def gradient(self, kind: int) -> TypeGradient:
         """The gradient of a type by recomputation."""
@@ -186,13 +191,15 @@ class Trainer:
         assert node_type is not None
         if isinstance(kernel, ReductionKernel):
             return ReductionGradient(kernel, node_type)
+        if isinstance(kernel, ExcerptKernel):
+            return kernel
         return CellGradient(self._cell(kind))
 
     def _cell(self, kind: int) -> CellGraph:
         return self.net.cell(self.net.table.operation_of_type[kind])
 
 
-def _is_native_reduction(kernel: ReductionKernel, node_type: NodeType) -> bool:
-    """True when native code knows the reduction, and the one dtype of its fields."""
+def _is_native_reduction(kernel: Any, node_type: NodeType) -> bool:
+    """True when native code knows the reduction (or it is an excerpt), and the one dtype of its fields."""
     dtypes = {c.dtype for c in node_type.outputs}
-    return kernel.op in REDUCTIONS and len(dtypes) == 1 and dtypes <= {"f32", "f64"}
+    return isinstance(kernel, ReductionKernel | ExcerptKernel) and kernel.op in REDUCTIONS and len(dtypes) == 1 and dtypes <= {"f32", "f64"}

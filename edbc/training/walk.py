@@ -31,13 +31,13 @@ from edbc.training.derivatives import GRADIENTS
 from edbc.training.instructions import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE
 from edbc.training.rowgradients import differentiate
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO, _ONE, _LONG = np.float32(0), np.float32(1), np.int64(0)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _counted = njit(**INNER, **_flags)
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """Of functions that make no array; see `runtime.walk`."""
 
-PROGRAM, SUM, MEAN, EXTREME = 1, 2, 3, 4
+PROGRAM, SUM, MEAN, EXTREME, EXCERPT = 1, 2, 3, 4, 5
 """What a type is differentiated by; 0: torch."""
 PRODUCT, PASS = 0, 1
 """Kinds of phases."""
@@ -59,6 +59,7 @@ class Reversed(NamedTuple):
     items: Any
     rows: Any
     segment: Any
+    origin: Any
     output_row: Any
     live_ptr: Any
     live: Any
@@ -315,6 +316,19 @@ def _spread(code, rows, result, c, values, gradients, width, like):
 
 
 @_jit
+def _excerpts(t, b, batches, values, gradients, tables, width, like):
+    """Add the gradients of live excerpts to the elements that they are of what they are taken of."""
+    c, start = tables.output_class[t, 0], batches.start[b]
+    count, n = batches.batch_ptr[b + 1] - batches.batch_ptr[b], gradients.stride[c] // width
+    for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
+        r = batches.live[i]
+        offset = load(_address(values, tables.operand_class[t, 1], batches.rows[start + count + r]), 0, _LONG)
+        target = _address(gradients, batches.origin[start + r], batches.rows[start + r]) + offset * width
+        source = _address(gradients, c, batches.output_row[b, 0] + r)
+        differentiate(_PASS_CODE, target, source, source, source, n, 1, like)
+
+
+@_jit
 def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, frame, width, like):
     """Add the products of m gathered rows to the gradients of the weights of type t, (columns, rows) each, and the sums
     of their deltas to those of the biases."""
@@ -395,7 +409,9 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
         alive = np.zeros(widest, np.bool_)
         for b in range(end - 1, begin - 1, -1):
             t = batches.batch_type[b]
-            if tables.code[t] >= SUM:
+            if tables.code[t] == EXCERPT:
+                _excerpts(t, b, batches, values, gradients, tables, width, like)
+            elif tables.code[t] >= SUM:
                 _reduction(t, b, batches, values, gradients, tables, alive, width, like)
             else:
                 _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, row,

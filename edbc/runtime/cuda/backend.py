@@ -30,6 +30,7 @@ from edbc.runtime.cuda import compiled
 from edbc.runtime.cuda.arenas import CudaArenas, Indices
 from edbc.runtime.cuda.launches import Launches, launches_of
 from edbc.runtime.cuda.source import Kernel, kernels_of, reduction_kernel, row_tile
+from edbc.runtime.excerpts import ExcerptKernel, run_excerpts
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, run_kernel
 from edbc.runtime.weights import Pack, PackedWeights
@@ -215,6 +216,9 @@ class CudaBackend:
         outputs = [
             run.arenas.tensors[c].narrow(0, run.output_row[batch][j], count) for j, c in enumerate(run.outputs[kind])
         ]
+        if isinstance(run.kernels[kind], ExcerptKernel):
+            run_excerpts(batch, segment, run.arenas, outputs[0])
+            return
         segment_part = run.indices.segment
         segments = run.ix[:0] if segment_part is None else segment_part.tensor[at : at + num]
         run_kernel(run.kernels[kind], operands, count, segments, outputs)
