@@ -37,10 +37,10 @@ from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes, company
 from edbc.runtime.backend import Backend, Demand, Path, Segment, backend_of, wait_for
 from edbc.runtime.cut import Recompute, require_recompute
+from edbc.runtime.excerpts import ExcerptKernel
 from edbc.runtime.execution import Execution, Value, WithoutGradients
 from edbc.runtime.memory import MemoryErrors
 from edbc.runtime.placement import Placement, place
-from edbc.runtime.excerpts import ExcerptKernel
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.share import limits, share
 from edbc.runtime.split import SplitBatch, Splittable, Splitter

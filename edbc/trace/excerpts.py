@@ -2,14 +2,16 @@
 
 Definitions.
 
-(1) An *excerpt* of a value is a run of its elements, in the order of memory: `x[i]`, `x[i:j]`, `x[i, j]`, and whatever
-    else views make of it. It is a node whose type says the excerpt's class alone: neither the class of the value that it
-    is taken of nor where in it. The *offset*, the number of elements before it, is an operand.
-(2) A view *takes* a part of its tensor when it is one of TAKES and not the whole tensor whatever the tensor's sizes.
+(1) An *excerpt* of a value is a run of its elements, in the order of memory: `x[i]`, `x[i:j]`, `x[i, j]`, of views too.
+    It is a node whose type says the class of the excerpt alone: neither that of the value that it is taken of nor
+    where in it. The *offset*, the number of elements before it, is an operand.
+(2) A view *takes* a part of its tensor when it is one of TAKES, and not the whole tensor whatever the tensor's sizes.
 
 So all rows of one class are one type, and run in one batch, whatever matrices they are rows of. What is no run of
 elements (a column, a row of a transposed matrix) stays a view in the signatures of who reads it, as does what
-`chunk` and `split` give: how many parts there are is said in code. Cells have views only: their sizes are the model's.
+`chunk` and `split` give: how many parts there are is said in code. A matrix out of a batch of one (`x[0]` of the whole
+`x`) is a view too, but not a vector, which may be the row of a matrix that has one row by chance. Cells have views
+only: their sizes are the model's.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ OFFSET = ValueClass((), "i64")
 class Excerpts(NamedTuple):
     """The entry of a call that takes parts of a value, and the offset of each."""
 
-    entry: Entry
+    entry: Entry | None
+    """None for a part that is the whole value as it is."""
     source: int
     """Of offsets."""
     offsets: tuple[int, ...]
@@ -111,7 +114,11 @@ def _described(rec: Recorder, func: Any, name: str, value: Value, args: tuple[An
     outputs, metas = split_outputs(func(*filled, **keywords))
     if not metas or not all(_is_run(meta, whole) for meta in metas):
         return None
-    entry = _entry(rec, rec.table.slot(class_of(metas[0])))
+    is_whole = metas[0].numel() == whole.numel()
+    if is_whole and metas[0].shape != whole.shape and metas[0].ndim > 1:
+        return None
+    is_same = is_whole and metas[0].shape == whole.shape
+    entry = None if is_same else _entry(rec, rec.table.slot(class_of(metas[0])))
     offsets = tuple(int(meta.storage_offset()) for meta in metas)
     return Excerpts(entry, rec.table.given_source("offset", OFFSET), offsets, outputs, steps)
 

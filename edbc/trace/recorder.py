@@ -483,19 +483,23 @@ class Recorder:
             self._reductions["select", value.slot, 1] = entry
         return self.emit(entry, (value.ref, operand.ref))
 
-    def take(self, value: Value | Stack, known: Excerpts) -> Any:
+    def take(self, value: Any, known: Excerpts) -> Any:
         """What a call takes of a value; see `trace.excerpts`."""
-        whole = value.materialise() if type(value) is Stack else value
-        made = []
-        for offset in known.offsets:
-            self.external_source.append(known.source)
-            self.external_index.append(offset)
-            self.last_external -= 1
-            made.append(self.emit(known.entry, (whole.ref, self.last_external)))
+        whole: Value = value.materialise() if type(value) is Stack else value
+        parts = [self._part(whole, known, offset) for offset in known.offsets]
         if self.books is not None:
-            for part, step in zip(made, known.steps, strict=True):
+            for part, step in zip(parts, known.steps, strict=True):
                 self.books.share(whole, part, (step,))
-        return made[0] if known.outputs.__class__ is Hole else fill(known.outputs, made)
+        return parts[0] if known.outputs.__class__ is Hole else fill(known.outputs, parts)
+
+    def _part(self, whole: Value, known: Excerpts, offset: int) -> Value:
+        if known.entry is None:
+            return value_of(self, whole.ref, self.table.slot(whole.slot.base))
+        self.external_source.append(known.source)
+        self.external_index.append(offset)
+        self.last_external -= 1
+        part: Value = self.emit(known.entry, (whole.ref, self.last_external))
+        return part
 
     def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record the call of a cell or leaf module whose arguments are not all plain recorded values."""

@@ -31,8 +31,10 @@ from edbc.training.walk import (
 
 _OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
 _GRADIENT = {name: code for code, name in enumerate(GRADIENTS)}
-REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME, "excerpt": EXCERPT}
-"""Reductions that are differentiated natively, and excerpts."""
+REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME}
+"""Reductions that are differentiated natively."""
+COPIES = {**REDUCTIONS, "excerpt": EXCERPT}
+"""These and excerpts."""
 
 
 WEIGHT_BLOCK = 512
@@ -113,7 +115,7 @@ class _Writer:
             adjoint = self.adjoints.get(kind)
             if kind in self.reductions:
                 op, fields = self.reductions[kind]
-                code[kind], num_operands[kind], num_outputs[kind] = REDUCTIONS[op], fields, fields
+                code[kind], num_operands[kind], num_outputs[kind] = COPIES[op], fields, fields
             elif adjoint is not None:
                 first_product[kind] = len(self.products)
                 width = torch_dtype(adjoint.program.dtype).itemsize

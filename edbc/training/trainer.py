@@ -31,7 +31,7 @@ from edbc.training.reach import reach_of
 from edbc.training.recompute import CellGradient, ReductionGradient
 from edbc.training.results import restore
 from edbc.training.reverse import TypeGradient
-from edbc.training.tables import REDUCTIONS, TypeTables, bytes_in_training, tables_of, with_hidden_outputs
+from edbc.training.tables import COPIES, TypeTables, bytes_in_training, tables_of, with_hidden_outputs
 
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared
@@ -201,5 +201,7 @@ class Trainer:
 
 def _is_native_reduction(kernel: Any, node_type: NodeType) -> bool:
     """True when native code knows the reduction (or it is an excerpt), and the one dtype of its fields."""
+    if not isinstance(kernel, ReductionKernel | ExcerptKernel) or kernel.op not in COPIES:
+        return False
     dtypes = {c.dtype for c in node_type.outputs}
-    return isinstance(kernel, ReductionKernel | ExcerptKernel) and kernel.op in REDUCTIONS and len(dtypes) == 1 and dtypes <= {"f32", "f64"}
+    return len(dtypes) == 1 and dtypes <= {"f32", "f64"}

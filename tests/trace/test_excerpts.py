@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from random import Random
@@ -12,10 +13,13 @@ import pytest
 import torch
 from helpers import bound, counts, graph_of, require_parity
 from torch import nn
-from training.gradients import require_equal_gradients
+from training.gradients import gradients, random_loss, require_equal, require_equal_gradients
 
-from edbc.runtime.session import Net
-from edbc.trace.values import Shared
+import edbc
+from edbc.trace.cache import StructureCache
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
+from edbc.training.trainer import Trainer
 
 WIDTH = 6
 Take = Callable[[Any, int], Any]
@@ -138,7 +142,179 @@ def test_types_do_not_know_sizes_and_positions(source: str, seed: int) -> None:
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_mixed_programs_on_every_back_end(backend: str, seed: int) -> None:
     """Values and gradients where ways of taking rows are mixed, with segments computed again and without."""
-    model, given = model_of(SOURCES[seed], takes_of(seed)).double(), instances_of([1, 4, 9, 17, 40], seed, torch.float64)
+    model = model_of(SOURCES[seed], takes_of(seed)).double()
+    given = instances_of([1, 4, 9, 17, 40], seed, torch.float64)
     for recompute in (None, 3):
         net = bound(model, given, backend=backend, recompute=recompute)
         require_equal_gradients(net, given)
+
+
+class Written(nn.Module):
+    """Rows that change in place, and rows taken before and after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        matrix = self.linear(rows)
+        first, last = matrix[0], matrix[-1]
+        before = first * 2
+        matrix[0] += last
+        matrix[len(rows) // 2, 1:3] *= 3
+        return torch.cat([before, first, last, matrix[len(rows) // 2]])
+
+
+class Detached(nn.Module):
+    """Rows that gradients do not pass, in three ways, beside one that they do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        matrix = torch.tanh(self.linear(rows))
+        with torch.no_grad():
+            without = matrix[0] + self.linear(rows)[-1]
+        return without * matrix.detach()[-1] * matrix[0].detach() + matrix[len(rows) // 2]
+
+
+class Returned(nn.Module):
+    """Excerpts as results: floats, elements, integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, rows: torch.Tensor) -> dict[str, Any]:
+        matrix = torch.tanh(self.linear(rows))
+        order = matrix.argsort(1)
+        return {
+            "row": matrix[-1], "element": matrix[0, 2], "some": matrix[:2], "all": list(matrix), "order": order[-1],
+            "best": matrix[-1].max(0), "half": matrix.to(torch.bfloat16)[-1], "is": (matrix > 0)[0, 1:4],
+        }  # fmt: skip
+
+
+class Gates(nn.Module):
+    """A cell's gates in a function: slices of one vector, sizes said in code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(WIDTH, dtype=rows.dtype)
+        for row in rows:
+            gates = self.linear(row + h)
+            z, r = torch.sigmoid(gates[:WIDTH]), torch.sigmoid(gates[WIDTH : 2 * WIDTH])
+            h = z * h + (1 - z) * torch.tanh(gates[2 * WIDTH :] * r)
+        return h
+
+
+def rows_of(sizes: list[int], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """Matrices of so many rows."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(n, WIDTH, generator=generator, dtype=dtype) for n in sizes]
+
+
+@pytest.mark.parametrize("build", [Written, Detached, Returned, Gates])
+def test_what_else_programs_do_with_rows(build: Callable[[], nn.Module]) -> None:
+    """Changes in place, rows without gradients, rows as results, gates by slices: values and gradients as in eager,
+    by native code and by torch's alone."""
+    torch.manual_seed(0)
+    model = build()
+    require_parity(model, rows_of([1, 2, 3, 8, 9, 40]), (3, 6))
+    model, given = model.double(), rows_of([1, 2, 3, 8, 9, 40], torch.float64)
+    net = bound(model, given)
+    ours = require_equal_gradients(net, given, tolerance=1e-2 if build is Returned else 1e-12)
+    in_torch = gradients(model, random_loss(Trainer(net, native=False).run(given)))
+    require_equal(ours, in_torch, 1e-2 if build is Returned else 1e-12)
+
+
+def test_gradients_reach_the_matrices_of_instances() -> None:
+    """The gradient of a tensor of the caller's, of which rows are taken."""
+
+    class Sums(nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            seen = rows * 1.0
+            return seen[0] * 2 + seen[-1] * seen[len(rows) // 2, 3]
+
+    model, ours, theirs = Sums(), rows_of([1, 4, 9]), rows_of([1, 4, 9])
+    for tensor in (*ours, *theirs):
+        tensor.requires_grad_()
+    sum(r.sum() for r in bound(model, ours)(ours)).backward()  # type: ignore[union-attr]
+    sum(model(t).sum() for t in theirs).backward()  # type: ignore[union-attr]
+    for mine, eager in zip(ours, theirs, strict=True):
+        assert mine.grad is not None
+        assert eager.grad is not None
+        torch.testing.assert_close(mine.grad, eager.grad)
+
+
+class Transitions(nn.Module):
+    """A score of a path: elements of parameters by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transitions = nn.Parameter(torch.randn(5, 5))
+        self.cube = nn.Parameter(torch.randn(3, 4, WIDTH))
+
+    def forward(self, path: list[int]) -> torch.Tensor:
+        score = torch.zeros((), dtype=self.cube.dtype)
+        for a, b in itertools.pairwise(path):
+            score = score + self.transitions[a, b] * self.cube[a % 3, b % 4 - 4].sum() + self.cube[0, -1, b]
+        return score
+
+
+def test_elements_of_parameters_are_looked_up() -> None:
+    """`transitions[a, b]` is an operand: one type whatever the positions, gradients as in eager, torch's error."""
+    torch.manual_seed(0)
+    model, random = Transitions().double(), Random(0)
+    paths = [[random.randrange(5) for _ in range(random.randint(2, 9))] for _ in range(20)]
+    require_parity(model, paths, (5, 20))
+    require_equal_gradients(bound(model, paths), paths)
+    assert not any("[" in t.constants for t in graph_of(model, paths).types)
+    with pytest.raises(IndexError, match="out of bounds for dimension 1 with size 5"):
+        graph_of(model, [[1, 2, 5]])
+
+
+def test_rows_out_of_bounds_raise_as_in_eager() -> None:
+    """Also those of a length that other matrices have."""
+
+    class Third(nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return (rows * 2)[2] + 1
+
+    for sizes in ([2], [3, 2], [9, 1]):
+        with pytest.raises(IndexError, match=r"out of (bounds|range)"):
+            graph_of(Third(), rows_of(sizes))
+
+
+def test_views_inside_cells_stay_views() -> None:
+    """A cell has no excerpt: its sizes are the model's, and slices of its variables cost nothing."""
+    cell = edbc.cell(nn.GRUCell(WIDTH, WIDTH))
+
+    class Chain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = cell
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            h = torch.zeros(1, WIDTH)
+            for row in rows:
+                h = self.cell(row.unsqueeze(0), h)
+            return h
+
+    assert not any(t.is_excerpt for t in graph_of(Chain().eval(), rows_of([2, 3])).types)
+
+
+def test_structures_that_repeat_know_their_offsets() -> None:
+    """A cached structure has its offsets in it; what instances bring beside it is asked for as before."""
+    model = model_of("linear", ("x[i]",))
+    given = instances_of([4, 4, 7], 5)
+    given = [(words, rows, [1, 0, 3]) for words, rows, _ in given]
+    cache = StructureCache(lambda instance: len(instance[0]), None, verify=True)
+    shadow, recorder = recording_shadow(ModelView(model.eval()), TypeTable())
+    one = cache.capture(shadow, recorder, [given[0], given[2]]).graph
+    other = cache.capture(shadow, recorder, [given[0], given[2]]).graph
+    assert one.same_as(other)
+    assert counts(one)["excerpt"] == 6
