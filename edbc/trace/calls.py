@@ -27,11 +27,13 @@ from torch import nn
 
 from edbc.trace.recorder import Recorder
 from edbc.trace.table import Entry, Hole
-from edbc.trace.values import Shared, Slot, Value
+from edbc.trace.values import Lazy, Shared, Slot, Value
 
 MAX_OPERANDS = 16
 """Calls of more operands are not unrolled: what a loop costs is little beside them."""
 _Call = Callable[..., Any]
+_OPERANDS = (Shared, Lazy, torch.Tensor)
+"""What `Recorder.as_value` makes operands of, beside those that are."""
 _ABSENT = object()
 """Stands for an argument that a call of fewer does not have."""
 
@@ -60,7 +62,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             if torch.Tensor in kinds and not gets_tensors:
                 gets_tensors = True
                 unroll(recorder.table.entries[next(iter(known.values()))[0]])
-            if Shared in kinds or torch.Tensor in kinds:
+            if any(issubclass(kind, _OPERANDS) for kind in kinds):
                 return self(*map(recorder.as_value, args), **kwargs)
         result = recorder.call(path, kind, self, args, kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]

@@ -192,7 +192,7 @@ class Changes:
 
     def made(self, result: Any, args: Any) -> None:
         """Note what a torch function made: fresh tensors, unless they are its arguments."""
-        for tensor in flat(result):
+        for tensor in (result,) if type(result) is torch.Tensor else flat(result):
             if type(tensor) is torch.Tensor and tensor._base is None and not any(tensor is a for a in flat(args)):
                 self._fresh[id(tensor)] = tensor
 
@@ -210,6 +210,10 @@ class Changes:
     def shown(self, result: Any) -> Any:
         """What forward returns, with stand-ins in the place of fresh tensors."""
         return _mapped(self.stand_in, result) if self._stand_ins else result
+
+    def has_stand_in(self, arguments: Any) -> bool:
+        """Whether some real tensor among the arguments has a stand-in."""
+        return any(self.stand_in(item) is not item for item in flat(arguments))
 
     def stands(self) -> bool:
         """Whether any real tensor has a stand-in."""
@@ -253,14 +257,17 @@ class KeepsBooks(TorchFunctionMode):
         changes, kwargs = self.rec.books, kwargs or {}
         if changes is None:
             return func(*args, **kwargs)
-        if changes.stands():
-            replaced = _mapped(changes.stand_in, (args, kwargs))
-            if any(a is not b for a, b in zip(flat(replaced), flat((args, kwargs)), strict=True)):
-                (args, kwargs) = replaced
-                return self.rec.function(func, args, kwargs, rules.name_of(func))
+        if changes.stands() and changes.has_stand_in((args, kwargs)):
+            args, kwargs = _mapped(changes.stand_in, (args, kwargs))
+            return self.rec.function(func, args, kwargs, rules.name_of(func))
         result = func(*args, **kwargs)
-        changes.made(result, (args, kwargs))
+        if type(result) in _MADE:
+            changes.made(result, (args, kwargs))
         return result
+
+
+_MADE = (torch.Tensor, tuple, list)
+"""What functions return that make tensors: most that see every call of torch's tell sizes and dtypes."""
 
 
 def _mapped(function: Any, tree: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from edbc.trace.lazy import Stack
 from edbc.trace.table import Entry, Hole
-from edbc.trace.values import Shared, Value
+from edbc.trace.values import Lazy, Shared, Value
 
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
@@ -28,7 +28,7 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
 
     Parameters are operands of a cell (`of_call`), and constants of a function. A stack is a node to a cell; to a
     function it may be none (`stack.sum(0)`), so it stays a stack among the operands. Tensors of numbers that the
-    instance brings are operands; those of indices may be look-ups.
+    instance brings are operands; those of indices are where an operand comes before them, and may be look-ups else.
     """
     for item in items:
         kind = type(item)
@@ -50,16 +50,22 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
                 whole = item.materialise()
                 operands.append(whole.ref)
                 parts.append(whole.slot)
-        elif kind in _PLAIN or (kind is float and item and item * 0.0 == 0.0):  # zeros have signs, NaN is not itself
+        elif kind in _PLAIN or (kind is float and item and item == item):  # zeros have signs, NaN is not itself
             parts.append((kind, item))
+        elif kind is float and not item:
+            parts.append((kind, str(item)))
         elif kind is tuple or kind is list:
             parts.append((kind, len(item)))
             if not quick_key(item, parts, operands, rec, of_call):
                 return False
-        elif kind is torch.Tensor and item.is_floating_point():
+        elif kind is torch.Tensor and (operands or item.is_floating_point()):
             constant = rec.constant(item)
             operands.append(constant.ref)
             parts.append(constant.slot)
+        elif issubclass(kind, Lazy):
+            whole = item.materialise()
+            operands.append(whole.ref)
+            parts.append(whole.slot)
         elif kind is slice:
             parts.append(kind)
             if not quick_key((item.start, item.stop, item.step), parts, operands, rec, of_call):

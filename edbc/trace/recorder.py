@@ -63,6 +63,15 @@ MAX_VARIANTS = 512
 """Signatures that differ only in constants before recording stops, because nothing would batch."""
 
 
+class OfNumber(NamedTuple):
+    """The entry of a function of a value and a number, which is an operand (`trace.numbers`): at place `at`."""
+
+    entry: Entry
+    number: float
+    dtype: torch.dtype
+    at: int
+
+
 class OfStacks(NamedTuple):
     """The entry of a function some of whose arguments are stacks: nodes, where they are none yet, before its own."""
 
@@ -395,9 +404,13 @@ class Recorder:
         self.draws = []
 
     def as_value(self, item: Any) -> Any:
-        """A parameter or a tensor as an operand of a cell; anything else as it is."""
+        """A parameter, a tensor or what is no node yet as an operand of a cell; anything else as it is."""
         kind = type(item)
-        return self.whole(item) if kind is Shared else self.constant(item) if kind is torch.Tensor else item
+        if kind is Shared:
+            return self.whole(item)
+        if kind is torch.Tensor:
+            return self.constant(item)
+        return item.materialise() if issubclass(kind, Lazy) else item
 
     def whole(self, shared: Shared) -> Value:
         """The external for a parameter passed as an operand (a learned initial state)."""
@@ -563,6 +576,9 @@ class Recorder:
             if known is not None:
                 if known.__class__ is Entry:
                     return self.emit(known, operands)
+                if known.__class__ is OfNumber:
+                    operands.insert(known.at, self.number(known.number, known.dtype).ref)
+                    return self.emit(known.entry, operands)
                 if known.__class__ is OfStacks:
                     return self.emit(known.entry, [x.materialise().ref if type(x) is Stack else x for x in operands])
                 if known.__class__ is Excerpts:
@@ -576,7 +592,7 @@ class Recorder:
 
     def seen(self, value: Any, outputs: Any, slots: Sequence[Slot]) -> Any:
         """A view of a value."""
-        if type(value) is Stack:
+        if issubclass(type(value), Lazy):
             value = value.materialise()
         values = [value_of(self, value.ref, slot) for slot in slots]
         if self.books is not None:
@@ -608,7 +624,12 @@ class Recorder:
             return view(self, func, name, key, args, kwargs)
         lifted = lift_number(self, func, name, args, kwargs)
         if lifted is not None:
-            return self.function(func, lifted, kwargs, name)
+            result = self.function(func, lifted, kwargs, name)
+            at = 0 if lifted[0] is not args[0] else 1
+            entry = self.described.get((func, self.describe((lifted, kwargs), [], [])[0]))
+            if key is not None and entry is not None:
+                self.functions[key] = OfNumber(entry, args[at], lifted[at].slot.dtype, at)
+            return result
         return self.node(func, args, kwargs, name, key)
 
     def node(

@@ -481,9 +481,12 @@ class Shared(Symbol):
         if type(index) is list or isinstance(index, np.ndarray):
             index = np.asarray(index)
             return self._many(index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None
-        if type(index) is not torch.Tensor or index.is_floating_point() or index.dtype is torch.bool or index.ndim > 1:
+        numbers = index.tolist() if type(index) is torch.Tensor else None  # one question: each may have a watcher
+        if type(numbers) is int:
+            return self.lookup(numbers)
+        if type(numbers) is not list or not (type(numbers[0]) is int if numbers else _is_of_no_rows(index)):
             return None
-        return self.lookup(int(index)) if index.ndim == 0 else self._many(index.tolist())
+        return self._many(numbers)
 
     def _element(self, index: tuple[Any, ...]) -> Any:
         """`table[i, j]`, a look-up in the table with its first dimensions as one; None where there are no integers
@@ -517,6 +520,10 @@ class Shared(Symbol):
         if self.rec.books is not None:
             self.rec.books.hold([row])
         return row
+
+
+def _is_of_no_rows(index: torch.Tensor) -> bool:
+    return index.ndim == 1 and not index.is_floating_point() and index.dtype is not torch.bool
 
 
 class Lazy(Symbol):
@@ -581,9 +588,11 @@ class Rows(Lazy):
         return self.rec.function(torch.unbind, (self, dim), {})
 
     def make(self) -> Value:
-        """The embedding node that any use but taking a row needs; `(k, *row)`."""
+        """The embedding node that any use but taking a row needs; `(k, *row)`. One row alone is that row, seen so."""
         from edbc.trace.lookup import look_up_of
 
+        if len(self.indices) == 1:
+            return self.rec.copied(self.table.lookup(self.indices[0]).unsqueeze(0))
         indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         look_up = look_up_of(self.table.ref)
         options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
