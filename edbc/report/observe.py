@@ -1,8 +1,8 @@
 """What a plan does with one mini-batch: its schedule, the states behind it, and where time and bytes go.
 
-The mini-batch runs once to warm up and REPEATS times with every batch timed alone, which is a little slower than
-running as usual; per batch the shortest time counts. Bytes are counted, not measured: *read* are all operand rows,
-*gathered* those of them that are not a contiguous run, *written* the outputs.
+The mini-batch runs as it is timed once to warm up and then REPEATS times, every batch timed alone, which is a little
+slower than running as usual; medians count. What is copied before the first batch is no batch's. Bytes are counted, not
+measured: *read* are all operand rows, *gathered* those of them that are not a contiguous run, *written* the outputs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from edbc.schedule.schedule import Schedule
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared
 
-REPEATS = 3
+REPEATS = 5
 BASELINES = ("depth", "agenda", "sufficient", "critical")
 """Fixed rules that a plan is shown beside."""
 SEARCH = "search"
@@ -100,6 +101,8 @@ class Observation:
     backend: str
     construction_seconds: float
     scheduling_seconds: float
+    loading_seconds: float
+    """Copying look-ups and constants, and packing weights that changed: before the first batch."""
     unseen_states: int
     first: Graph | None = None
     """The dataflow graph of the first instance alone."""
@@ -125,8 +128,10 @@ class Observation:
 
     @property
     def execution_seconds(self) -> float:
-        """All batches."""
-        return sum(step.seconds for step in self.steps) + sum(part.seconds for part in self.parts)
+        """All batches, and what is copied before them."""
+        return (
+            self.loading_seconds + sum(step.seconds for step in self.steps) + sum(part.seconds for part in self.parts)
+        )
 
     @property
     def table_steps(self) -> int:
@@ -144,13 +149,13 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     """Run a mini-batch and say what happened. Raises what `Net.run` raises."""
     from edbc.runtime.session import Stats
 
-    net.run(instances)
-    stats = Stats()
-    timed = [_timed(net, net.prepare(instances, None if i else stats, share=False)) for i in range(REPEATS)]
-    prepared = timed[0][0]
+    _timed(net, net.prepare(instances, share=False))
+    stats = [Stats() for _ in range(REPEATS)]
+    prepared = [net.prepare(instances, each, share=False) for each in stats][-1]
+    loading, *of_batches = np.median([_timed(net, prepared) for _ in range(REPEATS)], axis=0).tolist()
     captured, schedule = prepared.whole
     graph = captured.graph
-    seconds = np.min([times for _, times in timed], axis=0) if schedule.num_batches else np.zeros(0)
+    seconds = np.array(of_batches)
     states = states_of(graph, schedule, net.policy)
     executed = range(schedule.num_batches) if prepared.split is None else prepared.split.executed.tolist()
     steps = tuple(
@@ -170,18 +175,22 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         schedules=other_schedules(graph),
         lowering={graph.types[kind].name: _lowering(net, graph, kind) for kind in sorted({s.kind for s in steps})},
         backend=str(getattr(net.backend, "name", "reference")),
-        construction_seconds=stats.seconds.construction,
-        scheduling_seconds=stats.seconds.scheduling,
+        construction_seconds=median(each.seconds.construction for each in stats),
+        scheduling_seconds=median(each.seconds.scheduling for each in stats),
+        loading_seconds=loading,
         unseen_states=schedule.unseen_states,
         first=net.capture(instances[:1]).graph,
     )
 
 
-def _timed(net: Net, prepared: Prepared) -> tuple[Prepared, list[float]]:
-    ends = []
-    started = time.perf_counter()
-    net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))
-    return prepared, np.diff([started, *ends]).tolist()
+def _timed(net: Net, prepared: Prepared) -> list[float]:
+    """Seconds before the first batch, and of every batch."""
+    moments = [time.perf_counter()]
+    with net.executing(prepared) as execution:
+        execution.run(until=0)  # what is done once, not per batch
+        moments.append(time.perf_counter())
+        execution.run(on_batch=lambda _: moments.append(time.perf_counter()))
+    return np.diff(moments).tolist()
 
 
 def _parts(prepared: Prepared, seconds: NDArray[np.float64]) -> Iterator[PartStep]:

@@ -273,6 +273,7 @@ def _times(e: Explanation) -> Iterator[str]:
         if facts.lowering:
             by_way[facts.lowering] = by_way.get(facts.lowering, 0) + (facts.seconds or 0)
     parts = [("building the graph", o.construction_seconds), ("scheduling", o.scheduling_seconds)]
+    parts.append(("before the first batch", o.loading_seconds))
     parts += [(f"running {way}", seconds) for way, seconds in by_way.items()]
     parts += [(part.text, part.seconds) for part in o.parts]
     yield "<h2>Where the time goes</h2><p>This mini-batch, every batch timed alone.</p>"

@@ -220,6 +220,7 @@ def _times(e: Explanation, width: int) -> Iterator[str]:
     parts = [
         ("building the graph", o.construction_seconds),
         ("scheduling", o.scheduling_seconds),
+        ("before the first batch", o.loading_seconds),
         *(
             (f"running {how}", sum(t.seconds or 0 for t in e.types if t.lowering == how))
             for how, _ in groupby(sorted(t.lowering for t in e.types if t.lowering))

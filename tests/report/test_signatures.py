@@ -86,9 +86,10 @@ def test_types_that_have_nothing_in_common_are_not_listed() -> None:
     ("last", "reason"),
     [
         ("h = maximum(a, b, output=0)", "other operations: minimum in one where two has maximum"),
-        ("h = minimum(a, b, output=0)", "weights of its own"),
+        ("h = minimum(a, b, output=0)", "no weights, but each is a module of its own"),
+        ('h = affine(a, b, weight="weight", output=0)', "other operations: minimum in one where two has affine"),
     ],
-    ids=["operations", "weights"],
+    ids=["operations", "no weights", "weights"],
 )
 def test_cells_of_equal_shapes_are_told_apart_by_what_they_compute(last: str, reason: str) -> None:
     """Two cells without weights are not said to differ in them: the first operation that differs is named."""
@@ -101,3 +102,35 @@ def test_cells_of_equal_shapes_are_told_apart_by_what_they_compute(last: str, re
     (found,) = near_types(types, cells)
 
     assert reason in found.reason
+
+
+def test_slices_of_one_module_are_not_modules_of_their_own() -> None:
+    """Types of one module are told by the slice or constant that differs; another module by its weights."""
+    line = 'v1 = affine(x, weight="weight", bias="bias", output=0)'
+    signatures = {
+        "lin": "module lin(f32[40]) {0[0:8]} -> f32[8]",
+        "lin.2": "module lin(f32[40]) {0[8:16]} -> f32[8]",
+        "lin.3": "module lin(f32[40]) {0[16:24]} -> f32[8]",
+        "other": "module other(f32[40]) {0[0:8]} -> f32[8]",
+    }
+    cells = {name: PlanCell(("x = input(index=0)", line), (("v1",),), ("x", "v1"), (), 0) for name in signatures}
+    one, two = near_types([PlanType(name, text, "") for name, text in signatures.items()], cells)
+
+    assert one.types == ("lin", "lin.2", "lin.3")
+    assert one.reason == "one module, but with other slices or constants: (0[0:8]) in lin, (0[8:16]) in lin.2"
+    assert two.types == ("lin", "other")
+    assert two.reason == "same shapes, but each is a module with weights of its own"
+
+
+def test_one_module_with_other_parameters_inside_is_told_by_its_operations() -> None:
+    """Where constants are equal, the first operation that differs is named, parameters included."""
+    cells = {
+        name: PlanCell(
+            ("x = input(index=0)", f'v1 = affine(x, weight="w[{i}]", output=0)'), (("v1",),), ("x", "v1"), (), 0
+        )
+        for i, name in enumerate(("a", "b"))
+    }
+    (found,) = near_types([PlanType(name, "cell a(f32[8]) -> f32[8]", "") for name in cells], cells)
+
+    here, there = (f'v1 = affine(x, weight="w[{i}]", output=0)' for i in range(2))
+    assert found.reason == f"one module, but {here} in a where b has {there}"
