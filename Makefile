@@ -3,6 +3,8 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 # The venv's own programs, so that no activation is needed.
 BIN    := .venv/bin
+# Processes that run tests side by side, each with whole files.
+JOBS   ?= 2
 # What runs `make gpu`: the venv where there is one.
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),$(PYTHON))
 GPU_JSON   ?= build/gpu.json
@@ -28,7 +30,7 @@ demo: venv ## compile a tree-LSTM, run it on built-in samples, compare with eage
 	$(BIN)/edbc run build/tree_lstm.yaml --batch-size 64 --verify
 
 test: venv ## run the tests (under ten minutes on two cores)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # On circuits no table beats the fixed rule on fresh mini-batches (docs/policies.md), and training on 30,000 nodes is long.
 PLAN_OPTIONS_dag_gru := --policy critical
@@ -55,7 +57,7 @@ gpu: ## on a machine with a GPU: its tests, then the workloads against eager, in
 	$(GPU_PYTHON) benchmarks/gpu.py --json $(GPU_JSON)
 
 slow: venv ## run every test, the slow ones too
-	$(BIN)/python -m pytest --slow
+	$(BIN)/python -m pytest --slow -n $(JOBS) --dist loadfile
 
 plain: venv ## run the tests without numba's compiler: every native loop as plain Python (long)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest
