@@ -98,6 +98,28 @@ class BlockRows:
         return _distinct(keys)
 
 
+class OneRow(BlockRows):
+    """The block of a batch of one row: nothing is distinct or spread. Types that depend on a size have many of them."""
+
+    def __init__(self) -> None:
+        self.positions = _FIRST
+
+    def taken(self, operand: int) -> Longs:
+        """See BlockRows."""
+        return self.positions
+
+    def count(self, support: Support) -> int:
+        """See BlockRows."""
+        return 1
+
+    def spread(self, value: torch.Tensor, support: Support, wider: Support | None = None) -> torch.Tensor:
+        """See BlockRows."""
+        return value
+
+
+_FIRST: Longs = np.zeros(1, np.int64)
+
+
 def _taken(value: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Rows of a value. Maps stay channels last (definition (4)), where `index_select` alone would turn them over and
     leave it to the next convolution to turn them back."""
@@ -141,6 +163,9 @@ class Evaluation:
 
     def blocks(self, rows: Sequence[Longs], count: int) -> Iterator[BlockRows]:
         """The blocks of a batch of `count` rows; `rows[k]` says where those of operand k stand."""
+        if count == 1:
+            yield OneRow()
+            return
         positions = np.arange(count)
         size = max(1, BLOCK_BYTES // max(1, self.row_bytes))
         if size < len(positions) and rows:
