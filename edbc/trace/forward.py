@@ -21,6 +21,8 @@ import torch
 from torch import nn
 
 from edbc.errors import EdbcError, ModelError, UnsupportedError, described
+from edbc.trace import checkpoints  # noqa: F401, takes its place in torch
+from edbc.trace.advice import advice_for
 from edbc.trace.autocast import entered
 from edbc.trace.changes import KeepsBooks, MustKeepBooks
 from edbc.trace.deep import run_on_large_stack, too_deep
@@ -137,9 +139,10 @@ class Recorded:
         if not isinstance(error, Exception | KeyboardInterrupt | GeneratorExit):  # sys.exit()
             raise ModelError(f"{self.function} raised {described(error)} ({where})") from error
         if isinstance(error, Exception) and self.retried is not None and _runs_eagerly(*self.retried):
+            called, remedy = advice_for(error)
             raise UnsupportedError(
-                f"{raised_at(error)}: what is called here runs in eager PyTorch but cannot take recorded tensors; "
-                f"write it with other torch functions ({where}; {textwrap.shorten(described(error), 160)})"
+                f"{raised_at(error)}: {called} runs in eager PyTorch but cannot take recorded tensors; {remedy} "
+                f"({where}; {textwrap.shorten(described(error), 160)})"
             ) from error
         error.add_note(where)
 

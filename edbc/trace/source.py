@@ -29,6 +29,11 @@ class _IsLibrary(dict[str, bool]):
 _IS_LIBRARY = _IsLibrary()
 
 
+def is_library(filename: str) -> bool:
+    """True for a file of edbc itself or of torch."""
+    return _IS_LIBRARY[filename]
+
+
 def user_frame(until: CodeType | None = None, start: FrameType | None = None) -> FrameType | None:
     """The innermost frame, from `start` outwards, that belongs to the user's code and was called, directly or not, by a
     function `until`."""

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
 
 _OF_ONE_SEQUENCE = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
+_NO_PADDING = (
+    "an instance has one sequence, which needs no padding: call the RNN on it as it is (nn.LSTM takes (length, size)); "
+    "sequences of all lengths are batched"
+)
 CATS = frozenset((torch.cat, torch.concat, torch.concatenate))
 
 
@@ -34,7 +38,7 @@ def refuse_what_cannot_be_batched(
     if name in rules.MEMORY:
         refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
     if name in _OF_ONE_SEQUENCE:
-        refuse("sequences are packed while recording", "one instance has one sequence: call the RNN on it as it is")
+        refuse("sequences are packed while recording", _NO_PADDING)
     if rules.looks_at_values(func, name) or rules.has_shape_by_value(name, args, kwargs):
         refuse(
             f"'{name}' asks for the value of a tensor while recording",
