@@ -30,32 +30,12 @@ def _nothing() -> Iterator[None]:
 
 def _reentrant(*args: Any) -> Any:
     if watcher_of_thread() is not None:
-        refuse("checkpoint(use_reentrant=True) gives gradients only where an argument requires one, which recording "
-               "does not know", "pass use_reentrant=False")  # fmt: skip
+        refuse(
+            "checkpoint(use_reentrant=True) gives gradients only where an argument requires one, which recording does "
+            "not know",
+            "pass use_reentrant=False",
+        )
     return _apply(*args)
-
-
-checkpoint._checkpoint_without_reentrant_generator
-_apply = checkpoint.CheckpointFunction.apply
-
-
-def _keeping(function: Callable[..., Any], preserve: bool, context: Any, *rest: Any, **kwargs: Any) -> Iterator[None]:
-    """What torch does before and after the function."""
-    is_recorded = watcher_of_thread() is not None and context is checkpoint.noop_context_fn
-    return _nothing() if is_recorded else _generator(function, preserve, context, *rest, **kwargs)
-
-
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def _reentrant(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-    if watcher_of_thread() is None:
-        return _apply(function, preserve, *args)
-    if any(isinstance(item, torch.Tensor) and item.requires_grad for item in args):
-        return function(*args)
-    with torch.no_grad():
-        return function(*args)
 
 
 checkpoint._checkpoint_without_reentrant_generator = _keeping  # type: ignore[assignment]
