@@ -69,6 +69,8 @@ def excerpts(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...
         return None
     if key is not None:
         rec.functions[key] = known
+    if name == "getitem" and type(args[1]) is int and known.entry is not None:
+        rec.rows[value.slot, args[1]] = known
     return rec.take(value, known)
 
 

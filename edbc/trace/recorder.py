@@ -127,6 +127,7 @@ class Recorder:
         "plain",
         "refs",
         "returned",
+        "rows",
         "sites",
         "sum",
         "table",
@@ -168,6 +169,8 @@ class Recorder:
         self.numbers: dict[Any, set[Any] | bool] = {}
         self._reductions: dict[Any, Entry] = {}
         self.entry_of_excerpts: dict[Slot, Entry] = {}
+        self.rows: dict[tuple[Slot, int], Excerpts] = {}
+        """What `value[index]` is, by the value's slot: excerpts that are nodes."""
         self.plain: dict[Any, Entry] = {}
         """Entries of functions of one output by function and slots of the operands, which are all arguments."""
         self.added: Slot | None = None
@@ -499,6 +502,8 @@ class Recorder:
     def take(self, value: Any, known: Excerpts) -> Any:
         """What a call takes of a value; see `trace.excerpts`."""
         whole: Value = value.materialise() if type(value) is Stack else value
+        if self.books is None and known.outputs.__class__ is Hole:
+            return self._part(whole, known, known.offsets[0])
         parts = [self._part(whole, known, offset) for offset in known.offsets]
         if self.books is not None:
             for part, step in zip(parts, known.steps, strict=True):

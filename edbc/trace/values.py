@@ -214,6 +214,8 @@ class Symbol:
 def _as_python_has_it(index: Any) -> Any:
     """An index with NumPy's integers as Python's, which torch takes them for."""
     kind = type(index)
+    if kind is int:
+        return index
     if kind is tuple:
         return tuple(map(_as_python_has_it, index))
     if kind is slice:
@@ -356,6 +358,13 @@ class Value(Symbol):
     dtype = property(lambda self: self.slot.dtype)
     ndim = property(lambda self: len(self.slot.shape))
 
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            known = self.rec.rows.get((self.slot, index))
+            if known is not None:
+                return self.rec.take(self, known)
+        return super().__getitem__(index)
+
     def __add__(self, other: Any) -> Any:
         rec, slot = self.rec, self.slot
         if type(other) is not Value:
@@ -411,7 +420,7 @@ class Shared(Symbol):
     The tensor of a parameter itself shares memory with the model's; that of a derived one holds no data.
     """
 
-    __slots__ = ("__weakref__", "_derived", "key", "rec", "ref", "row_slot", "rows", "source", "tensor")
+    __slots__ = ("__weakref__", "_derived", "_flat", "key", "rec", "ref", "row_slot", "rows", "source", "tensor")
     _serial = itertools.count()
     row_slot: Slot
 
@@ -421,6 +430,8 @@ class Shared(Symbol):
         self.tensor = tensor
         self.key = ("shared", next(Shared._serial))
         self._derived: dict[Any, Any] = {}
+        self._flat: dict[int, Shared] = {}
+        """With so many first dimensions as one."""
         self.source = -1
         self.rows = 0
         """Rows that `lookup` may take; 0 until it has looked."""
@@ -499,7 +510,9 @@ class Shared(Symbol):
             if not -size <= i < size:
                 raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {size}")
             place = place * size + int(i) % size
-        flat: Shared = self.rec.function(torch.Tensor.flatten, (self, 0, count - 1), {})
+        flat: Shared | None = self._flat.get(count)
+        if flat is None:
+            flat = self._flat[count] = self.rec.function(torch.Tensor.flatten, (self, 0, count - 1), {})
         return flat.lookup(place)
 
     def _many(self, indices: list[int]) -> Any:
@@ -549,12 +562,14 @@ class Rows(Lazy):
     """Rows of a table, looked up in one call, each seen in a `shape`. Taking rows makes externals; any other use
     records an embedding."""
 
-    __slots__ = ("indices", "seen_as", "table")
+    __slots__ = ("indices", "seen_as", "slot_of_row", "table")
 
     def __init__(self, table: Shared, indices: list[int], seen_as: torch.Size | None = None):
         self.table = table
         self.indices = indices
         self.seen_as = table.shape[1:] if seen_as is None else seen_as
+        self.slot_of_row: Slot | None = None
+        """Of rows seen in another shape."""
         self.whole = None
 
     @property
@@ -566,16 +581,25 @@ class Rows(Lazy):
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int:
-            return self.row(self.indices[index], self.seen_as)
+            return self._own(self.indices[index])
         if type(index) is slice:
             return self.some(self.indices[index], self.seen_as)
         return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
 
+    def _own(self, number: int) -> Value:
+        """One row of the table, seen as all of these are."""
+        if self.slot_of_row is not None and self.rec.flows:
+            return value_of(self.rec, self.table.lookup(number).ref, self.slot_of_row)
+        row: Value = self.row(number, self.seen_as)
+        if self.rec.flows:
+            self.slot_of_row = row.slot
+        return row
+
     def row(self, number: int, shape: torch.Size) -> Any:
-        """One row of the table."""
+        """One row of the table, seen in a shape."""
         table = self.table if self.rec.flows else self.rec.without_gradient(self.table)
         row = table.lookup(number)
-        return row if shape == row.shape else row.view(shape)
+        return row if shape == row.shape else row.view(tuple(shape))
 
     def some(self, indices: list[int], shape: torch.Size) -> Rows:
         """Some rows of the table, each in a shape."""

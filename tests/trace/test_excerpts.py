@@ -179,6 +179,21 @@ class Detached(nn.Module):
         return without * matrix.detach()[-1] * matrix[0].detach() + matrix[len(rows) // 2]
 
 
+class LookedUpWithout(nn.Module):
+    """Rows of a table, seen in another shape, first without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, WIDTH)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        words = self.words(torch.arange(len(rows)) % 8).unsqueeze(1)
+        with torch.no_grad():
+            first = words[0] * rows[:1]
+        flat = words[-1] + words[len(rows) // 2] * first
+        return torch.cat([flat, words.detach()[0] * words[0], words.squeeze(1)[0:2].view(-1, 1, WIDTH)[-1]])
+
+
 class Returned(nn.Module):
     """Excerpts as results: floats, elements, integers."""
 
@@ -217,7 +232,7 @@ def rows_of(sizes: list[int], dtype: torch.dtype = torch.float32) -> list[torch.
     return [torch.randn(n, WIDTH, generator=generator, dtype=dtype) for n in sizes]
 
 
-@pytest.mark.parametrize("build", [Written, Detached, Returned, Gates])
+@pytest.mark.parametrize("build", [Written, Detached, LookedUpWithout, Returned, Gates])
 def test_what_else_programs_do_with_rows(build: Callable[[], nn.Module]) -> None:
     """Changes in place, rows without gradients, rows as results, gates by slices: values and gradients as in eager,
     by native code and by torch's alone."""
