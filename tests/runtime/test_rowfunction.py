@@ -93,3 +93,18 @@ def test_where_vmap_raises_for_scalars_rows_run_one_by_one(call: Any) -> None:
 
     assert torch.equal(found, torch.arange(3.0))
     assert function.is_slow
+
+
+def test_one_row_is_run_once() -> None:
+    """What it computes alone is what any other form would be compared with."""
+    seen: list[torch.Tensor] = []
+
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return torch.cumsum(x, 0)
+
+    row = torch.rand(1, 3)
+    (found,) = RowFunction(noted, ((Hole(0),), {}), [()])([row], 1, {}.__getitem__)
+
+    assert [x.shape for x in seen] == [(3,)]
+    assert torch.equal(found, torch.cumsum(row, 1))
