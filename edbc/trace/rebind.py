@@ -21,6 +21,7 @@ from __future__ import annotations
 import builtins
 import operator
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import BuiltinFunctionType, FunctionType
@@ -50,29 +51,34 @@ class Copies:
         self._methods: dict[type, dict[str, Any]] = {}
         self._look_ups: dict[tuple[int, str], LookUp] = {}
         self._asked: tuple[list[Any], list[str], list[Any]] = [], [], []
+        self._lock = threading.RLock()
+        """Threads make shadows of one model at once."""
 
     def still_hold(self) -> bool:
         """True when every name that was looked up still means what it meant; linear in their number, no Python each."""
+        if len(self._asked[1]) != len(self._look_ups):
+            with self._lock:
+                known = list(self._look_ups.values())
+            self._asked = [x.namespace.get for x in known], [x.name for x in known], [x.found for x in known]
         getters, names, found = self._asked
-        if len(names) != len(self._look_ups):
-            all_of = list(self._look_ups.values())
-            getters, names, found = ([x.namespace.get for x in all_of], [x.name for x in all_of],
-                                     [x.found for x in all_of])  # fmt: skip
-            self._asked = getters, names, found
         return all(map(operator.is_, map(operator.call, getters, names), found))
 
     def methods(self, kind: type) -> dict[str, Any]:
         """Copies of the methods that a class of the user's has, by name, without those that are as they were."""
-        known = self._methods.get(kind)
-        if known is None:
-            known = self._methods[kind] = {}
-            for owner in kind.__mro__:
-                for name, attribute in list(vars(owner).items()) if _is_users(owner.__module__) else ():
-                    if name not in known and name not in _OF_CLASSES:
-                        known[name] = attribute = self._of_attribute(attribute)
-                        self._depend([LookUp(vars(owner), name, vars(owner)[name])])
-            changed = {name for name, attribute in known.items() if attribute is not _found(kind, name)}
-            known = self._methods[kind] = {name: known[name] for name in known if name in changed}
+        with self._lock:
+            known = self._methods.get(kind)
+            return self._new_methods(kind) if known is None else known
+
+    def _new_methods(self, kind: type) -> dict[str, Any]:
+        known = self._methods[kind] = {}
+        for owner in kind.__mro__:
+            for name, attribute in list(vars(owner).items()) if _is_users(owner.__module__) else ():
+                if name in _OF_CLASSES or any(name in vars(c) for c in kind.__mro__[: kind.__mro__.index(owner)]):
+                    continue
+                copy = self._of_attribute(attribute)
+                if copy is not attribute:
+                    known[name] = copy
+                    self._depend([LookUp(vars(owner), name, attribute)])
         return known
 
     def _of_attribute(self, attribute: Any) -> Any:
@@ -124,10 +130,6 @@ class Copies:
             self._look_ups[id(look_up.namespace), look_up.name] = look_up
 
 
-def _found(kind: type, name: str) -> Any:
-    return next(vars(owner)[name] for owner in kind.__mro__ if name in vars(owner))
-
-
 def _is_users(module: Any) -> bool:
     return isinstance(module, str) and module.partition(".")[0] not in _LIBRARIES
 
@@ -155,7 +157,10 @@ class _Cells(Mapping[str, Any]):
         self._cells = cells
 
     def __getitem__(self, name: str) -> Any:
-        return self._cells[name].cell_contents
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:  # emptied since
+            raise KeyError(name) from None
 
     def __iter__(self) -> Any:
         return iter(self._cells)
