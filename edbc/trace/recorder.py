@@ -53,7 +53,7 @@ from edbc.trace.special import (
 )
 from edbc.trace.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
-from edbc.trace.values import Lazy, Shared, Slot, Value, answer_all_of_torch, class_of, refuse, value_of
+from edbc.trace.values import Lazy, Rows, Shared, Slot, Value, answer_all_of_torch, class_of, refuse, value_of
 
 REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
@@ -501,7 +501,7 @@ class Recorder:
 
     def take(self, value: Any, known: Excerpts) -> Any:
         """What a call takes of a value; see `trace.excerpts`."""
-        whole: Value = value.materialise() if type(value) is Stack else value
+        whole: Value = value.materialise() if issubclass(type(value), Lazy) else value
         if self.books is None and known.outputs.__class__ is Hole:
             return self._part(whole, known, known.offsets[0])
         parts = [self._part(whole, known, offset) for offset in known.offsets]
@@ -573,7 +573,8 @@ class Recorder:
         operands: list[Any] = []
         parts: list[Any] = [func, len(args)]
         key = None
-        if quick_key(args, parts, operands, self, False) and (
+        may_stay_rows = args and type(args[0]) is Rows and rules.name_of(func) in rules.VIEWS
+        if not may_stay_rows and quick_key(args, parts, operands, self, False) and (
             not kwargs or quick_key(kwargs.items(), parts, operands, self, False)
         ):
             key = tuple(parts)
