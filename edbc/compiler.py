@@ -367,8 +367,7 @@ def plan_cell(captured: Captured, kind: int) -> PlanCell:
     if node_type.variadic:
         return _segment_cell(node_type)
     if node_type.is_excerpt:
-        lines = ("x0 = input(index=0)", "x1 = input(index=1)", 'y0 = generic(x0, x1, function="excerpt", output=0)')
-        return PlanCell(lines, (("y0",),), ("x0", "x1", "y0"), (), 0)
+        return _excerpt_cell()
     cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
@@ -393,6 +392,12 @@ def packed_weights(
     program = lower(cell, batches, order)
     blocks = [placed.block for packed in program.weights for placed in (*packed.blocks, *packed.biases)]
     return tuple(dict.fromkeys(block_text(block, cell.prefix) for block in blocks)), program.num_copies
+
+
+def _excerpt_cell() -> PlanCell:
+    """An excerpt has one operation: what it is taken of, and where."""
+    lines = ("x0 = input(index=0)", "x1 = input(index=1)", 'y0 = generic(x0, x1, function="excerpt", output=0)')
+    return PlanCell(lines, (("y0",),), ("x0", "x1", "y0"), (), 0)
 
 
 def _segment_cell(node_type: NodeType) -> PlanCell:

@@ -133,6 +133,22 @@ def test_operands_of_several_fields_stand_field_by_field() -> None:
     assert placement.gathered_rows == 4
 
 
+def test_excerpts_know_the_class_of_what_they_are_taken_of() -> None:
+    """Row and class of each excerpt's whole value, an output or an external of any class; no run is told of them."""
+    offset = ValueClass((), "i64")
+    make = NodeType("make", "make", (SMALL,), (SMALL, LARGE))
+    excerpt = NodeType("excerpt", "excerpt", (SMALL, offset), (SMALL,))
+    nodes = [(0, [-1]), (0, [-1]), (1, [(0, 0), -3]), (1, [(1, 1), -3]), (1, [-2, -4])]
+    graph = Graph.build([make, excerpt], nodes, externals=[SMALL, LARGE, offset, offset]).lint()
+    schedule = schedule_of(graph, [(0, [0, 1]), (1, [2, 3, 4])])
+    placement = place(graph, schedule, np.zeros(0, np.int64))
+    classes = [placement.class_index[c] for c in (SMALL, LARGE, LARGE)]
+    at = int(placement.start[1])
+    assert placement.origin[at : at + 3].tolist() == classes
+    assert placement.rows[at : at + 6].tolist() == [1, 2, 0, 0, 0, 1]
+    assert placement.run[1, 0] == -1
+
+
 def test_states_of_all_nodes_of_a_type_are_one_run() -> None:
     """First outputs of a type stand together over all batches, so what reads them all at the end needs no gather."""
     cell = NodeType("cell", "cell", (SMALL,), (SMALL, SMALL))

@@ -101,6 +101,32 @@ def test_reductions_and_matrices_of_rows() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+class Taken(nn.Module):
+    """Rows and elements of matrices of several sizes, recorded and looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.matrices = nn.Parameter(torch.randn(5, 4, 3))
+
+    def forward(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        matrix = torch.tanh(self.linear(rows))
+        taken = [*matrix, self.matrices[len(rows) % 5][2], *matrix[: len(rows) // 2 + 1].unbind()]
+        return [torch.relu(row) * row[1] for row in taken]
+
+
+def test_excerpts() -> None:
+    """Of outputs and of externals, of every class in one batch."""
+    torch.manual_seed(0)
+    instances = [torch.randn(n, 3, dtype=torch.float64) for n in (1, 2, 5, 12)]
+    net = bound(Taken().double().eval(), instances)
+    calls, native, twin = both(net, instances, 4)
+
+    assert calls["native"] == calls["twin"] > 3
+    for ours, theirs in zip(native, twin, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["tree_lstm", "lattice_gru", "mv_rnn"])
 def test_programs_of_the_zoo(name: str) -> None:
     """Cells with planned layouts, in float32: to what our own tanh and exp differ from torch's."""

@@ -13,7 +13,7 @@ import torch
 from edbc.runtime.microkernel import shape_of
 from edbc.runtime.phases import FIRST_OPERAND, PRODUCT, SCRATCH, SHARED, WORKSPACE
 from edbc.runtime.reduction import OPS
-from edbc.runtime.walk import CODES, REDUCTION, Batches, Memory, Tables
+from edbc.runtime.walk import CODES, EXCERPT, REDUCTION, Batches, Memory, Tables
 
 FUNCTIONS = {
     "copy": lambda a, b, c: a, "add3": lambda a, b, c: a + b + c, "div": lambda a, b, c: a / b,
@@ -46,6 +46,9 @@ def walk_reference(begin: int, end: int, block: int, workspace: int, scratch: in
             batch.reduce(OPS[tables.code[batch.kind] - REDUCTION])
             continue
         count = int(batches.batch_ptr[b + 1] - batches.batch_ptr[b])
+        if tables.code[batch.kind] == EXCERPT:
+            batch.excerpts(count)
+            continue
         for first in range(0, count, block):
             batch.program(first, min(first + block, count))
 
@@ -68,6 +71,10 @@ class _Batch:
         """Address of row r of operand k."""
         c = int(self.memory.operand_class[self.kind, k])
         row = int(self.batches.rows[self.batches.start[self.b] + k * self.batches.items[self.b] + r])
+        return self.address(c, row)
+
+    def address(self, c: int, row: int) -> int:
+        """Address of a row of a class."""
         if row < self.memory.externals[c]:
             return int(self.memory.external_address[self.memory.external_start[c] + row])
         return int(self.memory.base[c] + row * self.memory.stride[c])
@@ -138,6 +145,15 @@ class _Batch:
         needed = 3 if op == "add3" else 2 if op in (*TWO, "div") else 1
         sources = [elements(x, size, self.like) if i < needed else None for i, x in enumerate((a, b, c))]
         elements(target, size, self.like)[:] = _applied(op, *sources)
+
+    def excerpts(self, count: int) -> None:
+        """Each node's elements, from where its offset says."""
+        size = int(self.memory.stride[self.memory.output_class[self.kind, 0]]) // self.width
+        begin = int(self.batches.start[self.b])
+        for r in range(count):
+            whole = self.address(int(self.batches.origin[begin + r]), int(self.batches.rows[begin + r]))
+            offset = int(elements(self.operand(1, r), 1, np.int64(0))[0])
+            elements(self.output(0, r), size, self.like)[:] = elements(whole + offset * self.width, size, self.like)
 
     def reduce(self, op: str) -> None:
         """A reduction over the items of each node, in order."""

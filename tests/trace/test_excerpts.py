@@ -16,6 +16,8 @@ from torch import nn
 from training.gradients import gradients, random_loss, require_equal, require_equal_gradients
 
 import edbc
+from edbc.runtime.backend import NAMES
+from edbc.runtime.cuda.backend import CudaBackend
 from edbc.trace.cache import StructureCache
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
@@ -139,13 +141,14 @@ def test_types_do_not_know_sizes_and_positions(source: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("backend", ["reference", "cpu", "a device's torch path"])
 def test_mixed_programs_on_every_back_end(backend: str, seed: int) -> None:
     """Values and gradients where ways of taking rows are mixed, with segments computed again and without."""
     model = model_of(SOURCES[seed], takes_of(seed)).double()
     given = instances_of([1, 4, 9, 17, 40], seed, torch.float64)
+    taken: Any = backend if backend in NAMES else CudaBackend(torch.device("cpu"), use_triton=False)
     for recompute in (None, 3):
-        net = bound(model, given, backend=backend, recompute=recompute)
+        net = bound(model, given, backend=taken, recompute=recompute)
         require_equal_gradients(net, given)
 
 
