@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from _brackets import describe, expected, read_brackets
 from _samples import Quartet, sample_sizes
@@ -23,15 +22,12 @@ ARITIES = ((2, 0.58), (3, 0.22), (4, 0.10), (5, 0.06), (6, 0.02), (7, 0.01), (9,
 
 @dataclass(slots=True)
 class Node:
-    """A phrase, or a pre-terminal with its word. A network leaves its results for the node in the node itself."""
+    """A phrase, or a pre-terminal with its word."""
 
     label: str
     word: int = 0
     """Word id of a pre-terminal."""
     children: list[Node] = field(default_factory=list)
-    h: Any = field(default=None, compare=False, repr=False)
-    c: Any = field(default=None, compare=False, repr=False)
-    logits: Any = field(default=None, compare=False, repr=False)
 
     def __iter__(self) -> Iterator[Node]:
         """Every node, children before their parent and left before right."""

@@ -73,7 +73,7 @@ class Internal(nn.Module):
 
 
 class ChildSumTreeLSTM(nn.Module):
-    """Fills in the states of a tree's nodes, children first, and classifies every node."""
+    """States of a tree's nodes, children first, and a class for every node."""
 
     def __init__(self, size: int, vocab_size: int, num_classes: int):
         super().__init__()
@@ -84,15 +84,19 @@ class ChildSumTreeLSTM(nn.Module):
         self.out = nn.Linear(size, num_classes)
 
     def forward(self, tree: Node) -> dict[str, list[Tensor]]:
+        states: dict[int, tuple[Tensor, Tensor]] = {}
+        logits = []
         for node in tree:
             if node.children:
-                h_sum = sum(child.h for child in node.children)
-                kept = sum(self.keep(child.h, child.c) for child in node.children)
-                node.h, node.c = self.internal(h_sum, kept)
+                below = [states[id(child)] for child in node.children]
+                h_sum = sum(h for h, _ in below)
+                kept = sum(self.keep(h, c) for h, c in below)
+                h, c = self.internal(h_sum, kept)
             else:
-                node.h, node.c = self.leaf(self.embedding.weight[node.word])
-            node.logits = self.out(node.h)
-        return {"logits": [node.logits for node in tree]}
+                h, c = self.leaf(self.embedding.weight[node.word])
+            states[id(node)] = h, c
+            logits.append(self.out(h))
+        return {"logits": logits}
 
     def vertices(self) -> dict[str, VertexFunction]:
         return {"leaf": self.leaf_vertex, "internal": self.internal_vertex}

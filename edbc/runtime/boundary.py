@@ -17,8 +17,9 @@ from edbc.runtime.draws import draw_seeds, drawn
 from edbc.runtime.memory import require_memory
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.weights import require_storage
-from edbc.trace.build import Capture, Result, Run
+from edbc.trace.build import Capture
 from edbc.trace.nests import rebuilt, remade
+from edbc.trace.returned import Result, Run
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import Slot, torch_dtype
 from edbc.vertex.join import VertexCapture
@@ -147,12 +148,15 @@ def distinct(slots: Sequence[Slot]) -> list[Slot]:
 
 
 def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
-    """What each instance's forward returned, given its tensors before views are taken of them."""
+    """What each instance's forward returned, given its tensors before views are taken of them. What it left on the
+    caller's objects is written there."""
     if any(slot.views for slot in distinct(capture.result_slots)):
         tensors = list(tensors)
         for i, slot in enumerate(capture.result_slots):
             for step in slot.views:
                 tensors[i] = step.apply(tensors[i])
+    if capture.left is not None:
+        capture.left.write(tensors)
     return [_fill_results(result, tensors) for result in capture.results]
 
 

@@ -10,7 +10,8 @@ Definitions.
     which forward makes them, the row index of every look-up and the tensor of every constant.
 
 The promise is checked: one hit in `CHECK_EVERY` (every hit, when verifying) is captured again and compared. Without
-`structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not stored.
+`structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not stored;
+parts of which it stores tensors are therefore never used again (`trace.left`).
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ import torch
 from torch import nn
 
 from edbc.errors import ModelError
-from edbc.trace.build import Capture, Collected, Ints, build_collected, collect_results, local_refs, shifted_results
+from edbc.trace.build import Capture, build_collected, local_refs
 from edbc.trace.draws import INSTANCE_BITS
-from edbc.trace.forward import NoGarbageCollection, record
+from edbc.trace.forward import NoGarbageCollection
+from edbc.trace.left import Left, joined_left, recorded
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
+from edbc.trace.returned import Collected, Ints, shifted_results
 from edbc.trace.values import Slot
 
 CHECK_EVERY = 100
@@ -56,6 +59,8 @@ class Part:
     result_refs: Ints
     result_slots: list[Slot]
     nest: Any
+    left: Left | None = None
+    """What forward left on the instance; a part that leaves something is not used again."""
 
     def same_as(self, other: Part) -> bool:
         """True when both add the same to a mini-batch."""
@@ -124,7 +129,8 @@ class StructureCache:
         if known is None:
             self.misses += 1
             part = record_part(shadow, recorder, instance)
-            self._store(key, part)
+            if part.left is None:
+                self._store(key, part)
             return part
         self.hits += 1
         part = known if self.externals is None else self._with_externals(known, instance, number)
@@ -173,8 +179,7 @@ def structure_cache(module: ModuleType | None, verify: bool = False) -> Structur
 
 def record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
     """What an instance adds to a mini-batch, definition (1): forward runs on it alone."""
-    recording = record(shadow, recorder, [instance])
-    result_refs, slots, nests = collect_results(recording.results)
+    recording, (result_refs, slots, nests, left) = recorded(shadow, recorder, [instance])
     arrays = recording.table.arrays()
     entries = np.asarray(recording.entries, np.int64)
     num_values = int(arrays.num_outputs[entries].sum())
@@ -193,6 +198,7 @@ def record_part(shadow: nn.Module, recorder: Recorder, instance: Any) -> Part:
         local_refs(recording, result_refs, num_values),
         slots,
         nests[0],
+        left,
     )
 
 
@@ -233,7 +239,8 @@ def _joined(recorder: Recorder, parts: Sequence[Part]) -> Capture:
     )
     nests = [shifted_results(part.nest, start) for part, start in zip(parts, first_result, strict=True)]
     slots = [slot for part in parts for slot in part.result_slots]
-    return build_collected(recording, Collected(moved("result_refs"), slots, nests))
+    left = [p.left.moved(start) for p, start in zip(parts, first_result, strict=True) if p.left is not None]
+    return build_collected(recording, Collected(moved("result_refs"), slots, nests, joined_left(left)))
 
 
 def _starts(counts: Sequence[int]) -> list[int]:

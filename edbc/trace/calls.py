@@ -42,9 +42,12 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place."""
     known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
     unrolled: list[tuple[Any, Any]] = []
-    gets_tensors = False
+    gets_tensors = is_unrolled = False
 
     def forget() -> None:
+        nonlocal is_unrolled
+        recorder.standing -= is_unrolled
+        is_unrolled = False
         known.clear()
         unrolled.clear()
         become(first)
@@ -52,6 +55,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     recorder.forget_calls.append(forget)
 
     def unroll(entry: Entry) -> None:
+        nonlocal is_unrolled
+        recorder.standing += not is_unrolled
+        is_unrolled = True
         make = _unroll(*_texts(entry), gets_tensors)
         become(make(recorder, known, general, Value, Shared, sys._getframe, _ABSENT))
 

@@ -128,11 +128,15 @@ class Recorder:
         "refs",
         "returned",
         "rows",
+        "shared",
         "sites",
+        "standing",
         "sum",
         "table",
     )  # fmt: skip
     _serial = itertools.count()
+    has_ended = False
+    """Whether nothing is recorded now (`trace.ended`)."""
 
     def __init__(self, table: TypeTable, device: torch.device | None = None, in_cell: bool = False,
                  home: autocast.State = None):  # fmt: skip
@@ -185,10 +189,15 @@ class Recorder:
         self.sites: defaultdict[int, dict[int, CodeType]] = defaultdict(dict)
         """By entry: code by the offset of its call, for call sites that have been noted."""
         self._tracer: CellTracer | None = None
+        self.shared: list[Shared] = []
+        """Stand-ins for parameters, which stay."""
+        self.standing = 0
+        """References to the recorder that stay (`trace.left`)."""
         self.begin()
 
     def begin(self) -> None:
         """Forget the last mini-batch."""
+        self.__class__ = Recorder
         answer_all_of_torch()
         self.returned = ""
         self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
@@ -231,6 +240,12 @@ class Recorder:
         self._constant_of_id: dict[int, tuple[torch.Tensor, int, Value]] = {}
         self._constant_of_key: dict[Any, Value] = {}
         self._whole: dict[Any, Value] = {}
+
+    def shares(self, stand_in: Shared) -> None:
+        """Note a stand-in for a parameter, unless it goes with the trace of a cell."""
+        if not self.in_cell:
+            self.shared.append(stand_in)
+            self.standing += 1
 
     def finish(
         self, results: list[Any], instance_ends: list[int] | None = None, aborted: tuple[int, int] = (0, 0)
@@ -686,47 +701,46 @@ class Recorder:
 
     # --- describing arguments --------------------------------------------------------------------------------------
 
-    def describe(self, tree: Any, operands: list[int], slots: list[Slot], shared_as_operand: bool = False) -> Any:
-        """A hashable key and a template of (nested) arguments; values go to `operands` and `slots` as they are met."""
+    def describe(self, item: Any, operands: list[int], slots: list[Slot], shared_as_operand: bool = False) -> Any:
+        """A hashable key and a template of (nested) arguments; values go to `operands` and `slots` as they are met.
 
-        def walk(item: Any) -> tuple[Any, Any]:
-            kind = type(item)
-            if kind is Value:
-                operands.append(item.ref)
-                slots.append(item.slot)
-                return item.slot, Hole(len(slots) - 1)
-            if kind is Shared:
-                return walk(self.whole(item)) if shared_as_operand else (item.key, item.ref)
-            if issubclass(kind, Lazy):
-                return walk(item.materialise())
-            if kind is tuple or kind is list or kind is torch.Size:
-                pairs = [walk(x) for x in item]
-                kind = list if kind is list else tuple
-                return (kind, *[k for k, _ in pairs]), kind([t for _, t in pairs])
-            if kind is dict:
-                pairs = [walk(x) for x in item.values()]
-                return (dict, *item, *[k for k, _ in pairs]), dict(zip(item, [t for _, t in pairs], strict=True))
-            if kind is slice:
-                return (slice, item.start, item.stop, item.step), item
-            if isinstance(item, torch.Tensor):
-                return walk(self.constant(item))
-            if kind is float or kind is complex:
-                return (kind, repr(item)), item
-            if isinstance(item, np.generic):
-                return walk(item.item())
-            if isinstance(item, np.ndarray):
-                return walk(self.constant(torch.from_numpy(item)))
-            if isinstance(item, tuple):
-                pairs = [walk(x) for x in item]
-                return (kind, *[k for k, _ in pairs]), rebuilt(item, [t for _, t in pairs])
-            if item is None or item is Ellipsis or is_constant(item):
-                return (kind, item), item
-            return refuse(
-                f"a cell or an operation got an object of class {kind.__name__}",
-                "pass tensors, numbers, strings, or lists, tuples and dicts of them",
-            )
-
-        return walk(tree)
+        No closure: one that calls itself would keep the recorder until the garbage collector comes (`trace.left`).
+        """
+        kind, rest = type(item), (operands, slots, shared_as_operand)
+        if kind is Value:
+            operands.append(item.ref)
+            slots.append(item.slot)
+            return item.slot, Hole(len(slots) - 1)
+        if kind is Shared:
+            return self.describe(self.whole(item), *rest) if shared_as_operand else (item.key, item.ref)
+        if issubclass(kind, Lazy):
+            return self.describe(item.materialise(), *rest)
+        if kind is tuple or kind is list or kind is torch.Size:
+            pairs = [self.describe(x, *rest) for x in item]
+            kind = list if kind is list else tuple
+            return (kind, *[k for k, _ in pairs]), kind([t for _, t in pairs])
+        if kind is dict:
+            pairs = [self.describe(x, *rest) for x in item.values()]
+            return (dict, *item, *[k for k, _ in pairs]), dict(zip(item, [t for _, t in pairs], strict=True))
+        if kind is slice:
+            return (slice, item.start, item.stop, item.step), item
+        if isinstance(item, torch.Tensor):
+            return self.describe(self.constant(item), *rest)
+        if kind is float or kind is complex:
+            return (kind, repr(item)), item
+        if isinstance(item, np.generic):
+            return self.describe(item.item(), *rest)
+        if isinstance(item, np.ndarray):
+            return self.describe(self.constant(torch.from_numpy(item)), *rest)
+        if isinstance(item, tuple):
+            pairs = [self.describe(x, *rest) for x in item]
+            return (kind, *[k for k, _ in pairs]), rebuilt(item, [t for _, t in pairs])
+        if item is None or item is Ellipsis or is_constant(item):
+            return (kind, item), item
+        return refuse(
+            f"a cell or an operation got an object of class {kind.__name__}",
+            "pass tensors, numbers, strings, or lists, tuples and dicts of them",
+        )
 
     # --- new types -------------------------------------------------------------------------------------------------
 

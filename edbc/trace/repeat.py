@@ -21,10 +21,10 @@ import torch
 from torch import nn
 
 from edbc.errors import UnsupportedError
-from edbc.trace.build import Result, Run
 from edbc.trace.cache import Part, record_part
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.recorder import Recorder
+from edbc.trace.returned import Result, Run
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 

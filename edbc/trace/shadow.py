@@ -195,6 +195,10 @@ class ModelView(CellTracer):
         """Dotted names of the attributes that forward has assigned to on shadows."""
         return sorted(f"{path}.{name}" if path else name for path, name in self._assigned)
 
+    def note_assigned(self, path: str, name: str) -> None:
+        """See CellTracer."""
+        self._assigned.add((path, name))
+
     def tensor(self, name: str) -> torch.Tensor:
         """The parameter, buffer or attribute with a dotted name, as it is now."""
         home = self._owners.get(name)

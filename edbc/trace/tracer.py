@@ -38,3 +38,7 @@ class CellTracer:
     def require_unchanged(self) -> None:
         """Raise when the model is no longer what recording started from."""
         raise NotImplementedError
+
+    def note_assigned(self, path: str, name: str) -> None:
+        """Forward changes an attribute of the module at a path."""
+        raise NotImplementedError

@@ -81,6 +81,15 @@ def refuse(what: str, remedy: str) -> NoReturn:
     raise UnsupportedError(f"{user_location()}: {what}; {remedy}")
 
 
+def refuse_ended() -> NoReturn:
+    """Raise UnsupportedError for a stand-in that is used when its recording has ended."""
+    refuse(
+        "this tensor stood for a value of a recording that has ended: its mini-batch has not run, or it is kept where "
+        "edbc does not look (a global variable, a closure)",
+        "return it from forward, or keep it on the instance: in attributes, lists, dicts, sets or tuples",
+    )
+
+
 _LOOK = "the value of a tensor was asked for while recording"
 LOOK_REMEDY = (
     "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), or take the "
@@ -187,6 +196,8 @@ class Symbol:
         self.rec.function(torch.Tensor.__setitem__, (self, _as_python_has_it(index), value), {})
 
     def _look(self, *args: Any, **kwargs: Any) -> NoReturn:
+        if self.rec.has_ended:
+            refuse_ended()
         refuse(_LOOK, LOOK_REMEDY)
 
     __bool__ = __int__ = __float__ = __index__ = __complex__ = __contains__ = __array__ = _look
@@ -194,13 +205,17 @@ class Symbol:
 
     def __repr__(self) -> str:
         meta = self._meta()
-        return f"<recorded {str(meta.dtype).removeprefix('torch.')} tensor of shape {tuple(meta.shape)}>"
+        what = f"{str(meta.dtype).removeprefix('torch.')} tensor of shape {tuple(meta.shape)}"
+        return f"<{what} of a recording that has ended>" if self.rec.has_ended else f"<recorded {what}>"
 
     def __format__(self, spec: str) -> str:
         return repr(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self
+        return refuse_ended() if self.rec.has_ended else self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return refuse_ended() if self.rec.has_ended else super().__reduce_ex__(protocol)
 
     def __add__(self, other: Any) -> Any:
         if type(other) is np.ndarray:
@@ -306,6 +321,8 @@ def _user_defined(name: str) -> property:
 
 def _refused(name: str) -> property:
     def refusing(self: Symbol, *value: Any) -> NoReturn:
+        if self.rec.has_ended:
+            refuse_ended()
         refuse(f"'.{name}' of a tensor was used while recording", "use the tensor itself")
 
     return property(refusing, refusing)
@@ -435,6 +452,7 @@ class Shared(Symbol):
         self.source = -1
         self.rows = 0
         """Rows that `lookup` may take; 0 until it has looked."""
+        rec.shares(self)
 
     def derived(self, key: Any, derive: Callable[[], tuple[Any, list[Shared]]]) -> tuple[Any, list[Shared]]:
         """Template and stand-ins of a function of parameters whose first one is this, remembered under `key`."""
@@ -562,19 +580,16 @@ class Rows(Lazy):
     """Rows of a table, looked up in one call, each seen in a `shape`. Taking rows makes externals; any other use
     records an embedding."""
 
-    __slots__ = ("indices", "seen_as", "slot_of_row", "table")
+    __slots__ = ("indices", "rec", "seen_as", "slot_of_row", "table")
 
     def __init__(self, table: Shared, indices: list[int], seen_as: torch.Size | None = None):
+        self.rec = table.rec
         self.table = table
         self.indices = indices
         self.seen_as = table.shape[1:] if seen_as is None else seen_as
         self.slot_of_row: Slot | None = None
         """Of rows seen in another shape."""
         self.whole = None
-
-    @property
-    def rec(self) -> Recorder:  # type: ignore[override]
-        return self.table.rec
 
     def _meta(self) -> torch.Tensor:
         return torch.empty((len(self.indices), *self.seen_as), dtype=self.table.dtype, device="meta")

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.trace.build import Capture, Result, Run, capture
+from edbc.trace.build import Capture, capture
+from edbc.trace.returned import Result, Run
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 from edbc.trace.values import Shared
@@ -54,7 +55,7 @@ class BothWays:
         values = SimpleNamespace(
             vertices=lambda: {k: self._scattering_values(f) for k, f in self.program.functions.items()}
         )
-        runner = SimpleNamespace(forward=lambda instance: run_eagerly(values, instance))
+        runner = SimpleNamespace(forward=lambda instance: run_eagerly(values, instance), named_modules=tuple)
         return capture(runner, self.recorder, instances)
 
     def _scattering_values(self, function: VertexFunction) -> VertexFunction:

@@ -1,0 +1,45 @@
+"""Recordings that have ended: their stand-ins stand for nothing any more, and whoever uses one is told so.
+
+Between recordings a recorder is of the class `Ended`, which answers none of what stand-ins ask. A stand-in that
+outlives its recording is given `ENDED` as its recorder, so that it does not come to life with the next one.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, NoReturn
+
+from edbc.trace.recorder import Recorder
+from edbc.trace.values import Lazy, Value, refuse_ended
+
+
+class Ended(Recorder):
+    """See the module's docstring."""
+
+    __slots__ = ()
+    has_ended = True
+
+
+def _refuse(self: Recorder, *_: Any) -> NoReturn:
+    refuse_ended()
+
+
+for _name in ("add", "added", "autocast", "books", "emit", "entries", "external", "flows", "function", "plain",
+              "reduction", "rows", "take", "whole", "without_gradient"):  # fmt: skip
+    setattr(Ended, _name, property(_refuse, _refuse))
+ENDED = object.__new__(Ended)
+
+
+def end(recorder: Recorder) -> None:
+    """Until it begins again, nothing is recorded."""
+    recorder.forget_externals()
+    recorder.books = None
+    recorder.__class__ = Ended
+
+
+def end_stand_ins(recorder: Recorder) -> None:
+    """Stand-ins that anybody still has are of no recording any more. Takes milliseconds: all of the process's objects
+    are asked."""
+    for item in gc.get_referrers(recorder):
+        if issubclass(type(item), Value | Lazy):
+            item.rec = ENDED
