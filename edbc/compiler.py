@@ -452,6 +452,7 @@ def check_parity(plan: Plan, captured: Captured) -> Parity:
             given = zip(results, eager.run(batch), eager.reference(batch), strict=True)
         for ours, theirs, exact in given:
             parity.add(ours, theirs, exact)
+    parity.pins = eager.pins
     return parity
 
 

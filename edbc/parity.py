@@ -10,7 +10,9 @@ from it over all instances:
 
 Eager is the unmodified model, one instance after the other, without gradients. The reference is eager with the model
 and the default dtype in float64. Where instances bring float32, or forward makes it, eager refuses to mix the two: then
-every operation of the reference takes its float32 operands in float64. What forward rounds itself stays rounded.
+every operation of the reference takes its float32 operands in float64. What forward rounds itself stays rounded. So a
+model in float64 whose forward asks for float32 itself (`.float()`, `dtype=torch.float32`) goes by float32's rule, where
+that shows in an output; whoever reports says that forward *pins* float32.
 
 (4) Eager is *unstable* in an output when (2) allows so much that it says nothing: its own error is beyond 1e-2 x scale
     in float32 (beyond 1/4 in the short floats), or it or the reference is not finite where the other is. A chaotic or
@@ -26,7 +28,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -34,7 +36,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from edbc.errors import CheckFailed
 from edbc.runtime.outputs import by_name
@@ -98,6 +100,13 @@ class Parity:
     """The comparison of many mini-batches."""
 
     outputs: dict[str, OutputParity] = field(default_factory=dict)
+    pins: bool = False
+    """Whether forward asked for float32 where it would have been float64."""
+
+    @property
+    def remark(self) -> str:
+        """What a report adds to the errors, if anything."""
+        return "; forward itself asks for float32, so that much is compared in float32" if self.pins else ""
 
     @property
     def holds(self) -> bool:
@@ -217,6 +226,8 @@ class Eager:
             if isinstance(module, nn.RNNBase):
                 module.register_forward_pre_hook(_double_inputs)
         self._mixes_dtypes = False
+        self.pins = False
+        """Whether forward has asked for float32 so far."""
         self._threads: int | None = None
 
     @contextmanager
@@ -251,22 +262,22 @@ class Eager:
 
     def reference(self, instances: Sequence[Any]) -> list[Any]:
         """The same in float64."""
-        if self.twin is not self.model:
-            self._mixes_dtypes = self._mixes_dtypes or self._mixes(instances[:1])
         if not self._mixes_dtypes:
-            try:
+            self._mixes_dtypes = self.twin is self.model or self._mixes(instances[:1])
+        if not self._mixes_dtypes:
+            with suppress(RuntimeError):  # perhaps one of the others brings float32
                 return _run(self.twin, torch.float64, instances)
-            except RuntimeError:  # perhaps one of the others brings float32
-                if self.twin is self.model:
-                    raise
-        with _InDouble():
-            return _run(self.twin, torch.float64, instances)
+        return self._in_double(instances)[0]
 
     def _mixes(self, instances: Sequence[Any]) -> bool:
         """Whether these meet float32 on their way."""
-        with _InDouble() as in_double:
-            _run(self.twin, torch.float64, instances)
-        return in_double.was_needed
+        return self._in_double(instances)[1].was_needed
+
+    def _in_double(self, instances: Sequence[Any]) -> tuple[list[Any], _InDouble]:
+        with _InDouble() as mode:
+            results = _run(self.twin, torch.float64, instances)
+        self.pins = self.pins or mode.pins
+        return results, mode
 
 
 class _InDouble(TorchDispatchMode):
@@ -274,11 +285,17 @@ class _InDouble(TorchDispatchMode):
 
     was_needed = False
     """Whether there was a float32 operand."""
+    pins = False
+    """Whether there was a float32 result of none."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not func._schema.is_mutable:
+            is_given = any(map(_is_single, tree_leaves((args, kwargs))))
             args, kwargs = tree_map(self._doubled, (args, kwargs or {}))
-        elif isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            result = func(*args, **kwargs)
+            self.pins |= not is_given and _is_single(result)
+            return result
+        if isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
             args, kwargs = tree_map(partial(_in_dtype, args[0].dtype), (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 

@@ -198,6 +198,7 @@ class Report:
                 "max_error": self.parity.max_error,
                 "eager_error": self.parity.eager_error,
                 "unstable": sorted(self.parity.unstable),
+                "pins_float32": self.parity.pins,
                 "eager_instances_per_second": _rate(s.instances, self.eager_seconds),
             }
         return content
@@ -228,7 +229,7 @@ class Report:
         if self.parity is not None:
             verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
             errors = f"max error {self.parity.max_error:.2e}, eager's own {self.parity.eager_error:.2e}"
-            yield f"  parity       {verdict}: {errors} (both against float64)"
+            yield f"  parity       {verdict}: {errors} (both against float64{self.parity.remark})"
 
     def _unseen_lines(self) -> Iterator[str]:
         """What the plan did not foresee; of many types the first names."""
@@ -378,6 +379,7 @@ class _Running:
             reference = eager.reference(batch)
         for ours, other, exact in zip(results, theirs, reference, strict=True):
             self.parity.add(ours, other, exact)
+        self.parity.pins = eager.pins
 
     def _write(self) -> None:
         if self.timeline is not None and self.setting.trace is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
+from helpers import bound
 from torch import nn
 
 from edbc.cli.console import warn_unstable
@@ -208,3 +210,50 @@ def test_a_model_that_kept_states_with_a_history_has_a_twin() -> None:
     assert twin.last is twin.kept["states"][0]
     assert twin.last.equal(model.last)
     assert not twin.last.requires_grad
+
+
+class Pins(nn.Module):
+    """What `middle` makes of a row, in the model's own dtype again."""
+
+    def __init__(self, middle: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.middle = nn.Embedding(9, 40), middle
+
+    def forward(self, word: int) -> torch.Tensor:
+        row = torch.tanh(self.table.weight[word])
+        return row + self.middle(row).to(row.dtype)
+
+
+PINNED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cast": lambda row: torch.softmax(row.float(), -1),
+    "made": lambda row: torch.full((40,), 0.3, dtype=torch.float32).sin(),
+    "keyword": lambda row: torch.softmax(row, -1, dtype=torch.float32),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("middle", PINNED)
+def test_a_model_that_asks_for_float32_itself_is_compared_in_float32(middle: str, dtype: torch.dtype) -> None:
+    """A float64 model is not held to float64's rule where its forward computes in float32, and the report says so."""
+    model = Pins(PINNED[middle]).to(dtype).eval()
+    eager, parity = Eager(model), Parity()
+    for ours, theirs, exact in zip(
+        bound(model, [1, 2])([1, 2]), eager.run([1, 2]), eager.reference([1, 2]), strict=True
+    ):
+        parity.add(ours.detach(), theirs, exact)
+    parity.pins = eager.pins
+
+    parity.require()
+    assert parity.pins
+    assert "forward itself asks for float32" in parity.remark
+
+
+def test_a_model_of_one_dtype_pins_none() -> None:
+    """Instances that bring float32, and what forward makes in the default dtype, are no wish of forward's."""
+    model = Pins(lambda row: torch.zeros(40) + torch.softmax(row, -1)).double()
+    eager = Eager(model)
+    eager.reference([1, 2])
+
+    assert not eager.pins
+    assert Parity().remark == ""

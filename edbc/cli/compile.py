@@ -86,6 +86,7 @@ def run_compile(
                 "max_error": parity.max_error,
                 "eager_error": parity.eager_error,
                 "unstable": sorted(parity.unstable),
+                "pins_float32": parity.pins,
             }
         )
         return
@@ -116,7 +117,7 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     for name, cell in plan.cells.items():
         layout = cell_layout(name, cell)
         yield f"  {name}: {layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
-    yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e})"
+    yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}"
 
 
 def _limits(training: Mapping[str, Any], trials: int) -> Iterator[str]:
