@@ -9,9 +9,9 @@ Definitions.
 (3) A `Shared` stands for a parameter or buffer of the model: the same for all nodes.
 (4) `Rows` stands for several rows of a table, looked up in one call and not yet used.
 
-Views make new stand-ins and no nodes; rows, slices and elements are nodes of few types (`trace.excerpts`). Asking for a tensor's VALUE (`if`,
-`.item()`, `int(t)`) raises UnsupportedError with the user's file and line: the graph of a mini-batch must not depend on
-values that do not exist yet. In-place changes raise it too, because two names may share the tensor that changes.
+Views make new stand-ins and no nodes; rows, slices and elements are nodes of few types (`trace.excerpts`). Asking for a
+tensor's VALUE (`if`, `.item()`, `int(t)`) raises UnsupportedError with the user's file and line: the graph of a
+mini-batch must not depend on values that do not exist yet.
 """
 
 from __future__ import annotations
