@@ -121,3 +121,34 @@ def test_a_scattered_sum_stays_a_node() -> None:
     ]
 
     assert sums == [2, 1]
+
+
+class Parts(nn.Module):
+    """Parts of what is pulled, gathered and computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(4, 6))
+
+    def vertices(self) -> dict[str, VertexFunction]:
+        return {"word": self.word, "fold": self.fold}
+
+    def word(self, v: Vertex) -> None:
+        v.scatter(torch.tanh(v.pull("id", self.table)), torch.sigmoid(v.pull("id", self.table))[3:])
+
+    def fold(self, v: Vertex) -> None:
+        h, c = v.gather(0)
+        total = torch.tanh(h[:3] + c * h[4] + self.table[1, 2])
+        v.push("total", total)
+        v.scatter(torch.cat([total, h[3:]]), torch.sigmoid(v.pull("id", self.table))[:3])
+
+
+def test_parts_are_those_of_define_by_run() -> None:
+    """Rows, slices and elements in vertex functions are excerpts of the same types, in the same graph."""
+    torch.manual_seed(0)
+    vertices = [(0, []), (1, [0]), (1, [1])]
+    instances = [VertexInstance.build(vertices[: 2 + n % 2], {"id": [n % 4, 3, 1][: 2 + n % 2]}) for n in range(5)]
+    ways = BothWays(Parts().eval())
+    joined = canonical(ways.by_joining(instances))
+    assert joined == canonical(ways.by_vertices_one_by_one(instances))
+    assert sum(name.startswith("excerpt") for name in joined) == 2

@@ -93,17 +93,19 @@ class Parts(nn.Module):
     def one(self, v: Vertex) -> None:
         y = self.layer(v.pull("id", self.table))
         v.push("part", y.reshape(2, 3)[1])
+        v.push("element", torch.tanh(y)[2:][1] * self.table[1, 3])
         v.push("row", v.pull("id", self.table))
 
 
 def test_views_are_pushed_as_views(net: Net) -> None:
-    """A pushed view is taken of every row; a pushed look-up is an output without a node."""
+    """What is pushed of a value is taken of every row; a pushed look-up is an output without a node."""
     model = Parts().eval()
     instance = VertexInstance.build([(0, [])] * 3, {"id": [4, 0, 4]})
     ours = Net(net.plan, model)([instance])[0]
     theirs = run_eagerly(model, instance)
 
     torch.testing.assert_close(ours["part"], torch.stack(theirs["part"]).detach())
+    torch.testing.assert_close(ours["element"], torch.stack(theirs["element"]).detach())
     torch.testing.assert_close(ours["row"], torch.stack(theirs["row"]).detach())
 
 
