@@ -318,8 +318,26 @@ def change_in_place(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], 
         return _set_item(rec, target, *args[1:])
     if name in _SEEN_OTHERWISE:
         return books.turn(target, rec.function(getattr(torch.Tensor, name[:-1]), (target, *args[1:]), kwargs))
+    _refuse_reading_what_changes(rec, name, target, flat(args[1:], kwargs))
     new = _out_of_place(rec, name, (target, *args[1:]), kwargs)
     return rec.change(target, new, overwrites=name in ("zero_", "fill_", "copy_"))
+
+
+def _refuse_reading_what_changes(rec: Recorder, name: str, target: Any, others: Sequence[Any]) -> None:
+    """What eager reads of a tensor that it is changing depends on the order of its loops, unless each element depends
+    on its own alone."""
+    if type(target) is not Value or name in _OPERATORS or name == "copy_":
+        return
+    memory = rec.open_books().memory_of(target)
+    if any(type(x) is Value and rec.open_books().memory_of(x) is memory for x in others) and not _is_pointwise(name):
+        refuse(f"'{name}' was told to read the tensor that it changes", "give it a copy (x.clone())")
+
+
+def _is_pointwise(name: str) -> bool:
+    function = getattr(torch.ops.aten, name, None)
+    return function is not None and any(
+        torch.Tag.pointwise in getattr(function, overload).tags for overload in function.overloads()
+    )
 
 
 def _out_of_place(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

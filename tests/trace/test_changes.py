@@ -243,7 +243,15 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda m: _first(torch.view_as_real(torch.complex(m.table.weight[1], m.table.weight[2]))),
         "by a function that is not known as a view",
     ),
+    "read while it changes": (
+        lambda m: _into_itself(torch.tanh(m.table.weight[1])),
+        "'masked_scatter_' was told to read the tensor that it changes",
+    ),
 }
+
+
+def _into_itself(x: Any) -> Any:
+    return x.masked_scatter_(torch.tensor([True, False, True]), x)
 
 
 class Changing(nn.Module):
