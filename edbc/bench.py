@@ -33,6 +33,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,10 @@ from edbc.runtime.backend import Backend, backend_of, require_device, wait_for
 from edbc.runtime.placement import place
 from edbc.runtime.products import NAMES, products_of
 from edbc.runtime.rowproduct import RowProduct, row_product
-from edbc.runtime.session import Net, Stats
+from edbc.runtime.session import Net, Prepared, Stats
 from edbc.runtime.tables import NativeKernel
 from edbc.schedule.schedule import Schedule
+from edbc.trace.objects import unchanged
 from edbc.weights import model_of_plan
 
 WHOLE, UNSHARED = "no-split", "no-share"
@@ -213,26 +215,47 @@ def _batches(instances: Sequence[Any], size: int) -> list[list[Any]]:
 def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches: list[list[Any]],
                 setting: Setting) -> None:  # fmt: skip
     """Definition (1)."""
-    for contestant in contestants:
-        for batch in contestant.batches:
-            contestant.net.run(batch)
+    leaves = [_leaves(contestant.net, batch) for contestant in contestants for batch in contestant.batches]
+    as_before: _AsBefore = unchanged if any(leaves) else _left_alone
     gc.collect()
     used = 0.0
     for turn in range(setting.rounds):
         of_eager: list[float | None] = [None] * len(batches)
         for number, batch in enumerate(batches):
             if eager is not None and (turn == number == 0 or used < setting.eager_seconds):
-                took = _seconds(lambda batch=batch: eager.run(batch), contestants[0].net.device)  # type: ignore[misc]
+                with as_before(batch):
+                    took = _seconds(lambda batch=batch: eager.run(batch), contestants[0].net.device)  # type: ignore[misc]
                 of_eager[number] = took
                 used += took
         for contestant in contestants:
             for number, seconds in enumerate(of_eager):
-                _measure(contestant, number, seconds)
+                _measure(contestant, number, seconds, as_before)
 
 
-def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) -> None:
+def _leaves(net: Net, batch: list[Any]) -> bool:
+    """Run a mini-batch for the first time, and say whether forward keeps tensors on the instances."""
+    with unchanged(batch):
+        return net.run(batch)[1].capture.left is not None
+
+
+def _left_alone(_: Sequence[Any]) -> AbstractContextManager[None]:
+    """In place of `unchanged` where nothing changes: a walk over instances would leave other caches."""
+    return nullcontext()
+
+
+def _prepared(net: Net, batch: list[Any], **options: Any) -> Prepared:
+    """A mini-batch to execute again and again, which changes no instance."""
+    with unchanged(batch):
+        return net.prepare(batch, **options)
+
+
+_AsBefore = Callable[[Sequence[Any]], AbstractContextManager[None]]
+
+
+def _measure(contestant: _Contestant, number: int, eager_seconds: float | None, as_before: _AsBefore) -> None:
     net, stats = contestant.net, Stats()
-    net.run(contestant.batches[number], stats)
+    with as_before(contestant.batches[number]):
+        net.run(contestant.batches[number], stats)
     spent = stats.seconds
     contestant.samples.append(
         _Sample(
@@ -242,7 +265,7 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None) 
     )  # fmt: skip
     if stats.arena_bytes > contestant.peak_bytes:
         contestant.peak_bytes = stats.arena_bytes
-        captured, schedule = net.prepare(contestant.batches[number], split=False, share=False).whole
+        captured, schedule = _prepared(net, contestant.batches[number], split=False, share=False).whole
         whole = place(captured.graph, schedule, captured.result_node)
         contestant.cell_output_bytes = arena_bytes(whole, externals=False)
 
@@ -347,7 +370,7 @@ def _peak(width: int) -> float | None:
 
 def _multiplications(net: Net, batch: list[Any]) -> float:
     """Of all products of a mini-batch as it executes."""
-    graph = net.prepare(batch).capture.graph
+    graph = _prepared(net, batch).capture.graph
     total = 0.0
     for kind, count in enumerate(graph.counts().tolist()):
         program = getattr(net.kernel(kind), "program", None) if count else None
@@ -362,7 +385,7 @@ def _device_seconds(contestant: _Contestant) -> float | None:
     net = contestant.net
     if net.device.type != "cuda":
         return None
-    prepared = net.prepare(contestant.batches[0])
+    prepared = _prepared(net, contestant.batches[0])
     hold = min(2 * max(sample.issuing for sample in contestant.samples), LONGEST_HOLD)
     return statistics.median(_held_up(lambda: net.execute(prepared), hold, net.device) for _ in range(DEVICE_TURNS))
 
@@ -390,8 +413,8 @@ def _floor_ratios(contestant: _Contestant) -> tuple[float | None, float | None]:
 
 def _floor_of(net: Net, batch: list[Any]) -> tuple[float | None, float | None]:
     """The ratios of one mini-batch; None for products that take less than a tick of the processor's clock."""
-    prepared = net.prepare(batch)
-    whole = net.prepare(batch, split=False, share=False)
+    prepared = _prepared(net, batch)
+    whole = _prepared(net, batch, split=False, share=False)
     together, own = list(_products(net, whole.schedule, True)), list(_products(net, prepared.schedule, False))
     contestants = (lambda: net.execute(prepared), lambda: _multiply(together), lambda: _multiply(own))
     clock = time.process_time if net.device.type == "cpu" else time.perf_counter
@@ -425,7 +448,7 @@ def _has_floor(contestant: _Contestant) -> bool:
     from edbc.runtime.cpu import CellKernel
 
     net = contestant.net
-    prepared = net.prepare(contestant.batches[0])
+    prepared = _prepared(net, contestant.batches[0])
     kernels = [net.kernel(int(kind)) for kind in set(prepared.schedule.batch_type.tolist())]
     steps = [(step, kernel) for kernel in kernels for step in getattr(getattr(kernel, "program", None), "steps", ())]
     products = [s for s, _ in steps if isinstance(s, Product) or (isinstance(s, Call) and row_product(s) is not None)]

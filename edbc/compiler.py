@@ -40,6 +40,7 @@ from edbc.schedule.run import lower_bound, run, total_cost, work_of
 from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, capture
 from edbc.trace.host import on_host
+from edbc.trace.objects import unchanged
 from edbc.trace.repeat import require_repeatable
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
@@ -178,7 +179,8 @@ def _profiled(plan: Plan, captured: Captured, report: Progress) -> dict[str, Bat
     from edbc.costs import measure_costs
 
     report("profile", 0, 1, {})
-    costs = measure_costs(Net(plan, captured.model), captured.instances)
+    with unchanged(captured.instances):
+        costs = measure_costs(Net(plan, captured.model), captured.instances)
     report("profile", 1, 1, {})
     return costs
 
@@ -208,7 +210,8 @@ def capture_for_compiling(
     captures = []
     for number, batch in enumerate([*training, *fresh]):
         report("capture", number, len(training) + len(fresh), {})
-        captures.append(capture(shadow, recorder, batch))
+        with unchanged(batch):
+            captures.append(capture(shadow, recorder, batch))
     report("capture", len(captures), len(captures), {})
     if not captures[0].graph.num_nodes:
         raise ModelError(f"{Path(path).name}: expected cells or torch operations in forward, got none to compile")
@@ -447,11 +450,14 @@ def check_parity(plan: Plan, captured: Captured) -> Parity:
     eager = Eager(captured.model)
     parity = Parity()
     for batch in (captured.instances, captured.instances[:1]):
-        results = net.run(batch)[0]
+        with unchanged(batch):
+            results = net.run(batch)[0]
         with eager.at_its_best(batch):
-            given = zip(results, eager.run(batch), eager.reference(batch), strict=True)
-        for ours, theirs, exact in given:
-            parity.add(ours, theirs, exact)
+            with unchanged(batch):
+                theirs = eager.run(batch)
+            exact = eager.reference(batch)
+        for each in zip(results, theirs, exact, strict=True):
+            parity.add(*each)
     parity.pins = eager.pins
     return parity
 

@@ -41,6 +41,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from edbc.errors import CheckFailed
 from edbc.runtime.outputs import by_name
 from edbc.trace.deep import run_deep
+from edbc.trace.objects import unchanged
 from edbc.trace.states import without_history
 
 _SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
@@ -240,7 +241,8 @@ class Eager:
         most = torch.get_num_threads()
         try:
             if self._threads is None and instances and most > 1:
-                self._threads = min((most, 1), key=lambda threads: self.seconds(instances[:8], threads))
+                with unchanged(instances[:8]):
+                    self._threads = min((most, 1), key=lambda threads: self.seconds(instances[:8], threads))
             torch.set_num_threads(self._threads or most)
             yield
         finally:
@@ -261,12 +263,12 @@ class Eager:
         return _run(self.model, self.dtype, instances)
 
     def reference(self, instances: Sequence[Any]) -> list[Any]:
-        """The same in float64."""
+        """The same in float64. Instances keep nothing of it."""
         if not self._mixes_dtypes:
             self._mixes_dtypes = self.twin is self.model or self._mixes(instances[:1])
         if not self._mixes_dtypes:
             with suppress(RuntimeError):  # perhaps one of the others brings float32
-                return _run(self.twin, torch.float64, instances)
+                return self._in_float64(instances)
         return self._in_double(instances)[0]
 
     def _mixes(self, instances: Sequence[Any]) -> bool:
@@ -275,9 +277,13 @@ class Eager:
 
     def _in_double(self, instances: Sequence[Any]) -> tuple[list[Any], _InDouble]:
         with _InDouble() as mode:
-            results = _run(self.twin, torch.float64, instances)
+            results = self._in_float64(instances)
         self.pins = self.pins or mode.pins
         return results, mode
+
+    def _in_float64(self, instances: Sequence[Any]) -> list[Any]:
+        with unchanged(instances):
+            return _run(self.twin, torch.float64, instances)
 
 
 class _InDouble(TorchDispatchMode):

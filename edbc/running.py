@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -334,7 +335,8 @@ class _Running:
             given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
             if number == 0:
                 self._warm_up(given, tell)
-            results = self._results(given, tell)
+            with _unchanged(given if self.eager is not None else ()):
+                results = self._results(given, tell)
             if self.setting.output is not None:
                 for result in results:
                     self.file.add(result)
@@ -345,7 +347,8 @@ class _Running:
         return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds)
 
     def _warm_up(self, given: list[Any], tell: Tell) -> None:
-        self.net.run(given, on_prepared=lambda prepared: self._tell_demand(prepared, len(given), tell))
+        with _unchanged(given):
+            self.net.run(given, on_prepared=lambda prepared: self._tell_demand(prepared, len(given), tell))
         if self.net.cache is not None:
             self.net.cache.forget()
 
@@ -373,9 +376,10 @@ class _Running:
 
     def _verify(self, eager: Any, batch: list[Any], results: list[Any]) -> None:
         with eager.at_its_best(batch):
-            started = time.perf_counter()
-            theirs = eager.run(batch)
-            self.eager_seconds += time.perf_counter() - started
+            with _unchanged(batch):
+                started = time.perf_counter()
+                theirs = eager.run(batch)
+                self.eager_seconds += time.perf_counter() - started
             reference = eager.reference(batch)
         for ours, other, exact in zip(results, theirs, reference, strict=True):
             self.parity.add(ours, other, exact)
@@ -386,6 +390,13 @@ class _Running:
             self.timeline.write(self.setting.trace)
         if self.setting.output is not None:
             _write_tensors(self.file.tensors(), self.setting.output)
+
+
+def _unchanged(instances: Iterable[Any]) -> AbstractContextManager[None]:
+    """What runs over the same instances next must not find what forward keeps on them."""
+    from edbc.trace.objects import unchanged
+
+    return unchanged(instances)
 
 
 def _timeline() -> Timeline:

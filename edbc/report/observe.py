@@ -26,7 +26,7 @@ from edbc.schedule.run import analysed, cheap_types, costs_of, encoding_code, ru
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from edbc.runtime.session import Net, Prepared
+    from edbc.runtime.session import Net, Prepared, Stats
 
 REPEATS = 5
 BASELINES = ("depth", "agenda", "sufficient", "critical")
@@ -149,9 +149,9 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     """Run a mini-batch and say what happened. Raises what `Net.run` raises."""
     from edbc.runtime.session import Stats
 
-    _timed(net, net.prepare(instances, share=False))
+    _timed(net, _prepared(net, instances, None))
     stats = [Stats() for _ in range(REPEATS)]
-    prepared = [net.prepare(instances, each, share=False) for each in stats][-1]
+    prepared = [_prepared(net, instances, each) for each in stats][-1]
     loading, *of_batches = np.median([_timed(net, prepared) for _ in range(REPEATS)], axis=0).tolist()
     captured, schedule = prepared.whole
     graph = captured.graph
@@ -179,8 +179,16 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         scheduling_seconds=median(each.seconds.scheduling for each in stats),
         loading_seconds=loading,
         unseen_states=schedule.unseen_states,
-        first=net.capture(instances[:1]).graph,
+        first=_prepared(net, instances[:1], None).whole[0].graph,
     )
+
+
+def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> Prepared:
+    """A mini-batch to execute, which changes no instance."""
+    from edbc.trace.objects import unchanged
+
+    with unchanged(instances):
+        return net.prepare(instances, stats, share=False)
 
 
 def _timed(net: Net, prepared: Prepared) -> list[float]:

@@ -589,8 +589,10 @@ class Recorder:
         parts: list[Any] = [func, len(args)]
         key = None
         may_stay_rows = args and type(args[0]) is Rows and rules.name_of(func) in rules.VIEWS
-        if not may_stay_rows and quick_key(args, parts, operands, self, False) and (
-            not kwargs or quick_key(kwargs.items(), parts, operands, self, False)
+        if (
+            not may_stay_rows
+            and quick_key(args, parts, operands, self, False)
+            and (not kwargs or quick_key(kwargs.items(), parts, operands, self, False))
         ):
             key = tuple(parts)
             known = self.functions.get(key)

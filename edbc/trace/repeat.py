@@ -23,6 +23,7 @@ from torch import nn
 from edbc.errors import UnsupportedError
 from edbc.trace.cache import Part, record_part
 from edbc.trace.forward import NoGarbageCollection
+from edbc.trace.objects import unchanged
 from edbc.trace.recorder import Recorder
 from edbc.trace.returned import Result, Run
 from edbc.trace.shadow import ModelView, recording_shadow
@@ -62,7 +63,8 @@ def _parts(shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: 
     parts = {}
     for number in asked:
         shadow[1].first_instance = number
-        parts[number] = record_part(*shadow, instances[number])
+        with unchanged([instances[number]]):
+            parts[number] = record_part(*shadow, instances[number])
     return parts
 
 

@@ -8,6 +8,7 @@ import pickle
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,11 @@ import torch
 from helpers import bound
 from torch import nn
 
+from edbc.compiler import compile_model
 from edbc.errors import EdbcError, UnsupportedError
+from edbc.plan.writer import plan_text
+from edbc.report.observe import observe
+from edbc.running import Setting, run_plan
 from edbc.runtime.session import Net
 from edbc.trace import left
 from edbc.trace.cache import StructureCache
@@ -500,3 +505,83 @@ def test_objects_are_as_before() -> None:
     assert mine[0].seen == ["before"]
     assert not hasattr(mine[0], "last")
     assert not list(tensors_on(*mine))
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+MEMO = """
+import random
+
+import torch
+from torch import nn
+
+import edbc
+
+
+class Node:
+    def __init__(self, word, children):
+        self.word, self.children = word, children
+
+
+def grow(rng, levels):
+    return Node(rng.randrange(20), [grow(rng, levels - 1) for _ in range(rng.randrange(1, 3))] if levels else [])
+
+
+@edbc.cell
+class Join(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(2 * size, size)
+
+    def forward(self, x, h):
+        return torch.tanh(self.linear(torch.cat([x, h])))
+
+
+class Model(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.join, self.out = nn.Embedding(20, size), Join(size), nn.Linear(size, 3)
+
+    def forward(self, node):
+        return self.out(self.encode(node))
+
+    def encode(self, node):
+        if not hasattr(node, "h"):
+            below = [self.encode(child) for child in node.children]
+            x = self.words.weight[node.word]
+            node.h = self.join(x, sum(below) if below else x)
+        return node.h
+
+
+def build(size=8):
+    return Model(size)
+
+
+def load(*paths, **config):
+    return []
+
+
+def sample(count, seed, **config):
+    rng = random.Random(seed)
+    return [grow(rng, 3) for _ in range(count)]
+"""
+
+
+def test_commands_run_over_objects_that_hold_nothing_yet(tmp_path: Path) -> None:
+    """Compiling, `run --verify`, `bench` and `explain` run over the same instances many times; a memo on these is
+    filled anew each time, so that every run computes."""
+    path, plan = tmp_path / "memo.py", tmp_path / "memo.yaml"
+    path.write_text(MEMO)
+    compiled = compile_model(path, plan_folder=tmp_path, time_limit=1.0)
+    assert not any(hasattr(node, "h") for node in nodes(compiled.captured.instances))
+    plan.write_text(plan_text(compiled.plan))
+
+    report = run_plan(plan, Setting(verify=True, limit=12, batch_size=4), print)
+    assert report.parity is not None
+    assert report.parity.holds
+    assert report.stats.nodes > 12 * 8
+
+    net = Net(compiled.plan, compiled.captured.model)
+    observed = [observe(net, compiled.captured.instances[:4], "").types for _ in range(2)]
+    assert observed[0] == observed[1]
+    assert not any(hasattr(node, "h") for node in nodes(compiled.captured.instances))
