@@ -373,20 +373,21 @@ def select(
     """Train every encoding with every seed; keep what costs least on `validation`, then on `graphs`, then has no unseen
     state there, then comes first.
 
-    The fixed rules COMPETING take part, as tables would that never depart from them. Out is what costs
-    more on `graphs` than the best baseline, and, where anything else is left, a table that only its rival keeps from
-    that (4) or whose `unseen_share` of `validation` is above UNSEEN_LIMIT. The record lists all candidates under
-    `compared`, with their batches on each validation graph. After `time_limit` seconds (`_Clock`) no further table
+    The fixed rules COMPETING take part, as tables would that never depart from them, and the best baseline where it
+    beats everything else (few tables were learned). Out is what costs more on `graphs` than the best baseline, and,
+    where anything else is left, a table that only its rival keeps from that (4) or whose `unseen_share` of `validation`
+    is above UNSEEN_LIMIT. The record lists all candidates under `compared`, with their batches on each validation
+    graph. After `time_limit` seconds (`_Clock`) no further table
     takes part, and the record says so; what is then chosen can be trained again without a clock.
     """
     cost = tuple(settings.get("cost", ()))
     results, is_cut = _candidates(graphs, validation, seeds, encodings, progress, _Clock(time_limit), settings)
-    for kind in COMPETING:
-        rule = Policy(kind, cost=cost)
-        results.append(TrainingResult(rule, {"encoding": kind, "seed": 0, "unseen": 0.0, **measure(rule, graphs)}))
+    results += [_of_rule(Policy(kind, cost=cost), graphs) for kind in COMPETING]
+    limit, baseline = min((total(Policy(kind, cost=cost), graphs), kind) for kind in BASELINES)
+    if all(total(result.policy, graphs) > limit for result in results):
+        results.append(_of_rule(Policy(baseline, cost=cost), graphs))
     figures = [(total(r.policy, validation), total(r.policy, graphs)) for r in results]
     spent = [held_out + second_walks(r.policy, validation) for r, (held_out, _) in zip(results, figures, strict=True)]
-    limit = min(total(Policy(kind, cost=cost), graphs) for kind in BASELINES)
     within = [i for i in range(len(results)) if figures[i][1] <= limit]
     alone = [i for i in within if _stands_alone(results[i], graphs, limit)]
     best = results[min(alone or within, key=lambda i: (spent[i], figures[i][1], results[i].record["unseen"] > 0))]
@@ -396,6 +397,10 @@ def select(
     ]
     cut = {"time_limit": time_limit} if is_cut else {}
     return TrainingResult(best.policy, {**best.record, **cut, "compared": compared})
+
+
+def _of_rule(rule: Policy, graphs: Sequence[Graph]) -> TrainingResult:
+    return TrainingResult(rule, {"encoding": rule.kind, "seed": 0, "unseen": 0.0, **measure(rule, graphs)})
 
 
 def _candidates(

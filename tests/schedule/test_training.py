@@ -169,6 +169,20 @@ def test_progress_is_reported_every_50_trials() -> None:
     assert all(bound == result.record["lower_bound"] for _, _, bound in seen)
 
 
+def test_a_baseline_is_chosen_where_nothing_that_competes_is_as_good() -> None:
+    """Without tables, and where the agenda beats every rule that competes, the agenda is chosen."""
+    draw, nodes = random.Random(20), []
+    for start in (draw.randrange(6) for _ in range(6)):
+        for step in range(10):
+            kind = f"t{(start + step // 2) % 7}" if step % 2 == 0 else "add"
+            nodes.append((kind, [len(nodes) - 1] if step else []))
+    graph = Graph.build(["add", *(f"t{i}" for i in range(7))], nodes)
+    result = select([graph], encodings=("base",), trials=100, time_limit=0.0)
+
+    assert result.record["batches"] == min(result.record["baselines"].values())
+    assert result.policy.kind == "agenda"
+
+
 def test_training_stops_at_the_bound() -> None:
     """A chain is solved by the first table; no further trials are run."""
     assert train([CHAIN], encoding="base", trials=1000).record["trials"] == 50
