@@ -676,7 +676,7 @@ class Recorder:
                 refuse_drawing(name)
             outputs, metas = split_outputs(result)
             if not metas:
-                return result if asked_by_torch() else told_by_shape(func, name, template, slots, self.shared_meta)
+                return result if asked_by_torch(func) else told_by_shape(func, name, template, slots, self.shared_meta)
             if any(meta.layout is not torch.strided for meta in metas):
                 refuse(f"'{name}' returns a tensor that is not strided", "compute with strided tensors")
             first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)

@@ -55,12 +55,25 @@ def user_location() -> str:
     return location_of(user_frame())
 
 
-def asked_by_torch() -> bool:
-    """True when torch's own Python, not the user's code, called what runs now."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
+def asked_by_torch(func: Any = None) -> bool:
+    """True when torch's own Python, not the user's code, called what runs now: `func`, which may be Python itself and
+    then stands between."""
+    frame = _before(sys._getframe(1), _OWN)
+    code = getattr(func, "__code__", None)
+    inner = frame
+    while code is not None and inner is not None and inner.f_code.co_filename.startswith(_OF_TORCH):
+        if inner.f_code is code:
+            frame = _before(inner.f_back, _OWN)
+            break
+        inner = inner.f_back
     return frame is not None and frame.f_code.co_filename.startswith(_OF_TORCH)
+
+
+def _before(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | None:
+    """The innermost frame, from one outwards, that is of none of the folders."""
+    while frame is not None and frame.f_code.co_filename.startswith(folders):
+        frame = frame.f_back
+    return frame
 
 
 def raised_at(error: BaseException) -> str:

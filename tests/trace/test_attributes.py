@@ -204,3 +204,15 @@ def test_what_they_do_not_decide_is_refused(question: str) -> None:
 
     with pytest.raises(UnsupportedError, match=r"test_attributes.py:\d+: '\w+' "):
         graph_of(seeded(Base, forward), [None])
+
+
+@pytest.mark.parametrize("function", [torch.sym_int, torch.sym_float, torch.sym_not])
+def test_python_of_torch_that_returns_numbers_is_asked_what_they_depend_on(function: Any) -> None:
+    """A function of torch's that is Python and asks for a value is refused; it is the user who called it, not torch."""
+
+    def forward(net: Any, _: Any) -> Any:
+        h = state(net)
+        return h * function(h.sum() * 9)
+
+    with pytest.raises(UnsupportedError, match=r"test_attributes.py:\d+: '\w+' of a recorded tensor says more than"):
+        graph_of(seeded(Base, forward), [None])
