@@ -86,6 +86,11 @@ class ModelFile:
         require_inputs(paths)
         kwargs = _accepted(self.module.load, config)
         instances = self._call("load", lambda: iter(self.module.load(*map(str, paths), **kwargs)))
+        if isinstance(instances, _OF_CHARACTERS):
+            raise ModelError(
+                f"{self.path.name}: load: expected instances, got the characters of a string; open the file that the "
+                "path names, and yield one instance after the other"
+            )
         names = ", ".join(one_line(Path(path).name) for path in paths)
         return itertools.islice(_guarded(instances, f"{self.path.name}: load", names), limit)
 
@@ -112,6 +117,10 @@ class ModelFile:
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         return _guard(f"{self.path.name}: {what}", function)
+
+
+_OF_CHARACTERS = (type(iter("")), type(iter("\u00e9")))
+"""Iterators of strings: what `load = iter` makes of a path."""
 
 
 def require_inputs(paths: Sequence[str | Path]) -> None:

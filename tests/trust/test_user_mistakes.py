@@ -162,3 +162,15 @@ def test_another_thread_may_draw_random_numbers() -> None:
     graph = captured(model, [2, 3]).graph
     assert len(drawn) == 2
     assert graph.num_nodes == captured(model, [2, 3]).graph.num_nodes
+
+
+@pytest.mark.parametrize("load", ["load = iter", "load = str", "load = lambda path: iter('\u00e9')"])
+def test_characters_of_a_path_are_no_instances(load: str, tmp_path: Path) -> None:
+    """A load that does not open the file is told so."""
+    text = f"from torch import nn\nbuild = nn.Identity\nsample = lambda count, seed: [1] * count\n{load}\n"
+    (tmp_path / "model.py").write_text(text)
+    (tmp_path / "data.txt").write_text("1\n")
+    file = import_model_file(tmp_path / "model.py")
+
+    with pytest.raises(ModelError, match=r"model.py: load: expected instances, got the characters of a string; open"):
+        list(file.load([tmp_path / "data.txt"], {}))
