@@ -151,6 +151,7 @@ class ModelView(CellTracer):
         self._modules = list(model.named_modules())
         self._state = [_state(module) for _, module in self._modules]
         self._glance = _Glance([module for _, module in self._modules])
+        self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
         self.copies = Copies()
@@ -216,10 +217,7 @@ class ModelView(CellTracer):
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
-        memo = without_history(module) | {
-            id(tensor): Shared(recorder, SharedRef(name), tensor.detach())
-            for name, tensor in shared_tensors(self.model)
-        }
+        memo = _StandIns(without_history(module), recorder, self._tensors_by_id())
         try:
             shadow = copy.deepcopy(module, memo)
         except Exception as error:
@@ -232,6 +230,15 @@ class ModelView(CellTracer):
             copies = self.copies.methods(type(part))
             _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
         return shadow
+
+    def _tensors_by_id(self) -> dict[int, tuple[str, torch.Tensor]]:
+        """The model's tensors with their names, looked up anew only where it refers to others by now: there are models
+        of a thousand modules, and every cell has a shadow."""
+        glance, known = self._named
+        if glance is not self._glance or not glance.still_holds():
+            known = {id(tensor): (name, tensor) for name, tensor in shared_tensors(self.model)}
+            self._named = self._glance, known
+        return known
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
         """See CellTracer."""
@@ -316,6 +323,22 @@ class ModelView(CellTracer):
 def _as_function(recorder: Recorder, operation: Operation, *args: Any, **kwargs: Any) -> Any:
     assert operation.call is not None
     return recorder.function(operation.call, args, kwargs, operation.name)
+
+
+class _StandIns(dict[int, Any]):
+    """What `copy.deepcopy` takes for known copies (its memo): of a tensor of the model the stand-in, made when a copy
+    first meets the tensor."""
+
+    def __init__(self, known: dict[int, Any], recorder: Recorder, tensors: dict[int, tuple[str, torch.Tensor]]):
+        super().__init__({key: copy for key, copy in known.items() if key not in tensors})
+        self._recorder, self._tensors = recorder, tensors
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """The copy of the object with an identity."""
+        if key not in self and key in self._tensors:
+            name, tensor = self._tensors[key]
+            self[key] = Shared(self._recorder, SharedRef(name), tensor.detach())
+        return super().get(key, default)
 
 
 _PLAIN = (int, float, str, bool, type(None))
