@@ -57,15 +57,13 @@ def user_location() -> str:
 
 def asked_by_torch(func: Any = None) -> bool:
     """True when torch's own Python, not the user's code, called what runs now: `func`, which may be Python itself and
-    then stands between."""
-    frame = _before(sys._getframe(1), _OWN)
+    then stands between, several times where modes of torch watch."""
+    frame = inner = _before(sys._getframe(1), _OWN)
     code = getattr(func, "__code__", None)
-    inner = frame
     while code is not None and inner is not None and inner.f_code.co_filename.startswith(_OF_TORCH):
-        if inner.f_code is code:
-            frame = _before(inner.f_back, _OWN)
-            break
-        inner = inner.f_back
+        following = _before(inner.f_back, _OWN)
+        frame = following if inner.f_code is code else frame
+        inner = following
     return frame is not None and frame.f_code.co_filename.startswith(_OF_TORCH)
 
 
