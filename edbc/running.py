@@ -25,7 +25,6 @@ from edbc.errors import EdbcError, ModelError, StaleError
 from edbc.files import found_at, replace_file, require_target
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
-from edbc.report.figures import count
 from edbc.weights import SEEDED, model_of_plan
 
 if TYPE_CHECKING:
@@ -234,6 +233,8 @@ class Report:
 
     def _unseen_lines(self) -> Iterator[str]:
         """What the plan did not foresee; of many types the first names."""
+        from edbc.report.figures import count
+
         s, names = self.stats, sorted(self.stats.unseen_types)
         if s.unseen_states or names:
             more = f" and {len(names) - MOST_NAMES:,} more" * (len(names) > MOST_NAMES)

@@ -83,7 +83,7 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
     usage = find_usage(graph)
     cells = {}
     for kind, node_type in enumerate(graph.types):
-        if node_type.op == "sum":
+        if node_type.op == "sum" or node_type.is_excerpt:
             cells[node_type.name] = PlanCell((), (), (), (), 0)
             continue
         own = cell_of(table.operation_of_type[kind], view)

@@ -75,6 +75,7 @@ def fates(names: list[str], seed: int, count: int) -> Counter[str]:
     return seen
 
 
+@pytest.mark.filterwarnings("ignore::edbc.errors.Unplanned")
 def test_plans_with_one_change_are_refused_or_right() -> None:
     """200 mutations: each is refused with an edbc error, or its outputs are eager's; every fate occurs."""
     seen = fates(LIGHT[:8], 0, 200)
@@ -82,6 +83,7 @@ def test_plans_with_one_change_are_refused_or_right() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::edbc.errors.Unplanned")
 @pytest.mark.parametrize("part", range(10))
 def test_many_plans_with_one_change_are_refused_or_right(part: int) -> None:
     """The same for 20,000 mutations over all committed plans; `pytest -s` shows how many met which fate."""
