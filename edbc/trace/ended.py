@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 from edbc.trace.recorder import Recorder
 from edbc.trace.values import Lazy, Value, refuse_ended
 
+OLDEST = 2
+
 
 class Ended(Recorder):
     """See the module's docstring."""
@@ -37,9 +39,13 @@ def end(recorder: Recorder) -> None:
     recorder.__class__ = Ended
 
 
-def end_stand_ins(recorder: Recorder) -> None:
-    """Stand-ins that anybody still has are of no recording any more. Takes milliseconds: all of the process's objects
-    are asked."""
-    for item in gc.get_referrers(recorder):
-        if issubclass(type(item), Value | Lazy):
+def end_stand_ins(recorder: Recorder, age: int = OLDEST) -> None:
+    """Stand-ins that anybody still has are of no recording any more: those of a generation of the garbage collector,
+    and of all where it is the oldest.
+
+    Recording keeps the collector from running, so what it made is among some thousands of young objects. To ask all of
+    the process's objects takes some 50 milliseconds.
+    """
+    for item in gc.get_referrers(recorder) if age == OLDEST else gc.get_objects(age):
+        if issubclass(type(item), Value | Lazy) and item.rec is recorder:
             item.rec = ENDED

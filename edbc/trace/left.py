@@ -18,6 +18,7 @@ has it too.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.trace.ended import ENDED, end, end_stand_ins
+from edbc.trace.ended import ENDED, OLDEST, end, end_stand_ins
 from edbc.trace.forward import record
 from edbc.trace.nests import rebuilt
 from edbc.trace.objects import Entries, Place, walked
@@ -211,11 +212,14 @@ def recorded(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) ->
         collected = collect_results(recording.results)
         recording.results.clear()
         recorder.forget_externals()
+        if references(recorder) != before:
+            gc.collect(0)  # a local function that calls itself is garbage in a circle, and stand-ins in its variables
         if recorder.books is not None or references(recorder) != before:
             collected = _with_left(collected, shadow, recorder, instances)
             recorder.books = None
-            if references(recorder)[0] != before[0]:
-                end_stand_ins(recorder)
+            for age in range(1 + OLDEST):
+                if references(recorder)[0] != before[0]:
+                    end_stand_ins(recorder, age)
     except BaseException:
         end_stand_ins(recorder)
         raise

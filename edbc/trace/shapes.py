@@ -139,21 +139,21 @@ def _filled_like(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: Sh
 def split_outputs(result: Any, name: str = "") -> tuple[Any, list[Any]]:
     """A template of a call's result and its tensors in order. With a name, to return none is an error."""
     tensors: list[Any] = []
-
-    def walk(item: Any) -> Any:
-        if isinstance(item, torch.Tensor):
-            tensors.append(item)
-            return Hole(len(tensors) - 1)
-        if isinstance(item, tuple | list | deque):
-            return rebuilt(item, map(walk, item))
-        if isinstance(item, dict):
-            return remade(item, map(walk, item.values()))
-        return item
-
-    template = walk(result)
+    template = _split(result, tensors)
     if not tensors and name:
         refuse(f"{name} returned no tensor", "a cell must return a tensor, or tensors in tuples, lists and dicts")
     return template, tensors
+
+
+def _split(item: Any, tensors: list[Any]) -> Any:
+    if isinstance(item, torch.Tensor):
+        tensors.append(item)
+        return Hole(len(tensors) - 1)
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, [_split(x, tensors) for x in item])
+    if isinstance(item, dict):
+        return remade(item, [_split(x, tensors) for x in item.values()])
+    return item
 
 
 def take_views(func: Any, name: str, template: Any, tensor: torch.Tensor,

@@ -206,17 +206,15 @@ def detached_view(rec: Recorder, value: Any) -> Any:
 def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any:
     """What a call gave where gradients are off, such that none passes; values from `first_value` on are new nodes',
     which `Recorder.detached` tells."""
-
-    def walk(item: Any) -> Any:
-        kind = type(item)
-        if issubclass(kind, Lazy):
-            return detached_view(rec, item.materialise())
-        is_told = first_value is not None and not rec.in_cell and kind is Value and item.ref >= first_value
-        if kind in (Value, Shared) and not is_told:
-            return detached_view(rec, item)
-        return rebuilt(item, map(walk, item)) if isinstance(item, tuple | list) else item
-
-    return walk(result)
+    kind = type(result)
+    if issubclass(kind, Lazy):
+        return detached_view(rec, result.materialise())
+    if kind in (Value, Shared):
+        is_told = first_value is not None and not rec.in_cell and kind is Value and result.ref >= first_value
+        return result if is_told else detached_view(rec, result)
+    if isinstance(result, tuple | list):
+        return rebuilt(result, [without_gradient(rec, item, first_value) for item in result])
+    return result
 
 
 def derived(rec: Recorder, func: Any, name: str, described: Any, template: Any, first: Shared) -> Any:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -103,25 +103,25 @@ class View(NamedTuple):
 
 def fill(template: Any, holes: Iterable[Any], shared: Callable[[SharedRef], Any] | None = None) -> Any:
     """The template with its holes filled: `Hole(i)` by `holes[i]`, a SharedRef by `shared(ref)`."""
-    values = holes if isinstance(holes, list | tuple) else list(holes)
+    return _filled(template, holes if isinstance(holes, list | tuple) else list(holes), shared)
 
-    def walk(item: Any) -> Any:
-        kind = type(item)
-        if kind is Hole:
-            return values[item.index]
-        if kind is SharedRef:
-            return shared(item) if shared is not None else item
-        if kind is tuple or kind is list:
-            return kind(map(walk, item))
-        if kind is dict:
-            return {key: walk(value) for key, value in item.items()}
-        if isinstance(item, tuple | list | deque):
-            return rebuilt(item, map(walk, item))
-        if isinstance(item, dict):
-            return remade(item, map(walk, item.values()))
-        return item
 
-    return walk(template)
+def _filled(item: Any, values: Sequence[Any], shared: Callable[[SharedRef], Any] | None) -> Any:
+    """No closure: one that calls itself keeps its values until the garbage collector comes."""
+    kind = type(item)
+    if kind is Hole:
+        return values[item.index]
+    if kind is SharedRef:
+        return shared(item) if shared is not None else item
+    if kind is tuple or kind is list:
+        return kind([_filled(x, values, shared) for x in item])
+    if kind is dict:
+        return {key: _filled(value, values, shared) for key, value in item.items()}
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, [_filled(x, values, shared) for x in item])
+    if isinstance(item, dict):
+        return remade(item, [_filled(x, values, shared) for x in item.values()])
+    return item
 
 
 def shared_refs(template: Any) -> list[SharedRef]:

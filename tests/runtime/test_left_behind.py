@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import operator
 import pickle
 import random
@@ -492,6 +493,59 @@ def test_nobody_walks_where_nothing_is_left(gradients: bool, monkeypatch: pytest
         monkeypatch.setattr(left, "walked", None)
         monkeypatch.setattr(left, "end_stand_ins", None)
         net(trees())
+
+
+class InACircle(nn.Module):
+    """Forward has a local function that calls itself, and functions of several results: circles of garbage with
+    stand-ins in their variables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.join = nn.Embedding(20, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, node: Node) -> torch.Tensor:
+        states = []
+
+        def visit(node: Node) -> torch.Tensor:
+            below = [visit(child) for child in node.children]
+            states.append(torch.relu(self.join(sum(below, self.words.weight[node.word]))))
+            return states[-1]
+
+        best = torch.topk(visit(node), 2)
+        first, second = states[0].chunk(2)
+        with torch.no_grad():
+            seen = states[0] * 2
+        return torch.cat([best.values, first + second, seen])
+
+
+def test_garbage_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only garbage has stand-ins, nobody walks instances or asks all objects of the process."""
+    net = bound(InACircle(), trees(6))
+    net(trees())
+    monkeypatch.setattr(left, "walked", None)
+    monkeypatch.setattr(left, "end_stand_ins", None)
+    require_same(net(trees()), [net.model(node) for node in trees()])
+
+
+def test_young_stand_ins_end_without_asking_all_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in kept where nobody looks is found among young objects; an older one by asking all of them."""
+    kept: list[torch.Tensor] = []
+    is_collected = False
+
+    def keep(model: nn.Module, node: Node, state: torch.Tensor, children: list[torch.Tensor]) -> None:
+        kept.append(state)
+        if is_collected and node.parent is None:
+            gc.collect()
+
+    net = net_of(keep)
+    with monkeypatch.context() as patched:
+        patched.setattr(gc, "get_referrers", None)
+        net(trees())
+    is_collected = True
+    net(trees())
+    for state in kept:
+        with pytest.raises(UnsupportedError, match="has ended"):
+            state + 1
 
 
 def test_objects_are_as_before() -> None:
