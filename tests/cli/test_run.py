@@ -213,7 +213,7 @@ def test_a_load_that_gives_nothing_is_said(edbc, workspace: Path, tmp_path: Path
 
 
 def test_a_load_without_a_signature_is_called(edbc, workspace: Path, trees: Path) -> None:
-    """`load = iter`, a built-in function that tells no parameters, is called; the path's characters are no instances."""
+    """`load = iter`, a built-in function without known parameters, is called; the path's characters are none."""
     model = workspace / "models" / "tree_lstm.py"
     model.write_text(model.read_text() + "\nload = iter\n")
     result = edbc("run", workspace / "plans" / "tree_lstm.yaml", "--input", trees, "--trust-changed-model")
