@@ -126,7 +126,7 @@ class _Lowering:
         dtype = next(iter(self.classes.values())).dtype if self.is_uniform else ""
         widths = () if self.is_uniform else tuple(self.widths.items())
         return Program(sum(self.widths.values()), tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights),
-                       dtype, self.cell if self.is_uniform else None, widths)  # fmt: skip
+                       dtype, self.cell, widths)  # fmt: skip
 
     def batch(self, ops: list[CellOp]) -> None:
         """Append the steps of one batch."""

@@ -129,7 +129,7 @@ class Program:
     weights: tuple[Packed, ...]
     dtype: str
     cell: CellGraph | None = None
-    """What it computes in one dtype, where nothing has been added to it since it was lowered."""
+    """What it computes, where nothing has been added to it since it was lowered."""
     widths: tuple[tuple[str, int], ...] = ()
     """Definition (3): dtypes and widths of the workspaces; `dtype` is empty then, and `width` that of all together."""
 

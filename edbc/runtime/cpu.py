@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.products import OWN, Products, best
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
+from edbc.runtime.rowcode import RowKernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
 from edbc.runtime.threads import PRODUCT_THREADS, one_thread
 from edbc.runtime.walk import Batches, Memory, bind_rows, gather_rows, walk
@@ -75,6 +76,7 @@ class CpuArenas:
         )  # fmt: skip
         self.snapshot: Snapshot | None = None
         """The weights with which the first batches ran: those of all others, also when they are computed again."""
+        self._parameters: dict[torch.dtype | None, _Parameters] = {}
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: keeps the table and the rows' addresses."""
@@ -94,6 +96,25 @@ class CpuArenas:
         gather_rows(result.data_ptr(), self.memory.stride[class_index], rows, class_index, self.memory)
         return result
 
+    def addresses(self, class_index: int, rows: Sequence[int]) -> list[int]:
+        """Of rows of a class."""
+        externals, start, base, stride = self._where[class_index]
+        outside = self.memory.external_address
+        return [base + row * stride if row >= externals else int(outside[start + row]) for row in rows]
+
+    @cached_property
+    def _where(self) -> list[tuple[int, int, int, int]]:
+        memory = self.memory
+        columns = (memory.externals, memory.external_start, memory.base, memory.stride)
+        return list(zip(*(column.tolist() for column in columns), strict=False))
+
+    def parameters(self, view: ModelView, dtype: torch.dtype | None) -> Mapping[SharedRef, torch.Tensor]:
+        """A model's parameters as kernels of a dtype read them, looked up once."""
+        found = self._parameters.get(dtype)
+        if found is None:
+            found = self._parameters[dtype] = _Parameters(view, dtype, torch.device("cpu"))
+        return found
+
     def outputs(self, class_index: int, first: int, count: int) -> torch.Tensor:
         """Rows of outputs as a view, `(count, size)`."""
         stride, size = int(self.memory.stride[class_index]), self.placement.classes[class_index].size
@@ -111,15 +132,19 @@ class CpuArenas:
 class CellKernel:
     """What torch runs of a type that native code does not know, by `edbc.runtime.evaluation`."""
 
+    by_row: RowKernel | None = None
+    """What runs batches of few rows, where something does."""
+
     def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype, device: torch.device):
         self._evaluation = Evaluation(cell)
-        self._view, self._dtype, self._device = view, dtype, device
+        self.by_row = RowKernel(cell)
+        self.view, self.dtype, self._device = view, dtype, device
 
     def run(self, rows: Sequence[Longs], count: int, take: Callable[[int, Longs], torch.Tensor],
             outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
         """A batch of `count` nodes into `outputs`, `(count, size)` each; `rows[k]` says where its operands k stand, and
         `take` gives those of some positions, `(positions, size)`."""
-        parameters = _Parameters(self._view, self._dtype, self._device)
+        parameters = _Parameters(self.view, self.dtype, self._device)
         for block in self._evaluation.blocks(rows, count):
             operands = [take(k, block.taken(k)) for k in range(len(rows))]
             where = torch.from_numpy(block.positions)
@@ -130,7 +155,7 @@ class CellKernel:
 class _Parameters(dict[SharedRef, torch.Tensor]):
     """A model's parameters as kernels read them, looked up when they are asked for."""
 
-    def __init__(self, view: ModelView, dtype: torch.dtype, device: torch.device):
+    def __init__(self, view: ModelView, dtype: torch.dtype | None, device: torch.device):
         super().__init__()
         self._read = lambda ref: as_kernel_reads(view.shared(ref), dtype, device)
 
@@ -158,9 +183,11 @@ class CpuBackend:
         encoded = encode(program, lambda ref: view.shared(ref).shape)
         if encoded is not None:
             return NativeKernel(program, encoded, view, self.products)
-        if program.cell is not None:
+        if program.cell is not None and not program.widths:
             return CellKernel(program.cell, view, dtype, device)
-        return ProgramKernel(program, view, dtype, device)
+        kernel = ProgramKernel(program, view, dtype, device)
+        kernel.by_row = None if program.cell is None else RowKernel(program.cell)
+        return kernel
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """See Backend."""
@@ -259,13 +286,21 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
     kind = int(schedule.batch_type[batch])
     count = int(schedule.batch_ptr[batch + 1] - schedule.batch_ptr[batch])
     at, num = int(placement.start[batch]), int(placement.items[batch])
-    classes = [placement.class_index[c] for c in segment.graph.types[kind].operands]
+    node_type = segment.graph.types[kind]
+    classes = placement.operand_class[kind, : len(node_type.operands)].tolist()
+    of_outputs = placement.output_class[kind, : len(node_type.outputs)].tolist()
+    first_rows = placement.output_row[batch, : len(of_outputs)].tolist()
     rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
-    outputs = [
-        arenas.outputs(placement.class_index[c], int(placement.output_row[batch, j]), count)
-        for j, c in enumerate(segment.graph.types[kind].outputs)
-    ]
     kernel = kernel_of_type(kind)
+    by_row = getattr(kernel, "by_row", None)
+    if by_row is not None and by_row.pays(count):
+        by_row.run(
+            [arenas.addresses(c, r.tolist()) for c, r in zip(classes, rows, strict=True)],
+            [arenas.addresses(c, range(first, first + count)) for c, first in zip(of_outputs, first_rows, strict=True)],
+            arenas.parameters(kernel.view, kernel.dtype),
+        )
+        return
+    outputs = [arenas.outputs(c, first, count) for c, first in zip(of_outputs, first_rows, strict=True)]
     if isinstance(kernel, ExcerptKernel):
         run_excerpts(batch, segment, arenas, outputs[0])
         return

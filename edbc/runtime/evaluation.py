@@ -186,7 +186,7 @@ class Evaluation:
             if op.op == "generic":
                 found = self._generic(op, inputs, parameters, block.count(support), results)
             else:
-                found = _operation(op, inputs, parameters, block.count(support))
+                found = operation_of(op, inputs, parameters, block.count(support))
             values[op.name] = found.to(torch_dtype(op.result.dtype))
         return [block.spread(values[name], self._support[name]).reshape(len(block.positions), -1)
                 for name in self.cell.outputs]  # fmt: skip
@@ -208,7 +208,7 @@ class Evaluation:
         return known
 
 
-def _operation(op: CellOp, inputs: Tensors, parameters: Parameters, count: int) -> torch.Tensor:
+def operation_of(op: CellOp, inputs: Tensors, parameters: Parameters, count: int) -> torch.Tensor:
     """Any operation that the cell's operation graph knows, definition (4)."""
     if op.op in MAPS or op.op == "sum":
         return _map(op, inputs, parameters).expand(count, *op.result.shape)

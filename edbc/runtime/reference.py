@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
+
+if TYPE_CHECKING:
+    from edbc.runtime.rowcode import RowKernel
 
 Workspaces = Mapping[str, torch.Tensor]
 """By the dtypes that spans name."""
@@ -131,6 +134,9 @@ def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, segment: to
 
 class ProgramKernel:
     """Runs a Program for one batch at a time."""
+
+    by_row: RowKernel | None = None
+    """What runs batches of few rows, where something does."""
 
     def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
         self.program = compact(program)

@@ -11,7 +11,7 @@
 (4) What an operand's views show of a row must be one run of its elements in order (a *glimpse*): then the same run of
     every row is what they show of a batch.
 (5) Functions of one operand that treat its elements, or its last dimensions, alike wherever they stand (`gelu`,
-    `layer_norm`, `linear`) take a batch as they take a row.
+    `layer_norm`, `linear`, all that torch calls pointwise) take a batch as they take a row.
 (6) Functions along dimensions of one operand (`softmax`, `sum`, `sort`): the dimensions, counted from the left, are one
     further on; all dimensions of a row are all but the first of a batch.
 (7) `matmul`: vectors become matrices of one row or column, so that the batch dimension is one of a batch of products.
@@ -30,7 +30,7 @@ import torch
 
 from edbc.operations import BINARY, UNARY
 from edbc.runtime.convolution import convolve
-from edbc.trace.rules import name_of
+from edbc.trace.rules import is_pointwise, name_of
 from edbc.trace.table import Hole, SharedRef, View, fill, shared_refs
 
 Shared = Callable[[SharedRef], torch.Tensor]
@@ -149,7 +149,7 @@ def _rule_of_one(call: Callable[..., Any], name: str, template: Any, glimpses: S
     (first, *others), kwargs = template
     if len(glimpses) != 1 or type(first) is not Hole or _has_holes((others, kwargs)):
         return None
-    if name in _ALIKE:
+    if name in _ALIKE or (is_pointwise(name) and not shared_refs(template)):
         return _plain
     if name in _ALONG:
         return _along if glimpses[0].rank and _can_move(name, others, kwargs) else None

@@ -328,16 +328,10 @@ def _refuse_reading_what_changes(rec: Recorder, name: str, target: Any, others: 
     on its own alone."""
     if type(target) is not Value or name in _OPERATORS or name == "copy_":
         return
-    memory = rec.open_books().memory_of(target)
-    if any(type(x) is Value and rec.open_books().memory_of(x) is memory for x in others) and not _is_pointwise(name):
+    books = rec.open_books()
+    memory = books.memory_of(target)
+    if any(type(x) is Value and books.memory_of(x) is memory for x in others) and not rules.is_pointwise(name):
         refuse(f"'{name}' was told to read the tensor that it changes", "give it a copy (x.clone())")
-
-
-def _is_pointwise(name: str) -> bool:
-    function = getattr(torch.ops.aten, name, None)
-    return function is not None and any(
-        torch.Tag.pointwise in getattr(function, overload).tags for overload in function.overloads()
-    )
 
 
 def _out_of_place(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

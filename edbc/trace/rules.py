@@ -6,6 +6,7 @@ Functions are known by name: `torch.sigmoid`, `Tensor.sigmoid` and `F.sigmoid` a
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -75,6 +76,15 @@ def looks_at_values(function: Callable[..., Any], name: str) -> bool:
     """True for LOOKS, where `__float__` is one and the cast `Tensor.float` is none."""
     is_cast = name in ("bool", "int", "float") and getattr(function, "__name__", "") == name
     return name in LOOKS and not is_cast
+
+
+@cache
+def is_pointwise(name: str) -> bool:
+    """True for what computes each element from the operands' elements at its place alone, as torch tells."""
+    function = getattr(torch.ops.aten, name, None)
+    return function is not None and any(
+        torch.Tag.pointwise in getattr(function, overload).tags for overload in function.overloads()
+    )
 
 
 def is_off(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

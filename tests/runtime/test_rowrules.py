@@ -70,6 +70,8 @@ CALLS = {
     "every element alike": (F.gelu, ((INPUT,), {"approximate": "tanh"}), [(2, 3)], [()]),
     "a number's elements": (torch.exp, ((INPUT,), {}), [()], [()]),
     "a method": (torch.Tensor.clamp, ((INPUT, 0.2), {"max": 0.5}), [(4,)], [()]),
+    "what torch calls pointwise": (torch.sign, ((INPUT,), {}), [(2, 3)], [()]),
+    "pointwise with numbers": (torch.nan_to_num, ((INPUT,), {"nan": 1.0}), [(2, 3)], [()]),
     "the last dimensions": (F.layer_norm, ((INPUT, (5,), BIAS), {}), [(2, 5)], [()]),
     "all dimensions alike": (F.layer_norm, ((INPUT, (2, 5)), {}), [(2, 5)], [()]),
     "a product's last dimension": (F.linear, ((INPUT, MATRIX), {}), [(3, 4)], [()]),
