@@ -199,7 +199,7 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
         policy = plan.policy
     else:
         policy = compiler.retrain(captured, plan.policy, plan_costs(plan))
-    cells = {t.name: compiler.plan_cell(captured, i) for i, t in enumerate(captured.types)}
+    cells = compiler.plan_cells(captured)
     from edbc.plan.plan import PlanType
 
     types = tuple(PlanType(t.name, t.signature, t.source) for t in captured.types)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from edbc._version import __version__
@@ -153,9 +154,11 @@ def compile_model(
         types=tuple(PlanType(t.name, t.signature, t.source) for t in captured.types),
         policy=PlanPolicy("critical", None, "critical", {}, {}),
         costs=_costs(captured, costs or {}),
-        cells={t.name: plan_cell(captured, i) for i, t in enumerate(captured.types)},
+        cells=plan_cells(captured, report),
         guards={},
     )
+    report("parity", 0, 1, {"name": "one instance"})
+    check_parity(plan, captured, [captured.instances[:1]]).require()
     if profile:
         plan = replace(plan, costs=_profiled(plan, captured, report))
     learned = learn(captured, seed, encoding, policy, trials, report, plan_costs(plan), time_limit)
@@ -209,7 +212,7 @@ def capture_for_compiling(
     shadow, recorder = recording_shadow(view, table)
     captures = []
     for number, batch in enumerate([*training, *fresh]):
-        report("capture", number, len(training) + len(fresh), {})
+        report("capture", number, len(training) + len(fresh), {"name": f"{len(batch)} instances"})
         with unchanged(batch):
             captures.append(capture(shadow, recorder, batch))
     report("capture", len(captures), len(captures), {})
@@ -268,15 +271,25 @@ def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[
     Names are numbered again, so that the one `sum` that is left is not called `sum.2`.
     """
     every = table.graph_types()
-    kept = tuple(i for i in range(len(every)) if any(np.any(graph.node_type == i) for graph in graphs))
+    present = np.zeros(len(every), bool)
+    for graph in graphs:
+        present[graph.node_type] = True
+    kept = tuple(np.flatnonzero(present).tolist())
+    taken: set[str] = set()
+    names: dict[str, Iterator[str]] = {}
     renamed: list[NodeType] = []
     for i in kept:
-        base = every[i].name.rsplit(".", 1)[0] if every[i].name.rsplit(".", 1)[-1].isdigit() else every[i].name
-        taken = {t.name for t in renamed}
-        numbered = (f"{base}.{k}" for k in itertools.count(2))
-        name = next(n for n in itertools.chain([base], numbered) if n not in taken)
+        base, _, number = every[i].name.rpartition(".")
+        base = base if number.isdigit() else every[i].name
+        name = next(name for name in names.setdefault(base, _numbered(base)) if name not in taken)
+        taken.add(name)
         renamed.append(replace(every[i], name=name))
     return tuple(renamed), kept
+
+
+def _numbered(base: str) -> Iterator[str]:
+    yield base
+    yield from (f"{base}.{number}" for number in itertools.count(2))
 
 
 def _with_types(graph: Graph, types: tuple[NodeType, ...], table_index: tuple[int, ...]) -> Graph:
@@ -364,8 +377,23 @@ def retrain(captured: Captured, recorded: PlanPolicy, cost: tuple[float, ...]) -
     return replace(renewed, training={**renewed.training, **kept})
 
 
-def plan_cell(captured: Captured, kind: int) -> PlanCell:
-    """Operations, batches and memory order of one type."""
+def plan_cells(captured: Captured, report: Progress = lambda *_: None) -> dict[str, PlanCell]:
+    """Operations, batches and memory order of every type, by its name."""
+    usage = _usage(captured)
+    cells: dict[str, PlanCell] = {}
+    for kind, node_type in enumerate(captured.types):
+        report("layouts", kind, len(captured.types), {"name": node_type.name, "unit": "types"})
+        cells[node_type.name] = _plan_cell(captured, kind, usage)
+    report("layouts", len(cells), len(cells), {"unit": "types"})
+    return cells
+
+
+Usage = tuple[NDArray[np.bool_], NDArray[np.bool_]]
+"""Per type and number, operands that are external in every node of every mini-batch, and outputs that some node
+reads."""
+
+
+def _plan_cell(captured: Captured, kind: int, usage: Usage) -> PlanCell:
     node_type = captured.types[kind]
     if node_type.variadic:
         return _segment_cell(node_type)
@@ -374,16 +402,17 @@ def plan_cell(captured: Captured, kind: int) -> PlanCell:
     cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
-    parts = splittable(cell, batches, order, *_usage(captured, kind)) if captured.split else ((), ())
+    external, read = (of_all[kind].tolist() for of_all in usage)
+    parts = splittable(cell, batches, order, external, read) if captured.split else ((), ())
     return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order), *parts)
 
 
-def _usage(captured: Captured, kind: int) -> tuple[list[bool], list[bool]]:
-    """Operands of a type that are external in every node of every mini-batch, and outputs that some node reads."""
+def _usage(captured: Captured) -> Usage:
     found = [find_usage(graph) for graph in (*captured.training, *captured.validation)]
-    external = np.logical_and.reduce([external[kind] for external, _ in found])
-    read = np.logical_or.reduce([read[kind] for _, read in found])
-    return external.tolist(), read.tolist()
+    return (
+        np.logical_and.reduce([external for external, _ in found]),
+        np.logical_or.reduce([read for _, read in found]),
+    )
 
 
 def packed_weights(
@@ -444,12 +473,12 @@ def guards_of(metrics: dict[str, int | float], kept: dict[str, Guard]) -> dict[s
     }
 
 
-def check_parity(plan: Plan, captured: Captured) -> Parity:
-    """Compare batched with eager outputs on the training mini-batch, and on single instances of it."""
+def check_parity(plan: Plan, captured: Captured, batches: MiniBatches | None = None) -> Parity:
+    """Compare batched with eager outputs, on the training mini-batch and its first instance alone unless told which."""
     net = Net(plan, captured.model)
     eager = Eager(captured.model)
     parity = Parity()
-    for batch in (captured.instances, captured.instances[:1]):
+    for batch in batches or [captured.instances, captured.instances[:1]]:
         with unchanged(batch):
             results = net.run(batch)[0]
         with eager.at_its_best(batch):

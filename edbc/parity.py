@@ -294,6 +294,11 @@ class _InDouble(TorchDispatchMode):
     pins = False
     """Whether there was a float32 result of none."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: torch would load its compiler, which takes a second, to keep it away from here."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not func._schema.is_mutable:
             is_given = any(map(_is_single, tree_leaves((args, kwargs))))

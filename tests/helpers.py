@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.compiler import _with_types, plan_cell
+from edbc.compiler import _with_types, plan_cells
 from edbc.graph import Graph
 from edbc.parity import Eager, Parity
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
@@ -65,7 +65,7 @@ def bound(model: nn.Module, instances: Sequence[Any], **options: Any) -> Net:
         requirements=(),
         types=tuple(PlanType(t.name, t.signature, t.source) for t in types),
         policy=PlanPolicy("critical", None, "critical", {}, {}),
-        cells={t.name: plan_cell(parts, i) for i, t in enumerate(types)},
+        cells=plan_cells(parts) if types else {},
         guards={},
     )
     return Net(plan, model, **options)

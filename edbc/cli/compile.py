@@ -66,7 +66,7 @@ def run_compile(
         progress=progress,
     )
     write_plan(compiled.plan, target)
-    progress.finish()
+    progress.tell_seconds()
     if report is not None:
         from edbc.report.explain import explain_compiled
         from edbc.report.page import write_page

@@ -190,6 +190,8 @@ def parse_segments(_context: click.Context, _parameter: click.Parameter, value: 
     return int(value)
 
 
+LONG = 5.0
+"""Seconds from which on it is said where they went."""
 SHORTEST_BAR, LONGEST_BAR = 8, 24
 """Characters of a progress bar; a terminal without room for the shortest has none."""
 STDOUT = "edbc.stdout"
@@ -227,6 +229,8 @@ class ProgressLine:
         self.stage = ""
         self.last_tenth = -1
         self.started = time.monotonic()
+        self.seconds: dict[str, float] = {}
+        """Of every stage so far."""
 
     def __call__(self, stage: str, done: int, total: int, facts: dict[str, Any]) -> None:
         """Report that `done` of `total` steps of a stage are done."""
@@ -265,6 +269,18 @@ class ProgressLine:
 
     def finish(self) -> None:
         """End the changing line."""
-        if self.stage and self.is_live and not self.quiet:
+        if not self.stage:
+            return
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + time.monotonic() - self.started
+        if self.is_live and not self.quiet:
             click.echo("", err=True)
         self.stage = ""
+
+    def tell_seconds(self) -> None:
+        """Where the time went, if it was LONG: the slowest stage first."""
+        self.finish()
+        total = sum(self.seconds.values())
+        if total >= LONG:
+            parts = sorted(self.seconds.items(), key=lambda part: -part[1])
+            named = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in parts if seconds >= total / 20)
+            click.echo(f"took {total:.0f} s: {named}", err=True)

@@ -57,8 +57,8 @@ BASELINES = ("depth", "agenda", "sufficient", "chains", "critical")
 COMPETING = ("chains", "critical", "sufficient")
 """Fixed rules that `select` compares with tables: the best one depends on the model. The first one takes least time."""
 
-WORK = 3_000_000_000
-"""Work (`run.work_of`) of all candidates' trials and local searches: some 25 s. A graph of many types takes so much
+WORK = 1_800_000_000
+"""Work (`run.work_of`) of all candidates' trials and local searches: some 10 s. A graph of many types takes so much
 per trial that few or none are left; then the fixed rules compete alone."""
 
 Progress = Callable[[int, int, int], None]
@@ -155,13 +155,16 @@ class _Trainer:
         while trials:
             trials -= learn(dag, frontier, self.memory, settings, self.cost, trials, generator)
             if trials:
-                larger = new_memory(self.num_types, 2 * len(self.memory.q))
+                larger = new_memory(self.num_types, 4 * len(self.memory.q))
                 copy_memory(self.memory, larger)
                 self.memory = larger
 
     def greedy(self) -> np.ndarray:
         """The best action of every row by Q."""
-        return np.argmax(self.memory.q, axis=1).astype(np.int32)
+        used = int(self.memory.table.used[0])
+        actions = np.zeros(len(self.memory.q), np.int32)
+        actions[:used] = np.argmax(self.memory.q[:used], axis=1)
+        return actions
 
     def walk(self, dag: Dag, actions: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Cost of the schedule, the rows that chose its batches (-1 where the fallback did), and their types."""

@@ -48,27 +48,27 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
     results: list[Any] = []
     ends: list[int] = []
     aborted = (0, 0)
+    has_large_stack = recorder.needs_deep_stack
     random_state = torch.default_generator.get_state()
     forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
     with watched_by(recorder):
         for number, instance in enumerate(instances):
             recorder.next_instance(number)
             with Recorded("forward", "instance", recorder.first_instance + number, (recorder, instance)):
-                try:
-                    result = forward(instance)
-                except MustKeepBooks:
-                    recorder.keep_books()
+                is_deep = False
+                while True:
+                    try:
+                        result = _on_large_stack(recorder, forward, instance) if is_deep else forward(instance)
+                        break
+                    except MustKeepBooks:
+                        recorder.keep_books()
+                        forward = _with_books(recorder, shadow.forward)
+                    except RecursionError:
+                        if has_large_stack or is_deep:
+                            raise too_deep() from None
+                        recorder.needs_deep_stack = is_deep = True
                     recorder.next_instance(number)
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
-                    forward = _with_books(recorder, shadow.forward)
-                    result = forward(instance)
-                except RecursionError:
-                    if recorder.needs_deep_stack:
-                        raise too_deep() from None
-                    recorder.needs_deep_stack = True
-                    recorder.next_instance(number)
-                    aborted = (ends[-1] if ends else 0, len(recorder.entries))
-                    result = run_on_large_stack(_watched(recorder, forward, instance))
             results.append(result)
             ends.append(len(recorder.entries))
         were_drawn = not torch.equal(random_state, torch.default_generator.get_state())
@@ -93,14 +93,14 @@ def _with_books(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[
     return run
 
 
-def _watched(recorder: Recorder, forward: Callable[[Any], Any], instance: Any) -> Callable[[], Any]:
-    """`forward` of an instance for another thread, with changes of the gradient mode noted there too."""
+def _on_large_stack(recorder: Recorder, forward: Callable[[Any], Any], instance: Any) -> Any:
+    """`forward` of an instance on another thread, with changes of the gradient mode noted there too."""
 
     def run() -> Any:
         with watched_by(recorder):
             return forward(instance)
 
-    return run
+    return run_on_large_stack(run)
 
 
 class NoGarbageCollection:

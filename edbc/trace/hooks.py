@@ -32,9 +32,12 @@ def num_hooks(module: nn.Module) -> int:
 
 def refuse_hooks(model: nn.Module, is_node: Callable[[nn.Module], bool]) -> None:
     """Raise UnsupportedError for the first hook that could not fire; `is_node` tells cells and leaf modules."""
-    nodes = [path for path, module in model.named_modules() if is_node(module)]
-    for path, module in model.named_modules():
-        inside = not path or any(path == node or path.startswith(f"{node}.") for node in nodes)
+    nodes: set[str] = set()
+    for path, module in model.named_modules():  # a module comes before those inside it
+        parent = path.rpartition(".")[0]
+        if is_node(module) or (parent and parent in nodes):
+            nodes.add(path)
+        inside = not path or path in nodes
         for name in (*(_FORWARD if inside else ()), *_BACKWARD):
             if getattr(module, name):
                 raise UnsupportedError(

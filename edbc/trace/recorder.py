@@ -762,7 +762,9 @@ class Recorder:
         outputs, classes = self.tracer.output_classes(called)
         drawn = self.tracer.draws(called)
         drawn_slots = tuple(self.table.slot(value_class) for _, value_class in drawn)
-        operation = replace(called, slots=(*slots, *drawn_slots), draws=tuple(draw for draw, _ in drawn))
+        operation = called  # of which the tracer keeps the trace
+        if drawn:
+            operation = replace(called, slots=(*slots, *drawn_slots), draws=tuple(draw for draw, _ in drawn))
         draft = self._marked(call_type(path, kind, template, operation.slots, classes, len(drawn)), self.autocast)
         index = self.table.add_type(draft, [self.returned or user_location()])
         return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)

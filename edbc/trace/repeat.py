@@ -45,7 +45,7 @@ def require_repeatable(
     asked = sorted({round(i * (len(instances) - 1) / (ASKED - 1)) for i in range(ASKED)}) if instances else []
     shadows = [used, used]
     if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
-        shadows.append(recording_shadow(view, table))
+        shadows.append(_fresh(view, table, used[1]))
     with NoGarbageCollection():
         passes = [_parts(shadow, instances, asked if i else asked[::-1]) for i, shadow in enumerate(shadows)]
     for number in asked:
@@ -57,6 +57,16 @@ def require_repeatable(
                     f"instance {number} when it ran again: {_because(view, used[0])}; let forward depend on the "
                     "instance and the weights alone"
                 )
+
+
+def _fresh(view: ModelView, table: TypeTable, used: Recorder) -> tuple[nn.Module, Recorder]:
+    """A new copy whose recorder knows what the `used` one had to learn: what it began to record before stays in the
+    first instance, and is no difference."""
+    shadow, recorder = recording_shadow(view, table)
+    recorder.needs_deep_stack = used.needs_deep_stack
+    if used.keeps_books:
+        recorder.keep_books()
+    return shadow, recorder
 
 
 def _parts(shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: Sequence[int]) -> dict[int, Part]:

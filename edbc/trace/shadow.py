@@ -149,6 +149,7 @@ class ModelView(CellTracer):
         self.needs_data = needs_data
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
         self._modules = list(model.named_modules())
+        self._paths = {id(module): path for path, module in self._modules}
         self._state = [_state(module) for _, module in self._modules]
         self._glance = _Glance([module for _, module in self._modules])
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
@@ -217,7 +218,7 @@ class ModelView(CellTracer):
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
-        memo = _StandIns(without_history(module), recorder, self._tensors_by_id())
+        memo = _StandIns(without_history(module), recorder, self._tensors_by_id(module))
         try:
             shadow = copy.deepcopy(module, memo)
         except Exception as error:
@@ -225,17 +226,17 @@ class ModelView(CellTracer):
                 f"{type(module).__name__}: expected a model that copy.deepcopy can copy, got {type(error).__name__}: "
                 f"{error}; keep locks, files and generators out of its attributes"
             ) from error
-        own_path = next(path for path, original in self._modules if original is module)
+        own_path = self._paths[id(module)]
         for path, part in shadow.named_modules():
             copies = self.copies.methods(type(part))
             _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
         return shadow
 
-    def _tensors_by_id(self) -> dict[int, tuple[str, torch.Tensor]]:
-        """The model's tensors with their names, looked up anew only where it refers to others by now: there are models
-        of a thousand modules, and every cell has a shadow."""
+    def _tensors_by_id(self, module: nn.Module) -> dict[int, tuple[str, torch.Tensor]]:
+        """The model's tensors with their names. They are looked up anew only after `require_unchanged` has seen others,
+        or where this module has one by now: there are models of a thousand modules, and every cell has a shadow."""
         glance, known = self._named
-        if glance is not self._glance or not glance.still_holds():
+        if glance is not self._glance or any(id(tensor) not in known for _, tensor in shared_tensors(module)):
             known = {id(tensor): (name, tensor) for name, tensor in shared_tensors(self.model)}
             self._named = self._glance, known
         return known

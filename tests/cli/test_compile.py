@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from edbc.compiler import compile_model
+from edbc.errors import CheckFailed
+from edbc.parity import Eager
 from edbc.plan.reader import read_plan
+from edbc.trace.repeat import ASKED
+from edbc.trace.shadow import ModelView
 
 
 def test_the_plan_reaches_the_lower_bound_and_leaves_no_copies(compiled: Path) -> None:
@@ -225,3 +232,64 @@ def test_several_mini_batches_are_trained_on_and_checked(edbc, compiled: Path, t
     assert plan.trained_on.instances == 96
     assert plan.trained_on.nodes > 2 * read_plan(compiled / "plans" / "tree_lstm.yaml").trained_on.nodes
     assert edbc("check", path).exit_code == 0
+
+
+MANY = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(50))
+
+    def forward(self, words):
+        h = self.layers[0].bias
+        for word in words:
+            h = torch.tanh(self.layers[word](h))
+        return h
+
+
+def build():
+    return Model()
+
+
+def load(*paths):
+    return iter(())
+
+
+def sample(count, seed):
+    return [[(seed + i + j) % 50 for j in range(1 + i % 4)] for i in range(count)]
+"""
+
+
+def test_every_type_of_many_is_traced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While compiling (instances that are recorded again do it again), and in the nets whose results are compared."""
+    (tmp_path / "many.py").write_text(MANY)
+    traced: dict[ModelView, list[str]] = {}
+    trace = ModelView._trace
+
+    def counting(view: ModelView, operation: Any, *rest: Any) -> Any:
+        traced.setdefault(view, []).append(operation.name)
+        return trace(view, operation, *rest)
+
+    monkeypatch.setattr(ModelView, "_trace", counting)
+    compiled = compile_model(tmp_path / "many.py", policy="critical")
+
+    first, *nets = traced.values()
+    assert len(set(first)) == len(compiled.plan.types) == 51
+    assert len(first) <= 51 + ASKED * 4
+    assert all(len(names) == len(set(names)) for names in nets)
+
+
+def test_a_model_that_is_wrong_is_told_before_anything_is_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One instance's parity comes before the policy."""
+    (tmp_path / "many.py").write_text(MANY)
+    monkeypatch.setattr("edbc.compiler.learn", lambda *_: pytest.fail("learned"))
+    for way in ("run", "reference"):
+        monkeypatch.setattr(Eager, way, lambda _, instances: [torch.ones(4)] * len(instances))
+    with pytest.raises(CheckFailed, match="batched execution differs from eager"):
+        compile_model(tmp_path / "many.py")

@@ -64,6 +64,21 @@ def test_logs_have_a_line_per_ten_per_cent(capsys: pytest.CaptureFixture[str]) -
     assert len(shown.splitlines()) == 11
 
 
+def test_what_took_long_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The slowest stage first, stages of next to nothing left out; nothing is said of what was quick."""
+    clock = iter([0, 0, 0, 1, 1, 1, 61, 61, 61, 61.5, 62])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    progress = ProgressLine()
+    for stage in ("import", "train", "parity"):
+        progress(stage, 0, 1, {})
+    progress.tell_seconds()
+
+    assert capsys.readouterr().err.splitlines()[-1] == "took 62 s: train 60 s"
+    quick = ProgressLine()
+    quick.tell_seconds()
+    assert not capsys.readouterr().err
+
+
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """`--quiet` is silent."""
     train(ProgressLine(quiet=True))

@@ -23,6 +23,10 @@ from edbc.errors import EdbcError, UnsupportedError
 from edbc.parity import Eager, Parity
 from edbc.runtime.outputs import by_name
 from edbc.runtime.session import Net
+from edbc.trace.build import capture
+from edbc.trace.repeat import require_repeatable
+from edbc.trace.shadow import ModelView, recording_shadow
+from edbc.trace.table import TypeTable
 from ordinary.registry import PROGRAMS, Program, in_order, load_all
 
 SIZES, ORDERS = (1, 7, 32), ("as they come", "shuffled", "twice")
@@ -117,6 +121,16 @@ def test_ordinary_code_gives_eager_results_and_gradients(name: str, size: int, o
         for seed in (1, 1, 2):
             require_equal(ways.three(seed, size, lambda _, results: results))
     require_equal(ways.three(1, size, gradients))
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_ordinary_code_makes_the_same_graph_again(name: str) -> None:
+    """What compiling asks before it learns anything: a program that it refuses has no plan, though it runs."""
+    program = PROGRAMS[name]
+    view, table, instances = ModelView(program.build()), TypeTable(), program.instances(0, 3)
+    shadow = recording_shadow(view, table)
+    capture(*shadow, instances)
+    require_repeatable(view, table, shadow, instances)
 
 
 def test_what_is_refused_says_why() -> None:

@@ -75,6 +75,9 @@ ALLOWED = {
     "what somebody looks at later": ("pass", "self.last = h"),
     "many numbers": ("pass", "h = h * (0.1 * n); h = h + 1.5 * hash(n * 7) + n / 3"),
     "not-a-number": ("pass", "h = h + torch.tensor([float('nan'), 0.0, 0.0, 0.0])"),
+    "a change in place": ("pass", "rows = torch.zeros(2, 4); rows[0] += h; h = rows.sum(0)"),
+    "a recursion too deep for Python": ("pass", "down = lambda k: h * 2 if k == 0 else down(k - 1); h = down(1500)"),
+    "both": ("pass", "down = lambda k: h * 2 if k == 0 else down(k - 1); h += 1; h = down(1500)"),
     "results of every kind": ("pass", "h = (h, n, float('nan'), None, {'a': h}, torch.ones(2), object)"),
 }
 

@@ -54,7 +54,7 @@ MECHANISMS = (
               '    """True for `add_`, `__iadd__`, `__setitem__`, `out=` and `inplace=True`."""\n',
               "    return False\n", ("tests/trace/test_refusals.py",)),
     Mechanism(10, "no second attempt on a large stack", "edbc/trace/forward.py",
-              "                if recorder.needs_deep_stack:\n", "                if True:\n",
+              "                        if has_large_stack or is_deep:\n", "                        if True:\n",
               ("tests/trace/test_structures.py",)),
     Mechanism(11, "rrelu counts as dropout, which does nothing in eval mode", "edbc/trace/rules.py",
               'feature_dropout alpha_dropout feature_alpha_dropout".split()\n)\n"""They draw',
