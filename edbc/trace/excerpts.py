@@ -69,8 +69,12 @@ def excerpts(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...
         return None
     if key is not None:
         rec.functions[key] = known
-    if name == "getitem" and type(args[1]) is int and known.entry is not None:
-        rec.rows[value.slot, args[1]] = known
+    if name == "getitem" and known.entry is not None:
+        index = args[1]
+        if type(index) is int:
+            rec.rows[value.slot, index] = known
+        elif type(index) is slice:
+            rec.rows[value.slot, index.start, index.stop, index.step] = known
     return rec.take(value, known)
 
 

@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edbc.trace.lazy import Stack
-from edbc.trace.table import Entry, Hole
-from edbc.trace.values import Lazy, Shared, Value
+from edbc.trace.values import PLAIN, Lazy, Shared, Value
 
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
-
-_PLAIN = frozenset((int, bool, str, type(None), torch.dtype))
 
 
 def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: Recorder, of_call: bool) -> bool:
@@ -50,12 +47,12 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
                 whole = item.materialise()
                 operands.append(whole.ref)
                 parts.append(whole.slot)
-        elif kind in _PLAIN or (kind is float and item and item == item):  # zeros have signs, NaN is not itself
-            parts.append((kind, item))
+        elif kind in PLAIN or (kind is float and item and item == item):  # zeros have signs, NaN is not itself
+            parts += kind, item
         elif kind is float and not item:
-            parts.append((kind, str(item)))
+            parts += kind, str(item)
         elif kind is tuple or kind is list:
-            parts.append((kind, len(item)))
+            parts += kind, len(item)
             if not quick_key(item, parts, operands, rec, of_call):
                 return False
         elif kind is torch.Tensor and (operands or item.is_floating_point()):
@@ -96,8 +93,3 @@ def is_constant(item: Any) -> bool:
     functions)."""
     name = item.__qualname__ if isinstance(item, FunctionType) else ""
     return isinstance(item, _CONSTANTS) and "<" not in name
-
-
-def is_plain(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True for a call of one or two recorded values and nothing else, with one output."""
-    return len(args) <= 2 and not kwargs and type(entry.outputs) is Hole and all(type(arg) is Value for arg in args)

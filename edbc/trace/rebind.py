@@ -34,7 +34,7 @@ from edbc.trace.keys import quick_key
 from edbc.trace.rewrite import LookUp, Scope, rewritten
 from edbc.trace.stateless import user_class
 from edbc.trace.table import Entry
-from edbc.trace.values import Shared, Symbol, Value, record_function
+from edbc.trace.values import Shared, Symbol, Value, record_function, short_key
 
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
 _OF_CLASSES = frozenset(
@@ -216,7 +216,14 @@ def _of_function(func: Callable[..., Any]) -> Callable[..., Any]:
     order, that node is what its next call of this kind records."""
 
     def record(*args: Any, **kwargs: Any) -> Any:
-        rec = _recorder_among(args, kwargs)
+        if args and type(args[0]) is Value:
+            rec = args[0].rec
+            short = short_key(record, args, kwargs)
+            known = None if short is None else rec.plain.get(short)
+            if known is not None:
+                return rec.again(known, (args[0].ref,) if len(short) != 3 else (args[0].ref, args[1].ref))
+        else:
+            rec = _recorder_among(args, kwargs)
         if rec is None or rec.books is not None or not rec.flows:
             return func(*args, **kwargs)
         operands: list[Any] = []
@@ -234,6 +241,7 @@ def _of_function(func: Callable[..., Any]) -> Callable[..., Any]:
         entry = _only_node(rec, before, operands, result)
         if entry is not None:
             rec.functions[key] = entry
+            rec.remember(entry, record, args, kwargs)
         return result
 
     return record

@@ -32,7 +32,7 @@ from edbc.trace import autocast, rules
 from edbc.trace.changes import Changes, MustKeepBooks, change_in_place
 from edbc.trace.draws import INSTANCE_BITS, refuse_drawing
 from edbc.trace.excerpts import Excerpts, excerpts
-from edbc.trace.keys import is_constant, is_plain, quick_key
+from edbc.trace.keys import is_constant, quick_key
 from edbc.trace.lazy import REDUCTIONS, Stack
 from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import lift_floats, lift_number
@@ -44,6 +44,7 @@ from edbc.trace.source import asked_by_torch, assigned_name, location_of, user_f
 from edbc.trace.special import (
     CATS,
     derived,
+    filled,
     is_view,
     lazy_stack,
     refuse_what_cannot_be_batched,
@@ -53,8 +54,21 @@ from edbc.trace.special import (
 )
 from edbc.trace.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
-from edbc.trace.values import Lazy, Rows, Shared, Slot, Value, answer_all_of_torch, class_of, refuse, value_of
+from edbc.trace.values import (
+    PLAIN,
+    Lazy,
+    Rows,
+    Shared,
+    Slot,
+    Value,
+    answer_all_of_torch,
+    class_of,
+    refuse,
+    short_key,
+    value_of,
+)
 
+_STACK = torch.stack
 REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
 LOOKS = 16
@@ -70,6 +84,13 @@ class OfNumber(NamedTuple):
     number: float
     dtype: torch.dtype
     at: int
+
+
+class OfConstant(NamedTuple):
+    """A call that gives a constant, the same for all nodes that ask for it: `key` tells which."""
+
+    key: Any
+    make: Callable[[], torch.Tensor]
 
 
 class OfStacks(NamedTuple):
@@ -173,10 +194,10 @@ class Recorder:
         self.numbers: dict[Any, set[Any] | bool] = {}
         self._reductions: dict[Any, Entry] = {}
         self.entry_of_excerpts: dict[Slot, Entry] = {}
-        self.rows: dict[tuple[Slot, int], Excerpts] = {}
-        """What `value[index]` is, by the value's slot: excerpts that are nodes."""
-        self.plain: dict[Any, Entry] = {}
-        """Entries of functions of one output by function and slots of the operands, which are all arguments."""
+        self.rows: dict[Any, Excerpts] = {}
+        """What `value[index]` and `value[start:stop]` are, by the value's slot: excerpts that are nodes."""
+        self.plain: dict[Any, Any] = {}
+        """Calls of one output by their short keys: entries of nodes, and slots of views."""
         self.added: Slot | None = None
         """Slot of which two were added last, by the entry of number `addition`, which gives a `sum`."""
         self.addition = -1
@@ -581,37 +602,60 @@ class Recorder:
     def _recorded(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
     ) -> Any:
-        if func is torch.stack:
+        if func is _STACK:
             stack = lazy_stack(self, "stack", *args, **kwargs)
             if stack is not NotImplemented:
                 return stack
         operands: list[Any] = []
-        parts: list[Any] = [func, len(args)]
-        key = None
-        may_stay_rows = args and type(args[0]) is Rows and rules.name_of(func) in rules.VIEWS
-        if (
-            not may_stay_rows
-            and quick_key(args, parts, operands, self, False)
-            and (not kwargs or quick_key(kwargs.items(), parts, operands, self, False))
-        ):
-            key = tuple(parts)
-            known = self.functions.get(key)
-            if known is not None:
-                if known.__class__ is Entry:
-                    return self.emit(known, operands)
-                if known.__class__ is OfNumber:
-                    operands.insert(known.at, self.number(known.number, known.dtype).ref)
-                    return self.emit(known.entry, operands)
-                if known.__class__ is OfStacks:
-                    return self.emit(known.entry, [x.materialise().ref if type(x) is Stack else x for x in operands])
-                if known.__class__ is Excerpts:
-                    return self.take(args[0], known)
-                return self.seen(args[0], *known)
+        key = self._key(func, args, kwargs, operands)
+        known = None if key is None else self.functions.get(key)
+        if known is not None:
+            if known.__class__ is not Entry:
+                return self._known(known, args, operands)
+            if self.looks or self.in_cell or known.outputs.__class__ is not Hole:
+                return self.emit(known, operands)
+            self.entries.append(known.index)  # `emit` without its call
+            self.refs.extend(operands)
+            value = Value()
+            value.rec = self
+            value.ref = number = self.next_value
+            value.slot = known.output_slots[0]
+            self.next_value = number + 1
+            return value
         if func in CATS:  # only now: nearly all are nodes
             stack = lazy_stack(self, "cat", *args, **kwargs)
             if stack is not NotImplemented:
                 return stack
         return self._function(func, args, kwargs, name or rules.name_of(func), key)
+
+    def _key(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> Any:
+        """What tells a call from others (`trace.keys`), None where nothing does; `operands` are put into the list."""
+        parts: list[Any] = [func, len(args)]
+        for item in args:
+            kind = type(item)
+            if kind is Value:  # `quick_key` without its call
+                operands.append(item.ref)
+                parts.append(item.slot)
+            elif kind in PLAIN:
+                parts += kind, item
+            elif (kind is Rows and item is args[0] and rules.name_of(func) in rules.VIEWS) or not quick_key(
+                (item,), parts, operands, self, False
+            ):
+                return None
+        return None if kwargs and not quick_key(kwargs.items(), parts, operands, self, False) else tuple(parts)
+
+    def _known(self, known: Any, args: tuple[Any, ...], operands: list[Any]) -> Any:
+        """What a call gives that is no node, or not of these operands alone."""
+        if known.__class__ is OfNumber:
+            operands.insert(known.at, self.number(known.number, known.dtype).ref)
+            return self.emit(known.entry, operands)
+        if known.__class__ is OfStacks:
+            return self.emit(known.entry, [x.materialise().ref if type(x) is Stack else x for x in operands])
+        if known.__class__ is Excerpts:
+            return self.take(args[0], known)
+        if known.__class__ is OfConstant:
+            return self.shared_constant(known.key, known.make)
+        return self.seen(args[0], *known)
 
     def seen(self, value: Any, outputs: Any, slots: Sequence[Slot]) -> Any:
         """A view of a value."""
@@ -640,6 +684,11 @@ class Recorder:
         taken = excerpts(self, func, name, key, args, kwargs)
         if taken is not None:
             return taken
+        if name in rules.FILLS:
+            filling = filled(func, name, args, kwargs)
+            if filling is not None:
+                known = self.functions[key] = OfConstant(*filling)
+                return self.shared_constant(known.key, known.make)
         result = special(self, func, name, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -691,9 +740,16 @@ class Recorder:
         if key is not None:
             of_stacks = any(type(arg) is Stack for arg in flat(args, kwargs))
             self.functions[key] = OfStacks(entry) if of_stacks else entry
-            if is_plain(entry, args, kwargs) and not self.in_cell:
-                self.plain[func, *slots] = entry
+            if type(entry.outputs) is Hole:
+                self.remember(entry, func, args, kwargs)
         return self.emit(entry, operands)
+
+    def remember(self, known: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find a node's entry of one output, or a view's slot, by its short key from now on."""
+        if args and self.books is None and not self.in_cell:
+            key = short_key(func, args, kwargs)
+            if key is not None:
+                self.plain[key] = known
 
     def _draws(self, func: Callable[..., Any], template: Any, slots: Sequence[Slot]) -> bool:
         """Whether a function draws random numbers, as made-up operands tell."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,8 +87,6 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         and not (*args[1:], *kwargs.values(), 0)[0]
     ):
         return tuple(args[0])
-    if name in rules.FILLS and isinstance(args[0], Symbol):
-        return _filled(rec, func, name, args, kwargs)
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
@@ -144,14 +143,17 @@ def _as_value(rec: Recorder, tensor: Any) -> Value:
     return rec.whole(tensor) if type(tensor) is Shared else rec.constant(tensor)
 
 
-def _filled(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`zeros_like` and its like: a constant, the same for all nodes that ask for it."""
-    if any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
-        return NotImplemented
-    kwargs = _without_device(kwargs)
+def filled(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Callable[[], torch.Tensor]] | None:
+    """Key and maker of the constant that `zeros_like` and its like give, the same for all nodes that ask for it; None
+    where it is none."""
+    if not isinstance(args[0], Symbol) or any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
+        return None
+    rest = _without_device(kwargs)
     like = args[0]._meta()
-    key = (name, tuple(like.shape), like.dtype, repr(args[1:]), repr(kwargs))
-    return rec.shared_constant(key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **kwargs))
+    key = (name, tuple(like.shape), like.dtype, repr(args[1:]), repr(rest))
+    return key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **rest)
 
 
 def is_view(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -182,6 +184,8 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
     slots = [rec.table.slot(slot.base, (*slot.views, view), meta) for view, meta in zip(views, metas, strict=True)]
     if key is not None:
         rec.functions[key] = (outputs, slots)
+        if type(outputs) is Hole:
+            rec.remember(slots[0], func, (value, *args[1:]), kwargs)
     return rec.seen(value, outputs, slots)
 
 

@@ -91,31 +91,64 @@ def refuse_ended() -> NoReturn:
 
 
 _LOOK = "the value of a tensor was asked for while recording"
+PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+"""Classes whose equal objects are the same in a call."""
 LOOK_REMEDY = (
     "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), or take the "
     "decision from the instance"
 )
 
 
+def short_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The key of a call of a recorded value and at most one other or some constants, what most calls are; None for
+    others. Of three parts where there are two values."""
+    count = len(args)
+    if type(args[0]) is not Value:
+        return _short_key_of_number(func, *args) if count == 2 and not kwargs else None
+    slot = args[0].slot
+    if kwargs:
+        if count != 1 or len(kwargs) != 1:
+            return None
+        ((name, item),) = kwargs.items()
+        return (func, slot, name, type(item), item) if type(item) in PLAIN else None
+    if count == 1:
+        return func, slot
+    item = args[1]
+    kind = type(item)
+    if kind is Value:
+        return (func, slot, item.slot) if count == 2 else None
+    if kind not in PLAIN and not (kind is float and item):
+        return None
+    if count == 2:
+        return func, slot, kind, item
+    last = args[2]
+    return (func, slot, kind, item, type(last), last) if count == 3 and type(last) in PLAIN else None
+
+
+def _short_key_of_number(func: Any, number: Any, value: Any) -> Any:
+    is_number = type(number) is int or (type(number) is float and number)
+    return (func, type(number), number, value.slot) if is_number and type(value) is Value else None
+
+
 def record_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """Record a torch function of arguments among which there is a stand-in."""
+    kwargs = kwargs or {}
     first: Any = args[0] if args else None
     kind = type(first)
     if kind is Value:
         rec = first.rec
-        if not kwargs and len(args) == 1:
-            known = rec.plain.get((func, first.slot))
-            if known is not None:
-                return rec.again(known, (first.ref,))
-        elif not kwargs and len(args) == 2 and type(args[1]) is Value:
-            known = rec.plain.get((func, first.slot, args[1].slot))
-            if known is not None:
-                return rec.again(known, (first.ref, args[1].ref))
+        key = short_key(func, args, kwargs) if kwargs or len(args) > 1 else (func, first.slot)
+        known = None if key is None else rec.plain.get(key)
+        if known is not None:
+            if known.__class__ is not Slot:
+                return rec.again(known, (first.ref,) if len(key) != 3 else (first.ref, args[1].ref))
+            if rec.flows:
+                return value_of(rec, first.ref, known)
     elif (kind is list or kind is tuple) and first and type(first[0]) is Value:
         rec = first[0].rec
     else:
         rec = find_recorder((args, kwargs))
-    return rec.function(func, args, kwargs or {})
+    return rec.function(func, args, kwargs)
 
 
 class Symbol:
@@ -240,11 +273,17 @@ def _as_python_has_it(index: Any) -> Any:
 
 def _operator(function: Any) -> Callable[[Any, Any], Any]:
     def record(self: Any, other: Any) -> Any:
-        if type(self) is Value and type(other) is Value:
-            known = self.rec.plain.get((function, self.slot, other.slot))
-            if known is not None:
-                return self.rec.again(known, (self.ref, other.ref))
-        elif type(other) is np.ndarray:
+        kind = type(other)
+        if type(self) is Value:
+            if kind is Value:
+                known = self.rec.plain.get((function, self.slot, other.slot))
+                if known is not None:
+                    return self.rec.again(known, (self.ref, other.ref))
+            elif kind is float or kind is int:
+                known = self.rec.plain.get((function, self.slot, kind, other))
+                if known is not None:
+                    return self.rec.again(known, (self.ref,))
+        if kind is np.ndarray:
             self, other = _as_numpy_promotes(self, other, function)
         return self.rec.function(function, (self, other), {})
 
@@ -262,7 +301,15 @@ def _as_numpy_promotes(value: Any, array: np.ndarray, function: Any) -> tuple[An
 
 
 def _reflected(function: Any) -> Callable[[Any, Any], Any]:
-    return lambda self, other: self.rec.function(function, (other, self), {})
+    def record(self: Any, other: Any) -> Any:
+        kind = type(other)
+        if type(self) is Value and (kind is float or kind is int):
+            known = self.rec.plain.get((function, kind, other, self.slot))
+            if known is not None:
+                return self.rec.again(known, (self.ref,))
+        return self.rec.function(function, (other, self), {})
+
+    return record
 
 
 for _name, _function in {
@@ -302,7 +349,10 @@ Symbol.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
 
 def _method(name: str) -> Callable[..., Any]:
     def record(self: Symbol, *args: Any, **kwargs: Any) -> Any:
-        return self.rec.function(getattr(torch.Tensor, name), (self, *args), kwargs)
+        function = getattr(torch.Tensor, name)
+        if type(self) is Value:
+            return record_function(function, (self, *args), kwargs)
+        return self.rec.function(function, (self, *args), kwargs)
 
     return record
 
@@ -378,14 +428,18 @@ class Value(Symbol):
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int:
             known = self.rec.rows.get((self.slot, index))
-            if known is not None:
-                return self.rec.take(self, known)
-        return super().__getitem__(index)
+        elif type(index) is slice:
+            known = self.rec.rows.get((self.slot, index.start, index.stop, index.step))
+        else:
+            known = None
+        return self.rec.take(self, known) if known is not None else super().__getitem__(index)
 
     def __add__(self, other: Any) -> Any:
         rec, slot = self.rec, self.slot
         if type(other) is not Value:
-            return Symbol.__add__(self, other)
+            kind = type(other)
+            known = rec.plain.get((torch.add, slot, kind, other)) if (kind is float or kind is int) and other else None
+            return Symbol.__add__(self, other) if known is None else rec.again(known, (self.ref,))
         if slot is not rec.added or other.slot is not slot:
             known = rec.plain.get((torch.add, slot, other.slot))
             if known is None:

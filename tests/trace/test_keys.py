@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from helpers import bound, require_parity, seeded
 from torch import Tensor, nn
 
+from edbc.runtime.session import Net
 from edbc.trace.recorder import Recorder
 
 SIZE = 4
@@ -66,3 +67,82 @@ def test_what_was_seen_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         net(list(range(6)))
 
     assert described == []
+
+
+SHORT: dict[str, Callable[..., Any]] = {
+    "a function": lambda m, h, w: torch.tanh(h) + F.relu(h) + h.sigmoid(),
+    "two values": lambda m, h, w: torch.mul(h, h) + h.maximum(h) - h * h / h @ h,
+    "numbers": lambda m, h, w: 2 * h * 0.5 - 1 + h + 1.5 + (1.0 - h) + torch.add(h, 1),
+    "constants": lambda m, h, w: torch.softmax(h, 0) + h.softmax(dim=-1) + h.clamp(0, 1) + h.sum(0) + h.cumsum(dim=0),
+    "views": lambda m, h, w: (
+        h.view(2, 2).t().reshape(4) + h.unsqueeze(0).squeeze(0) + h.view(2, 2).transpose(0, 1).sum()
+    ),
+    "parts": lambda m, h, w: torch.cat([h[2:], h[:2]]) + h[1] + h[-1] + h[:] + h[1::1].sum(),
+}
+MADE: dict[str, Callable[..., Any]] = {
+    "like": lambda m, h, w: torch.zeros_like(h) + torch.ones_like(h, device=h.device) * h + torch.full_like(h, 2.0) * h,
+    "new": lambda m, h, w: h.new_zeros(4) + h.new_ones((4,)) * h + torch.cat([h[:2], h.new_full([2], 3.0)]),
+    "a key of many": lambda m, h, w: (
+        torch.where(h > 0, h, 2 * h) + torch.lerp(h, h.tanh(), 0.5) + F.linear(h, m.out.weight)
+    ),
+}
+
+
+def calls_of(net: Net, owner: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a third mini-batch calls of some methods."""
+    called: list[str] = []
+
+    def note(name: str) -> None:
+        method = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: (called.append(name), method(*args, **kwargs))[1])
+
+    with torch.no_grad():
+        for _ in range(2):
+            net(list(range(6)))
+        for name in names:
+            note(name)
+        net(list(range(6)))
+    return called
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_calls_are_found_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of a value with another, or with constants, do not reach what makes keys of all arguments, but for parts
+    that are the whole and lists; and they equal eager."""
+    net = require_parity(seeded(Model, SHORT[name]), list(range(6)) * 3)
+    called = calls_of(net, Recorder, ("_recorded", "_function"), monkeypatch)
+    assert called.count("_function") == 0
+    assert called.count("_recorded") <= (6 * 2 if name == "parts" else 0)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_calls_are_found_by_their_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants that a value lends its shape, and calls of many arguments, are described once."""
+    net = require_parity(seeded(Model, MADE[name]), list(range(6)) * 3)
+    assert calls_of(net, Recorder, ("_function", "describe"), monkeypatch) == []
+
+
+def test_short_keys_tell_numbers_apart() -> None:
+    """Equal numbers of different classes, and zeros of either sign, are different constants."""
+    words = torch.arange(6)
+
+    def forward(model: nn.Module, h: Tensor, word: int) -> Any:
+        counts = words[word : word + 1] + (h > 5).sum()
+        return (
+            counts * 1,
+            counts * 1.0,
+            counts * True,
+            h * 0.0,
+            h * -0.0,
+            2 * counts,
+            2.0 * counts,
+        )
+
+    model = seeded(Model, forward)
+    net = bound(model, list(range(6)))
+    with torch.no_grad():
+        for _ in range(3):
+            for found, right in zip(net(list(range(6))), map(model, range(6)), strict=True):
+                assert [x.dtype for x in found] == [x.dtype for x in right]
+                assert all(torch.equal(x, y) and torch.equal(torch.signbit(x), torch.signbit(y))
+                           for x, y in zip(found, right, strict=True))  # fmt: skip
