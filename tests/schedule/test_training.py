@@ -364,7 +364,7 @@ def test_many_types_are_scheduled_as_few_are(kind: str) -> None:
 
 def test_work_bounds_trials() -> None:
     """Trials fall with the work of one, to none where a round is too dear; a small graph gets all of them."""
-    small, middle, large = many_types(5, 300), many_types(60, 1000), many_types(300, 2000)
+    small, middle, large = many_types(5, 300), many_types(40, 800), many_types(300, 2000)
 
     assert affordable([small], 12, 1000) == 1000
     assert 50 <= affordable([middle], 12, 5000) < 5000
