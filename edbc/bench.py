@@ -45,6 +45,7 @@ from edbc.arguments import DEVICES, DTYPES, require_count, require_name
 from edbc.cells.program import Call, Product, Program
 from edbc.check import model_path
 from edbc.errors import InputError
+from edbc.instances import Cast, dtype_of
 from edbc.modelfile import Config, import_model_file
 from edbc.parity import Eager
 from edbc.plan.plan import Plan
@@ -184,11 +185,12 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     file = import_model_file(model_path(path, plan, model))
     config = file.config({**plan.model.config, **settings})
     built = model_of_plan(file, config, plan, path, weights=setting.weights)
-    net_model = built.to(setting.device, getattr(torch, setting.dtype))
-    instances = list(file.load(inputs, config, setting.limit)) if inputs else file.sample(setting.limit, 1, config)
+    cast = Cast.between(dtype_of(built), getattr(torch, setting.dtype))
+    net_model = built.to(setting.device, cast.to)
+    instances = cast(file.load(inputs, config, setting.limit) if inputs else file.sample(setting.limit, 1, config))
     if not instances:
         raise InputError(f"{inputs[0] if inputs else file.path}: expected instances to measure, got none")
-    rebind = config != plan.model.config or None
+    rebind = cast.rebind(config != plan.model.config)
     policies = [plan.policy.kind, *(p for p in setting.against if p not in ("eager", plan.policy.kind))]
     convert = getattr(file.module, "vertex_instance", None)
     contestants = []
@@ -201,7 +203,8 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
             packed = [convert(instance, **config) for instance in instances]
             contestants.append(_Contestant(net, "vertex", policy, _batches(packed, setting.batch_size)))
     eager = Eager(net_model) if "eager" in setting.against else None
-    _take_turns(contestants, eager, _batches(instances, setting.batch_size), setting)
+    with cast.default():
+        _take_turns(contestants, eager, _batches(instances, setting.batch_size), setting)
     rows = [_row(path.stem, config, contestant, setting) for contestant in contestants]
     return rows if eager is None else [*rows, _eager_row(path.stem, config, contestants[0], setting)]
 

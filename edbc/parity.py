@@ -8,11 +8,12 @@ from it over all instances:
     (bfloat16, float16). A float64 output that eager itself misses was computed in another dtype; it goes by float32's.
 (3) Where eager gives not-a-number or an infinity, so must batched execution, of the same sign.
 
-Eager is the unmodified model, one instance after the other, without gradients. The reference is eager with the model
-and the default dtype in float64. Where instances bring float32, or forward makes it, eager refuses to mix the two: then
-every operation of the reference takes its float32 operands in float64. What forward rounds itself stays rounded. So a
-model in float64 whose forward asks for float32 itself (`.float()`, `dtype=torch.float32`) goes by float32's rule, where
-that shows in an output; whoever reports says that forward *pins* float32.
+Eager is the unmodified model, one instance after the other, without gradients. The reference is eager with the model,
+the default dtype, and what instances bring in the model's own dtype or in float32, in float64 (`edbc.instances`). What
+forward asks for in float32 itself (`.float()`, `dtype=torch.float32`) stays rounded, but every operation of the
+reference takes its float32 operands in float64, as eager refuses to mix the two. So a model in float64 whose forward
+does that goes by float32's rule, where that shows in an output; whoever reports says that forward *pins* float32. A
+forward that raises on float64 data (it looks at dtypes) gets its instances as they are.
 
 (4) Eager is *unstable* in an output when (2) allows so much that it says nothing: its own error is beyond 1e-2 x scale
     in float32 (beyond 1/4 in the short floats), or it or the reference is not finite where the other is. A chaotic or
@@ -35,10 +36,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from edbc.errors import CheckFailed
+from edbc.instances import Cast, dtype_of
 from edbc.runtime.outputs import by_name
 from edbc.trace.deep import run_deep
 from edbc.trace.objects import unchanged
@@ -221,12 +224,15 @@ class Eager:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self.dtype = dtype_of(model)
         self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model, without_history(model)).double()
         for module in self.twin.modules() if self.twin is not model else ():
             if isinstance(module, nn.RNNBase):
                 module.register_forward_pre_hook(_double_inputs)
+        self._cast = Cast(frozenset({self.dtype, torch.float32}) - {torch.float64}, torch.float64)
         self._mixes_dtypes = False
+        self._takes_double = True
+        """Whether forward takes converted instances, as far as is known."""
         self.pins = False
         """Whether forward has asked for float32 so far."""
         self._threads: int | None = None
@@ -267,7 +273,7 @@ class Eager:
         if not self._mixes_dtypes:
             self._mixes_dtypes = self.twin is self.model or self._mixes(instances[:1])
         if not self._mixes_dtypes:
-            with suppress(RuntimeError):  # perhaps one of the others brings float32
+            with suppress(RuntimeError):  # perhaps forward makes float32 of one of the others
                 return self._in_float64(instances)
         return self._in_double(instances)[0]
 
@@ -276,14 +282,21 @@ class Eager:
         return self._in_double(instances)[1].was_needed
 
     def _in_double(self, instances: Sequence[Any]) -> tuple[list[Any], _InDouble]:
-        with _InDouble() as mode:
-            results = self._in_float64(instances)
+        try:
+            with _InDouble() as mode, _ConvolutionsInDouble():
+                results = self._in_float64(instances)
+        except Exception:
+            if not self._takes_double:
+                raise
+            self._takes_double = False
+            return self._in_double(instances)
         self.pins = self.pins or mode.pins
         return results, mode
 
     def _in_float64(self, instances: Sequence[Any]) -> list[Any]:
         with unchanged(instances):
-            return _run(self.twin, torch.float64, instances)
+            converted = self._cast(instances) if self._takes_double else instances
+            return _run(self.twin, torch.float64, converted)
 
 
 class _InDouble(TorchDispatchMode):
@@ -296,7 +309,7 @@ class _InDouble(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: torch would load its compiler, which takes a second, to keep it away from here."""
+        """False, so that torch does not import its own compiler (a second) at the first operation."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -316,13 +329,26 @@ class _InDouble(TorchDispatchMode):
         return item.double() if is_single else item
 
 
+class _ConvolutionsInDouble(TorchFunctionMode):
+    """Convolutions on float32 operands in float64: they compare dtypes before they dispatch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "").startswith("conv"):
+            args, kwargs = tree_map(_doubled, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
 def _is_single(item: Any) -> bool:
     return isinstance(item, torch.Tensor) and item.dtype is torch.float32
 
 
 def _double_inputs(module: nn.Module, inputs: Any) -> Any:
     """Of what compares dtypes in Python, before any operation."""
-    return tree_map(lambda item: item.double() if _is_single(item) else item, inputs)
+    return tree_map(_doubled, inputs)
+
+
+def _doubled(item: Any) -> Any:
+    return item.double() if _is_single(item) else item
 
 
 def _in_dtype(dtype: torch.dtype, item: Any) -> Any:

@@ -28,6 +28,7 @@ from edbc.plan.reader import read_plan
 from edbc.weights import SEEDED, model_of_plan
 
 if TYPE_CHECKING:
+    from edbc.instances import Cast
     from edbc.modelfile import Config, ModelFile
     from edbc.parity import Parity
     from edbc.report.timeline import Timeline
@@ -89,6 +90,8 @@ class Bound(NamedTuple):
     file: ModelFile
     config: Config
     net: Net
+    cast: Cast
+    """What instances bring in the dtype in which the model was built comes in the one that it runs in."""
 
 
 def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
@@ -100,6 +103,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     require_model(plan, model_file, setting.trust_changed_model, warn)
     import torch
 
+    from edbc.instances import Cast, dtype_of
     from edbc.modelfile import import_model_file
     from edbc.runtime.backend import require_device
     from edbc.runtime.session import Net, check_requirements
@@ -111,13 +115,14 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     config = file.config({**_known_config(file, plan), **setting.config})
     with torch.inference_mode(False):
         model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
-        model = model.to(setting.device, getattr(torch, setting.dtype))
-    rebind = config != plan.model.config or None
+        cast = Cast.between(dtype_of(model), getattr(torch, setting.dtype))
+        model = model.to(setting.device, cast.to)
+    rebind = cast.rebind(config != plan.model.config)
     net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
               backend=setting.backend, rebind=rebind, split=setting.split, share=setting.share,
               recompute=setting.recompute)  # fmt: skip
     net.cache = structure_cache(file.module, setting.verify)
-    return Bound(file, config, net)
+    return Bound(file, config, net, cast)
 
 
 def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None:
@@ -334,10 +339,11 @@ class _Running:
         """Every mini-batch in order, definition (2)."""
         for number, batch in enumerate(_batches(self._instances(), self.setting.batch_size)):
             given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
-            if number == 0:
-                self._warm_up(given, tell)
-            with _unchanged(given if self.eager is not None else ()):
-                results = self._results(given, tell)
+            with self.bound.cast.default():
+                if number == 0:
+                    self._warm_up(given, tell)
+                with _unchanged(given if self.eager is not None else ()):
+                    results = self._results(given, tell)
             if self.setting.output is not None:
                 for result in results:
                     self.file.add(result)
@@ -364,8 +370,8 @@ class _Running:
     def _instances(self) -> Iterable[Any]:
         file, config, limit = self.bound.file, self.bound.config, self.setting.limit
         if self.setting.inputs:
-            return file.load(self.setting.inputs, config, limit)
-        return file.sample(SAMPLED if limit is None else limit, 1, config)
+            return self.bound.cast.each(file.load(self.setting.inputs, config, limit))
+        return self.bound.cast(file.sample(SAMPLED if limit is None else limit, 1, config))
 
     def _results(self, given: list[Any], tell: Tell) -> list[Any]:
         def tell_demand(prepared: Prepared) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ class Training:
         loaded = read_plan(plan)
         bound = bind_plan(Path(plan), loaded, _binding(model, loaded, setting), warn)
         objective = objective_of(bound.file)
+        objective = replace(objective, loss=bound.cast.wrapped(objective.loss))
         data = _data(bound, setting)
         net = _net(bound, data, setting.front_end)
         optimizer = optimizer_of(bound.net.model, setting.optimizer, setting.rate)
@@ -186,20 +187,20 @@ def _data(bound: Bound, setting: Setting) -> Data:
     """Training and dev instances, in memory. Raises InputError when there are none to train on."""
     file, config, limit = bound.file, bound.config, setting.limit
     if setting.inputs:
-        train = list(file.load(setting.inputs, config, limit))
+        train = bound.cast(file.load(setting.inputs, config, limit))
     else:
-        train = file.sample(SAMPLED if limit is None else limit, 1, config)
+        train = bound.cast(file.sample(SAMPLED if limit is None else limit, 1, config))
     if not train:
         raise InputError(
             f"{', '.join(map(str, setting.inputs)) or file.path}: expected instances to train on, got none"
         )
-    return Data(train, list(file.load(setting.dev, config)) if setting.dev else [])
+    return Data(train, bound.cast(file.load(setting.dev, config)) if setting.dev else [])
 
 
 def _net(bound: Bound, data: Data, front_end: str) -> Run:
     """The bound net; with vertex functions every instance becomes arrays once, before training."""
     if front_end != "vertex":
-        return bound.net
+        return bound.cast.wrapped(bound.net)
     convert: Callable[[Any], Any] = bound.file.vertex_instance(bound.config)
     arrays = {id(instance): convert(instance) for instance in (*data.train, *data.dev)}
     return lambda batch: bound.net([arrays[id(instance)] for instance in batch])

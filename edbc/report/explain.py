@@ -362,6 +362,7 @@ def explain_file(
 
 def _bind(plan: Plan, path: Path, model: str | None, settings: dict[str, Any]) -> Bound:
     from edbc.check import model_path, require_same_model
+    from edbc.instances import AS_BUILT
     from edbc.running import Bound
     from edbc.runtime.session import Net, check_requirements
     from edbc.weights import model_of_plan
@@ -372,14 +373,14 @@ def _bind(plan: Plan, path: Path, model: str | None, settings: dict[str, Any]) -
     imported = import_model_file(file)
     config = imported.config({**plan.model.config, **settings})
     rebind = config != plan.model.config or None
-    return Bound(imported, config, Net(plan, model_of_plan(imported, config, plan, path), rebind=rebind))
+    return Bound(imported, config, Net(plan, model_of_plan(imported, config, plan, path), rebind=rebind), AS_BUILT)
 
 
 def _observe(bound: Bound, plan: Plan, inputs: Sequence[str | Path]) -> tuple[Observation, list[str]]:
     """What one mini-batch shows, and notes on it."""
     from edbc.report.observe import observe
 
-    file, config, net = bound
+    file, config, net, _ = bound
     count, seed = plan.trained_on.instances, plan.trained_on.seed
     notes = []
     if inputs:

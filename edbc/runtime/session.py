@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -143,10 +143,15 @@ class Prepared:
         return Segment(self.capture.graph, self.schedule, self.placement)
 
 
+Rebind = bool | Literal["dtype"] | None
+"""Whether a model is of other sizes than the plan's, or of the same in another dtype; None where its dtype tells."""
+
+
 class Net:
     """A plan bound to a model. Calling it runs a mini-batch; several threads may.
 
-    `device` and `dtype` are the model's own. Without `split` no cell runs in parts (`edbc.runtime.split`), without
+    `device` and `dtype` are the model's own. With `rebind` they are, or its sizes are, not those that the plan was
+    compiled for; with "dtype" the sizes are. Without `split` no cell runs in parts (`edbc.runtime.split`), without
     `share` equal nodes run one by one (`edbc.runtime.share`), and equal parts of nodes too. `recompute` says into how
     many segments training cuts a schedule (`edbc.runtime.cut`). `autocast` is the state of torch.autocast
     (`edbc.trace.autocast`) in which its mini-batches are recorded. Raises what `bind` raises.
@@ -154,7 +159,7 @@ class Net:
 
     @on_host
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
-                 layout: str = "plan", backend: str | Backend | None = None, rebind: bool | None = None,
+                 layout: str = "plan", backend: str | Backend | None = None, rebind: Rebind = None,
                  split: bool = True, share: bool = True, recompute: Recompute = None,
                  autocast: State = None):  # fmt: skip
         self.plan = plan
@@ -172,7 +177,8 @@ class Net:
         if rebind is None:
             rebind = not any(f"{class_of(torch.empty(0, dtype=self.dtype)).dtype}[" in t.signature for t in plan.types)
         self.rebind = rebind
-        self.table = TypeTable([(t.name, t.signature) for t in plan.types], rebind, autocast is not None)
+        types = [(t.name, t.signature) for t in plan.types]
+        self.table = TypeTable(types, bool(rebind), autocast is not None, rebind == "dtype")
         self.policy = policy_of(plan, policy)
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         has_parts = any(cell.eager or cell.lazy for cell in plan.cells.values())

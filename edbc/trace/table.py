@@ -220,12 +220,15 @@ class TypeTable:
 
     With `other_sizes` a plan serves a model of other sizes: what has no exact type takes the one that `sizes.meant`
     finds. With `other_dtypes` operands may have other dtypes than those that the plan knows (torch.autocast), and
-    several types may be *variants* of one: they differ in dtypes only.
+    several types may be *variants* of one: they differ in dtypes only. With `same_sizes` a type stands for those that
+    differ in dtypes only, and `other_sizes` for no more than that.
     """
 
-    def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False, other_dtypes: bool = False):
+    def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False, other_dtypes: bool = False,
+                 same_sizes: bool = False):  # fmt: skip
         self._other_sizes = other_sizes or other_dtypes
         self._other_dtypes = other_dtypes
+        self._same_sizes = same_sizes
         self._planned: dict[str, int] = {}
         """Types of the plan that were recorded, by their signature without dtypes."""
         self._variant_of: dict[int, int] = {}
@@ -347,6 +350,9 @@ class TypeTable:
         if not self._other_sizes:
             return []
         known = (text for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None)
+        if self._same_sizes:
+            wanted = without_dtypes(signature)
+            return [text for text in known if without_dtypes(text) == wanted][:1]
         if not self._other_dtypes:
             return meant(signature, known)
         plain = {without_state(text): text for text in known}
