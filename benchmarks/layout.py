@@ -30,8 +30,8 @@ from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
 from edbc.cells.program import Copy, Program
 from edbc.graph import ValueClass
-from edbc.runtime.encode import encode
-from edbc.runtime.phases import Instruction
+from edbc.kernels.read import values_of
+from edbc.kernels.steps import steps_of
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import Hole, Operation, SharedRef, TypeTable
 
@@ -164,13 +164,10 @@ def native_moved(program: Program, batch: int) -> tuple[int, float]:
 def moves(program: Program) -> list[tuple[str, int]]:
     """What the native back end moves per row: words for it, and elements."""
     no_shapes: dict[SharedRef, Sequence[int]] = {}  # only calls of torch's are asked for those of parameters
-    encoded = encode(program, no_shapes.__getitem__)
-    assert encoded is not None, "every cell of this table runs natively"
-    found = []
-    for phase in encoded.phases:
-        if isinstance(phase, tuple):
-            found += [("copy inside the cell", i.size) for i in phase if isinstance(i, Instruction) and i.op == "copy"]
-    return found
+    values = values_of(program, no_shapes.__getitem__)
+    assert values is not None, "every cell of this table runs natively"
+    loops = steps_of(values, len(program.loads)).loops()
+    return [("copy inside the cell", v.size) for loop in loops for _, v in loop.stores if v in loop.places]
 
 
 def compile_ms(cell: CellGraph) -> float:

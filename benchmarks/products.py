@@ -2,7 +2,7 @@
 
     python benchmarks/products.py [--double] [--rounds 3]
 
-Per size (n x K by K x N): microseconds and billions of operations per second of `edbc.runtime.microkernel` and of the
+Per size (n x K by K x N): microseconds and billions of operations per second of `edbc.kernels.microkernel` and of the
 library inside torch, both as the walk calls them, in turns, and their share of the peak: multiply-adds in registers,
 measured in the same run. The least time of a call counts. One core.
 """
@@ -15,8 +15,8 @@ import itertools
 import torch
 
 from edbc.doctor import processor_name
-from edbc.runtime.peak import describe, peak_gflops, product_gflops
-from edbc.runtime.products import LIBRARY, OWN
+from edbc.kernels.peak import describe, peak_gflops, product_gflops
+from edbc.kernels.products import LIBRARY, OWN
 
 ROWS = (1, 4, 15, 50, 256)
 SIZES = ((256, 640), (128, 512), (512, 1280), (1024, 2560))

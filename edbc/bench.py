@@ -46,14 +46,14 @@ from edbc.cells.program import Call, Product, Program
 from edbc.check import model_path
 from edbc.errors import InputError
 from edbc.instances import Cast, dtype_of
+from edbc.kernels.products import NAMES, products_of
+from edbc.kernels.rowproduct import RowProduct, row_product
 from edbc.modelfile import Config, import_model_file
 from edbc.parity import Eager
 from edbc.plan.plan import Plan
 from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import Backend, backend_of, require_device, wait_for
 from edbc.runtime.placement import place
-from edbc.runtime.products import NAMES, products_of
-from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.runtime.session import Net, Prepared, Stats
 from edbc.runtime.tables import NativeKernel
 from edbc.schedule.schedule import Schedule
@@ -366,7 +366,7 @@ def _speed(contestant: _Contestant) -> dict[str, Any]:
 
 
 def _peak(width: int) -> float | None:
-    from edbc.runtime.peak import peak_gflops  # generates and runs code
+    from edbc.kernels.peak import peak_gflops  # generates and runs code
 
     return peak_gflops(width)
 

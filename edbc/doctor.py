@@ -49,8 +49,8 @@ def _version(name: str) -> str:
 
 def processor() -> dict[str, Any]:
     """The processor, as the system names it and as LLVM does."""
-    from edbc.runtime.machinecode import processor as of_llvm
-    from edbc.runtime.microkernel import shape_of
+    from edbc.kernels.machinecode import processor as of_llvm
+    from edbc.kernels.microkernel import shape_of
 
     shape = shape_of(4)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -71,11 +71,11 @@ def processor_name() -> str:
 
 def products() -> dict[str, Any]:
     """What multiplies, and how fast beside the peak of one core: billions of float32 operations per second."""
+    from edbc.kernels.microkernel import shape_of
+    from edbc.kernels.peak import describe, peak_gflops, product_gflops
+    from edbc.kernels.products import LIBRARY, OWN, best
     from edbc.runtime import blas
     from edbc.runtime.backend import why_not_native
-    from edbc.runtime.microkernel import shape_of
-    from edbc.runtime.peak import describe, peak_gflops, product_gflops
-    from edbc.runtime.products import LIBRARY, OWN, best
 
     why = why_not_native()
     found: dict[str, Any] = {"kernel": "none" if why else best().name, "why_not_native": why,
@@ -95,7 +95,7 @@ def products() -> dict[str, Any]:
 
 def caches() -> dict[str, Any]:
     """Where compiled kernels are kept and how large they are."""
-    from edbc.runtime import machinecode
+    from edbc.kernels import machinecode
 
     folder = machinecode.kernel_folder(machinecode.address_of)
     if folder is None:

@@ -100,6 +100,10 @@ BINARY = frozenset(operation.name for operation in _TABLE if operation.operands 
 ELEMENTWISE = UNARY | BINARY | {"sum"}
 """With `sum`, of any number of operands from the left, whose derivatives are `d`."""
 
+FORMULAS: dict[str, str] = {**{name: entry.formula for name, entry in OPERATIONS.items()},
+                            "finite": "x if x - x == 0 else 0"}  # fmt: skip
+"""What element-wise values compute (`edbc.kernels`), of operands `x` and `y`."""
+
 
 def parse(formula: str) -> ast.expr:
     """The expression that a formula states; ValueError for what is not in the language."""

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 from numba import njit
+from random_values import run_natively
 
+from edbc.kernels.microkernel import lanes_of
+from edbc.kernels.value import Values
 from edbc.operations import ELEMENTWISE, OPERATIONS, PRIMITIVES, Operation, canonical, parse
 from edbc.plan.operations import OPERATIONS as GRAMMAR
 from edbc.runtime.reference import MAPS
-from edbc.runtime.rowops import OPERATIONS as CODES
-from edbc.runtime.rowops import apply
 from edbc.training.derivatives import GRADIENTS, RULES
 from edbc.training.rowgradients import differentiate
 
@@ -74,20 +75,15 @@ def operands(operation: Operation, dtype: torch.dtype, wide: bool = True) -> lis
 
 
 @njit
-def call(op, target, a, b, n, like):  # type: ignore[no-untyped-def]
-    apply(op, target, a, b, a, n, like)
-
-
-@njit
 def call_back(op, target, d, a, b, n, adds, like):  # type: ignore[no-untyped-def]
     differentiate(op, target, d, a, b, n, adds, like)
 
 
 def native(name: str, xs: list[torch.Tensor]) -> torch.Tensor:
-    target = torch.empty_like(xs[0])
-    a, b = xs[0].data_ptr(), xs[-1].data_ptr()
-    call(CODES.index(name), target.data_ptr(), a, b, len(target), WIDTHS[target.dtype])
-    return target
+    values, count = Values(), len(xs[0])
+    v = values.map(name, [values.load(k, 0, count) for k in range(len(xs))])
+    (found,) = run_natively([v], [x[None] for x in xs], lanes_of(xs[0].itemsize))
+    return found[0]
 
 
 def native_derivative(op: str, d: torch.Tensor, reads: list[torch.Tensor], onto: torch.Tensor | None) -> torch.Tensor:

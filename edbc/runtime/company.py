@@ -16,8 +16,8 @@ from typing import Any
 
 from edbc.cells.program import Copy, Product, Program, Span
 from edbc.graph import NodeType
+from edbc.kernels.products import OWN
 from edbc.runtime.backend import Backend
-from edbc.runtime.products import OWN
 from edbc.runtime.split import Splittable
 
 

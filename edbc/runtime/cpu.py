@@ -20,15 +20,15 @@ import torch
 from edbc.cells.graph import CellGraph
 from edbc.cells.program import Program
 from edbc.graph import NodeType
+from edbc.kernels.products import OWN, Products, best
+from edbc.kernels.read import values_of
 from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
-from edbc.runtime.encode import encode
 from edbc.runtime.evaluation import Evaluation
 from edbc.runtime.excerpts import ExcerptKernel, run_excerpts
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs, Placement
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
-from edbc.runtime.products import OWN, Products, best
 from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
 from edbc.runtime.rowcode import RowKernel
@@ -180,9 +180,10 @@ class CpuBackend:
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
                        device: torch.device) -> NativeKernel | CellKernel | ProgramKernel:  # fmt: skip
         """See Backend."""
-        encoded = encode(program, lambda ref: view.shared(ref).shape)
-        if encoded is not None:
-            return NativeKernel(program, encoded, view, self.products)
+        uniform = program.dtype in ("f32", "f64")
+        values = values_of(program, lambda ref: view.shared(ref).shape) if uniform else None
+        if values is not None:
+            return NativeKernel(program, values, view, self.products)
         if program.cell is not None and not program.widths:
             return CellKernel(program.cell, view, dtype, device)
         kernel = ProgramKernel(program, view, dtype, device)

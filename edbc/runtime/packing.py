@@ -34,7 +34,7 @@ from edbc.runtime.pool import aligned
 from edbc.trace.table import SharedRef
 
 if TYPE_CHECKING:
-    from edbc.runtime.microkernel import Shape
+    from edbc.kernels.microkernel import Shape
 
 MOVE_FIELDS = 9
 ROWS, COLUMNS = 8, 16

@@ -1,10 +1,9 @@
-"""Encoded programs with sizes in bytes and addresses filled in: what `walk` reads. One set of tables serves all
-types."""
+"""Steps with sizes in bytes and addresses filled in: what `walk` reads. One set of tables serves all types."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,50 +11,45 @@ import torch
 from numpy.typing import NDArray
 
 from edbc.cells.program import Program
-from edbc.runtime.dimensions import ALONG, address_of_along
+from edbc.kernels.loops import constants_of, text_of
+from edbc.kernels.machinecode import addresses_of
+from edbc.kernels.microkernel import lanes_of
+from edbc.kernels.products import Products
+from edbc.kernels.steps import PIECE_FIELDS, STEP_FIELDS, Multiply, Pass, Place, StepField, steps_of
+from edbc.kernels.value import V
 from edbc.runtime.excerpts import ExcerptKernel
-from edbc.runtime.phases import (
-    INSTRUCTION_FIELDS,
-    PASS,
-    PHASE_FIELDS,
-    PRODUCT,
-    SHARED,
-    Constant,
-    Encoded,
-    Instruction,
-    Multiply,
-    Place,
-    ProductField,
-)
 from edbc.runtime.pool import ALIGNMENT, aligned
-from edbc.runtime.products import Products
 from edbc.runtime.reduction import OPS, ReductionKernel
-from edbc.runtime.walk import CODES, EXCERPT, PROGRAM, REDUCTION, Tables
+from edbc.runtime.walk import EXCERPT, PROGRAM, REDUCTION, Tables
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
 
-_WEIGHT = int(ProductField.WEIGHT)
+_WEIGHT = int(StepField.WEIGHT)
 """The bias is in the next field."""
-_CODE_OF_OPERATION = {name: code for code, name in enumerate(CODES)}
 
 
 class NativeKernel:
-    """An encoded program and its weights."""
+    """A program as values, their steps, and its weights."""
 
-    def __init__(self, program: Program, encoded: Encoded, view: ModelView, products: Products):
+    def __init__(self, program: Program, values: Sequence[V], view: ModelView, products: Products):
         self.program = program
-        self.encoded = encoded
+        self.values = values
+        self.steps = steps_of(values, len(program.loads))
         self.products = products
         self.dtype = torch_dtype(program.dtype)
-        self.shape = products.shape(self.dtype.itemsize)
+        width = self.dtype.itemsize
+        self.texts = {step: text_of(step, width, lanes_of(width)) for step in self.steps.passes()}
+        """Name and LLVM's text of every pass."""
+        self.shape = products.shape(width)
         """How weights are packed; None: as matrices."""
-        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), encoded.parameters(), self.shape)
-        size = aligned(encoded.width * self.dtype.itemsize)
+        read = [v.arg[0] for step in self.texts for v in constants_of(step)]
+        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), dict.fromkeys(read), self.shape)
+        size = aligned(self.steps.width * width)
         self.stride = size + ALIGNMENT if size and size % 1024 == 0 else size
         """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
-        self._scratch = encoded.scratch * self.dtype.itemsize
-        self._inputs = max((packed.rows for packed in program.weights), default=0) * self.dtype.itemsize
+        self._scratch = self.steps.scratch * width
+        self._inputs = max((packed.rows for packed in program.weights), default=0) * width
 
     def scratch(self, rows: int) -> int:
         """Bytes of the scratch row, which products of so many rows use too."""
@@ -72,8 +66,6 @@ class Snapshot:
     tables: Tables
     kernels: dict[int, Native]
     packs: dict[int, Pack]
-    vectors: list[torch.Tensor] = field(repr=False)
-    """Keeps alive what the tables hold the addresses of."""
     places: _Places
     products: NDArray[np.float64]
     """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
@@ -94,22 +86,21 @@ class Snapshot:
         """The same tables with the weights as they are now."""
         packs = _packs_of(self.kernels)
         tables, places = self.tables, self.places
-        phases, instructions = tables.phases.copy(), tables.instructions.copy()
+        steps, pieces = tables.steps.copy(), tables.pieces.copy()
         for row, kind, weight in places.products:
-            phases[row, _WEIGHT : _WEIGHT + 2] = _addresses(packs[kind], weight)
-        for row, column, kind, vector in places.vectors:
-            instructions[row, column] = _address(packs[kind], vector)
-        renewed = tables._replace(phases=phases, instructions=instructions)
-        return Snapshot(renewed, self.kernels, packs, self.vectors, places, self.products)
+            steps[row, _WEIGHT : _WEIGHT + 2] = _addresses(packs[kind], weight)
+        for row, kind, parameter in places.parameters:
+            pieces[row, 0] = _address(packs[kind], parameter)
+        return Snapshot(tables._replace(steps=steps, pieces=pieces), self.kernels, packs, places, self.products)
 
 
 class _Places(NamedTuple):
     """Where in the tables addresses of packed weights stand."""
 
     products: list[tuple[int, int, int]]
-    """Phase, type and number of the weight."""
-    vectors: list[tuple[int, int, int, Constant]]
-    """Instruction, field, type and the constant."""
+    """Step, type and number of the weight."""
+    parameters: list[tuple[int, int, V]]
+    """Piece, type and the parameter."""
 
 
 def snapshot(kernels: dict[int, Native]) -> Snapshot:
@@ -127,9 +118,10 @@ def _addresses(pack: Pack, weight: int) -> tuple[int, int]:
     return pack.matrices[weight].data_ptr(), bias.data_ptr() if bias is not None else 0
 
 
-def _address(pack: Pack, vector: Constant) -> int:
-    found = pack.vectors[vector.value]  # type: ignore[index]
-    return found.data_ptr() + vector.offset * found.itemsize
+def _address(pack: Pack, parameter: V) -> int:
+    reference, offset = parameter.arg
+    found = pack.vectors[reference]
+    return found.data_ptr() + offset * found.itemsize
 
 
 class _Writer:
@@ -137,14 +129,15 @@ class _Writer:
         self.kernels = kernels
         self.packs = _packs_of(kernels)
         self.places = _Places([], [])
-        self.phases: list[list[int]] = []
-        self.instructions: list[list[int]] = []
-        self.vectors: list[torch.Tensor] = []
+        self.steps: list[list[int]] = []
+        self.pieces: list[list[int]] = []
+        native = [kernel for kernel in kernels.values() if isinstance(kernel, NativeKernel)]
+        self.addresses = addresses_of(dict(named for kernel in native for named in kernel.texts.values()))
 
     def snapshot(self) -> Snapshot:
         num_types = max(self.kernels, default=-1) + 1
         code, num_operands, num_outputs, stride = np.zeros((4, num_types), np.int64)
-        phase_ptr = np.zeros(num_types + 1, np.int64)
+        step_ptr = np.zeros(num_types + 1, np.int64)
         for kind in range(num_types):
             kernel = self.kernels.get(kind)
             if isinstance(kernel, ReductionKernel):
@@ -154,12 +147,12 @@ class _Writer:
                 code[kind], num_operands[kind], num_outputs[kind] = EXCERPT, 2, 1
             elif kernel is not None:
                 code[kind], stride[kind] = PROGRAM, kernel.stride
-                num_operands[kind], num_outputs[kind] = kernel.encoded.num_operands, kernel.encoded.num_outputs
+                num_operands[kind], num_outputs[kind] = kernel.steps.num_operands, kernel.steps.num_outputs
                 self._write(kind, kernel)
-            phase_ptr[kind + 1] = len(self.phases)
-        tables = Tables(code, num_operands, num_outputs, phase_ptr, _matrix(self.phases, PHASE_FIELDS),
-                        _matrix(self.instructions, INSTRUCTION_FIELDS), stride)  # fmt: skip
-        return Snapshot(tables, dict(self.kernels), self.packs, self.vectors, self.places, self._products(num_types))
+            step_ptr[kind + 1] = len(self.steps)
+        tables = Tables(code, num_operands, num_outputs, step_ptr, _matrix(self.steps, STEP_FIELDS),
+                        _matrix(self.pieces, PIECE_FIELDS), stride)  # fmt: skip
+        return Snapshot(tables, dict(self.kernels), self.packs, self.places, self._products(num_types))
 
     def _products(self, num_types: int) -> NDArray[np.float64]:
         found = np.zeros((num_types, 2))
@@ -170,46 +163,29 @@ class _Writer:
         return found
 
     def _write(self, kind: int, kernel: NativeKernel) -> None:
-        for phase in kernel.encoded.phases:
-            if isinstance(phase, Multiply):
-                row = self._multiply(phase, kind, kernel)
+        for step in kernel.steps.steps:
+            begin = len(self.pieces)
+            row = [0] * STEP_FIELDS
+            if isinstance(step, Multiply):
+                self._multiply(row, step, kind, kernel)
             else:
-                is_along = any(instruction.op in ALONG for instruction in phase)
-                row = [PASS, len(self.instructions), len(self.instructions) + len(phase)]
-                if is_along:
-                    row.append(address_of_along(kernel.dtype.itemsize))
-                for instruction in phase:
-                    self.instructions.append(self._instruction(instruction, kind, kernel.dtype))
-            self.phases.append(row)
+                self._pass(row, step, kind, kernel)
+            row[StepField.BEGIN : StepField.END + 1] = begin, len(self.pieces)
+            self.steps.append(row)
 
-    def _multiply(self, phase: Multiply, kind: int, kernel: NativeKernel) -> list[int]:
-        self.places.products.append((len(self.phases), kind, phase.weight))
-        width, weight = kernel.dtype.itemsize, kernel.program.weights[phase.weight]
-        begin = len(self.instructions)
-        self.instructions += [[piece.slot, piece.offset * width, piece.size] for piece in phase.pieces]
-        addend = (-1, 0) if phase.addend is None else _bytes(phase.addend, kernel.dtype)
-        return [PRODUCT, kernel.products.address(width), *_bytes(phase.target, kernel.dtype), weight.rows,
-                weight.columns, *_addresses(self.packs[kind], phase.weight), *addend, begin,
-                len(self.instructions)]  # fmt: skip
+    def _multiply(self, row: list[int], step: Multiply, kind: int, kernel: NativeKernel) -> None:
+        self.places.products.append((len(self.steps), kind, step.weight))
+        width, weight = kernel.dtype.itemsize, kernel.program.weights[step.weight]
+        self.pieces += [[piece.slot, piece.offset * width, piece.size] for piece in step.pieces]
+        addend = (-1, 0) if step.addend is None else _bytes(step.addend, kernel.dtype)
+        row[: StepField.BEGIN] = [kernel.products.address(width), *_bytes(step.target, kernel.dtype), weight.rows,
+                                  weight.columns, *_addresses(self.packs[kind], step.weight), *addend]  # fmt: skip
 
-    def _instruction(self, instruction: Instruction, kind: int, dtype: torch.dtype) -> list[int]:
-        row = [_CODE_OF_OPERATION[instruction.op], instruction.size]
-        for place in (instruction.target, *instruction.sources):
-            if isinstance(place, Constant):
-                row += [SHARED, self._constant(place, kind, len(row) + 1, dtype)]
-            else:
-                row += _bytes(place, dtype)
-        if not any(instruction.shape):
-            return row
-        return [*row, *[0] * (8 - len(row)), *instruction.shape]
-
-    def _constant(self, constant: Constant, kind: int, column: int, dtype: torch.dtype) -> int:
-        if isinstance(constant.value, int | float):
-            vector = torch.full((constant.size,), constant.value, dtype=dtype)
-            self.vectors.append(vector)
-            return vector.data_ptr()
-        self.places.vectors.append((len(self.instructions), column, kind, constant))
-        return _address(self.packs[kind], constant)
+    def _pass(self, row: list[int], step: Pass, kind: int, kernel: NativeKernel) -> None:
+        row[StepField.KERNEL] = self.addresses[kernel.texts[step][0]]
+        for parameter in constants_of(step):
+            self.places.parameters.append((len(self.pieces), kind, parameter))
+            self.pieces.append([_address(self.packs[kind], parameter)])
 
 
 def _bytes(place: Place, dtype: torch.dtype) -> Place:

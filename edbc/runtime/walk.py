@@ -1,8 +1,8 @@
 """The walk over a schedule in native code: every batch of a stretch of it in one call, whatever its cells are.
 
-For each batch: find where its operands' rows are, then run its type's phases (see `runtime.phases`) block of rows by
-block of rows, or its reduction. All that differs between models is in the tables. `walk_reference` in the tests says
-the same in Python.
+For each batch: find where its operands' rows are, then call the kernels of its type's steps (`edbc.kernels.steps`) for
+a block of rows at a time, or run its reduction. All that differs between models is in the tables. `walk_reference` in
+the tests says the same in Python.
 
 NOTE: [Stale caches] `kernelcache` keys a kernel by the functions that it calls and the numbers that it names, but does
 not see what `overload` puts in the place of a function. `walk` is a closure over a checksum of the modules that it
@@ -19,30 +19,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edbc import operations
 from edbc.kernelcache import INNER, UNCOUNTED, njit
-from edbc.runtime import blas, dimensions, library, phases, pointers, reduction, rowops
-from edbc.runtime.dimensions import ALONG
-from edbc.runtime.library import FRAME, begin_frame, gemm_by_frame
-from edbc.runtime.phases import FIRST_OPERAND, PRODUCT, SCRATCH, SHARED, WORKSPACE, ProductField
+from edbc.kernels import steps
+from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
+from edbc.runtime import pointers, reduction
 from edbc.runtime.pointers import call_at, copy_bytes, load, store
 from edbc.runtime.reduction import OPS
-from edbc.runtime.rowops import OPERATIONS, apply, divide
 from edbc.schedule.native import checksum
 
-_ADD, _MAXIMUM, _MINIMUM = (OPERATIONS.index(name) for name in ("add", "maximum", "minimum"))
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
-_MATMUL, _MATMUL_ADD = OPERATIONS.index("matmul"), OPERATIONS.index("matmul_add")
-CODES = (*OPERATIONS, *ALONG)
-"""Names of an instruction's codes: of `apply`, the two products, then of `along`."""
 _LONG = np.int64(0)
-_KERNEL, _BEGIN = int(ProductField.KERNEL), int(ProductField.BEGIN)
+_KERNEL, _BEGIN = int(StepField.KERNEL), int(StepField.BEGIN)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
 
 TORCH, PROGRAM, EXCERPT, REDUCTION = 0, 1, 2, 3
-"""What runs a type: torch, phases, copies, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
+"""What runs a type: torch, steps, copies, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
 
 
 class Batches(NamedTuple):
@@ -78,9 +71,9 @@ class Tables(NamedTuple):
     code: Any
     num_operands: Any
     num_outputs: Any
-    phase_ptr: Any
-    phases: Any
-    instructions: Any
+    step_ptr: Any
+    steps: Any
+    pieces: Any
     stride: Any
     """Bytes of a workspace row."""
 
@@ -139,54 +132,39 @@ def _find_rows(t, first, last, batches, memory, tables, bases, strides, classes,
 
 
 @_jit
-def _matrix_product(target, a, b, m, k, n, stride, is_added, frame, like):
-    """`target = a @ b`, or added to it, for one row's row-major matrices (m, k) and (k, n), the first in rows of
-    `stride` elements."""
-    gemm_by_frame(frame, n, m, k, b, n, a, max(stride, 1), is_added, target, n, like)
-
-
-@_jit
-def _place(code, i, field, row):
-    """The address of an instruction's operand: a slot and an offset."""
-    return load(row, code[i, field], _LONG) + code[i, field + 1]
-
-
-@_jit
-def _pass(begin, end, along, count, code, at, slots, frame, like):
-    """Instructions begin to end for `count` rows, one after the other; `at` is the address of the rows' slots, `along`
-    that of `dimensions.along`."""
-    for r in range(count):
-        row = at + r * slots * 8
-        for i in range(begin, end):
-            target, a, b = _place(code, i, 2, row), _place(code, i, 4, row), _place(code, i, 6, row)
-            if code[i, 0] > _MATMUL_ADD:
-                call_at(along, code[i, 0] - _MATMUL_ADD - 1, target, a, b, code[i, 8], code[i, 9], code[i, 10])
-            elif code[i, 0] >= _MATMUL:
-                m, k, n, stride = code[i, 8], code[i, 9], code[i, 1], code[i, 10]
-                _matrix_product(target, a, b, m, k, n, stride, code[i, 0] == _MATMUL_ADD, frame, like)
-            else:
-                apply(code[i, 0], target, a, b, _place(code, i, 8, row), code[i, 1], like)
-
-
-@_jit
-def _program(t, first, last, batches, memory, tables, bases, strides, classes, at, slots, frame, like):
-    """All phases of type t for rows first to last of a batch."""
+def _program(t, first, last, batches, memory, tables, bases, strides, classes, at, slots):
+    """All steps of type t for rows first to last of a batch."""
     _find_rows(t, first, last, batches, memory, tables, bases, strides, classes, at, slots)
-    for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
-        phase = tables.phases[p]
-        if phase[0] == PRODUCT:
-            pieces = tables.instructions[phase[_BEGIN] :]
-            call_at(phase[_KERNEL], at, slots, last - first, phase.ctypes.data, pieces.ctypes.data, bases[SCRATCH],
-                    _LONG)  # fmt: skip
+    for s in range(tables.step_ptr[t], tables.step_ptr[t + 1]):
+        step = tables.steps[s]
+        pieces = tables.pieces[step[_BEGIN] :]
+        call_at(step[_KERNEL], at, slots, last - first, step.ctypes.data, pieces.ctypes.data, bases[SCRATCH], _LONG)
+
+
+@_jit
+def _combine(op, target, item, n, like):
+    """`target[i] = target[i] op item[i]` for i < n; not-a-number wins."""
+    for i in range(n):
+        x, y = load(target, i, like), load(item, i, like)
+        if op == _MAX:
+            store(target, i, x if x > y or x != x else y)
+        elif op == _MIN:
+            store(target, i, x if x < y or x != x else y)
         else:
-            _pass(phase[1], phase[2], phase[3], last - first, tables.instructions, at, slots, frame, like)
+            store(target, i, x + y)
+
+
+@_jit
+def _divide(target, count, n, like):
+    """`target[i] /= count` for i < n."""
+    for i in range(n):
+        store(target, i, load(target, i, like) / (like + np.float32(count)))
 
 
 @_jit
 def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like):
     """A batch of reductions; a node's items stand one after the other. `op` is a number of `reduction.OPS`."""
     fields = tables.num_operands[batches.batch_type[b]]
-    combine = _MAXIMUM if op == _MAX else _MINIMUM if op == _MIN else _ADD
     items = batches.items[b]
     for k in range(fields):
         out, stride = bases[FIRST_OPERAND + fields + k], strides[FIRST_OPERAND + fields + k]
@@ -198,10 +176,10 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
             if i == first:
                 copy_bytes(target, item, stride)
             else:
-                apply(combine, target, target, item, item, stride // width, like)
+                _combine(op, target, item, stride // width, like)
             if i + 1 == items or batches.segment[batches.start[b] + i + 1] != node:
                 if op == _MEAN:
-                    divide(target, i + 1 - first, stride // width, like)
+                    _divide(target, i + 1 - first, stride // width, like)
                 first = i + 1
 
 
@@ -218,10 +196,10 @@ def _excerpts(b, batches, memory, width):
 
 
 @_jit
-def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, frame, width, like):
-    """Batches begin to end; see `walk`. `at` and `frame` are passed as arrays, not as addresses: numba frees an array
-    behind its last mention."""
-    arguments, table = frame.ctypes.data, at.ctypes.data
+def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like):
+    """Batches begin to end; see `walk`. `at` is passed as an array, not as an address: numba frees an array behind its
+    last mention."""
+    table = at.ctypes.data
     for b in range(begin, end):
         t = batches.batch_type[b]
         _find_slots(b, batches, memory, tables, bases, strides, classes)
@@ -235,7 +213,7 @@ def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at
         count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
         for first in range(0, count, block):
             _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, table,
-                     slots, arguments, like)  # fmt: skip
+                     slots)  # fmt: skip
 
 
 def _build(stamp: int) -> Callable[..., None]:
@@ -249,16 +227,14 @@ def _build(stamp: int) -> Callable[..., None]:
         """
         slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
         bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
-        at = np.empty(block * slots, np.int64)
-        frame = np.zeros(FRAME + (stamp & 0), np.int64)
-        begin_frame(frame.ctypes.data, like)
+        at = np.empty(block * slots + (stamp & 0), np.int64)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
-        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, frame, width, like)
+        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like)
 
     return walk
 
 
-COMPILED_IN = (blas, dimensions, library, operations, phases, pointers, reduction, rowops)
+COMPILED_IN = (pointers, reduction, steps)
 walk = _build(checksum(*COMPILED_IN))
 
 

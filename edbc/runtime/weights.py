@@ -34,7 +34,7 @@ from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 
 if TYPE_CHECKING:
-    from edbc.runtime.microkernel import Shape
+    from edbc.kernels.microkernel import Shape
     from edbc.runtime.packing import Moves
 
 State = tuple[int, int, tuple[int, ...], int]

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
-from edbc.runtime.rowproduct import RowProduct, row_product
+from edbc.kernels.rowproduct import RowProduct, row_product
 from edbc.trace.table import SharedRef
 
 

@@ -22,7 +22,7 @@ GOOD: dict[str, Any] = {
 @pytest.mark.compiled
 def test_it_prints_every_section(monkeypatch: pytest.MonkeyPatch) -> None:
     """As text and as JSON, with the measured peak above zero where there is a kernel."""
-    monkeypatch.setattr("edbc.runtime.peak.RUNS", 1)
+    monkeypatch.setattr("edbc.kernels.peak.RUNS", 1)
     result = CliRunner().invoke(main, ["doctor", "--format", "json"])
     assert result.exit_code == 0
     found = json.loads(result.stdout)

@@ -36,7 +36,7 @@ def both(net: Net, instances: list[Any], block: int) -> tuple[dict[str, int], li
 
         return call
 
-    for name, function in (("native", native), ("twin", walk_reference)):
+    for name, function in (("native", native), ("twin", walk_reference(net.kernel))):
         cpu.walk = counting(name, function)
         try:
             found.append(values(net, prepared))

@@ -1,5 +1,4 @@
-"""`walk` in plain Python: the same tables, the same memory by address, one numpy operation where native code has a
-loop."""
+"""`walk` in plain Python: the same tables, the same memory by address; what a cell computes is its values in torch."""
 
 from __future__ import annotations
 
@@ -10,25 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from edbc.runtime.microkernel import shape_of
-from edbc.runtime.phases import FIRST_OPERAND, PRODUCT, SCRATCH, SHARED, WORKSPACE
+from edbc.kernels.evaluate import evaluate
 from edbc.runtime.reduction import OPS
-from edbc.runtime.walk import CODES, EXCERPT, REDUCTION, Batches, Memory, Tables
-
-FUNCTIONS = {
-    "copy": lambda a, b, c: a, "add3": lambda a, b, c: a + b + c, "div": lambda a, b, c: a / b,
-    "gelu": lambda a, b, c: torch.nn.functional.gelu(a), "silu": lambda a, b, c: torch.nn.functional.silu(a),
-    "softplus": lambda a, b, c: torch.nn.functional.softplus(a),
-}  # fmt: skip
-ALONG: dict[str, Callable[[torch.Tensor, int, float], torch.Tensor]] = {
-    "softmax": lambda x, n, e: x.softmax(1), "log_softmax": lambda x, n, e: x.log_softmax(1),
-    "logsumexp": lambda x, n, e: x.logsumexp(1), "total": lambda x, n, e: x.sum(1),
-    "average": lambda x, n, e: x.mean(1), "largest": lambda x, n, e: x.amax(1), "smallest": lambda x, n, e: x.amin(1),
-    "spread": lambda x, n, e: x.expand(-1, n, -1),
-    "normalise": lambda x, n, e: torch.nn.functional.layer_norm(x.squeeze(2), (n,), eps=e),
-}  # fmt: skip
-"""By name, what a function makes of (outer, n, inner) elements, n and an epsilon."""
-TWO = ("add", "sub", "mul", "maximum", "minimum", "pow")
+from edbc.runtime.tables import NativeKernel
+from edbc.runtime.walk import EXCERPT, REDUCTION, Batches, Memory, Tables
 
 
 def elements(address: int, count: int, like: Any) -> np.ndarray:
@@ -37,29 +21,30 @@ def elements(address: int, count: int, like: Any) -> np.ndarray:
     return np.frombuffer((ctypes.c_char * size).from_address(int(address)), like.dtype) if size else np.zeros(0)
 
 
-def walk_reference(begin: int, end: int, block: int, workspace: int, scratch: int, width: int, batches: Batches,
-                   memory: Memory, tables: Tables, like: Any) -> None:  # fmt: skip
-    """What `walk` is held to."""
-    for b in range(begin, end):
-        batch = _Batch(b, batches, memory, tables, workspace, scratch, width, like)
-        if tables.code[batch.kind] >= REDUCTION:
-            batch.reduce(OPS[tables.code[batch.kind] - REDUCTION])
-            continue
-        count = int(batches.batch_ptr[b + 1] - batches.batch_ptr[b])
-        if tables.code[batch.kind] == EXCERPT:
-            batch.excerpts(count)
-            continue
-        for first in range(0, count, block):
-            batch.program(first, min(first + block, count))
+def walk_reference(kernel_of_type: Callable[[int], Any]) -> Callable[..., None]:
+    """What `walk` is held to, for a net's kernels."""
+
+    def walk(begin: int, end: int, block: int, workspace: int, scratch: int, width: int, batches: Batches,
+             memory: Memory, tables: Tables, like: Any) -> None:  # fmt: skip
+        for b in range(begin, end):
+            batch = _Batch(b, batches, memory, tables, width, like)
+            count = int(batches.batch_ptr[b + 1] - batches.batch_ptr[b])
+            if tables.code[batch.kind] >= REDUCTION:
+                batch.reduce(OPS[tables.code[batch.kind] - REDUCTION])
+            elif tables.code[batch.kind] == EXCERPT:
+                batch.excerpts(count)
+            else:
+                batch.program(kernel_of_type(batch.kind), count)
+
+    return walk
 
 
 class _Batch:
     """One batch: where its operands and outputs are, and what its type does with them."""
 
-    def __init__(self, b: int, batches: Batches, memory: Memory, tables: Tables, workspace: int, scratch: int,
-                 width: int, like: Any):  # fmt: skip
+    def __init__(self, b: int, batches: Batches, memory: Memory, tables: Tables, width: int, like: Any):
         self.b, self.batches, self.memory, self.tables = b, batches, memory, tables
-        self.workspace, self.scratch, self.width, self.like = workspace, scratch, width, like
+        self.width, self.like = width, like
         self.kind = int(batches.batch_type[b])
 
     @property
@@ -84,67 +69,23 @@ class _Batch:
         c = int(self.memory.output_class[self.kind, j])
         return int(self.memory.base[c] + (self.batches.output_row[self.b, j] + r) * self.memory.stride[c])
 
-    def slot(self, number: int, r: int, first: int) -> int:
-        """Address that a slot's offsets count from, for row r of a block that starts at row `first`."""
-        if number == WORKSPACE:
-            return self.workspace + (r - first) * int(self.tables.stride[self.kind])
-        if number in (SCRATCH, SHARED):
-            return self.scratch if number == SCRATCH else 0
-        number -= FIRST_OPERAND
-        return self.operand(number, r) if number < self.num_operands else self.output(number - self.num_operands, r)
+    def program(self, kernel: NativeKernel, count: int) -> None:
+        """A type's values, for all rows at once."""
+        rows = [self.rows(self.operand, k, self.memory.operand_class, count) for k in range(self.num_operands)]
+        pack, shape = kernel.weights.pack, kernel.shape
+        weights = []
+        for matrix, bias, packed in zip(pack.matrices, pack.biases, kernel.program.weights, strict=True):
+            whole = matrix if shape is None else shape.unpack(matrix, packed.rows, packed.columns)
+            weights.append((whole, None if bias is None else bias[: packed.columns]))
+        for j, found in enumerate(evaluate(kernel.values, rows, pack.vectors.__getitem__, weights)):
+            for r in range(count):
+                elements(self.output(j, r), found.shape[1], self.like)[:] = found[r].numpy()
 
-    def program(self, first: int, last: int) -> None:
-        """All phases for a block of rows."""
-        for p in range(self.tables.phase_ptr[self.kind], self.tables.phase_ptr[self.kind + 1]):
-            phase = self.tables.phases[p].tolist()
-            if phase[0] == PRODUCT:
-                self.multiply(phase, first, last)
-            else:
-                for r in range(first, last):
-                    for i in range(phase[1], phase[2]):
-                        self.instruction(self.tables.instructions[i].tolist(), r, first)
-
-    def multiply(self, phase: list[int], first: int, last: int) -> None:
-        """One product, row after row, with a weight in panels where there is a kernel of our own."""
-        slot, offset, rows, columns, weight, bias, addend, inside, begin, end = phase[2:12]
-        shape = shape_of(self.width)
-        if shape is None:
-            matrix = elements(weight, rows * columns, self.like).reshape(rows, columns)
-        else:
-            panels = torch.tensor(elements(weight, rows * shape.padded(columns), self.like))
-            matrix = shape.unpack(panels, rows, columns).numpy()
-        for r in range(first, last):
-            pieces = [self.tables.instructions[i].tolist()[:3] for i in range(begin, end)]
-            parts = [elements(self.slot(s, r, first) + at, size, self.like) for s, at, size in pieces]
-            source = np.concatenate([*parts, np.zeros(0, self.like.dtype)])
-            added = elements(bias, columns, self.like) if bias else 0
-            if addend >= 0:
-                added = added + elements(self.slot(addend, r, first) + inside, columns, self.like)
-            elements(self.slot(slot, r, first) + offset, columns, self.like)[:] = source @ matrix + added
-
-    def instruction(self, code: list[int], r: int, first: int) -> None:
-        """One element-wise instruction, or a product of a row's own matrices."""
-        op, size = CODES[code[0]], code[1]
-        target, a, b = (self.slot(code[i], r, first) + code[i + 1] for i in (2, 4, 6))
-        if op in ("matmul", "matmul_add"):
-            m, k, stride = code[8:11]
-            width = np.dtype(self.like.dtype).itemsize
-            left = np.array([elements(a + i * stride * width, k, self.like) for i in range(m)]).reshape(m, k)
-            product = left @ elements(b, k * size, self.like).reshape(k, size)
-            result = elements(target, m * size, self.like)
-            result[:] = product.ravel() + (result if op == "matmul_add" else 0)
-            return
-        if op in ALONG:
-            outer, n, inner = code[8:11]
-            middle = 1 if op == "spread" else n
-            source = torch.tensor(elements(a, outer * middle * inner, self.like)).reshape(outer, middle, inner)
-            epsilon = float(elements(b, 1, self.like)[0]) if op == "normalise" else 0.0
-            elements(target, size, self.like)[:] = ALONG[op](source, n, epsilon).reshape(-1).numpy()
-            return
-        c = self.slot(code[8], r, first) + code[9]
-        needed = 3 if op == "add3" else 2 if op in (*TWO, "div") else 1
-        sources = [elements(x, size, self.like) if i < needed else None for i, x in enumerate((a, b, c))]
-        elements(target, size, self.like)[:] = _applied(op, *sources)
+    def rows(self, address: Callable[[int, int], int], k: int, classes: np.ndarray, count: int) -> torch.Tensor:
+        """Copies of rows of a slot."""
+        size = int(self.memory.stride[classes[self.kind, k]]) // self.width
+        found = [elements(address(k, r), size, self.like) for r in range(count)]
+        return torch.tensor(np.array(found)).reshape(count, size)
 
     def excerpts(self, count: int) -> None:
         """Each node's elements, from where its offset says."""
@@ -167,13 +108,6 @@ class _Batch:
                 nodes.setdefault(int(self.batches.segment[begin + i]), []).append(item)
             for node, group in nodes.items():
                 elements(self.output(k, node), size, self.like)[:] = _reduced(op, group)
-
-
-def _applied(op: str, *sources: np.ndarray | None) -> np.ndarray:
-    a, b, c = (None if x is None else torch.from_numpy(x.copy()) for x in sources)
-    if op in FUNCTIONS:
-        return FUNCTIONS[op](a, b, c).numpy()
-    return getattr(torch, op)(*((a, b) if op in TWO else (a,))).numpy()
 
 
 def _reduced(op: str, items: list[np.ndarray]) -> np.ndarray:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from edbc.cells.split import SplitCell
+from edbc.kernels.microkernel import shape_of
 from edbc.modelfile import import_model_file
 from edbc.plan.reader import read_plan
 from edbc.runtime.cpu import CpuBackend
-from edbc.runtime.microkernel import shape_of
 from edbc.runtime.session import Net
 from edbc.trace.shapes import flat
 
@@ -97,7 +97,7 @@ def test_cells_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_depends_on_company_is_named() -> None:
     """Types that torch runs, by name; nothing of a model without any; everything where the library multiplies."""
-    from edbc.runtime.products import LIBRARY
+    from edbc.kernels.products import LIBRARY
 
     net, instances = zoo_net("neural_module_network", torch.float32)
     assert any("find" in line and "torch" in line for line in net.depends_on_company(net.prepare(instances)))

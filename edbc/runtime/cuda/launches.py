@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
+from edbc.kernels.rowproduct import RowProduct, row_product
 from edbc.runtime.cuda.operations import OPERATIONS
-from edbc.runtime.rowproduct import RowProduct, row_product
 from edbc.trace.table import SharedRef
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edbc.runtime.library import FRAME, address_of_multiply
-from edbc.runtime.microkernel import Shape, address_of_product, shape_of
+from edbc.kernels.library import FRAME, address_of_multiply
+from edbc.kernels.microkernel import Shape, address_of_product, shape_of
 
 
 @dataclass(frozen=True)

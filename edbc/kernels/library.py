@@ -1,6 +1,6 @@
 """Products by the library inside torch or numpy: where there is no kernel of our own, and to compare with.
 
-`multiply` is what `microkernel.address_of_product` is: the same arguments, the same phases. It gathers pieces where
+`multiply` is what `microkernel.address_of_product` is: the same arguments, the same steps. It gathers pieces where
 they do not stand in rows of one stride, writes what the product is added to, and calls the vendor's routine.
 """
 
@@ -17,23 +17,21 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from edbc import operations
 from edbc.kernelcache import INNER, UNCOUNTED, callback, njit
-from edbc.runtime import blas, phases, pointers, rowops
-from edbc.runtime.phases import INSTRUCTION_FIELDS, ProductField
+from edbc.kernels import steps
+from edbc.kernels.steps import PIECE_FIELDS, StepField
+from edbc.runtime import blas, pointers
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
-from edbc.runtime.rowops import OPERATIONS, apply
 from edbc.schedule.native import checksum
 
 FRAME = 9
 """Words of the memory that holds a routine's arguments; see `gemm_by_frame`."""
-_ADD = OPERATIONS.index("add")
 _ONE, _LONG = np.float32(1), np.int64(0)
 _AS_IT_IS = ord("N")
 """The letter for a matrix that the BLAS does not transpose; numba would compile its strings for `ord`."""
 _TARGET, _ROWS, _COLUMNS, _WEIGHT, _BIAS, _ADDEND, _BEGIN, _END = map(int, (
-    ProductField.TARGET, ProductField.ROWS, ProductField.COLUMNS, ProductField.WEIGHT, ProductField.BIAS,
-    ProductField.ADDEND, ProductField.BEGIN, ProductField.END))  # fmt: skip
+    StepField.TARGET, StepField.ROWS, StepField.COLUMNS, StepField.WEIGHT, StepField.BIAS,
+    StepField.ADDEND, StepField.BEGIN, StepField.END))  # fmt: skip
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 
@@ -97,23 +95,25 @@ def _gather(at, slots, n, pieces, count, target, stride, width):
     for r in range(n):
         to = target + r * stride
         for i in range(count):
-            piece = pieces + 8 * INSTRUCTION_FIELDS * i
+            piece = pieces + 8 * PIECE_FIELDS * i
             slot, offset, size = load(piece, 0, _LONG), load(piece, 1, _LONG), load(piece, 2, _LONG) * width
             copy_bytes(to, _row(at, slots, r, slot) + offset, size)
             to += size
 
 
 @_jit
-def _fill(at, slots, n, phase, width, like):
+def _fill(at, slots, n, step, width, like):
     """Write what a product is added to, its bias and its addend, to its target."""
-    columns, bias, addend = load(phase, _COLUMNS, _LONG), load(phase, _BIAS, _LONG), load(phase, _ADDEND, _LONG)
-    slot, offset, inside = load(phase, _TARGET, _LONG), load(phase, _TARGET + 1, _LONG), load(phase, _ADDEND + 1, _LONG)
+    columns, bias, addend = load(step, _COLUMNS, _LONG), load(step, _BIAS, _LONG), load(step, _ADDEND, _LONG)
+    slot, offset, inside = load(step, _TARGET, _LONG), load(step, _TARGET + 1, _LONG), load(step, _ADDEND + 1, _LONG)
     for r in range(n):
         row = _row(at, slots, r, slot) + offset
         if addend < 0:
             copy_bytes(row, bias, columns * width)
         elif bias != 0:
-            apply(_ADD, row, _row(at, slots, r, addend) + inside, bias, bias, columns, like)
+            source = _row(at, slots, r, addend) + inside
+            for i in range(columns):
+                store(row, i, load(source, i, like) + load(bias, i, like))
         elif _row(at, slots, r, addend) + inside != row:
             copy_bytes(row, _row(at, slots, r, addend) + inside, columns * width)
 
@@ -131,32 +131,32 @@ def _source(at, slots, n, pieces, count, size, scratch, width):
 
 
 @_jit
-def multiply(at, slots, n, phase, pieces, scratch, width, like):
+def multiply(at, slots, n, step, pieces, scratch, width, like):
     """See the module's docstring. `scratch` has room for a frame and what is gathered."""
-    rows, columns = load(phase, _ROWS, _LONG), load(phase, _COLUMNS, _LONG)
+    rows, columns = load(step, _ROWS, _LONG), load(step, _COLUMNS, _LONG)
     if columns == 0:
         return
-    is_added = load(phase, _BIAS, _LONG) != 0 or load(phase, _ADDEND, _LONG) >= 0
+    is_added = load(step, _BIAS, _LONG) != 0 or load(step, _ADDEND, _LONG) >= 0
     if is_added:
-        _fill(at, slots, n, phase, width, like)
-    count = load(phase, _END, _LONG) - load(phase, _BEGIN, _LONG)
+        _fill(at, slots, n, step, width, like)
+    count = load(step, _END, _LONG) - load(step, _BEGIN, _LONG)
     source, stride = _source(at, slots, n, pieces, count, rows, scratch + 8 * FRAME, width)
-    slot, offset = load(phase, _TARGET, _LONG), load(phase, _TARGET + 1, _LONG)
+    slot, offset = load(step, _TARGET, _LONG), load(step, _TARGET + 1, _LONG)
     target = _row(at, slots, 0, slot) + offset
     target_stride = max(_stride(at, slots, n, slot), columns * width)
     begin_frame(scratch, like)
-    gemm_by_frame(scratch, columns, n, rows, load(phase, _WEIGHT, _LONG), columns, source, stride // width, is_added,
+    gemm_by_frame(scratch, columns, n, rows, load(step, _WEIGHT, _LONG), columns, source, stride // width, is_added,
                   target, target_stride // width, like)  # fmt: skip
 
 
-COMPILED_IN = (blas, operations, phases, pointers, rowops)
+COMPILED_IN = (blas, steps, pointers)
 
 
 def _build(like: Any, width: int, stamp: int) -> Callable[..., None]:
     """`multiply` for elements of `like`'s type; see NOTE: [Stale caches] in `runtime.walk`."""
 
-    def of_width(at, slots, n, phase, pieces, scratch, unused):
-        multiply(at, slots, n + (stamp & 0), phase, pieces, scratch, width, like)
+    def of_width(at, slots, n, step, pieces, scratch, unused):
+        multiply(at, slots, n + (stamp & 0), step, pieces, scratch, width, like)
 
     return of_width
 

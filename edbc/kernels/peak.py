@@ -13,11 +13,11 @@ from functools import cache
 import numpy as np
 import torch
 
-from edbc.runtime.machinecode import address_of
-from edbc.runtime.microkernel import Shape, shape_of, text_of_peak
-from edbc.runtime.phases import FIRST_OPERAND, INSTRUCTION_FIELDS, PRODUCT
+from edbc.kernels.machinecode import address_of
+from edbc.kernels.microkernel import Shape, shape_of, text_of_peak
+from edbc.kernels.products import Products
+from edbc.kernels.steps import FIRST_OPERAND, PIECE_FIELDS
 from edbc.runtime.pool import ALIGNMENT
-from edbc.runtime.products import Products
 from edbc.runtime.threads import PRODUCT_THREADS, one_thread
 
 RUNS, SECONDS = 15, 2e-3
@@ -68,13 +68,13 @@ def _product(products: Products, rows: int, inputs: int, columns: int, width: in
     at = np.zeros((rows, FIRST_OPERAND + 2), np.int64)
     for slot, tensor in enumerate((source, target), FIRST_OPERAND):
         at[:, slot] = tensor.data_ptr() + np.arange(rows) * tensor.stride(0) * width
-    phase = np.array([PRODUCT, 0, FIRST_OPERAND + 1, 0, inputs, columns, weight.data_ptr(), 0, -1, 0, 0, 1], np.int64)
-    pieces = np.zeros((1, INSTRUCTION_FIELDS), np.int64)
-    pieces[0, :3] = FIRST_OPERAND, 0, inputs
+    step = np.array([0, FIRST_OPERAND + 1, 0, inputs, columns, weight.data_ptr(), 0, -1, 0, 0, 1], np.int64)
+    pieces = np.zeros((1, PIECE_FIELDS), np.int64)
+    pieces[0] = FIRST_OPERAND, 0, inputs
     scratch = np.zeros(products.scratch(rows, inputs * width) + ALIGNMENT, np.uint8)
     call, kept = _function(products.address(width), 7), (source, target, weight)
-    addresses = (at.ctypes.data, at.shape[1], rows, phase.ctypes.data, pieces.ctypes.data, scratch.ctypes.data, 0)
-    return lambda: (call(*addresses), at, phase, pieces, scratch, kept)
+    addresses = (at.ctypes.data, at.shape[1], rows, step.ctypes.data, pieces.ctypes.data, scratch.ctypes.data, 0)
+    return lambda: (call(*addresses), at, step, pieces, scratch, kept)
 
 
 def _function(address: int, arguments: int) -> Callable[..., object]:

@@ -2,13 +2,18 @@
 
 What is kept is an object file, under the rules of `edbc.kernelcache`: its name is a function of the text, of llvmlite's
 version, of LLVM's, and of the processor; a file is written whole or not at all, and holds what its name was made of. A
-new text takes the place of the old one of its function.
+new text takes the place of the old one of its function. Passes (`edbc.kernels.loops`) are named by their text; those of
+one call share a file, and of these files the last `MOST_FILES` are kept.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llvmlite
@@ -18,7 +23,10 @@ from edbc.kernelcache import KernelFiles, kernel_folder
 
 _LOADED: dict[tuple[str, str], Any] = {}
 """By name and text: the engine that holds the machine code, for ever."""
+_PASSES: dict[str, Any] = {}
+"""By name."""
 _LOCK = threading.Lock()
+MOST_FILES = 1_000
 
 
 @cache
@@ -44,6 +52,37 @@ def address_of(name: str, text: str) -> int:
         return int(engine.get_function_address(name))
 
 
+def addresses_of(passes: Mapping[str, str]) -> dict[str, int]:
+    """The addresses of functions whose names are made of their texts; what is not loaded is compiled as one module."""
+    with _LOCK:
+        missing = sorted(passes.keys() - _PASSES.keys())
+        if missing:
+            text = _module([passes[name] for name in missing])
+            code = _object_code(f"{_OF_PASSES}{hashlib.sha256(text.encode()).hexdigest()[:16]}", text)
+            _PASSES.update(dict.fromkeys(missing, _engine(code)))
+        return {name: int(_PASSES[name].get_function_address(name)) for name in passes}
+
+
+_OF_PASSES = "passes."
+
+
+def _module(texts: list[str]) -> str:
+    """Functions with what they declare, each declaration once."""
+    lines = [line for text in texts for line in text.splitlines()]
+    declared = dict.fromkeys(line for line in lines if line.startswith("declare "))
+    return "\n".join([*declared, *(line for line in lines if not line.startswith("declare "))])
+
+
+def _forget_old(folder: str) -> None:
+    """Remove all but the last files of passes."""
+    found: list[tuple[float, Path]] = []
+    for file in Path(folder).glob(f"machinecode.{_OF_PASSES}*"):
+        with suppress(OSError):
+            found.append((file.stat().st_mtime, file))
+    for _, file in sorted(found)[:-MOST_FILES]:
+        file.unlink(missing_ok=True)
+
+
 def _object_code(name: str, text: str) -> bytes:
     folder = kernel_folder(_object_code)
     if folder is None:
@@ -54,6 +93,8 @@ def _object_code(name: str, text: str) -> bytes:
     if found is None:
         found = _compiled(text)
         files.save(key, found)
+        if name.startswith(_OF_PASSES):
+            _forget_old(folder)
     return bytes(found)
 
 

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edbc.runtime.microkernel import Shape, address_of_product, shape_of
-from edbc.runtime.phases import INSTRUCTION_FIELDS, PHASE_FIELDS, PRODUCT
-from edbc.runtime.products import LIBRARY, OWN, Products
+from edbc.kernels.microkernel import Shape, address_of_product, shape_of
+from edbc.kernels.products import LIBRARY, OWN, Products
+from edbc.kernels.steps import PIECE_FIELDS, STEP_FIELDS
 
 pytestmark = [
     pytest.mark.compiled,
@@ -58,15 +58,15 @@ class Product:
                  for i, r in enumerate(which)]  # fmt: skip
         at = np.array(table, np.int64)
         addend = -1 if self.addend is None else len(tensors) - 1
-        phase = np.zeros(PHASE_FIELDS, np.int64)
-        phase[:] = [PRODUCT, 0, 0, width, len(self.weight), self.columns, weight.data_ptr(),
+        step = np.zeros(STEP_FIELDS, np.int64)
+        step[:] = [0, 0, width, len(self.weight), self.columns, weight.data_ptr(),
                     0 if bias is None else bias.data_ptr(), addend, 0, 0, len(self.sizes)]  # fmt: skip
-        pieces = np.zeros((len(self.sizes) + 1, INSTRUCTION_FIELDS), np.int64)
+        pieces = np.zeros((len(self.sizes) + 1, PIECE_FIELDS), np.int64)
         for i, size in enumerate(self.sizes):
             pieces[i, :3] = i + 1, 2 * width, size
         scratch = np.zeros(products.scratch(len(which), len(self.weight) * width) // 8 + 1, np.int64)
         call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(products.address(width))
-        call(at.ctypes.data, len(tensors), len(which), phase.ctypes.data, pieces.ctypes.data, scratch.ctypes.data, 0)
+        call(at.ctypes.data, len(tensors), len(which), step.ctypes.data, pieces.ctypes.data, scratch.ctypes.data, 0)
         assert (target[:, 0] == 7).all()
         assert (target[:, -1] == 7).all()
         return target[:, 1:-1]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from edbc.runtime import machinecode
-from edbc.runtime.machinecode import address_of
+from edbc.kernels import machinecode
+from edbc.kernels.machinecode import address_of
 
 pytestmark = pytest.mark.compiled
 TEXT = "define i64 @answer(i64 %x) {{\n%y = add i64 %x, {}\nret i64 %y\n}}"
 SCRIPT = """
 import ctypes, sys
-from edbc.runtime import machinecode
+from edbc.kernels import machinecode
 if "compiles" not in sys.argv:
     machinecode._compiled = None  # a call would raise
     machinecode._object_code.__globals__["_compiled"] = None

@@ -7,7 +7,7 @@ Definitions.
     adds, with one rounding for both.
 (2) Weights are packed in panels, one after the other: (inputs, panel's columns), the last panel as many whole vectors
     wide as its columns need, the rest zeros. See `Shape.panels`.
-(3) What is multiplied consists of *pieces*, each a stretch of a slot's rows (`edbc.runtime.phases`), whose addresses
+(3) What is multiplied consists of *pieces*, each a stretch of a slot's rows (`edbc.kernels.steps`), whose addresses
     stand in a table: nothing is gathered before the product.
 (4) A result is its addend plus its bias, plus the products of the elements of its row in their order. No number of rows
     or columns, and no place among them, changes that order: a row has the same bits in any company.
@@ -23,8 +23,9 @@ from functools import cache
 
 import torch
 
-from edbc.runtime.machinecode import address_of, pointer, processor
-from edbc.runtime.phases import INSTRUCTION_FIELDS, ProductField
+from edbc.kernels.llvm import Body, function
+from edbc.kernels.machinecode import address_of, pointer, processor
+from edbc.kernels.steps import PIECE_FIELDS, StepField
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,15 @@ def shape_of(width: int) -> Shape | None:
     return Shape(width, 16 // width, 4, 6) if "+neon" in features else None
 
 
+def lanes_of(width: int) -> int:
+    """Elements of `width` bytes in the widest vector register that code here uses."""
+    shape = shape_of(width)
+    return 16 // width if shape is None else shape.lanes
+
+
 @cache
 def address_of_product(width: int) -> int:
-    """The address of the kernel for elements of `width` bytes, compiled when it is first asked for. It is a function of
-    seven integers: the table of addresses, its slots, rows, the address of the phase and of its first piece; the
-    last two say nothing to it."""
+    """The address of the kernel (`StepField`) for elements of `width` bytes, compiled when it is first asked for."""
     shape = shape_of(width)
     assert shape is not None
     return address_of(_name(shape), text_of(shape))
@@ -115,46 +120,6 @@ def _fma(shape: Shape) -> str:
     return f"llvm.fma.v{shape.lanes}f{8 * shape.width}"
 
 
-class _Body:
-    """Lines of a function's body; `new` names a result."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._names = 0
-
-    def new(self, line: str) -> str:
-        """A line with a result, and the result's name."""
-        self._names += 1
-        self.lines.append(f"%v{self._names} = {line}")
-        return f"%v{self._names}"
-
-    def add(self, *lines: str) -> None:
-        """Lines without results."""
-        self.lines += lines
-
-    def sum(self, a: str, b: str | int) -> str:
-        """Of two integers."""
-        return self.new(f"add i64 {a}, {b}")
-
-    def times(self, a: str, b: str | int) -> str:
-        """Of two integers."""
-        return self.new(f"mul i64 {a}, {b}")
-
-    def load(self, address: str, kind: str = "i64", align: int = 8) -> str:
-        """What stands at an address."""
-        at = self.new(f"inttoptr i64 {address} to {pointer(kind)}")
-        return self.new(f"load {kind}, {pointer(kind)} {at}, align {align}")
-
-    def store(self, address: str, kind: str, value: str, align: int) -> None:
-        """Write to an address."""
-        at = self.new(f"inttoptr i64 {address} to {pointer(kind)}")
-        self.add(f"store {kind} {value}, {pointer(kind)} {at}, align {align}")
-
-    def field(self, phase: str, number: int) -> str:
-        """A field of a phase or of an instruction."""
-        return self.load(self.sum(phase, 8 * number))
-
-
 class _Tile:
     """Definition (1). `%row` is the address of the first row's entries in the table, `%column` the panel's first column
     in bytes, `%tail` how many columns of its last vector are written. Values are numbered row by row."""
@@ -163,7 +128,7 @@ class _Tile:
         self.shape, self.rows, self.vectors = shape, rows, vectors
         self.kind, self.element = _vector(shape), _element(shape)
         self.values = [(r, v) for r in range(rows) for v in range(vectors)]
-        self.b = _Body()
+        self.b = Body()
 
     def text(self) -> str:
         """The whole function."""
@@ -175,12 +140,12 @@ class _Tile:
         for _ in range(self.rows - 1):
             self.table.append(b.sum(self.table[-1], "%row_bytes"))
         sums = self._multiplied(self._added(self._biased()))
-        for r, target in enumerate(self._rows_at(ProductField.TARGET)):
+        for r, target in enumerate(self._rows_at(StepField.TARGET)):
             for v in range(self.vectors):
                 self._write(target, v, sums[r * self.vectors + v], f"w{r}")
         b.add("ret void")
-        arguments = "i64 %row, i64 %row_bytes, i64 %phase, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
-        return _function(f"internal void @tile_{self.rows}_{self.vectors}({arguments}) noinline", b)
+        arguments = "i64 %row, i64 %row_bytes, i64 %step, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
+        return function(f"internal void @tile_{self.rows}_{self.vectors}({arguments}) noinline", b)
 
     def _biased(self) -> list[str]:
         """The bias, or zeros, by vector."""
@@ -193,9 +158,9 @@ class _Tile:
     def _added(self, bias: Sequence[str]) -> list[str]:
         """With the addend, if there is one."""
         b = self.b
-        addend = b.field("%phase", ProductField.ADDEND)
+        addend = b.field("%step", StepField.ADDEND)
         b.add(f"%added = icmp sge i64 {addend}, 0", "br i1 %added, label %add_in, label %sum", "add_in:")
-        sources = self._rows_at(ProductField.ADDEND)
+        sources = self._rows_at(StepField.ADDEND)
         read = [self._read(sources[r], v, f"a{r}") for r, v in self.values]
         sums = [b.new(f"fadd {self.kind} {x}, {bias[v]}") for x, (_, v) in zip(read, self.values, strict=True)]
         b.add("br label %summed", "summed:", "br label %sum", "sum:")
@@ -205,14 +170,14 @@ class _Tile:
     def _multiplied(self, start: Sequence[str]) -> list[str]:
         """With the products of all pieces, element after element; what follows stands at label `write`."""
         b = self.b
-        begin, end = (b.field("%phase", field) for field in (ProductField.BEGIN, ProductField.END))
+        begin, end = (b.field("%step", field) for field in (StepField.BEGIN, StepField.END))
         count = b.new(f"sub i64 {end}, {begin}")
         b.add("br label %head", "head:", "%number = phi i64 [ 0, %sum ], [ %next_number, %inner ]",
               "%panel_at = phi i64 [ %panel, %sum ], [ %next_at, %inner ]")  # fmt: skip
         sums = [b.new(f"phi {self.kind} [ {x}, %sum ], [ %r{i}, %inner ]") for i, x in enumerate(start)]
         b.add(f"%more = icmp slt i64 %number, {count}", "br i1 %more, label %piece, label %write", "piece:",
               "%next_number = add i64 %number, 1")  # fmt: skip
-        piece = b.sum("%pieces", b.times("%number", 8 * INSTRUCTION_FIELDS))
+        piece = b.sum("%pieces", b.times("%number", 8 * PIECE_FIELDS))
         slot, offset, size = (b.field(piece, i) for i in range(3))
         sources = [b.sum(b.load(b.sum(row, b.times(slot, 8))), offset) for row in self.table]
         size = b.times(size, self.shape.width)
@@ -240,7 +205,7 @@ class _Tile:
     def _rows_at(self, field: int) -> list[str]:
         """Addresses of the panel's columns in rows of the slot in `field`, at the offset in the next one."""
         b = self.b
-        slot, inside = b.field("%phase", field), b.sum(b.field("%phase", field + 1), "%column")
+        slot, inside = b.field("%step", field), b.sum(b.field("%step", field + 1), "%column")
         return [b.sum(b.load(b.sum(row, b.times(slot, 8))), inside) for row in self.table]
 
     def _offset(self, v: int) -> int:
@@ -294,7 +259,7 @@ class _Tile:
 
 def _all_rows(shape: Shape, vectors: int) -> str:
     """All rows times one panel, in tiles of as equal numbers of rows as can be."""
-    b = _Body()
+    b = Body()
     b.add("entry:", "%row_bytes = mul i64 %slots, 8")
     tiles = b.new(f"udiv i64 {b.sum('%n', shape.rows - 1)}, {shape.rows}")
     b.add("br label %head", "head:", "%i = phi i64 [ 0, %entry ], [ %next, %behind ]",
@@ -303,14 +268,14 @@ def _all_rows(shape: Shape, vectors: int) -> str:
           "%next = add i64 %i, 1")  # fmt: skip
     b.add(f"%end = udiv i64 {b.times('%n', '%next')}, {tiles}", "%count = sub i64 %end, %begin")
     row = b.sum("%at", b.times("%begin", "%row_bytes"))
-    arguments = f"i64 {row}, i64 %row_bytes, i64 %phase, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
+    arguments = f"i64 {row}, i64 %row_bytes, i64 %step, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
     _choose(b, "%count", range(1, shape.rows + 1), lambda rows: f"call void @tile_{rows}_{vectors}({arguments})")
     b.add("br label %head", "done:", "ret void")
-    given = "i64 %at, i64 %slots, i64 %n, i64 %phase, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
-    return _function(f"internal void @rows_{vectors}({given}) noinline", b)
+    given = "i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
+    return function(f"internal void @rows_{vectors}({given}) noinline", b)
 
 
-def _choose(b: _Body, number: str, of: Iterable[int], line: Callable[[int], str]) -> None:
+def _choose(b: Body, number: str, of: Iterable[int], line: Callable[[int], str]) -> None:
     """The line for `number`; control goes on at label `behind`."""
     cases = list(of)
     b.add(f"switch i64 {number}, label %behind [ {' '.join(f'i64 {i}, label %case{i}' for i in cases)} ]")
@@ -320,10 +285,10 @@ def _choose(b: _Body, number: str, of: Iterable[int], line: Callable[[int], str]
 
 
 def _kernel(shape: Shape) -> str:
-    b = _Body()
+    b = Body()
     b.add("entry:")
-    columns, inputs = (b.field("%phase", field) for field in (ProductField.COLUMNS, ProductField.ROWS))
-    weight, bias = (b.field("%phase", field) for field in (ProductField.WEIGHT, ProductField.BIAS))
+    columns, inputs = (b.field("%step", field) for field in (StepField.COLUMNS, StepField.ROWS))
+    weight, bias = (b.field("%step", field) for field in (StepField.WEIGHT, StepField.BIAS))
     bytes_of_column, biased = b.times(inputs, shape.width), b.new(f"icmp ne i64 {bias}, 0")
     b.add("br label %head", "head:", "%first = phi i64 [ 0, %entry ], [ %next, %behind ]",
           f"%more = icmp ult i64 %first, {columns}", "br i1 %more, label %body, label %done", "body:",
@@ -335,21 +300,17 @@ def _kernel(shape: Shape) -> str:
     tail = b.new(f"sub i64 {count}, {b.times(b.sum(vectors, -1), shape.lanes)}")
     panel, column = b.sum(weight, b.times("%first", bytes_of_column)), b.times("%first", shape.width)
     of_panel = b.new(f"select i1 {biased}, i64 {b.sum(bias, column)}, i64 0")
-    arguments = (f"i64 %at, i64 %slots, i64 %n, i64 %phase, i64 %pieces, i64 {panel}, i64 {of_panel}, "
+    arguments = (f"i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 {panel}, i64 {of_panel}, "
                  f"i64 {column}, i64 {tail}")  # fmt: skip
     _choose(b, vectors, range(1, shape.vectors + 1), lambda v: f"call void @rows_{v}({arguments})")
     b.add("br label %head", "done:", "ret void")
-    return _function(f"void @{_name(shape)}(i64 %at, i64 %slots, i64 %n, i64 %phase, i64 %pieces, i64 %x, i64 %y)", b)
-
-
-def _function(head: str, body: _Body) -> str:
-    return "\n".join([f"define {head} {{", *body.lines, "}"])
+    return function(f"void @{_name(shape)}(i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 %x, i64 %y)", b)
 
 
 def text_of_peak(shape: Shape) -> tuple[str, int]:
     """The text of as many independent chains of multiply-adds as a tile has, a step of each per turn, and how many
     chains that is: `edbc_peak_f32(turns, where a vector is written)`."""
-    b, kind, chains = _Body(), _vector(shape), shape.rows * shape.vectors
+    b, kind, chains = Body(), _vector(shape), shape.rows * shape.vectors
     b.add("entry:", "br label %turn", "turn:", "%i = phi i64 [ 0, %entry ], [ %next, %turn ]")
     b.add(*(f"%s{c} = phi {kind} [ zeroinitializer, %entry ], [ %r{c}, %turn ]" for c in range(chains)))
     factor = b.new(f"bitcast {kind} zeroinitializer to {kind}")
@@ -364,4 +325,4 @@ def text_of_peak(shape: Shape) -> tuple[str, int]:
     b.store("%out", kind, total, shape.width)
     b.add("ret void")
     declared = f"declare {kind} @{_fma(shape)}({', '.join([kind] * 3)})"
-    return f"{declared}\n" + _function(f"void @edbc_peak_f{8 * shape.width}(i64 %turns, i64 %out)", b), chains
+    return f"{declared}\n" + function(f"void @edbc_peak_f{8 * shape.width}(i64 %turns, i64 %out)", b), chains

@@ -1,0 +1,106 @@
+"""A lowered cell's program as values: each step writes a span of columns, and what a span holds is a value.
+
+Columns are an interval map: writing covers what was there, reading makes a concatenation of what lies inside, cut at
+the ends. Values carry cuts to where they matter (`edbc.kernels.value`, definition 3), so no borders are carried through
+copies here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edbc.cells.program import Call, Copy, Map, Product, Program, Span
+from edbc.kernels.calls import value_of_call
+from edbc.kernels.rowproduct import row_product
+from edbc.kernels.value import V, Values
+from edbc.trace.table import SharedRef
+
+ShapeOf = Callable[[SharedRef], Sequence[int]]
+
+
+def values_of(program: Program, shape_of: ShapeOf) -> tuple[V, ...] | None:
+    """The value of every output; None when a step is not in the kernel language. `shape_of` tells parameters' shapes.
+
+    O(steps * values per span)."""
+    return _Reading(program, shape_of).outputs()
+
+
+@dataclass
+class _Columns:
+    """What stands in the columns of a row."""
+
+    values: Values
+    begins: list[int] = field(default_factory=list)
+    found: list[V] = field(default_factory=list)
+
+    def write(self, offset: int, v: V) -> None:
+        """Put a value at a column."""
+        if not v.size:
+            return
+        stop = offset + v.size
+        before, behind = self._inside(0, offset), self._inside(stop, max(self._end(), stop))
+        pieces = [*before, (offset, v), *behind]
+        self.begins, self.found = [at for at, _ in pieces], [piece for _, piece in pieces]
+
+    def read(self, span: Span) -> V:
+        """What a span holds."""
+        return self.values.cat(piece for _, piece in self._inside(span.offset, span.stop))
+
+    def _end(self) -> int:
+        return self.begins[-1] + self.found[-1].size if self.begins else 0
+
+    def _inside(self, begin: int, end: int) -> list[tuple[int, V]]:
+        """Columns and values between two columns, cut there."""
+        pieces = []
+        for i in range(max(bisect_right(self.begins, begin) - 1, 0), len(self.begins)):
+            at, v = self.begins[i], self.found[i]
+            first, last = max(begin, at), min(end, at + v.size)
+            if at >= end:
+                break
+            if first < last:
+                pieces.append((first, self.values.part(v, first - at, last - first)))
+        return pieces
+
+
+class _Reading:
+    def __init__(self, program: Program, shape_of: ShapeOf):
+        self.program, self.shape_of = program, shape_of
+        self.values = Values()
+        self.columns = _Columns(self.values)
+
+    def outputs(self) -> tuple[V, ...] | None:
+        for load in self.program.loads:
+            self.columns.write(load.span.offset, self.values.load(load.operand, 0, load.span.size))
+        for step in self.program.steps:
+            v = self._value(step)
+            if v is None:
+                return None
+            self.columns.write(step.result.offset, v)
+        stores = sorted(self.program.stores, key=lambda store: store.output)
+        return tuple(self.columns.read(store.span) for store in stores)
+
+    def _value(self, step: Product | Map | Copy | Call) -> V | None:
+        values, read = self.values, self.columns.read
+        if isinstance(step, Product):
+            packed = self.program.weights[step.weight]
+            addend = None if step.addend is None else read(step.addend)
+            return values.product(read(step.source), step.weight, packed.columns, bool(packed.biases), addend)
+        if isinstance(step, Copy):
+            return read(step.source)
+        if isinstance(step, Map):
+            sources = [self._source(source, step.result.size) for source in step.sources]
+            return values.map(step.op, sources) if step.result.size else values.cat(())
+        product = row_product(step)
+        if product is None:
+            return value_of_call(step, values, read, self.shape_of)
+        a = self._source(product.a, product.m * product.k)
+        return values.matmul(a, self._source(product.b, product.k * product.n), product.m, product.k, product.n)
+
+    def _source(self, source: Span | SharedRef | float | int, size: int) -> V:
+        if isinstance(source, Span):
+            return self.columns.read(source)
+        if isinstance(source, SharedRef):
+            return self.values.parameter(source, 0, size)
+        return self.values.number(source, size)

@@ -1,0 +1,141 @@
+"""Random values over three operands, a parameter and two packed weights, and their steps run by address."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from edbc.kernels.evaluate import evaluate
+from edbc.kernels.loops import constants_of, text_of
+from edbc.kernels.machinecode import addresses_of
+from edbc.kernels.microkernel import address_of_product, shape_of
+from edbc.kernels.steps import (
+    FIRST_OPERAND,
+    PIECE_FIELDS,
+    SCRATCH,
+    SHARED,
+    STEP_FIELDS,
+    WORKSPACE,
+    Multiply,
+    StepField,
+    steps_of,
+)
+from edbc.kernels.value import REDUCTIONS, V, Values
+from edbc.operations import BINARY, UNARY
+
+SIZES = (1, 3, 7, 16, 24, 40)
+PARAMETER = 64
+TAME = sorted(UNARY - {"log", "sqrt", "reciprocal", "exp", "square"})
+"""Operations that keep numbers small."""
+
+
+class Case:
+    """Outputs of random values, and numbers for what they read, in float64."""
+
+    def __init__(self, seed: int, most: int = 14, reductions: Sequence[str] = REDUCTIONS):
+        self.rng = random.Random(seed)
+        self.values = Values()
+        self.reductions = reductions
+        self.sizes = [self.rng.choice(SIZES) for _ in range(3)]
+        self.pool = [self.values.load(k, 0, size) for k, size in enumerate(self.sizes)]
+        self.shapes: list[tuple[int, int]] = []
+        for _ in range(self.rng.randint(3, most)):
+            v = self.draw(self.rng.choice(self.pool))
+            if v is not None and 0 < v.size < 200:
+                self.pool.append(v)
+        self.outputs = [self.rng.choice(self.pool[3:] or self.pool) for _ in range(self.rng.randint(1, 3))]
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        self.rows = [normal(5, size) for size in self.sizes]
+        self.parameter = normal(PARAMETER)
+        self.weights = [(normal(*shape) / shape[0], normal(shape[1])) for shape in self.shapes]
+
+    def draw(self, v: V) -> V | None:
+        """A value of one more operation."""
+        rng, values = self.rng, self.values
+        match rng.randrange(9):
+            case 0 | 1:
+                return values.map(rng.choice(TAME), [v])
+            case 2 | 3:
+                others = [u for u in self.pool if u.size == v.size] + [values.number(rng.uniform(-1, 1), v.size)]
+                if v.size < PARAMETER:
+                    others.append(values.parameter("p", rng.randrange(PARAMETER - v.size), v.size))
+                return values.map(rng.choice(sorted(BINARY - {"div", "pow"})), [v, rng.choice(others)])
+            case 4:
+                first = rng.randrange(v.size)
+                return values.part(v, first, rng.randint(1, v.size - first))
+            case 5:
+                return values.cat([v, rng.choice(self.pool)])
+            case 6:
+                inner = rng.choice(divisors(v.size))
+                n = rng.choice(divisors(v.size // inner))
+                return values.reduce(rng.choice(self.reductions), v, (v.size // inner // n, n, inner))
+            case 7:
+                inner = rng.choice(divisors(v.size))
+                return values.spread(v, (v.size // inner, rng.choice([1, 2, 3]), inner))
+        if rng.random() < 0.5 and len(self.shapes) < 2:
+            columns = rng.choice(SIZES)
+            self.shapes.append((v.size, columns))
+            addends = [None, *(u for u in self.pool if u.size == columns)]
+            return values.product(v, len(self.shapes) - 1, columns, True, rng.choice(addends))
+        pairs = [(u, k) for u in self.pool for k in divisors(v.size) if u.size % k == 0]
+        right, k = rng.choice(pairs)
+        return values.matmul(v, right, v.size // k, k, right.size // k)
+
+    def exact(self) -> list[torch.Tensor]:
+        """The outputs by torch."""
+        return evaluate(self.outputs, self.rows, lambda _: self.parameter, self.weights)
+
+    def run(self, dtype: torch.dtype, lanes: int, which: Sequence[int] = range(5)) -> list[torch.Tensor]:
+        """The outputs of some of the rows by native steps."""
+        rows = [row.to(dtype)[list(which)] for row in self.rows]
+        weights = [(weight.to(dtype), bias.to(dtype)) for weight, bias in self.weights]
+        return run_natively(self.outputs, rows, lanes, self.parameter.to(dtype), weights)
+
+
+def run_natively(outputs: Sequence[V], rows: Sequence[torch.Tensor], lanes: int, parameter: torch.Tensor | None = None,
+                 weights: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> list[torch.Tensor]:  # fmt: skip
+    """Outputs (n, size) of operands' rows (n, size), step by step, in vectors of so many elements."""
+    count, dtype, width = len(rows[0]), rows[0].dtype, rows[0].itemsize
+    steps = steps_of(outputs, len(rows))
+    found = [torch.full((count, v.size), torch.nan, dtype=dtype) for v in outputs]
+    workspace = torch.full((count, max(steps.width, 1)), torch.nan, dtype=dtype)
+    scratch = torch.full((max(steps.scratch, 1),), torch.nan, dtype=dtype)
+    at = np.zeros((count, FIRST_OPERAND + len(rows) + len(found)), np.int64)
+    for slot, tensor in ((WORKSPACE, workspace), *enumerate([*rows, *found], FIRST_OPERAND)):
+        at[:, slot] = tensor.data_ptr() + np.arange(count) * tensor.stride(0) * width
+    at[:, SCRATCH], at[:, SHARED] = scratch.data_ptr(), 0
+    for step in steps.steps:
+        fields = np.zeros(STEP_FIELDS, np.int64)
+        kept: list[torch.Tensor] = []
+        if isinstance(step, Multiply):
+            shape, (weight, bias) = shape_of(width), weights[step.weight]
+            assert shape is not None
+            kept = [shape.pack(weight), torch.nn.functional.pad(bias, (0, shape.padded(len(bias)) - len(bias)))]
+            table = [[piece.slot, piece.offset * width, piece.size] for piece in step.pieces]
+            slot, offset = step.addend or (-1, 0)
+            fields[: StepField.BEGIN] = [
+                address_of_product(width), step.target[0], step.target[1] * width, *weight.shape,
+                *(tensor.data_ptr() for tensor in kept), slot, offset * width,
+            ]  # fmt: skip
+        else:
+            name, text = text_of(step, width, lanes)
+            table = [[parameter.data_ptr() + v.arg[1] * width, 0, 0] for v in constants_of(step)]  # type: ignore[union-attr]
+            fields[StepField.KERNEL] = addresses_of({name: text})[name]
+        fields[StepField.END] = len(table)
+        pieces = np.array([*table, [0] * PIECE_FIELDS], np.int64)
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(int(fields[StepField.KERNEL]))
+        call(at.ctypes.data, at.shape[1], count, fields.ctypes.data, pieces.ctypes.data, 0, 0)
+    return found
+
+
+def divisors(n: int) -> list[int]:
+    """Of a size, 1 and itself among them."""
+    return [d for d in range(1, n + 1) if n % d == 0]
