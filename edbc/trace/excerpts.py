@@ -23,6 +23,7 @@ import torch
 
 from edbc.graph import EXCERPT, NodeType, ValueClass
 from edbc.trace import rules
+from edbc.trace.keys import quick_key
 from edbc.trace.shapes import split_outputs, take_views
 from edbc.trace.source import user_location
 from edbc.trace.table import Entry, Hole, Operation, fill
@@ -81,18 +82,40 @@ def excerpts(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...
 def rows_seen(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a view shows of rows of a table: rows too, in another shape perhaps; None where it shows anything else."""
     rows: Rows = args[0]
+    key: Any = None
+    parts: list[Any] = [func, len(rows.indices), rows.seen_as]
+    if quick_key((args[1:], kwargs), parts, [], rec, False):
+        key = tuple(parts)
+    shown = None if key is None else rec.shown.get(key)
+    if shown is None:
+        shown = _shown(rows, func, args, kwargs)
+        if key is not None:
+            rec.shown[key] = shown
+    outputs, parts_of_rows = shown
+    found = [_as_rows(rows, *part) for part in parts_of_rows]
+    return None if outputs is None else found[0] if type(outputs) is Hole else fill(outputs, found)
+
+
+def _shown(rows: Rows, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """For each result of a view, its first row, its number of rows (0 for one row alone), and its rows' shape; nothing
+    where one is no row."""
     whole = rows._meta()
     outputs, metas = split_outputs(func(whole, *args[1:], **kwargs))
-    size = rows.seen_as.numel()
-    found = [_as_rows(rows, meta, size) if _is_run(meta, whole) else None for meta in metas]
-    return None if None in found else found[0] if type(outputs) is Hole else fill(outputs, found)
+    found = [_rows_of(meta, rows.seen_as.numel()) if _is_run(meta, whole) else None for meta in metas]
+    return (None, []) if None in found else (outputs, found)
 
 
-def _as_rows(rows: Rows, part: torch.Tensor, size: int) -> Any:
+def _rows_of(part: torch.Tensor, size: int) -> tuple[int, int, torch.Size] | None:
     first, skipped = divmod(int(part.storage_offset()), size)
-    if not skipped and part.ndim and part.shape[0] and part[0].numel() == size:
-        return rows.some(rows.indices[first : first + part.shape[0]], part.shape[1:])
-    return rows.row(rows.indices[first], part.shape) if not skipped and part.numel() == size else None
+    if skipped:
+        return None
+    if part.ndim and part.shape[0] and part[0].numel() == size:
+        return first, part.shape[0], part.shape[1:]
+    return (first, 0, part.shape) if part.numel() == size else None
+
+
+def _as_rows(rows: Rows, first: int, count: int, shape: torch.Size) -> Any:
+    return rows.some(rows.indices[first : first + count], shape) if count else rows.row(rows.indices[first], shape)
 
 
 def _takes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

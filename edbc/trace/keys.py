@@ -55,6 +55,12 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
             parts += kind, len(item)
             if not quick_key(item, parts, operands, rec, of_call):
                 return False
+        elif kind is dict or issubclass(kind, tuple):  # named ones too
+            parts += kind, len(item)
+            if kind is dict:
+                parts += item
+            if not quick_key(item.values() if kind is dict else item, parts, operands, rec, of_call):
+                return False
         elif kind is torch.Tensor and (operands or item.is_floating_point()):
             constant = rec.constant(item)
             operands.append(constant.ref)

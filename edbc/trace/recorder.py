@@ -93,6 +93,12 @@ class OfConstant(NamedTuple):
     make: Callable[[], torch.Tensor]
 
 
+class OfParameters(NamedTuple):
+    """A call that gives functions of parameters alone."""
+
+    result: Any
+
+
 class OfStacks(NamedTuple):
     """The entry of a function some of whose arguments are stacks: nodes, where they are none yet, before its own."""
 
@@ -150,6 +156,7 @@ class Recorder:
         "returned",
         "rows",
         "shared",
+        "shown",
         "sites",
         "standing",
         "sum",
@@ -196,6 +203,8 @@ class Recorder:
         self.entry_of_excerpts: dict[Slot, Entry] = {}
         self.rows: dict[Any, Excerpts] = {}
         """What `value[index]` and `value[start:stop]` are, by the value's slot: excerpts that are nodes."""
+        self.shown: dict[Any, Any] = {}
+        """What views show of so many rows of a table (`trace.excerpts`)."""
         self.plain: dict[Any, Any] = {}
         """Calls of one output by their short keys: entries of nodes, and slots of views."""
         self.added: Slot | None = None
@@ -655,6 +664,8 @@ class Recorder:
             return self.take(args[0], known)
         if known.__class__ is OfConstant:
             return self.shared_constant(known.key, known.make)
+        if known.__class__ is OfParameters:
+            return known.result
         return self.seen(args[0], *known)
 
     def seen(self, value: Any, outputs: Any, slots: Sequence[Slot]) -> Any:
@@ -693,7 +704,10 @@ class Recorder:
         if result is not NotImplemented:
             return result
         if name in rules.VIEWS and is_view(self, name, args, kwargs):
-            return view(self, func, name, key, args, kwargs)
+            result = view(self, func, name, key, args, kwargs)
+            if key is not None and type(args[0]) is Shared:
+                self.functions[key] = OfParameters(result)
+            return result
         lifted = lift_number(self, func, name, args, kwargs)
         if lifted is not None:
             result = self.function(func, lifted, kwargs, name)
@@ -730,7 +744,10 @@ class Recorder:
                 refuse(f"'{name}' returns a tensor that is not strided", "compute with strided tensors")
             first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)
             if first is not None and not slots:
-                return derived(self, func, name, described, template, first)
+                result = derived(self, func, name, described, template, first)
+                if key is not None:
+                    self.functions[key] = OfParameters(result)
+                return result
             entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
             self.described[func, described] = entry
         if self.books is not None and self.books.is_view(entry, func):

@@ -169,8 +169,7 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
     """Record a view: no node; the value, or the parameter, seen in another way."""
     if type(args[0]) is Rows and name not in (*rules.IDENTITIES, "detach"):
         found = rows_seen(rec, func, args, kwargs)
-        if found is not None:
-            return found
+        return rec.function(func, (args[0].materialise(), *args[1:]), kwargs, name) if found is None else found
     value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
     if name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value)):
         return rec.copied(value) if name == "clone" and type(value) is Value else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ class Model(nn.Module):
     def __init__(self, call: Callable[..., Any]):
         super().__init__()
         self.table, self.out = nn.Embedding(6, SIZE), nn.Linear(SIZE, SIZE)
+        self.join = nn.LSTMCell(SIZE, SIZE)
         self.call = call
 
     def forward(self, word: int) -> Tensor:
@@ -88,6 +89,23 @@ MADE: dict[str, Callable[..., Any]] = {
 }
 
 
+class State(NamedTuple):
+    """What an LSTM hands on."""
+
+    h: Any
+    c: Any
+
+
+DESCRIBED: dict[str, Callable[..., Any]] = {
+    "parameters alone": lambda m, h, w: h * m.out.weight[0].tanh() + m.out.weight.t() @ h + h * (1.0 + m.out.bias[:4]),
+    "rows seen": lambda m, h, w: (
+        m.table(torch.tensor([w, 0])).unsqueeze(1).sum((0, 1)) + m.table(torch.tensor([0, w])).t().sum(1) + h
+    ),
+    "named arguments": lambda m, h, w: m.join(h, State(h, h))[0] + m.join(h, State(*m.join(h, State(c=h, h=h))))[1],
+    "rows of rows": lambda m, h, w: m.table(torch.tensor([w, 0, 1]))[1:].view(2, 2, 2)[0].reshape(-1) + h,
+}
+
+
 def calls_of(net: Net, owner: Any, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a third mini-batch calls of some methods."""
     called: list[str] = []
@@ -120,6 +138,13 @@ def test_calls_are_found_by_their_keys(name: str, monkeypatch: pytest.MonkeyPatc
     """Constants that a value lends its shape, and calls of many arguments, are described once."""
     net = require_parity(seeded(Model, MADE[name]), list(range(6)) * 3)
     assert calls_of(net, Recorder, ("_function", "describe"), monkeypatch) == []
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_calls_are_described_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of parameters, views of rows of tables, and named tuples as arguments."""
+    net = require_parity(seeded(Model, DESCRIBED[name]), list(range(6)) * 3)
+    assert calls_of(net, Recorder, ("describe", "node", "_new_call"), monkeypatch) == []
 
 
 def test_short_keys_tell_numbers_apart() -> None:
