@@ -23,7 +23,7 @@ through `.detach()`, and where gradients are switched off (eager's tensor would 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from edbc.trace import rules
 from edbc.trace.shapes import filled_by, flat, take_views
 from edbc.trace.table import Entry, Hole, View
-from edbc.trace.values import Lazy, Shared, Value, refuse, value_of
+from edbc.trace.values import Shared, Value, refuse, value_of
 
 if TYPE_CHECKING:
     from edbc.trace.recorder import Recorder
@@ -109,7 +109,11 @@ class Changes:
         """`other` is a view of `name`, by these steps."""
         memory = self.memory_of(name)
         path = (*memory.path(name), *steps)
-        if not _is_seen_in_place(memory.content, path):
+        key = memory.content.slot, other.slot
+        is_seen = self.rec.seen_in_place.get(key)
+        if is_seen is None:
+            is_seen = self.rec.seen_in_place[key] = _is_seen_in_place(memory.content, path)
+        if not is_seen:
             return
         memory.names.append((other, path))
         self._memories[id(other)] = other, memory
@@ -170,6 +174,8 @@ class Changes:
             )
 
     def _fitting(self, name: Value, new: Any) -> Value:
+        if type(new) is Value and new.slot is name.slot:
+            return new
         if tuple(new.shape) != tuple(name.shape):
             raise RuntimeError(
                 f"output with shape {list(name.shape)} doesn't match the broadcast shape {list(new.shape)}"
@@ -181,12 +187,14 @@ class Changes:
         return self._value(new)
 
     def _value(self, item: Any) -> Value:
-        if isinstance(item, Lazy):
-            return item.materialise()
         return item if type(item) is Value else self.rec.as_value(item)
 
     def _written(self, content: Value, path: tuple[View, ...], new: Value) -> Value:
-        return self.rec.node(written, (content, _positions(path, tuple(content.shape)), new), {}, "written")
+        key = content.slot, path
+        positions = self.rec.positions.get(key)
+        if positions is None:
+            positions = self.rec.positions[key] = _positions(path, tuple(content.shape))
+        return self.rec.function(written, (content, positions, new), {}, "written")
 
     # --- fresh tensors ---------------------------------------------------------------------------------------------
 
@@ -211,9 +219,16 @@ class Changes:
         """What forward returns, with stand-ins in the place of fresh tensors."""
         return _mapped(self.stand_in, result) if self._stand_ins else result
 
-    def has_stand_in(self, arguments: Any) -> bool:
-        """Whether some real tensor among the arguments has a stand-in."""
-        return any(self.stand_in(item) is not item for item in flat(arguments))
+    def has_stand_in(self, arguments: Iterable[Any]) -> bool:
+        """Whether some real tensor among the arguments, or in their lists, has a stand-in."""
+        for item in arguments:
+            kind = type(item)
+            if kind is torch.Tensor:
+                if id(item) in self._stand_ins or (item._base is not None and id(item._base) in self._stand_ins):
+                    return True
+            elif (kind is list or kind is tuple) and self.has_stand_in(item):
+                return True
+        return False
 
     def stands(self) -> bool:
         """Whether any real tensor has a stand-in."""
@@ -257,7 +272,7 @@ class KeepsBooks(TorchFunctionMode):
         changes, kwargs = self.rec.books, kwargs or {}
         if changes is None:
             return func(*args, **kwargs)
-        if changes.stands() and changes.has_stand_in((args, kwargs)):
+        if changes.stands() and (changes.has_stand_in(args) or (kwargs and changes.has_stand_in(kwargs.values()))):
             args, kwargs = _mapped(changes.stand_in, (args, kwargs))
             return self.rec.function(func, args, kwargs, rules.name_of(func))
         result = func(*args, **kwargs)
@@ -318,19 +333,19 @@ def change_in_place(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], 
         return _set_item(rec, target, *args[1:])
     if name in _SEEN_OTHERWISE:
         return books.turn(target, rec.function(getattr(torch.Tensor, name[:-1]), (target, *args[1:]), kwargs))
-    _refuse_reading_what_changes(rec, name, target, flat(args[1:], kwargs))
+    _refuse_reading_what_changes(rec, name, target, args[1:], kwargs)
     new = _out_of_place(rec, name, (target, *args[1:]), kwargs)
     return rec.change(target, new, overwrites=name in ("zero_", "fill_", "copy_"))
 
 
-def _refuse_reading_what_changes(rec: Recorder, name: str, target: Any, others: Sequence[Any]) -> None:
+def _refuse_reading_what_changes(rec: Recorder, name: str, target: Any, args: Any, kwargs: Any) -> None:
     """What eager reads of a tensor that it is changing depends on the order of its loops, unless each element depends
     on its own alone."""
-    if type(target) is not Value or name in _OPERATORS or name == "copy_":
+    if type(target) is not Value or name in _OPERATORS or name == "copy_" or rules.is_pointwise(name):
         return
     books = rec.open_books()
     memory = books.memory_of(target)
-    if any(type(x) is Value and books.memory_of(x) is memory for x in others) and not rules.is_pointwise(name):
+    if any(type(x) is Value and books.memory_of(x) is memory for x in flat(args, kwargs)):
         refuse(f"'{name}' was told to read the tensor that it changes", "give it a copy (x.clone())")
 
 

@@ -152,9 +152,11 @@ class Recorder:
         "next_value",
         "numbers",
         "plain",
+        "positions",
         "refs",
         "returned",
         "rows",
+        "seen_in_place",
         "shared",
         "shown",
         "sites",
@@ -175,6 +177,10 @@ class Recorder:
         self.keeps_books = False
         """Whether it knows which stand-ins share memory, so that they may change in place (`trace.changes`)."""
         self.books: Changes | None = None
+        self.seen_in_place: dict[Any, bool] = {}
+        """Whether a view shows its content itself, by the slots of both."""
+        self.positions: dict[Any, torch.Tensor] = {}
+        """What writing through a chain of views writes to, by the content's slot and the chain."""
         self.instance = 0
         """Number of the instance in its mini-batch."""
         self.flows = True

@@ -593,7 +593,7 @@ class Shared(Symbol):
 
     def lookup(self, index: int) -> Value:
         """Row `index` as an external. Raises IndexError as a tensor would."""
-        rows = len(self.tensor)
+        rows = self.rows or len(self.tensor)
         if not -rows <= index < rows:
             raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")
         if not self.rows:

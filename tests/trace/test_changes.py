@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from edbc.errors import UnsupportedError
+from edbc.trace import changes
 
 PROGRAMS: dict[str, Expression] = {}
 
@@ -324,3 +325,37 @@ def test_attention_with_masks() -> None:
             return self.attention(x, x, x, attn_mask=mask)[0]
 
     require_parity(seeded(Attends), [[1, 2, 3], [4, 5, 6], [7, 0, 1]])
+
+
+class Filling(nn.Module):
+    """A buffer filled row by row, changed through views, and read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(3, 4)
+        h = self.linear(x)
+        for i in range(3):
+            h = torch.tanh(self.linear(h))
+            rows[i] = h
+            rows[i, 1] += x[0]
+        rows[:, :2] *= 2.0
+        first, second = rows.chunk(2, 1)
+        second += 1.0
+        return first.sum() + rows.mean(0)
+
+
+def test_what_changes_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where writing through a chain of views writes to, and which views show their memory, is known from mini-batches
+    before; and each position is a constant once per mini-batch."""
+    instances = [torch.randn(4, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    net = require_parity(seeded(Filling), instances * 11)
+    with torch.no_grad():
+        net(instances)
+        monkeypatch.setattr(changes, "_positions", None)
+        monkeypatch.setattr(changes, "_is_seen_in_place", None)
+        constants = net.prepare(instances).capture.constants
+    positions = [tensor for pool in constants.values() for tensor in pool if tensor.dtype is torch.int64]
+    assert len(positions) == 3 + 3 + 2  # rows, elements, and two parts
