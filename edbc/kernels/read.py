@@ -20,11 +20,12 @@ from edbc.trace.table import SharedRef
 ShapeOf = Callable[[SharedRef], Sequence[int]]
 
 
-def values_of(program: Program, shape_of: ShapeOf) -> tuple[V, ...] | None:
-    """The value of every output; None when a step is not in the kernel language. `shape_of` tells parameters' shapes.
+def values_of(program: Program, shape_of: ShapeOf, adds: bool = True) -> tuple[V, ...] | None:
+    """The value of every output; None when a step is not in the kernel language. `shape_of` tells parameters' shapes;
+    `adds` whether products take an addend, or sums are of their own.
 
     O(steps * values per span)."""
-    return _Reading(program, shape_of).outputs()
+    return _Reading(program, shape_of, adds).outputs()
 
 
 @dataclass
@@ -65,8 +66,8 @@ class _Columns:
 
 
 class _Reading:
-    def __init__(self, program: Program, shape_of: ShapeOf):
-        self.program, self.shape_of = program, shape_of
+    def __init__(self, program: Program, shape_of: ShapeOf, adds: bool):
+        self.program, self.shape_of, self.adds = program, shape_of, adds
         self.values = Values()
         self.columns = _Columns(self.values)
 
@@ -86,7 +87,10 @@ class _Reading:
         if isinstance(step, Product):
             packed = self.program.weights[step.weight]
             addend = None if step.addend is None else read(step.addend)
-            return values.product(read(step.source), step.weight, packed.columns, bool(packed.biases), addend)
+            source, has_bias = read(step.source), bool(packed.biases)
+            if addend is None or self.adds:
+                return values.product(source, step.weight, packed.columns, has_bias, addend)
+            return values.map("add", (values.product(source, step.weight, packed.columns, has_bias), addend))
         if isinstance(step, Copy):
             return read(step.source)
         if isinstance(step, Map):

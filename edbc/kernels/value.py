@@ -29,7 +29,7 @@ A layout decides what stands side by side in a product's source and result (`edb
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,8 +192,9 @@ def pieces_of(v: V) -> tuple[V, ...]:
     return v.sources if v.op == "cat" else (v,) if v.size else ()
 
 
-def in_order(outputs: Iterable[V]) -> list[V]:
-    """All values that outputs are made of, sources first. O(values)."""
+def in_order(outputs: Iterable[V], leaves: Collection[str] = ()) -> list[V]:
+    """All values that outputs are made of, sources first, not looking into those of the operations `leaves`.
+    O(values)."""
     found: dict[V, None] = {}
     for output in outputs:
         waiting = [(output, False)]
@@ -205,7 +206,7 @@ def in_order(outputs: Iterable[V]) -> list[V]:
                 found[v] = None
             else:
                 waiting.append((v, True))
-                waiting += ((source, False) for source in reversed(v.sources))
+                waiting += ((source, False) for source in reversed(v.sources) if v.op not in leaves)
     return list(found)
 
 

@@ -31,15 +31,17 @@ SIZES = (1, 3, 7, 16, 24, 40)
 PARAMETER = 64
 TAME = sorted(UNARY - {"log", "sqrt", "reciprocal", "exp", "square"})
 """Operations that keep numbers small."""
+ALONG = {"total": lambda x: x.sum(2), "largest": lambda x: x.amax(2), "smallest": lambda x: x.amin(2)}
+"""Reductions along the middle, with the batch in front."""
 
 
 class Case:
-    """Outputs of random values, and numbers for what they read, in float64."""
+    """Outputs of random values, and numbers for what they read, in float64. `adds`: products may have addends."""
 
-    def __init__(self, seed: int, most: int = 14, reductions: Sequence[str] = REDUCTIONS):
+    def __init__(self, seed: int, most: int = 14, reductions: Sequence[str] = REDUCTIONS, adds: bool = True):
         self.rng = random.Random(seed)
         self.values = Values()
-        self.reductions = reductions
+        self.reductions, self.adds = reductions, adds
         self.sizes = [self.rng.choice(SIZES) for _ in range(3)]
         self.pool = [self.values.load(k, 0, size) for k, size in enumerate(self.sizes)]
         self.shapes: list[tuple[int, int]] = []
@@ -83,7 +85,7 @@ class Case:
         if rng.random() < 0.5 and len(self.shapes) < 2:
             columns = rng.choice(SIZES)
             self.shapes.append((v.size, columns))
-            addends = [None, *(u for u in self.pool if u.size == columns)]
+            addends = [None, *(u for u in self.pool if u.size == columns and self.adds)]
             return values.product(v, len(self.shapes) - 1, columns, True, rng.choice(addends))
         pairs = [(u, k) for u in self.pool for k in divisors(v.size) if u.size % k == 0]
         right, k = rng.choice(pairs)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_values import Case, run_natively
+from random_values import ALONG, Case, run_natively
 
 from edbc.errors import LayoutError
 from edbc.kernels.steps import Multiply, Pass, steps_of
@@ -133,9 +133,6 @@ def test_costly_values_of_several_passes_are_computed_once() -> None:
     stores = [v.op for loop in steps.loops() for _, v in loop.stores]
 
     assert sorted(stores) == ["mul", "mul", "tanh"]
-
-
-ALONG = {"total": lambda x: x.sum(2), "largest": lambda x: x.amax(2), "smallest": lambda x: x.amin(2)}
 
 
 @pytest.mark.compiled

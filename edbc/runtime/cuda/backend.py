@@ -109,7 +109,8 @@ class CudaBackend:
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
                        device: torch.device) -> TritonKernel | ProgramKernel:  # fmt: skip
         """See Backend."""
-        launches = launches_of(program) if self.why_not is None else None
+        runs = self.why_not is None and program.dtype in ELEMENTS
+        launches = launches_of(program, lambda ref: view.shared(ref).shape) if runs else None
         if launches is None:
             return ProgramKernel(program, view, dtype, device)
         weights = PackedWeights(program, view, dtype, device, launches.parameters)

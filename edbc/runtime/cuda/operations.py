@@ -13,8 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from edbc.operations import OPERATIONS as TABLE
-from edbc.operations import Rewriter, parse
+from edbc.operations import FORMULAS, Rewriter, parse
 
 _PRIMITIVES: dict[str, tuple[str, ...]] = {
     "exp": ("tl.exp({0})",),
@@ -51,7 +50,7 @@ def _is_known(formula: str) -> bool:
     return calls <= _PRIMITIVES.keys() and not any(isinstance(node, ast.Pow) for node in nodes)
 
 
-OPERATIONS = (*(name for name, entry in TABLE.items() if _is_known(entry.formula)), "sum")
+OPERATIONS = tuple(name for name, formula in FORMULAS.items() if _is_known(formula))
 """Powers are left to torch: their corner cases (negative bases, whole exponents) need the device's own library."""
 
 
@@ -108,6 +107,4 @@ class _Rendering(Rewriter):
 
 def lines_of(op: str, result: str, sources: Sequence[str], compute: str) -> list[str]:
     """Source lines that leave `op(*sources)` in the name `result`, computed in the Triton type `compute`."""
-    if op == "sum":
-        return [f"{result} = {' + '.join(sources)}"]
-    return _Rendering(TABLE[op].formula, result, sources, compute).lines
+    return _Rendering(FORMULAS[op], result, sources, compute).lines

@@ -22,21 +22,10 @@ from bound import plan_for
 from devices import opened
 
 from edbc.cells.split import splittable
+from edbc.kernels.value import REDUCTIONS, V, Values
+from edbc.operations import BINARY
 from edbc.runtime.cuda.compiled import FUNCTIONS
-from edbc.runtime.cuda.launches import (
-    Apply,
-    Computed,
-    Launches,
-    MapJob,
-    Number,
-    Operand,
-    Parameter,
-    Piece,
-    ProductJob,
-    RowProductJob,
-    Written,
-    launches_of,
-)
+from edbc.runtime.cuda.launches import Launches, launches_of, launches_of_values
 from edbc.runtime.cuda.operations import OPERATIONS
 from edbc.runtime.cuda.source import CONSTANTS, ROW_TILES, Kernel, kernels_of, reduction_kernel, row_tile
 from edbc.runtime.reduction import OPS
@@ -65,34 +54,39 @@ def kernels(name: str, dtype: str, hidden: int) -> Iterator[tuple[str, Kernel]]:
     for kind, node_type in enumerate(net.capture(instances).graph.types):
         if node_type.variadic:
             yield node_type.name, reduction_kernel(node_type.op, [c.size for c in node_type.outputs], dtype)
-        elif (program := net.program(kind)) is not None and (launches := launches_of(program)) is not None:
+        elif (launches := launches_of(net.program(kind), lambda ref: net.view.shared(ref).shape)) is not None:
             yield from ((node_type.name, kernel) for kernel in kernels_of(launches))
 
 
 def table(dtype: str, size: int) -> Iterator[tuple[str, Kernel]]:
     """A map of every operation of the table, and every reduction."""
-    sources = (Operand(0, 0), Operand(1, 0))
-    targets = tuple((Written(j, 0), Apply(op, sources)) for j, op in enumerate(OPERATIONS))
-    maps = Launches(((MapJob(size, targets),),), 0, (), (size, size), (size,) * len(targets), dtype)
-    yield from (("maps", kernel) for kernel in kernels_of(maps))
+    known = Values()
+    sources = [known.load(0, 0, size), known.load(1, 0, size)]
+    maps = [known.map(op, sources[: 1 + (op in BINARY)]) for op in OPERATIONS]
+    yield from (("maps", kernel) for kernel in kernels_of(launches_of_values(maps, (size, size), dtype)))
     yield from (("values", kernel) for kernel in kernels_of(values(dtype, size)))
     yield from ((op, reduction_kernel(op, [size, 1], dtype)) for op in OPS)
 
 
 def values(dtype: str, size: int) -> Launches:
-    """Every kind of value where a product, a product of rows' own matrices and a map may read it, shared by all rows or
-    not; results of one launch are read by the next."""
-    parameter, half = SharedRef("p"), size // 4 * 2
-    kinds = (Operand(0, 0), Parameter(parameter, 1), Number(0.5), Apply("exp", (Operand(1, 0),)),
-             Apply("tanh", (Parameter(parameter, 0),)), Apply("add", (Number(1.0), Operand(0, 0))))  # fmt: skip
-    product = ProductJob(tuple(Piece(kind, half) for kind in kinds), 0, 3 * size, True, 0, size, Computed(0))
-    matrix = RowProductJob(Piece(kinds[3], 2 * half), (Piece(kinds[4], half), Piece(kinds[2], half)), 2, half, 2,
-                           Computed(size))  # fmt: skip
-    vector = RowProductJob(Piece(kinds[1], 2 * half), (Piece(kinds[5], half),), 2, half, 1, Computed(size + 4))
-    outputs = MapJob(half, tuple((Written(j, 0), kind) for j, kind in enumerate((*kinds, Computed(3)))))
-    after = ProductJob((Piece(Computed(1), half),), 1, half, False, 0, half, Written(7, 0))
-    jobs = ((product, matrix, vector), (outputs, after))
-    return Launches(jobs, size + 6, (parameter,), (size, size), (half,) * 8, dtype)
+    """Every kind of value where a product, a product of rows' own matrices, a reduction and a map may read it, shared
+    by all rows or not; results of one launch are read by the next."""
+    known, parameter, half = Values(), SharedRef("p"), size // 4 * 2
+
+    def part(size: int) -> list[V]:
+        x, y, p = known.load(0, 0, size), known.load(1, 0, size), known.parameter(parameter, 1, size)
+        number = known.number(0.5, size)
+        return [x, p, number, known.map("exp", [y]), known.map("tanh", [p]), known.map("add", [number, x])]
+
+    kinds, wide = part(half), part(2 * half)
+    product = known.product(known.cat(kinds), 0, 3 * size, True)
+    matrix = known.matmul(wide[3], known.cat([kinds[4], kinds[2]]), 2, half, 2)
+    vectors = [known.matmul(wide[1], kinds[5], 2, half, 1), known.matmul(known.cat(kinds[2:4]), wide[0], 2, half, 2)]
+    reduced = [known.reduce(op, known.map("mul", wide[3:5]), (half, 2, 1)) for op in REDUCTIONS]
+    spread = known.spread(known.map("exp", [known.cat([kinds[4], reduced[1]])]), (2, 3, half))
+    after = known.product(known.part(product, 1, half), 1, half, False)
+    outputs = [*kinds, known.part(product, 3, half), matrix, *vectors, *reduced, spread, known.part(spread, 5, half)]
+    return launches_of_values([*outputs, after], (size, size), dtype)
 
 
 def row_tiles(kernel: Kernel, dtype: str) -> list[int]:

@@ -11,58 +11,40 @@ from bound import RandomTreeModel, net_for, random_trees
 from devices import NINE, zoo_net
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_values import Case
 
-from edbc.cells.program import Call, Map, Product, Program, Span, Store
+from edbc.cells.program import Call, Load, Map, Product, Program, Span, Store
 from edbc.cells.split import SplitCell
-from edbc.runtime.cuda.launches import (
-    Apply,
-    Computed,
-    Launches,
-    MapJob,
-    Number,
-    Operand,
-    Parameter,
-    Piece,
-    ProductJob,
-    RowProductJob,
-    Value,
-    Written,
-    launches_of,
-)  # fmt: skip
+from edbc.kernels.evaluate import evaluate
+from edbc.kernels.value import V
+from edbc.runtime.cuda.launches import MADE, Job, Launches, launches_of, launches_of_values
 from edbc.runtime.cuda.source import CONSTANTS, kernels_of, row_tile
-from edbc.runtime.reference import MAPS, ProgramKernel
+from edbc.runtime.reference import ProgramKernel
 from edbc.runtime.session import Net
-from edbc.runtime.weights import Pack, PackedWeights
+from edbc.runtime.weights import PackedWeights
 
 
 class Execution:
     """The memory of one batch, not-a-number where nothing was written yet."""
 
-    def __init__(self, launches: Launches, operands: list[torch.Tensor], pack: Pack):
-        self.launches, self.operands, self.pack = launches, operands, pack
+    def __init__(self, launches: Launches, operands: list[torch.Tensor], parameter: Any, weights: Any):
+        self.launches, self.operands, self.parameter, self.weights = launches, operands, parameter, weights
         count = len(operands[0]) if operands else 3
         self.work = torch.full((count, launches.workspace), torch.nan, dtype=torch.float64)
         self.outputs = [torch.full((count, size), torch.nan, dtype=torch.float64) for size in launches.output_sizes]
+        self.read: dict[V, V] = {}
 
-    def value(self, value: Value, size: int) -> torch.Tensor:
-        """`size` elements per row."""
-        if isinstance(value, Apply):
-            sources = [self.value(source, size) for source in value.sources]
-            return sum(sources) if value.op == "sum" else MAPS[value.op](*sources)  # type: ignore[return-value]
-        if isinstance(value, Number):
-            return torch.full((1, 1), value.value, dtype=torch.float64)
-        if isinstance(value, Parameter):
-            return self.pack.vectors[value.ref][None, value.offset : value.offset + size]
-        return self.memory(value)[:, value.offset : value.offset + size]
+    def in_memory(self, v: V) -> V:
+        """The value with made ones loaded from the workspace."""
+        if v not in self.read:
+            place = len(self.operands), self.launches.places.get(v, 0)
+            is_made = v.op in MADE
+            self.read[v] = V("load", (), place, v.size) if is_made else self.of(v)
+        return self.read[v]
 
-    def memory(self, place: Operand | Computed | Written) -> torch.Tensor:
-        if isinstance(place, Operand):
-            return self.operands[place.operand]
-        return self.work if isinstance(place, Computed) else self.outputs[place.output]
-
-    def pieces(self, pieces: tuple[Piece, ...]) -> torch.Tensor:
-        values = [self.value(piece.value, piece.size).expand(len(self.work), piece.size) for piece in pieces]
-        return torch.cat(values, 1) if values else torch.zeros(len(self.work), 0, dtype=torch.float64)
+    def of(self, v: V) -> V:
+        """A value of what is in memory."""
+        return V(v.op, tuple(map(self.in_memory, v.sources)), v.arg, v.size)
 
     def run(self) -> list[torch.Tensor]:
         """All launches; within a launch jobs run in reverse, since they may not depend on each other."""
@@ -71,20 +53,22 @@ class Execution:
                 self.job(job)
         return self.outputs
 
-    def job(self, job: Any) -> None:
-        if isinstance(job, MapJob):
-            for target, value in job.targets:
-                self.memory(target)[:, target.offset : target.offset + job.size] = self.value(value, job.size)
-            return
-        if isinstance(job, ProductJob):
-            result = self.pieces(job.pieces) @ self.pack.matrices[job.weight][:, job.column : job.column + job.columns]
-            bias = self.pack.biases[job.weight]
-            result = result if bias is None else result + bias[job.column : job.column + job.columns]
-        else:
-            assert isinstance(job, RowProductJob)
-            left = self.pieces((job.a,)).view(-1, job.m, job.k)
-            result = (left @ self.pieces(job.b).view(-1, job.k, job.n)).flatten(1)
-        self.memory(job.target)[:, job.target.offset : job.target.offset + result.shape[1]] = result
+    def job(self, job: Job) -> None:
+        assert {store.v for store in job.stores} == {job.v} or all(
+            store.v.op not in MADE and (store.first, store.size) == (0, job.v.size) for store in job.stores
+        )
+        rows = [*self.operands, self.work]
+        results = evaluate([self.of(store.v) for store in job.stores], rows, self.parameter, self.weights)
+        for store, result in zip(job.stores, results, strict=True):
+            target = self.work if store.output is None else self.outputs[store.output]
+            place = target[:, store.offset : store.offset + store.size]
+            assert place.isnan().all()
+            place.copy_(result[:, store.first : store.first + store.size])
+
+
+def launched(net: Net, program: Program) -> Launches | None:
+    """The launches of a program of a net."""
+    return launches_of(program, lambda ref: net.view.shared(ref).shape)
 
 
 def programs(net: Net, instances: list[Any]) -> list[Program]:
@@ -96,17 +80,29 @@ def programs(net: Net, instances: list[Any]) -> list[Program]:
 
 def assert_launches_equal_steps(net: Net, program: Program) -> None:
     """The jobs' result is the steps' result, to the parity of float64."""
-    launches = launches_of(program)
+    launches = launched(net, program)
     assert launches is not None
     cpu = torch.device("cpu")
     pack = PackedWeights(program, net.view, torch.float64, cpu, launches.parameters).pack
     torch.manual_seed(0)
     operands = [torch.rand(5, size, dtype=torch.float64) + 0.1 for size in launches.operand_sizes]
-    ours = Execution(launches, operands, pack).run()
+    weights = list(zip(pack.matrices, pack.biases, strict=True))
+    ours = Execution(launches, operands, pack.vectors.__getitem__, weights).run()
     expected = [torch.empty_like(output) for output in ours]
     kernel = ProgramKernel(program, net.view, torch.float64, cpu)
     kernel.run([(operand, 0) for operand in operands], len(expected[0]), expected)
     for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(seed=st.integers(0, 100_000))
+def test_jobs_compute_random_values(seed: int) -> None:
+    """Reductions, spreads, parts, concatenations, products of rows' own matrices, of each other."""
+    case = Case(seed, adds=False)
+    launches = launches_of_values(case.outputs, tuple(case.sizes), "f64")
+    ours = Execution(launches, case.rows, lambda _: case.parameter, case.weights).run()
+    for a, b in zip(ours, case.exact(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -130,7 +126,7 @@ def test_parts_of_split_cells(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     parts = list(net._splitter.programs.values())
     assert any(isinstance(step, Product) and step.addend is not None for part in parts for step in part.steps)
     for part in parts:
-        launches = launches_of(part)
+        launches = launched(net, part)
         assert launches is not None
         assert len(launches.jobs) <= 3
         assert_launches_equal_steps(net, part)
@@ -142,7 +138,7 @@ def test_at_most_three_launches_per_batch(name: str) -> None:
     net, instances = zoo_net(name, torch.float64, use_triton=False)
     net.model.cpu()
     for program in programs(net, instances):
-        launches = launches_of(program)
+        launches = launched(net, program)
         assert launches is not None
         assert 1 <= len(launches.jobs) <= 3
         assert_launches_equal_steps(net, program)
@@ -152,17 +148,19 @@ def test_an_lstm_is_two_launches_and_a_projection_one() -> None:
     """Products and gates of a tree-LSTM's inner cell; a product that is an output is written in place."""
     net, instances = zoo_net("tree_lstm", torch.float64, use_triton=False)
     types = [t.name for t in net.capture(instances).graph.types]
-    jobs = {name: launches_of(net.program(kind)).jobs for kind, name in enumerate(types)}  # type: ignore[arg-type]
+    jobs = {name: launched(net, net.program(kind)).jobs for kind, name in enumerate(types)}  # type: ignore[union-attr]
+    (products, maps), ((out,),) = jobs["internal"], jobs["out"]
 
-    assert [[type(job) for job in launch] for launch in jobs["internal"]] == [[ProductJob] * 3, [MapJob]]
-    assert [[job.target for job in launch] for launch in jobs["out"]] == [[Written(0, 0)]]
+    assert [job.v.op for job in products] == ["product"] * 3
+    assert [[store.output for store in job.stores] for job in maps] == [[0, 1]]
+    assert [(store.output, store.offset, store.size) for store in out.stores] == [(0, 0, out.v.size)]
 
 
 def test_texts_are_python_with_the_arguments_that_they_use() -> None:
     """Every text parses; its arguments are those named, then the constants; names in it are arguments or local."""
     net, instances = zoo_net("mv_rnn", torch.float64, use_triton=False)
     for program in programs(net, instances):
-        launches = launches_of(program)
+        launches = launched(net, program)
         assert launches is not None
         for kernel in kernels_of(launches):
             function = next(node for node in ast.parse(kernel.text).body if isinstance(node, ast.FunctionDef))
@@ -175,15 +173,12 @@ def test_texts_are_python_with_the_arguments_that_they_use() -> None:
 
 
 def test_what_no_kernel_knows_is_left_to_torch() -> None:
-    """A power, a constant that is no number, and a call that is no matrix product."""
+    """A power, and a call that is no value."""
     x, y = Span(0, 2), Span(2, 2)
+    power = Program(4, (Load(0, x),), (Map("pow", y, (x, 2)),), (Store(0, y),), (), "f32")
 
-    def program(*steps: Any) -> Program:
-        return Program(4, (), steps, (Store(0, y),), (), "f32")
-
-    assert launches_of(program(Map("pow", y, (x, 2)))) is None
-    assert launches_of(program(Map("mul", y, (3.0, float("inf"))))) is None
+    assert launches_of(power, lambda _: ()) is None
     net, instances = zoo_net("neural_module_network", torch.float64, use_triton=False)
-    refused = [p for p in programs(net, instances) if launches_of(p) is None]
+    refused = [p for p in programs(net, instances) if launched(net, p) is None]
     assert refused
     assert all(any(isinstance(step, Call) for step in program.steps) for program in refused)
