@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from edbc.errors import EdbcError, PlanError, StaleError
+from edbc.families import family, grouped, name_of
 from edbc.files import found_at, one_line, require_file
 from edbc.modelfile import hash_model_file, hashed_files
-from edbc.plan.plan import Guard, Plan
+from edbc.plan.plan import Guard, Plan, PlanCell
 from edbc.plan.reader import read_plan
 from edbc.weights import recorded_weights
 
@@ -240,17 +241,24 @@ def _compare_plans(plan: Plan, renewed: Plan) -> Iterator[Finding]:
             yield Finding(name, CHANGED, f"{name}: compiling again gives something else", True)
     if plan.policy != renewed.policy:
         yield Finding("policy", CHANGED, f"policy: {_policy_difference(plan, renewed)}", True)
-    for name in dict.fromkeys([*plan.cells, *renewed.cells]):
-        old, new = plan.cells.get(name), renewed.cells.get(name)
-        if old != new:
-            parts = [
-                part
-                for part in ("operations", "batches", "layout", "weights", "copies", "eager", "lazy")
-                if getattr(old, part, None) != getattr(new, part, None)
-            ]
-            yield Finding(
-                f"cells.{name}", CHANGED, f"cell {name}: compiling again gives other {', '.join(parts)}", True
-            )
+    yield from _compare_cells(plan, renewed)
+
+
+def _compare_cells(plan: Plan, renewed: Plan) -> Iterator[Finding]:
+    """Cells in which the same fields differ and whose types are alike are one finding."""
+    signatures = {t.name: t.signature for t in (*renewed.types, *plan.types)}
+    differing = [(name, _differing(plan.cells.get(name), renewed.cells.get(name))) for name in signatures]
+    changed = [(name, parts) for name, parts in differing if parts]
+    for group in grouped(changed, lambda cell: (family(signatures[cell[0]]), cell[1])):
+        name, parts = group[0]
+        told = name_of([other for other, _ in group])
+        text = f"cell {told}: compiling again gives other {', '.join(parts)}"
+        yield Finding(f"cells.{name}", CHANGED, text, True)
+
+
+def _differing(old: PlanCell | None, new: PlanCell | None) -> tuple[str, ...]:
+    parts = ("operations", "batches", "layout", "weights", "copies", "eager", "lazy")
+    return tuple(part for part in parts if getattr(old, part, None) != getattr(new, part, None))
 
 
 def _policy_difference(plan: Plan, renewed: Plan) -> str:

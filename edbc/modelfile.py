@@ -1,7 +1,7 @@
 """Model files: finding, hashing and importing the user's Python file, and calling its functions.
 
-A model file (docs/model-files.md) defines `build(**config)`, `load(*paths, **config)` and
-`sample(count, seed)`. Its hash covers the file and the modules that it imports from its own folder, found by reading
+A model file (docs/model-files.md) defines `build(**config)`, `sample(count, seed)`, and `load(*paths, **config)` where
+it reads files. Its hash covers the file and the modules that it imports from its own folder, found by reading
 import statements, not by executing them, with line ends normalised; so a plan can be checked against it before
 anything of it runs.
 """
@@ -82,7 +82,13 @@ class ModelFile:
         return instances
 
     def load(self, paths: Sequence[str | Path], config: Config, limit: int | None = None) -> Iterator[Any]:
-        """Instances of real files, streamed, the first `limit` of them."""
+        """Instances of real files, streamed, the first `limit` of them. Raises InputError where the file defines no
+        `load`."""
+        if not callable(getattr(self.module, "load", None)):
+            raise InputError(
+                f"{self.path.name}: expected a function 'load' to read {', '.join(map(one_line, map(str, paths)))} "
+                "with, got none; define load(*paths), or leave --input away and sample makes instances up"
+            )
         require_inputs(paths)
         kwargs = _accepted(self.module.load, config)
         instances = self._call("load", lambda: iter(self.module.load(*map(str, paths), **kwargs)))
@@ -136,10 +142,11 @@ def import_model_file(path: str | Path) -> ModelFile:
     path = Path(path)
     sha256 = hash_model_file(path)
     module = _import(path.resolve(), sha256)
-    for name in ("build", "load", "sample"):
+    for name in ("build", "sample"):
         if not callable(getattr(module, name, None)):
             raise ModelError(
-                f"{path}: expected a function {name!r}, got none; a model file defines build, load and sample"
+                f"{path}: expected a function {name!r}, got none; a model file defines build and sample, and load to "
+                "read files"
             )
     return ModelFile(path, sha256, module)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from edbc.arguments import DEVICES, DTYPES, FRONT_ENDS, require_count, require_name
 from edbc.check import model_path, require_same_model
 from edbc.errors import EdbcError, ModelError, StaleError
+from edbc.families import fold_names
 from edbc.files import found_at, replace_file, require_target
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
@@ -242,9 +243,10 @@ class Report:
 
         s, names = self.stats, sorted(self.stats.unseen_types)
         if s.unseen_states or names:
-            more = f" and {len(names) - MOST_NAMES:,} more" * (len(names) > MOST_NAMES)
+            told = fold_names(names)
+            more = f" and {len(told) - MOST_NAMES:,} more" * (len(told) > MOST_NAMES)
             states = f"{s.unseen_states:,} states ({_share(s.unseen_states, s.steps)} of the batches)"
-            yield f"  unseen       {states}, types: {', '.join(names[:MOST_NAMES]) or 'none'}{more}"
+            yield f"  unseen       {states}, types: {', '.join(told[:MOST_NAMES]) or 'none'}{more}"
         if names:
             yield f"  not planned  {count(len(names), 'type')} ran generically; compile again on instances like these"
 
@@ -260,7 +262,8 @@ class Report:
         for name, path in sorted(self.stats.paths.items()):
             by_path.setdefault(path.name, []).append(name if path.launches is None else f"{name} ({path.launches})")
         if set(by_path) - {"native"}:
-            yield "  ran by       " + "; ".join(f"{path}: {', '.join(names)}" for path, names in by_path.items())
+            told = (f"{path}: {', '.join(fold_names(names))}" for path, names in by_path.items())
+            yield "  ran by       " + "; ".join(told)
         if self.stats.launches:
             each = self.stats.launches / max(self.stats.steps, 1)
             yield f"  launches     {self.stats.launches:,}, {each:.1f} per batch"

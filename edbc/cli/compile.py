@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import click
 
 from edbc.api import costs_for, existing_guards, require_targets
 from edbc.cli.console import ProgressLine, fold, print_json, warn_unstable
+from edbc.families import family, grouped, name_of
 from edbc.plan.plan import Plan
 from edbc.report.layouts import CellLayout, cell_layout
 
@@ -114,9 +115,9 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
         yield f"  other policies on the same {where}: " + ", ".join(f"{k} {v}" for k, v in others.items())
     if plan.policy.beside is not None and plan.policy.beside != plan.policy.fallback:
         yield f"  the table alone loses to {plan.policy.beside}: both are simulated, and the cheaper schedule runs"
-    for name, cell in plan.cells.items():
-        layout = cell_layout(name, cell)
-        yield f"  {name}: {layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
+    layouts = [(t, cell_layout(t.name, plan.cells[t.name])) for t in plan.types]
+    for group in grouped(layouts, lambda of: (family(of[0].signature), _memory(of[1]))):
+        yield f"  {name_of([t.name for t, _ in group])}: {_memory(group[0][1])}"
     yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}"
 
 
@@ -135,8 +136,19 @@ def _limits(training: Mapping[str, Any], trials: int) -> Iterator[str]:
 def _costs(plan: Plan, source: str) -> Iterator[str]:
     if plan.costs:
         yield f"  batches weighed by what they cost, {source}, in microseconds:"
-    for name, cost in plan.costs.items():
-        yield f"    {name}: {cost.fixed_us:g} + {cost.row_us:g} per row"
+    for group in grouped(plan.types if plan.costs else (), lambda t: family(t.signature)):
+        costs = [plan.costs[t.name] for t in group]
+        fixed, row = _range([cost.fixed_us for cost in costs]), _range([cost.row_us for cost in costs])
+        yield f"    {name_of([t.name for t in group])}: {fixed} + {row} per row"
+
+
+def _range(numbers: Sequence[float]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+def _memory(layout: CellLayout) -> str:
+    return f"{layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
 
 
 def _in_place(layout: CellLayout) -> str:

@@ -13,7 +13,7 @@ from edbc.cli.console import fold, print_json
 from edbc.errors import ModelError
 from edbc.files import found_at, one_line
 
-FUNCTIONS = {"build", "load", "sample"}
+FUNCTIONS = {"build", "sample"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def zoo() -> Path:
 
 
 def listed(folder: Path) -> Iterator[Listed]:
-    """Model files of a folder by name: Python files that define build, load and sample. Executes nothing."""
+    """Model files of a folder by name: Python files that define build and sample. Executes nothing."""
     found = found_at(folder)
     if found != "a folder":
         raise ModelError(f"{one_line(folder)}: expected a folder of model files, got {found}; name a folder")
@@ -74,7 +74,7 @@ def listed(folder: Path) -> Iterator[Listed]:
 
 
 def _config(functions: dict[str, ast.FunctionDef]) -> dict[str, str]:
-    every = [_defaults(functions[name]) for name in ("build", "load", "sample")]
+    every = [_defaults(functions[name]) for name in ("build", "load", "sample") if name in functions]
     return every[0] | {key: text for defaults in every[1:] for key, text in defaults.items() if key not in every[0]}
 
 

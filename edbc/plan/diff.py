@@ -6,14 +6,17 @@ fields that changed. The difference is empty exactly when `plan_text` gives the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edbc.families import family, grouped
 from edbc.plan.plan import Guard, Plan, PlanCell, PlanPolicy, PlanType
 
 BETTER = {"lower": -1, "higher": 1}
 """Sign of a change for the better."""
+OF_TYPES = ("costs", "types", "cells")
+"""Sections with a change per type."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +139,23 @@ class PlanDiff:
             "origin",
         ):
             changes = getattr(self, title)
+            groups = _alike(title, changes)
             if changes:
                 yield f"{title}: {_summary(changes)}"
-                yield from (f"  {change.text}" for change in changes[:most])
-            if len(changes) > most:
-                yield f"  ... {len(changes) - most:,} more"
+                yield from (f"  {group[0].text}{_more(group)}" for group in groups[:most])
+            if len(groups) > most:
+                yield f"  ... {sum(map(len, groups[most:])):,} more"
+
+
+def _alike(title: str, changes: Sequence[Any]) -> list[list[Any]]:
+    """Changes of types that differ in a size or an index only, together."""
+    return (
+        grouped(changes, lambda change: family(change.text)) if title in OF_TYPES else [[change] for change in changes]
+    )
+
+
+def _more(group: Sequence[Any]) -> str:
+    return f" (+{len(group) - 1:,} alike)" if len(group) > 1 else ""
 
 
 def diff_plans(old: Plan, new: Plan) -> PlanDiff:

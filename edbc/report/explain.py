@@ -120,23 +120,26 @@ class Explanation:
 
     def text(self, width: int = 80) -> str:
         """For a terminal of `width` columns."""
+        from edbc.report.folding import folded
         from edbc.report.text import explanation_text
 
-        return explanation_text(self, width)
+        return explanation_text(folded(self), width)
 
     def html(self) -> str:
         """One page that needs nothing from the network."""
+        from edbc.report.folding import folded
         from edbc.report.page import explanation_page
 
-        return explanation_page(self)
+        return explanation_page(folded(self))
 
     def __str__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
+        from edbc.report.folding import folded
         from edbc.report.page import explanation_fragment
 
-        return explanation_fragment(self)
+        return explanation_fragment(folded(self))
 
     @property
     def comparison(self) -> dict[str, int]:

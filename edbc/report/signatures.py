@@ -57,7 +57,8 @@ class Difference:
     @property
     def names(self) -> str:
         """`a, b and c`."""
-        return f"{', '.join(self.types[:-1])} and {self.types[-1]}"
+        *others, last = self.types
+        return f"{', '.join(others)} and {last}" if others else last
 
 
 def parse_signature(text: str) -> Signature:

@@ -4,7 +4,8 @@ A page is Markdown. Definitions:
 
 (1) A block of language `console` holds commands, lines that begin with `$ `, each followed by what it prints on stdout.
     `edbc` runs in this process, everything else in bash. `$ echo $?` gives the exit code of the command before.
-(2) A block of language `python` runs as a file in the same folder; its output is not shown.
+(2) A block of language `python` runs as a file in the same folder; its output is not shown. One that begins with
+    `# NAME.py` is that file, for what comes after it.
 (3) In an output a line `...` stands for any lines. Times, rates, shares of time and errors are figures of a machine:
     VOLATILE says which, and they match any figure of their kind.
 (4) All blocks of a page run in order in one folder that is empty at the start; `$EDBC` is this checkout.
@@ -77,7 +78,11 @@ class Session:
         return self._process(["bash", "-c", command.text]).stdout
 
     def python(self, code: str) -> str:
-        """Run a block of Python as a file; gives its traceback, if any."""
+        """Run a block of Python as a file, or keep it, definition (2); gives its traceback, if any."""
+        named = re.match(r"# (\w+\.py)\n", code)
+        if named is not None:
+            (self.folder / named[1]).write_text(code, encoding="utf-8")
+            return ""
         done = self._process([sys.executable, "-c", code])
         return done.stderr if done.returncode else ""
 
