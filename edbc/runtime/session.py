@@ -57,6 +57,7 @@ from edbc.trace.rebind import Copies
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.sizes import without_numbers
+from edbc.trace.structures import Bounded
 from edbc.trace.table import Entry, TypeTable
 from edbc.trace.values import Slot, class_of, dtype_name, torch_dtype
 from edbc.training.trainer import Trainer
@@ -189,6 +190,8 @@ class Net:
         """What `_orders` said last, and of which types."""
         self._kernels: dict[int, Any] = {}
         self._has_warned = False
+        self._known: dict[int, tuple[Schedule, Placement, Demand]] = Bounded()
+        """Of graphs that may come again, by their addresses: schedules hold the graphs."""
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
         self.cache: StructureCache | None = None
@@ -352,7 +355,14 @@ class Net:
     def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
         """Share equal nodes, schedule and place; see `prepare`."""
         runs = self.shared(captured) if share else captured
-        return self.place(runs, self.schedule(runs), split)
+        if not runs.is_known or self.split:
+            return self.place(runs, self.schedule(runs), split)
+        known = self._known.get(id(runs.graph))
+        if known is None:
+            prepared = self.place(runs, self.schedule(runs), split)
+            self._known[id(runs.graph)] = prepared.schedule, prepared.placement, prepared.demand
+            return prepared
+        return Prepared(runs, *known)
 
     def shared(self, captured: Capture) -> Capture:
         """What was captured with equal nodes as one, where that pays."""

@@ -46,9 +46,9 @@ def limits() -> tuple[int, float, float]:
 def share(capture: Capture) -> Capture:
     """The mini-batch with its equal nodes as one; the very same where that pays for nothing, or has been looked for.
     O(nodes + operands)."""
-    if capture.has_shared:
-        return capture
     graph = capture.graph
+    if capture.has_shared or graph.num_nodes < FEWEST:
+        return capture
     detached = _NONE if capture.detached is None else capture.detached
     at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
     node_type, operand_ptr, operands, outputs, result_node, led_detached, shared = sharing.share_nodes(
@@ -66,4 +66,5 @@ def share(capture: Capture) -> Capture:
         detached=None if capture.detached is None else led_detached,
         num_shared=shared,
         has_shared=True,
+        is_known=False,
     )

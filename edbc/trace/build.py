@@ -24,6 +24,7 @@ from edbc.trace.left import Left, recorded
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
 from edbc.trace.returned import Collected, Ints, as_longs, collect_results
+from edbc.trace.structures import Structure, structure_key
 from edbc.trace.table import Source, TypeTable
 from edbc.trace.values import Slot
 
@@ -51,6 +52,8 @@ class Capture:
     """Nodes that this lacks because they equal one that it has."""
     has_shared: bool = field(default=False, kw_only=True)
     """True when equal nodes have been looked for."""
+    is_known: bool = field(default=False, kw_only=True)
+    """True when its very graph is that of an earlier mini-batch."""
     left: Left | None = field(default=None, kw_only=True)
     """What forward left on the caller's objects."""
 
@@ -81,10 +84,34 @@ def build(recording: Recording, fuse_sums: bool = True) -> Capture:
 
 def build_collected(recording: Recording, collected: Collected, fuse_sums: bool = True) -> Capture:
     """The Capture of a recording whose results have been collected (which may record more: whole parameters, rows)."""
+    key = structure_key(recording, collected.refs) if fuse_sums else None
+    structure: Any = None if key is None else recording.table.structures.get(key)
+    is_known = structure is not None and structure.graph.types is recording.table.graph_types()
+    if not is_known:
+        structure = _structure(recording, collected.refs, fuse_sums)
+        if key is not None:
+            recording.table.structures[key] = structure
+    return Capture(
+        structure.graph,
+        recording.table.sources,
+        structure.external_source,
+        as_longs(recording.external_index),
+        recording.constants,
+        structure.result_node,
+        structure.result_output,
+        collected.slots,
+        collected.nests,
+        detached=structure.detached,
+        is_known=is_known,
+        left=collected.left,
+    )
+
+
+def _structure(recording: Recording, result_refs: Ints, fuse_sums: bool) -> Structure:
+    """What a recording tells but for its data and results."""
     from edbc.trace import kernels
 
     table = recording.table
-    result_refs, result_slots, results, left = collected
     entries = as_longs(recording.entries)
     of_entry = table.arrays()
     ptr, value_base, value_node, value_output = kernels.number_values(
@@ -120,19 +147,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         _frozen(of_entry.source_class[source]),
         table.classes(),
     )
-    return Capture(
-        graph,
-        table.sources,
-        source,
-        as_longs(recording.external_index),
-        recording.constants,
-        result_node,
-        result_output,
-        result_slots,
-        results,
-        detached=detached if detached.any() else None,
-        left=left,
-    )
+    return Structure(graph, source, result_node, result_output, detached if detached.any() else None)
 
 
 def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int, ptr: Ints | None = None) -> Ints:

@@ -110,6 +110,7 @@ class Recorder:
 
     __slots__ = (
         "_calls",
+        "_class_of_constant",
         "_constant_of_id",
         "_constant_of_key",
         "_constants_of_class",
@@ -227,6 +228,7 @@ class Recorder:
         self._tracer: CellTracer | None = None
         self.shared: list[Shared] = []
         """Stand-ins for parameters, which stay."""
+        self._class_of_constant: dict[Any, tuple[int, Slot]] = {}
         self.standing = 0
         """References to the recorder that stay (`trace.left`)."""
         self.begin()
@@ -420,13 +422,18 @@ class Recorder:
         key = tensor.shape, tensor.dtype
         known = self._constants_of_class.get(key)
         if known is None:
-            value_class = class_of(tensor)
-            source = self.table.given_source("constant", value_class)
+            source, slot = self._class_of_constant.get(key) or self._new_class_of_constant(key, tensor)
             pool = self.constants.setdefault(source, [])
-            known = self._constants_of_class[key] = source, pool, self.table.slot(value_class)
+            known = self._constants_of_class[key] = source, pool, slot
         source, pool, slot = known
         pool.append(tensor)
         return self.external(source, len(pool) - 1, slot)
+
+    def _new_class_of_constant(self, key: Any, tensor: torch.Tensor) -> tuple[int, Slot]:
+        value_class = class_of(tensor)
+        found = self.table.given_source("constant", value_class), self.table.slot(value_class)
+        self._class_of_constant[key] = found
+        return found
 
     def shared_constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
         """The constant that `make` gives, once per `key` and mini-batch."""

@@ -87,7 +87,12 @@ def raised_at(error: BaseException) -> str:
 def location_of_function(function: Any) -> str:
     """The line where a function or method begins, or `<unknown>`."""
     code = getattr(function, "__code__", None)
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if isinstance(code, CodeType) else "<unknown>"
+    return _location_of_code(code) if isinstance(code, CodeType) else "<unknown>"
+
+
+@lru_cache(maxsize=256)
+def _location_of_code(code: CodeType) -> str:
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 
 
 @lru_cache(maxsize=256)

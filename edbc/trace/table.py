@@ -35,6 +35,7 @@ from edbc.graph import NodeType, ValueClass
 from edbc.trace.autocast import without_state
 from edbc.trace.nests import rebuilt, remade
 from edbc.trace.sizes import meant, without_dtypes
+from edbc.trace.structures import Bounded
 from edbc.trace.values import Slot, torch_dtype
 
 Ints = NDArray[np.int64]
@@ -246,6 +247,8 @@ class TypeTable:
         self._sites: dict[int, dict[str, None]] = {}
         self._arrays: EntryArrays | None = None
         self._graph_types: tuple[NodeType, ...] | None = None
+        self.structures: dict[Any, Any] = Bounded()
+        """Graphs of small mini-batches (`trace.structures`)."""
         self._lock = threading.RLock()
         for name, signature in known:
             self._type_of_signature[signature] = len(self.types)
