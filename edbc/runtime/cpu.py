@@ -77,6 +77,8 @@ class CpuArenas:
         self.snapshot: Snapshot | None = None
         """The weights with which the first batches ran: those of all others, also when they are computed again."""
         self._parameters: dict[torch.dtype | None, _Parameters] = {}
+        self._steps: list[list[Any]] | None = None
+        self._classes: dict[int, tuple[list[int], list[int]]] = {}
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: keeps the table and the rows' addresses."""
@@ -95,6 +97,25 @@ class CpuArenas:
         result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
         gather_rows(result.data_ptr(), self.memory.stride[class_index], rows, class_index, self.memory)
         return result
+
+    def steps(self, segment: Segment) -> list[list[Any]]:
+        """Of every batch its type, and of a schedule and its placement `batch_ptr`, `start`, `items` and
+        `output_row`."""
+        if self._steps is None:
+            schedule, placement = segment.schedule, segment.placement
+            arrays = schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.output_row
+            self._steps = [array.tolist() for array in arrays]
+        return self._steps
+
+    def classes(self, kind: int, node_type: NodeType) -> tuple[list[int], list[int]]:
+        """The classes of a type's operands, and of its outputs."""
+        known = self._classes.get(kind)
+        if known is None:
+            of_operands, of_outputs = self.placement.operand_class[kind], self.placement.output_class[kind]
+            known = self._classes[kind] = (
+                of_operands[: len(node_type.operands)].tolist(), of_outputs[: len(node_type.outputs)].tolist()
+            )  # fmt: skip
+        return known
 
     def addresses(self, class_index: int, rows: Sequence[int]) -> list[int]:
         """Of rows of a class."""
@@ -283,25 +304,21 @@ class CpuBackend:
 
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:
     """One batch by its torch kernel: operands are views where their rows are a run of outputs, copies elsewhere."""
-    placement, schedule = segment.placement, segment.schedule
-    kind = int(schedule.batch_type[batch])
-    count = int(schedule.batch_ptr[batch + 1] - schedule.batch_ptr[batch])
-    at, num = int(placement.start[batch]), int(placement.items[batch])
-    node_type = segment.graph.types[kind]
-    classes = placement.operand_class[kind, : len(node_type.operands)].tolist()
-    of_outputs = placement.output_class[kind, : len(node_type.outputs)].tolist()
-    first_rows = placement.output_row[batch, : len(of_outputs)].tolist()
-    rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
+    placement = segment.placement
+    kinds, ptr, starts, items, output_rows = arenas.steps(segment)
+    kind, count, at, num = kinds[batch], ptr[batch + 1] - ptr[batch], starts[batch], items[batch]
+    classes, of_outputs = arenas.classes(kind, segment.graph.types[kind])
+    outputs_at = list(zip(of_outputs, output_rows[batch], strict=False))
     kernel = kernel_of_type(kind)
     by_row = getattr(kernel, "by_row", None)
     if by_row is not None and by_row.pays(count):
-        by_row.run(
-            [arenas.addresses(c, r.tolist()) for c, r in zip(classes, rows, strict=True)],
-            [arenas.addresses(c, range(first, first + count)) for c, first in zip(of_outputs, first_rows, strict=True)],
-            arenas.parameters(kernel.view, kernel.dtype),
-        )
+        of_operands = placement.rows[at : at + len(classes) * num].tolist()
+        addresses = [arenas.addresses(c, of_operands[k * num : (k + 1) * num]) for k, c in enumerate(classes)]
+        addresses += [arenas.addresses(c, range(first, first + count)) for c, first in outputs_at]
+        by_row.run(arenas.parameters(kernel.view, kernel.dtype), count, *addresses)
         return
-    outputs = [arenas.outputs(c, first, count) for c, first in zip(of_outputs, first_rows, strict=True)]
+    rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
+    outputs = [arenas.outputs(c, first, count) for c, first in outputs_at]
     if isinstance(kernel, ExcerptKernel):
         run_excerpts(batch, segment, arenas, outputs[0])
         return

@@ -11,9 +11,9 @@ begins), and so do results, of whatever strides.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import memmove
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -25,9 +25,9 @@ from edbc.trace.table import Hole, SharedRef, fill
 from edbc.trace.values import torch_dtype
 
 
-def row_code(cell: CellGraph) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """`run(parameters, *operands)`, which gives the cell's outputs for one row; `parameters` is a mapping by
-    SharedRef."""
+def row_code(cell: CellGraph) -> Callable[..., None]:
+    """`run(parameters, count, *operands, *outputs)`: parameters as a mapping by SharedRef, operands and outputs as
+    lists of the addresses of `count` rows."""
     return _Writer(cell).function()
 
 
@@ -36,20 +36,32 @@ class _Writer:
 
     def __init__(self, cell: CellGraph):
         self.cell = cell
-        self.scope: dict[str, Any] = {"Tensor": torch.Tensor, "tensors_of": _tensors_of}
+        self.scope: dict[str, Any] = {
+            "Tensor": torch.Tensor, "empty": torch.empty, "memmove": memmove, "tensors_of": _tensors_of
+        }  # fmt: skip
         self.lines: list[str] = []
         self.local = {name: f"x{i}" for i, (name, _) in enumerate(cell.operands)}
         self.calls: dict[tuple[int, tuple[str, ...]], str] = {}
 
-    def function(self) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def function(self) -> Callable[..., None]:
         """The function that all lines make."""
+        for i, (_, value_class) in enumerate(self.cell.operands):
+            shape, dtype = self._constant(value_class.shape), self._constant(torch_dtype(value_class.dtype))
+            self.lines.append(f"x{i} = empty({shape}, dtype={dtype})")
+            self.lines.append(f"memmove(x{i}.data_ptr(), in{i}[row], {bytes_of(value_class)})")
         for op in self.cell.ops:
             self._operation(op)
-        operands = ", ".join(f"x{i}" for i in range(len(self.cell.operands)))
-        outputs = "".join(f"{self.local[name]}, " for name in self.cell.outputs)
-        body = "\n    ".join([*self.lines, f"return ({outputs})"])
-        exec(compile(f"def run(parameters, {operands}):\n    {body}\n", "<row code>", "exec"), self.scope)
-        run: Callable[..., tuple[torch.Tensor, ...]] = self.scope["run"]
+        classes = self.cell.classes()
+        for i, name in enumerate(self.cell.outputs):
+            value = self.local[name]
+            self.lines.append(f"y = {value} if {value}.is_contiguous() else {value}.contiguous()")
+            self.lines.append(f"memmove(out{i}[row], y.data_ptr(), {bytes_of(classes[name])})")
+        operands = [f"in{i}" for i in range(len(self.cell.operands))]
+        outputs = [f"out{i}" for i in range(len(self.cell.outputs))]
+        body = "\n        ".join(self.lines)
+        text = f"def run({', '.join(['parameters', 'count', *operands, *outputs])}):\n    for row in range(count):"
+        exec(compile(f"{text}\n        {body}\n", "<row code>", "exec"), self.scope)
+        run: Callable[..., None] = self.scope["run"]
         return run
 
     def _operation(self, op: CellOp) -> None:
@@ -130,40 +142,14 @@ class RowKernel:
     """Rows of a batch one after the other, found by their addresses."""
 
     def __init__(self, cell: CellGraph):
-        self._run = row_code(cell)
-        self._bytes = sum(_Form.of(value_class).size for value_class in cell.classes().values())
-        self._operands = [_Form.of(value_class) for _, value_class in cell.operands]
-        classes = cell.classes()
-        self._outputs = [_Form.of(classes[name]) for name in cell.outputs]
+        self.run = row_code(cell)
+        self._bytes = sum(map(bytes_of, cell.classes().values()))
 
     def pays(self, count: int) -> bool:
         """Whether so many rows are few."""
         return count == 1 or (count <= FEW and count * self._bytes <= FEW_BYTES)
 
-    def run(self, operands: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]],
-            parameters: Mapping[SharedRef, torch.Tensor]) -> None:  # fmt: skip
-        """`operands[k][i]` is the address of operand k of row i, `outputs[j][i]` that of its output j."""
-        for i in range(len(outputs[0])):
-            row = []
-            for (shape, dtype, size), addresses in zip(self._operands, operands, strict=True):
-                operand = torch.empty(shape, dtype=dtype)
-                memmove(operand.data_ptr(), addresses[i], size)
-                row.append(operand)
-            results = zip(self._run(parameters, *row), self._outputs, outputs, strict=True)
-            for result, (_, dtype, size), addresses in results:
-                if result.dtype is not dtype or not result.is_contiguous():
-                    result = result.to(dtype).contiguous()
-                memmove(addresses[i], result.data_ptr(), size)
 
-
-class _Form(NamedTuple):
-    """What memory of a value class is seen as; its bytes."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    size: int
-
-    @classmethod
-    def of(cls, value_class: ValueClass) -> _Form:
-        dtype = torch_dtype(value_class.dtype)
-        return cls(value_class.shape, dtype, value_class.size * dtype.itemsize)
+def bytes_of(value_class: ValueClass) -> int:
+    """Of one value."""
+    return value_class.size * torch_dtype(value_class.dtype).itemsize

@@ -129,9 +129,9 @@ def test_functions_equal_eager(function: Callable[[Tensor], Any]) -> None:
         require_eager(net, instances(count))
 
 
-def test_code_has_no_loop_and_no_look_up(net: Net) -> None:
-    """One call of torch per operation: the code names functions and constants, and fills nothing."""
+def test_code_fills_nothing(net: Net) -> None:
+    """One call of torch per operation, in one loop over rows: the code names functions and constants."""
     (kind,) = [k for k, t in enumerate(net.table.types) if t is not None and t.op.startswith("cell")]
     run = row_code(net.cell(net.table.operation_of_type[kind]))
     assert not any(item is rowcode.fill for item in run.__globals__.values())
-    assert not {"FOR_ITER", "JUMP_BACKWARD"} & {i.opname for i in dis.get_instructions(run)}
+    assert [i.opname for i in dis.get_instructions(run)].count("FOR_ITER") == 1
