@@ -3,6 +3,7 @@ use."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +21,9 @@ class Arenas(Protocol):
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """External `externals[i]` is row `index[i]` of `table`, `(rows, ...)`. All are of one class."""
+
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """External `externals[i]` is `tensors[i]`. All are of one class."""
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """A promise that `rows` will be called with this very array: a device's arenas take its indices up early."""
@@ -52,6 +56,10 @@ class TensorArenas:
         picked = table.index_select(0, torch.from_numpy(index).to(table.device)).reshape(len(index), -1)
         where = torch.from_numpy(np.ascontiguousarray(rows)).to(arena.device)
         arena.index_copy_(0, where, picked.to(device=arena.device, dtype=arena.dtype))
+
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """See Arenas: as one table."""
+        self.bind(externals, torch.stack(list(tensors)), np.arange(len(externals)))
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""

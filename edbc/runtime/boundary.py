@@ -49,7 +49,7 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
             if isinstance(pool, torch.Tensor):
                 arenas.bind(which, pool, index)
             else:
-                arenas.bind(which, torch.stack([pool[i] for i in index.tolist()]), np.arange(len(index)))
+                arenas.bind_each(which, [pool[i] for i in index.tolist()])
         elif source.kind == "offset":
             arenas.bind(which, torch.from_numpy(index), np.arange(len(index)))
         elif source.kind == "draw":

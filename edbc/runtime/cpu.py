@@ -89,6 +89,15 @@ class CpuArenas:
         self._tables.append(table)
         bind_rows(externals, index, self.placement.external_row, c, table.data_ptr(), self.memory)
 
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """See Arenas: keeps the tensors and their addresses."""
+        c = int(self.placement.external_class[externals[0]])
+        dtype = self.dtypes[c]
+        laid_out = [t if t.dtype is dtype and _is_plain(t) else _plain(t, dtype) for t in tensors]
+        self._tables += laid_out
+        rows = self.placement.external_row[externals] + self.memory.external_start[c]
+        self.memory.external_address[rows] = [tensor.data_ptr() for tensor in laid_out]
+
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""
 
@@ -148,6 +157,15 @@ class CpuArenas:
         """See Arenas."""
         self._tables, self.snapshot = [], None
         self._pool.give(self._buffer)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements stand in its memory as they are, in order."""
+    return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
+
+
+def _plain(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype=dtype, device="cpu").resolve_neg().resolve_conj().contiguous()
 
 
 class CellKernel:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import captured, require_parity, seeded
+from helpers import bound, captured, require_parity, seeded
 from torch import nn
 
 USES = {
@@ -47,3 +47,29 @@ def test_calls_on_tensors_of_the_instance_are_known_by_key() -> None:
     counts = [len(captured(model, [torch.randn(2, 4) for _ in range(n)]).graph.types) for n in (1, 5)]
 
     assert counts[0] == counts[1]
+
+
+def test_tensors_are_read_in_whatever_order_their_memory_has() -> None:
+    """Transposed, strided, expanded, negated lazily, empty, and of another dtype; each mini-batch its own."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.linear(x.float())) + x
+
+    def instances(seed: int) -> list[torch.Tensor]:
+        made = torch.randn(6, 4, 8, generator=torch.Generator().manual_seed(seed))
+        lazily_negated = torch.view_as_complex(made[1].view(4, 4, 2)).conj().imag
+        assert lazily_negated.is_neg()
+        plain = [made[0, :, :4], made[0, :, :4].t(), made[2, :, ::2], made[3, :1, :4].expand(4, 4), lazily_negated]
+        return [*plain, made[4, :, 4:].double(), made[5, :0, :4], made[5, :, :4].contiguous()]
+
+    torch.manual_seed(0)
+    net = bound(Model(), instances(0))
+    with torch.no_grad():
+        for seed in (1, 2):
+            for found, right in zip(net(instances(seed)), map(net.model, instances(seed)), strict=True):
+                torch.testing.assert_close(found, right)

@@ -7,6 +7,7 @@ device. Binding or asking for rows afterwards works, and takes a copy of its own
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,10 @@ class CudaArenas(TensorArenas):
                 self.upload.indices(index) if on_device else self.upload.data(table[torch.from_numpy(index)]),
             )
         )
+
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """See Arenas: as one table."""
+        self.bind(externals, torch.stack(list(tensors)), np.arange(len(externals)))
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """`rows(class_index, rows)` will be asked for, with this very array."""
