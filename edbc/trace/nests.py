@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_TAKE_A_LIST = (torch.Size, *torch.return_types.all_return_types)
+TAKE_A_LIST = frozenset((torch.Size, *torch.return_types.all_return_types))
 """Classes of torch that are tuples in C, with a form of their own."""
 
 
@@ -17,7 +17,7 @@ def rebuilt(nest: Any, parts: Iterable[Any]) -> Any:
     """A tuple, list, deque, or one of a class derived from these, with other parts: of the same class, and with the
     same attributes."""
     kind = type(nest)
-    if kind is tuple or kind is list or kind in _TAKE_A_LIST:
+    if kind is tuple or kind is list or kind in TAKE_A_LIST:
         return kind(list(parts))
     if isinstance(nest, list | deque):
         result = copy.copy(nest)

@@ -500,7 +500,7 @@ class Recorder:
         if entry.outputs.__class__ is Hole:
             return value_of(self, first, slots[0])
         values = [value_of(self, first + i, slot) for i, slot in enumerate(slots)]
-        return tuple(values) if entry.flat else fill(entry.outputs, values)
+        return entry.outputs.__class__(values) if entry.flat else fill(entry.outputs, values)
 
     def again(self, entry: Entry, operands: Sequence[int]) -> Value:
         """`emit` for an entry of `plain` (the hot path), from a stand-in's own method."""
@@ -681,14 +681,16 @@ class Recorder:
             return known.result
         return self.seen(args[0], *known)
 
-    def seen(self, value: Any, outputs: Any, slots: Sequence[Slot]) -> Any:
-        """A view of a value."""
+    def seen(self, value: Any, outputs: Any, slots: Sequence[Slot], flat: bool) -> Any:
+        """A view of a value, or several; `flat` tells of a tuple of them (`is_flat`)."""
         if issubclass(type(value), Lazy):
             value = value.materialise()
         values = [value_of(self, value.ref, slot) for slot in slots]
         if self.books is not None:
             for seen in values:  # stacks are values by then
                 self.books.share(value, seen, seen.slot.views[len(value.slot.views) :])
+        if flat:
+            return outputs.__class__(values)
         return values[0] if outputs.__class__ is Hole else fill(outputs, values)
 
     def copied(self, value: Value) -> Value:

@@ -17,7 +17,7 @@ from edbc.trace.lookup import looked_up
 from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import LONG
 from edbc.trace.shapes import flat, pick, repeated, replace_first, take_views
-from edbc.trace.table import Hole, SharedRef, fill
+from edbc.trace.table import Hole, SharedRef, fill, is_flat
 from edbc.trace.values import LOOK_REMEDY, Lazy, Rows, Shared, Symbol, Value, refuse
 
 if TYPE_CHECKING:
@@ -182,10 +182,10 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
     slot = value.slot
     slots = [rec.table.slot(slot.base, (*slot.views, view), meta) for view, meta in zip(views, metas, strict=True)]
     if key is not None:
-        rec.functions[key] = (outputs, slots)
+        rec.functions[key] = (outputs, slots, is_flat(outputs))
         if type(outputs) is Hole:
             rec.remember(slots[0], func, (value, *args[1:]), kwargs)
-    return rec.seen(value, outputs, slots)
+    return rec.seen(value, outputs, slots, is_flat(outputs))
 
 
 def _is_laid_out(value: Any) -> bool:

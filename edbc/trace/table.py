@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from edbc.errors import StaleError
 from edbc.graph import NodeType, ValueClass
 from edbc.trace.autocast import without_state
-from edbc.trace.nests import rebuilt, remade
+from edbc.trace.nests import TAKE_A_LIST, rebuilt, remade
 from edbc.trace.sizes import meant, without_dtypes
 from edbc.trace.structures import Bounded
 from edbc.trace.values import Slot, torch_dtype
@@ -100,6 +100,13 @@ class View(NamedTuple):
         args, kwargs = fill(self.template, [value], shared)
         result = self.function(*args, **kwargs)
         return result if self.index is None else result[self.index]
+
+
+def is_flat(outputs: Any) -> bool:
+    """Whether a template is a tuple, a plain one or one of torch's, of all its holes in order."""
+    return (type(outputs) is tuple or type(outputs) in TAKE_A_LIST) and all(
+        type(item) is Hole and item.index == i for i, item in enumerate(outputs)
+    )
 
 
 def fill(template: Any, holes: Iterable[Any], shared: Callable[[SharedRef], Any] | None = None) -> Any:
@@ -196,7 +203,7 @@ class Entry:
     is_sum: bool
     """True when the node adds two or more operands of one slot: a candidate for a segment sum."""
     flat: bool
-    """True when the call returns a plain tuple of all its outputs in order."""
+    """True when the call returns a tuple of all its outputs in order (`is_flat`)."""
 
     @property
     def num_operands(self) -> int:
@@ -365,7 +372,7 @@ class TypeTable:
                   is_sum: bool = False) -> Entry:  # fmt: skip
         """A new entry of a type."""
         with self._lock:
-            flat = type(outputs) is tuple and outputs == tuple(Hole(i) for i in range(len(output_slots)))
+            flat = is_flat(outputs) and len(outputs) == len(output_slots)
             entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat)
             self.entries.append(entry)
             self.operation_of_type.setdefault(type_index, entry)

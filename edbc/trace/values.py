@@ -146,6 +146,8 @@ def record_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
                 return value_of(rec, first.ref, known)
     elif (kind is list or kind is tuple) and first and type(first[0]) is Value:
         rec = first[0].rec
+    elif len(args) > 1 and type(args[1]) is Value:
+        rec = args[1].rec
     else:
         rec = find_recorder((args, kwargs))
     return rec.function(func, args, kwargs)

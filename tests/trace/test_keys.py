@@ -147,6 +147,21 @@ def test_calls_are_described_once(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert calls_of(net, Recorder, ("describe", "node", "_new_call"), monkeypatch) == []
 
 
+def test_several_results_are_of_eagers_classes() -> None:
+    """Tuples, torch's own named ones, and lists, when a call is made first and when it is known."""
+    seen: list[Any] = []
+
+    def forward(model: nn.Module, h: Tensor, word: int) -> Any:
+        made = h.max(0), h.view(2, 2).max(1), h.sort(), h.chunk(2), h.view(2, 2).unbind(), torch.split(h, [1, 3])
+        seen.append([type(item) for item in made])
+        return [made[0].values, made[1].indices, *made[2], *made[3], *made[4], *made[5]]
+
+    net = require_parity(seeded(Model, forward), list(range(6)))
+    with torch.no_grad():
+        net.model(0)
+    assert all(kinds == seen[-1] for kinds in seen)
+
+
 def test_short_keys_tell_numbers_apart() -> None:
     """Equal numbers of different classes, and zeros of either sign, are different constants."""
     words = torch.arange(6)
