@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ class RowFunction:
         try:
             with _no_hidden_loops():
                 whole = [value.contiguous() for value in values]  # as in eager: some functions warn of strides
-                return list(torch.vmap(lambda *row: self._one(shared, *row))(*whole))
+                return _vmapped(lambda *row: self._one(shared, *row), whole)
         except Exception:  # an error of the call itself, a row alone raises too
             return None
 
@@ -105,6 +106,31 @@ class RowFunction:
             seen.append(value)
         args, kwargs = fill(self.template, seen, shared)
         return tuple(split_outputs(self.call(*args, **kwargs), "a generic operation")[1])
+
+
+_FUNCTORCH: Any = torch._C._functorch
+_PRIMITIVES = ("_vmap_increment_nesting", "_add_batch_dim", "_remove_batch_dim", "_vmap_decrement_nesting")
+
+
+@cache
+def _has_primitives() -> bool:
+    """Whether this torch has what vmap is made of; the first call of vmap loads the rules of many functions."""
+    torch.vmap(torch.neg)(torch.zeros(1))
+    return all(hasattr(_FUNCTORCH, name) for name in _PRIMITIVES)
+
+
+def _vmapped(function: Callable[..., Sequence[torch.Tensor]], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """`torch.vmap(function)(*values)`. By what it is made of: nests of arguments are taken apart for each of its calls,
+    which takes 75 of the 80 microseconds that an outer product of 32 rows takes."""
+    if not _has_primitives():
+        return list(torch.vmap(function)(*values))
+    count = len(values[0])
+    level = _FUNCTORCH._vmap_increment_nesting(count, "error")
+    try:
+        results = function(*[_FUNCTORCH._add_batch_dim(value, 0, level) for value in values])
+        return [_FUNCTORCH._remove_batch_dim(result, level, count, 0) for result in results]
+    finally:
+        _FUNCTORCH._vmap_decrement_nesting()
 
 
 def _is_close(some: torch.Tensor, right: torch.Tensor) -> bool:

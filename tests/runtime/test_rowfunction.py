@@ -10,7 +10,8 @@ from helpers import require_parity, seeded
 from torch import nn
 
 import edbc
-from edbc.runtime.rowfunction import CHECKED, RowFunction
+from edbc.runtime import rowfunction
+from edbc.runtime.rowfunction import CHECKED, RowFunction, _vmapped
 from edbc.trace.table import Hole
 
 
@@ -108,3 +109,36 @@ def test_one_row_is_run_once() -> None:
 
     assert [x.shape for x in seen] == [(3,)]
     assert torch.equal(found, torch.cumsum(row, 1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (torch.outer(x, y),),
+        lambda x, y: (x, torch.ones(2), y.sum()),
+        lambda x, y: tuple(torch.sort(x * y)),
+        lambda x, y: (torch.linalg.cross(x, y).flip(0), torch.einsum("i,i->", x, y)),
+    ],
+)
+def test_vmap_by_its_parts_is_vmap(function: Any) -> None:
+    """Values and gradients, of results that depend on no operand too."""
+    results, gradients = [], []
+    for vmap in (_vmapped, lambda f, values: torch.vmap(f)(*values)):
+        x, y = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1)).requires_grad_().unbind()
+        found = list(vmap(function, [x, y]))
+        results.append(found)
+        total = sum((r * (1 + i)).sum() for i, r in enumerate(found) if r.is_floating_point())
+        gradients.append(torch.autograd.grad(total, [x, y]))
+    for ours, theirs in zip(results[0] + [*gradients[0]], results[1] + [*gradients[1]], strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.shape == theirs.shape
+
+
+def test_vmap_without_its_parts_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch without them runs its own; and what raises inside leaves no level behind."""
+    x = torch.randn(5, 3)
+    with pytest.raises(RuntimeError):
+        _vmapped(lambda row: (torch.outer(row, row[None]),), [x])
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    monkeypatch.setattr(rowfunction, "_has_primitives", lambda: False)
+    assert torch.equal(_vmapped(lambda row: (torch.outer(row, row),), [x])[0], torch.einsum("ni,nj->nij", x, x))
