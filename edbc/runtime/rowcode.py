@@ -52,9 +52,11 @@ class _Writer:
         for op in self.cell.ops:
             self._operation(op)
         classes = self.cell.classes()
+        is_complex = any(torch_dtype(value_class.dtype).is_complex for value_class in classes.values())
+        as_it_is = ".resolve_conj().resolve_neg()" if is_complex else ""  # torch conjugates in name, not in memory
         for i, name in enumerate(self.cell.outputs):
-            value = self.local[name]
-            self.lines.append(f"y = {value} if {value}.is_contiguous() else {value}.contiguous()")
+            value = self.local[name] + as_it_is
+            self.lines.append(f"y = {value}.contiguous()")
             self.lines.append(f"memmove(out{i}[row], y.data_ptr(), {bytes_of(classes[name])})")
         operands = [f"in{i}" for i in range(len(self.cell.operands))]
         outputs = [f"out{i}" for i in range(len(self.cell.outputs))]

@@ -110,6 +110,9 @@ def test_rows_of_many_bytes_are_few_sooner(net: Net) -> None:
         lambda x: torch.topk(x, k=2, dim=1),
         lambda x: x.argmax(1),
         lambda x: x.view(4, 3).contiguous().unfold(0, 2, 1),
+        lambda x: torch.conj(torch.view_as_complex(x.view(3, 2, 2))),
+        lambda x: torch.fft.fft(x).conj().imag,
+        lambda x: torch.imag(torch.conj(torch.fft.fft(x, dim=0))) * 2.0,
         lambda x: torch.tensor_split(torch.sin(x).tril(), 3, dim=0)[1],
     ],
 )
