@@ -37,6 +37,7 @@ class LoadedPlan:
         self,
         model: nn.Module | None = None,
         *,
+        force: bool = False,
         strict: bool = False,
         policy: str | None = None,
         layout: str = "plan",
@@ -50,6 +51,9 @@ class LoadedPlan:
         or with "auto" into as many as the square root of its number of batches, and the backward pass computes each
         again from what crosses their borders. Gradients are the same; see docs/training.md.
 
+        Where the plan says `run: eager` a call runs the model on one instance after the other, unless the model is in
+        training mode, or `force` is given.
+
         Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
         `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and
         `trust_changed_model` of `edbc.running.Setting`. Raises StaleError when the model file changed, when
@@ -59,8 +63,8 @@ class LoadedPlan:
         from edbc.runtime.session import Net, check_requirements
         from edbc.trace.cache import structure_cache
 
-        options: dict[str, Any] = {"strict": strict, "policy": policy, "layout": layout, "backend": backend,
-                                   "recompute": recompute}  # fmt: skip
+        options: dict[str, Any] = {"force": force, "strict": strict, "policy": policy, "layout": layout,
+                                   "backend": backend, "recompute": recompute}  # fmt: skip
         if model is not None:
             check_requirements(self.plan.requirements)
             net = Net(self.plan, model, **options, **building)
@@ -161,6 +165,14 @@ def require_targets(target: Path, model: str | Path, inputs: Sequence[str | Path
         require_target(report, "the page", "name another --report", [target, *read])
 
 
+def stands_eager(target: Path) -> bool | None:
+    """Whether the plan at `target` says `run: eager`; None where there is none."""
+    try:
+        return read_plan(target).run is not None if found_at(target) != "nothing" else None
+    except EdbcError:
+        return None
+
+
 def costs_for(target: Path, source: str | Path | None) -> dict[str, BatchCost]:
     """The cost table to compile with: of the plan `source`, none for `none`, else of the plan that stands at `target`.
 
@@ -201,6 +213,7 @@ def compile(
     costs: str | Path | None = None,
     profile: bool = False,
     weights: str | Path | None = None,
+    measure_gain: bool = True,
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
 ) -> LoadedPlan:
     """Compile a model file and write the plan, whole or not at all; executes the model file.
@@ -233,6 +246,8 @@ def compile(
         profile=profile,
         weights=weights_for(target, weights),
         guards=existing_guards(target),
+        measure_gain=measure_gain,
+        stood=stands_eager(target),
         progress=progress,
     )
     write_plan(compiled.plan, target)

@@ -3,21 +3,24 @@
     capture -> graphs -> per type: batches, layout (PQ tree) -> costs -> policy (Q-learning) -> plan -> parity
 
 Everything is a function of edbc's version, the model file, config, seed, instances and the table of what batches cost;
-nothing depends on time, hash seeds or the number of threads, so compiling twice gives the same bytes. Two things a
-clock decides, and they stand in the plan: a cost table that is measured anew (`profile`), and that learning was stopped
-(`time_limit`, which work bounded beforehand keeps from being reached: `schedule.train.affordable`).
+nothing depends on time, hash seeds or the number of threads, so compiling twice gives the same bytes. Three things a
+clock decides, and they stand in the plan: a cost table that is measured anew (`profile`), that learning was stopped
+(`time_limit`, which work bounded beforehand keeps from being reached: `schedule.train.affordable`), and `run: eager`,
+which a wide margin keeps from depending on the day (`edbc.worth`).
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -32,7 +35,7 @@ from edbc.errors import GraphError, InputError, ModelError
 from edbc.graph import Graph, NodeType
 from edbc.modelfile import Config, ModelFile, file_sha256, import_model_file
 from edbc.parity import Eager, Parity
-from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, RunAs, TrainedOn
 from edbc.runtime.placement import place
 from edbc.runtime.session import Net, cell_of, plan_costs, policy_of
 from edbc.runtime.split import find_usage
@@ -40,12 +43,14 @@ from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.run import lower_bound, run, total_cost, work_of
 from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, capture
+from edbc.trace.cache import structure_cache
 from edbc.trace.host import on_host
 from edbc.trace.objects import unchanged
 from edbc.trace.repeat import require_repeatable
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 from edbc.weights import Weights
+from edbc.worth import gain_of, is_eager_better, reason
 
 BATCH = 32
 """Instances of a training mini-batch, as in the paper."""
@@ -97,6 +102,8 @@ class Compiled:
     plan: Plan
     parity: Parity
     captured: Captured
+    gain: float | None = None
+    """Eager's time over edbc's, if it was measured. A clock's figure: no plan holds it."""
 
 
 @entered(None)
@@ -118,6 +125,8 @@ def compile_model(
     profile: bool = False,
     weights: Weights | None = None,
     guards: dict[str, Guard] | None = None,
+    measure_gain: bool = True,
+    stood: bool | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
     """Compile a model file; executes it.
@@ -126,8 +135,11 @@ def compile_model(
     generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
     means cheapest. Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand:
     the model's path in it is relative to that. `weights` are loaded, and recorded in the plan. `guards` are limits that
-    survive recompiling. Raises ModelError, InputError, UnsupportedError, StaleError for weights of another model, and
-    CheckFailed when batched outputs differ from eager.
+    survive recompiling. With `measure_gain` the plan says `run: eager` where batching does not pay (`edbc.worth`);
+    `stood` is whether the plan that is written over says so, None without one.
+
+    Raises ModelError, InputError, UnsupportedError, StaleError for weights of another model, and CheckFailed when
+    batched outputs differ from eager.
     """
     require_count("seed", seed, 0)
     require_name("policy", policy, POLICIES)
@@ -158,7 +170,8 @@ def compile_model(
         guards={},
     )
     report("parity", 0, 1, {"name": "one instance"})
-    check_parity(plan, captured, [captured.instances[:1]]).require()
+    eager = Eager(captured.model)
+    check_parity(plan, captured, [captured.instances[:1]], eager).require()
     if profile:
         plan = replace(plan, costs=_profiled(plan, captured, report))
     learned = learn(captured, seed, encoding, policy, trials, report, plan_costs(plan), time_limit)
@@ -166,10 +179,26 @@ def compile_model(
     plan = replace(plan, policy=learned)
     plan = replace(plan, guards=guards_of(measure(plan, captured), guards or {}))
     report("parity", 0, 1, {})
-    parity = check_parity(plan, captured)
+    parity = check_parity(plan, captured, eager=eager)
     report("parity", 1, 1, {"max_error": parity.max_error})
     parity.require()
-    return Compiled(plan, parity, captured)
+    gains = _gains(plan, captured, eager, report) if measure_gain else []
+    if gains and is_eager_better(gains, stood):
+        metrics = measure(plan, captured)
+        why = reason(len(captured.instances), int(metrics["nodes"]), int(metrics["batches"]))
+        plan = replace(plan, run=RunAs(why))
+    return Compiled(plan, parity, captured, statistics.median(gains) if gains else None)
+
+
+def _gains(plan: Plan, captured: Captured, eager: Eager, report: Progress) -> list[float]:
+    """What batching gains, turn by turn; nothing where it is not measured."""
+    net = Net(plan, captured.model)
+    if net.dtype is not torch.float32 or structure_cache(captured.file.module) is not None:
+        return []
+    report("gain", 0, 1, {"name": "batched and eager take turns"})
+    gains = gain_of(net, eager, captured.instances)
+    report("gain", 1, 1, {})
+    return gains
 
 
 def _costs(captured: Captured, costs: Mapping[str, BatchCost]) -> dict[str, BatchCost]:
@@ -473,10 +502,12 @@ def guards_of(metrics: dict[str, int | float], kept: dict[str, Guard]) -> dict[s
     }
 
 
-def check_parity(plan: Plan, captured: Captured, batches: MiniBatches | None = None) -> Parity:
+def check_parity(
+    plan: Plan, captured: Captured, batches: MiniBatches | None = None, eager: Eager | None = None
+) -> Parity:
     """Compare batched with eager outputs, on the training mini-batch and its first instance alone unless told which."""
     net = Net(plan, captured.model)
-    eager = Eager(captured.model)
+    eager = eager or Eager(captured.model)
     parity = Parity()
     for batch in batches or [captured.instances, captured.instances[:1]]:
         with unchanged(batch):

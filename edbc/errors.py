@@ -103,6 +103,10 @@ class Unplanned(UserWarning):
     """A cell runs generically, because the plan does not know its type."""
 
 
+class RunsEagerly(UserWarning):
+    """Instances run one after the other, because the plan says that batching does not pay."""
+
+
 class UnsupportedError(EdbcError):
     """The model does something that batching cannot reproduce; the message names the user's file and line."""
 

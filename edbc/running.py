@@ -69,11 +69,19 @@ class Setting:
     share: bool = True
     model: str | None = None
     trust_changed_model: bool = False
+    force: bool = False
+    """Run batched what the plan says to run eagerly."""
     strict: bool = False
     backend: str | None = None
     front_end: str = "record"
     recompute: int | str | None = None
     """See `edbc.runtime.cut`; it matters when gradients are asked for."""
+
+    @property
+    def asks_for_batches(self) -> bool:
+        """Whether anything is asked for that only batched execution has."""
+        wishes = (self.force, self.verify, self.trace, self.policy, self.backend, self.strict)
+        return any(wishes) or self.front_end != "record"
 
     def __post_init__(self) -> None:
         """Raise EdbcError for what no run can do."""
@@ -119,7 +127,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
         cast = Cast.between(dtype_of(model), getattr(torch, setting.dtype))
         model = model.to(setting.device, cast.to)
     rebind = cast.rebind(config != plan.model.config)
-    net = Net(plan, model, strict=setting.strict, policy=setting.policy, layout=setting.layout,
+    net = Net(plan, model, force=setting.force, strict=setting.strict, policy=setting.policy, layout=setting.layout,
               backend=setting.backend, rebind=rebind, split=setting.split, share=setting.share,
               recompute=setting.recompute)  # fmt: skip
     net.cache = structure_cache(file.module, setting.verify)
@@ -156,6 +164,8 @@ class Report:
     stats: Stats
     parity: Parity | None
     eager_seconds: float
+    ran_eagerly: bool = False
+    """Whether instances ran one after the other, as the plan says."""
 
     @property
     def is_made_up(self) -> bool:
@@ -170,6 +180,7 @@ class Report:
             "instances": s.instances,
             "source": "sample" if self.is_made_up else "input",
             "batch_size": self.setting.batch_size,
+            "ran": "eager" if self.ran_eagerly else "batched",
             "nodes": s.nodes,
             "shared_nodes": s.shared_nodes,
             "shared_parts": s.shared_parts,
@@ -216,6 +227,11 @@ class Report:
         s, how = self.stats, self.setting
         source = "made-up instances (the model's sample)" if self.is_made_up else "instances"
         yield f"{self.plan}: {s.instances:,} {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
+        if self.ran_eagerly:
+            assert self.net.plan.run is not None
+            yield f"  ran eagerly, as the plan says: {self.net.plan.run.eager}; --force batches"
+            yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
+            return
         yield f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}"
         if s.shared_nodes or s.shared_parts:
             of_parts = f", and the eager parts of {s.shared_parts:,} more," if s.shared_parts else ""
@@ -337,13 +353,15 @@ class _Running:
         is_vertex = setting.front_end == "vertex"
         self.as_vertices = bound.file.vertex_instance(bound.config) if is_vertex else None
         self.told_bytes = 0.0
+        self.is_eager = self.net.runs_eagerly and not setting.asks_for_batches
+        self.one_by_one = Eager(self.net.model) if self.is_eager else None
 
     def run(self, name: str, tell: Tell) -> Report:
         """Every mini-batch in order, definition (2)."""
         for number, batch in enumerate(_batches(self._instances(), self.setting.batch_size)):
             given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
             with self.bound.cast.default():
-                if number == 0:
+                if number == 0 and not self.is_eager:
                     self._warm_up(given, tell)
                 with _unchanged(given if self.eager is not None else ()):
                     results = self._results(given, tell)
@@ -354,7 +372,7 @@ class _Running:
                 self._verify(self.eager, batch, results)
         self._write()
         parity = self.parity if self.eager is not None else None
-        return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds)
+        return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds, self.is_eager)
 
     def _warm_up(self, given: list[Any], tell: Tell) -> None:
         with _unchanged(given):
@@ -377,12 +395,26 @@ class _Running:
         return self.bound.cast(file.sample(SAMPLED if limit is None else limit, 1, config))
 
     def _results(self, given: list[Any], tell: Tell) -> list[Any]:
+        if self.is_eager:
+            return self._eager_results(given)
+
         def tell_demand(prepared: Prepared) -> None:
             self._tell_demand(prepared, len(given), tell)
 
         if self.timeline is not None:
             return self.timeline.run(self.net, given, self.stats, tell_demand)
         return self.net.run(given, self.stats, on_prepared=tell_demand)[0]
+
+    def _eager_results(self, given: list[Any]) -> list[Any]:
+        import torch
+
+        assert self.one_by_one is not None
+        with self.one_by_one.at_its_best(given), torch.no_grad():
+            started = time.perf_counter()
+            results = self.net.run_eagerly(given)
+        self.stats.instances += len(given)
+        self.stats.seconds.execution += time.perf_counter() - started
+        return results
 
     def _verify(self, eager: Any, batch: list[Any], results: list[Any]) -> None:
         with eager.at_its_best(batch):

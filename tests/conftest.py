@@ -60,18 +60,17 @@ def children_import_this_checkout() -> Generator[None, None, None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_trials() -> None:
-    """Under NUMBA_DISABLE_JIT=1 compiling that is told nothing else trains one encoding in a few trials: all of them
-    would take minutes a plan."""
-    if PLAIN:
-        from edbc import api, compiler
-        from edbc.cli.main import compile as command
+def compiling_for_tests() -> None:
+    """Compiling that is told nothing else does not measure whether batching pays, which on tiny models a clock would
+    decide. Under NUMBA_DISABLE_JIT=1 it trains one encoding in a few trials: all of them would take minutes a plan."""
+    from edbc import api, compiler
+    from edbc.cli.main import compile as command
 
-        defaults = {"trials": 4, "encoding": "sort"}
-        for function in (api.compile, compiler.compile_model):
-            inspect.unwrap(function).__kwdefaults__.update(defaults)
-        for option in command.params:
-            option.default = defaults.get(str(option.name), option.default)
+    defaults: dict[str, object] = {"measure_gain": False, **({"trials": 4, "encoding": "sort"} if PLAIN else {})}
+    for function in (api.compile, compiler.compile_model):
+        inspect.unwrap(function).__kwdefaults__.update(defaults)
+    for option in command.params:
+        option.default = defaults.get(str(option.name), option.default)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edbc.api import costs_for, existing_guards, require_targets
+from edbc.api import costs_for, existing_guards, require_targets, stands_eager
 from edbc.cli.console import ProgressLine, fold, print_json, warn_unstable
 from edbc.families import family, grouped, name_of
 from edbc.plan.plan import Plan
@@ -30,6 +30,7 @@ def run_compile(
     costs: str | None,
     profile: bool,
     weights: str | None,
+    measure_gain: bool,
     output_format: str,
     quiet: bool,
     report: str | None = None,
@@ -64,6 +65,8 @@ def run_compile(
         profile=profile,
         weights=weights_for(target, weights),
         guards=guards,
+        measure_gain=measure_gain,
+        stood=stands_eager(target),
         progress=progress,
     )
     write_plan(compiled.plan, target)
@@ -88,12 +91,15 @@ def run_compile(
                 "eager_error": parity.eager_error,
                 "unstable": sorted(parity.unstable),
                 "pins_float32": parity.pins,
+                "gain": compiled.gain,
+                "run": "batched" if compiled.plan.run is None else "eager",
             }
         )
         return
     source = "measured now" if profile else f"from {costs or f'the plan that stood at {output}'}"
     for line in (
         *_summary(output, compiled, metrics),
+        *_eager(compiled),
         *_limits(compiled.plan.policy.training, trials),
         *_costs(compiled.plan, source),
     ):
@@ -119,6 +125,17 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     for group in grouped(layouts, lambda of: (family(of[0].signature), _memory(of[1]))):
         yield f"  {name_of([t.name for t, _ in group])}: {_memory(group[0][1])}"
     yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}"
+
+
+def _eager(compiled: Any) -> Iterator[str]:
+    """That batching does not pay, by how much, and what would help."""
+    from edbc.worth import what_would_help
+
+    if compiled.plan.run is None:
+        return
+    yield f"  run: eager, because {compiled.plan.run.eager}"
+    yield f"    batched it takes {1 / compiled.gain:.1f} times as long here; 'edbc run --force' does it all the same"
+    yield from (f"    what would help: {line}" for line in what_would_help(compiled.plan))
 
 
 def _limits(training: Mapping[str, Any], trials: int) -> Iterator[str]:

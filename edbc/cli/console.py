@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from edbc.errors import DeviceError, EdbcError, InputError, NotNative, Unplanned, described
+from edbc.errors import DeviceError, EdbcError, InputError, NotNative, RunsEagerly, Unplanned, described
 from edbc.files import one_line
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Warnings that are edbc's own in one line, others as ever."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, NotNative | Unplanned):
+        if issubclass(category, NotNative | RunsEagerly | Unplanned):
             warn(str(message))
         else:
             otherwise(message, category, *where, **more)

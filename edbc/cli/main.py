@@ -159,6 +159,11 @@ def doctor(**options: Any) -> None:
     show_default=True,
     help="Mini-batches of 32 instances to train on.",
 )
+@click.option(
+    "--measure-gain/--no-measure-gain",
+    default=True,
+    help="Measure batched against eager execution; where it clearly loses the plan says 'run: eager'.",
+)
 @click.option("--profile", is_flag=True, help="Measure what batches cost, and choose the cheapest schedules.")
 @click.option(
     "--costs",
@@ -230,6 +235,7 @@ def compile(**options: Any) -> None:
     "--model", default=None, metavar="MODEL.py", type=FILE, help="The model file, when it is not where the plan says."
 )
 @click.option("--trust-changed-model", is_flag=True, help="Run although the model file changed since compiling.")
+@click.option("--force", is_flag=True, help="Batch although the plan says 'run: eager'.")
 @click.option("--strict", is_flag=True, help="Refuse types that the plan does not know.")
 @click.option(
     "--backend",

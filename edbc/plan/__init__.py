@@ -10,6 +10,7 @@ from edbc.plan.plan import (
     PlanCell,
     PlanPolicy,
     PlanType,
+    RunAs,
     TrainedOn,
 )
 from edbc.plan.reader import parse_plan, read_plan
@@ -26,6 +27,7 @@ __all__ = [
     "PlanCell",
     "PlanPolicy",
     "PlanType",
+    "RunAs",
     "TrainedOn",
     "parse_plan",
     "plan_text",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edbc.families import family, grouped
-from edbc.plan.plan import Guard, Plan, PlanCell, PlanPolicy, PlanType
+from edbc.plan.plan import Guard, Plan, PlanCell, PlanType
 
 BETTER = {"lower": -1, "higher": 1}
 """Sign of a change for the better."""
@@ -166,7 +166,7 @@ def diff_plans(old: Plan, new: Plan) -> PlanDiff:
     return PlanDiff(
         metrics=tuple(sorted(metrics, key=lambda change: not change.is_worse)),
         states=tuple(sorted(states, key=lambda change: (change.old is None) + 2 * (change.new is None))),
-        policy=_changes(_choices(old.policy), _choices(new.policy)),
+        policy=_changes(_choices(old), _choices(new)),
         costs=_changes(_costs(old), _costs(new)),
         training=_changes(_flat(old.policy.training), _flat(new.policy.training)),
         types=tuple(_type_changes(old, new)),
@@ -184,8 +184,10 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ..
     return tuple(change for change in changes if repr(change.old) != repr(change.new))
 
 
-def _choices(policy: PlanPolicy) -> dict[str, Any]:
+def _choices(plan: Plan) -> dict[str, Any]:
+    policy = plan.policy
     return {
+        "run": "batched" if plan.run is None else f"eager: {plan.run.eager}",
         "kind": policy.kind,
         "encoding": policy.encoding or "none",
         "fallback": policy.fallback,

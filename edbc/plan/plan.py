@@ -92,6 +92,14 @@ def _frozen(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class RunAs:
+    """How mini-batches run where batching does not pay (`edbc.worth`): one instance after the other."""
+
+    eager: str
+    """Why."""
+
+
+@dataclass(frozen=True)
 class BatchCost:
     """What a batch of one type takes, measured by `edbc compile --profile` (`edbc.costs`)."""
 
@@ -145,6 +153,8 @@ class Plan:
     """What the environment must offer: `torch>=2.8`."""
     types: tuple[PlanType, ...]
     policy: PlanPolicy
+    run: RunAs | None = None
+    """Set where mini-batches run eagerly unless somebody insists."""
     costs: dict[str, BatchCost] = field(default_factory=dict)
     """One entry per type, by name, when the policy was chosen by cost; else empty."""
     cells: dict[str, PlanCell]

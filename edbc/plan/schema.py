@@ -26,6 +26,7 @@ from edbc.plan.plan import (
     PlanCell,
     PlanPolicy,
     PlanType,
+    RunAs,
     TrainedOn,
 )
 
@@ -174,6 +175,8 @@ POLICY = Record(
     optional=("beside",),
 )
 
+RUN = Record(RunAs, {"eager": Text("a reason", longest=1_000)})
+
 COST = Record(BatchCost, {"fixed_us": Number(low=0, high=1e9), "row_us": Number(low=0, high=1e9)})
 
 CELL = Record(
@@ -210,11 +213,12 @@ PLAN = Record(
         "requirements": ListOf(REQUIREMENT, 100),
         "types": ListOf(TYPE, 10_000, least=1),
         "policy": POLICY,
+        "run": RUN,
         "costs": MapOf(TYPE_NAME, COST, 10_000, least=1),
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
-    optional=("costs",),
+    optional=("run", "costs"),
 )
 """The kind of a whole plan."""
 

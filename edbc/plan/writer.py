@@ -68,6 +68,9 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     yield from _list_lines("", "requirements", plan.requirements)
     yield from _type_lines(plan.types)
     yield from _policy_lines(plan.policy)
+    if plan.run is not None:
+        yield "run:"
+        yield f"  eager: {scalar_text(plan.run.eager)}"
     yield from _cost_lines(plan)
     yield from _cell_lines(plan)
     yield from _guard_lines(plan.guards)

@@ -9,7 +9,7 @@ otherwise a note says why the second half is missing. Instances that the caller 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -277,12 +277,21 @@ def explain_plan(name: str, plan: Plan, observed: Observation | None = None, not
         name,
         plan,
         observed,
-        tuple(notes),
+        (*notes, *_run_notes(plan)),
         _types(plan, observed, layouts),
         tuple(near_types(plan.types, plan.cells)),
         _states(plan, observed),
         layouts,
     )
+
+
+def _run_notes(plan: Plan) -> Iterator[str]:
+    """That the plan runs eagerly, and what would help."""
+    if plan.run is not None:
+        from edbc.worth import what_would_help
+
+        yield f"run: eager, because {plan.run.eager}; --force batches"
+        yield from (f"what would help: {line}" for line in what_would_help(plan))
 
 
 def _types(plan: Plan, observed: Observation | None, layouts: Sequence[CellLayout]) -> tuple[TypeFacts, ...]:

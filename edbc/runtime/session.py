@@ -30,7 +30,16 @@ from edbc.cells.carry import carry_over
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import check_order, lower
 from edbc.cells.program import Program
-from edbc.errors import DeviceError, InputError, LayoutError, PlanError, StaleError, Unplanned, UnsupportedError
+from edbc.errors import (
+    DeviceError,
+    InputError,
+    LayoutError,
+    PlanError,
+    RunsEagerly,
+    StaleError,
+    Unplanned,
+    UnsupportedError,
+)
 from edbc.frozen import frozen
 from edbc.graph import NodeType
 from edbc.plan.plan import Plan, PlanCell
@@ -51,6 +60,7 @@ from edbc.schedule.schedule import Schedule
 from edbc.trace.autocast import State, entered, state, without_state
 from edbc.trace.build import Capture, capture
 from edbc.trace.cache import StructureCache, structure_cache
+from edbc.trace.deep import run_deep
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.host import on_host
 from edbc.trace.rebind import Copies
@@ -162,7 +172,7 @@ class Net:
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
                  layout: str = "plan", backend: str | Backend | None = None, rebind: Rebind = None,
                  split: bool = True, share: bool = True, recompute: Recompute = None,
-                 autocast: State = None):  # fmt: skip
+                 autocast: State = None, force: bool = False):  # fmt: skip
         self.plan = plan
         self.autocast = autocast
         self.model = model
@@ -185,6 +195,8 @@ class Net:
         has_parts = any(cell.eager or cell.lazy for cell in plan.cells.values())
         self.split = split and has_parts and getattr(self.backend, "adds", False)
         self.share = share
+        self._is_eager = plan.run is not None and not force and self.device.type == "cpu"
+        self._has_told_eager = False
         self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share)
         self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
         """What `_orders` said last, and of which types."""
@@ -206,6 +218,7 @@ class Net:
             "split": split,
             "share": share,
             "recompute": recompute,
+            "force": force,
         }
         self._of_mode = {(tuple(module.training for module in model.modules()), autocast): self}
 
@@ -226,10 +239,29 @@ class Net:
     def _call(self, instances: Sequence[Any]) -> list[Any]:
         if type(instances) is not list:
             instances = _as_list(instances)
+        if self.runs_eagerly and not any(type(instance) is VertexInstance for instance in instances[:1]):
+            self._tell_eager()
+            return self.run_eagerly(instances)
         _refuse_transforms()
         net = self.in_mode()
         with entered(None):
             return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
+
+    @property
+    def runs_eagerly(self) -> bool:
+        """Whether calls run one instance after the other: the plan says so, and this is what was measured for it."""
+        return self._is_eager and not self.model.training
+
+    def _tell_eager(self) -> None:
+        """Say once that nothing is batched."""
+        if not self._has_told_eager and self.plan.run is not None:
+            self._has_told_eager = True
+            why = self.plan.run.eager
+            warnings.warn(f"the plan says run: eager, because {why}; bind with force=True to batch", RunsEagerly, 4)
+
+    def run_eagerly(self, instances: Sequence[Any]) -> list[Any]:
+        """What a call returns, by the model itself."""
+        return run_deep(lambda: [self.model(instance) for instance in instances])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The plan bound to a copy of the model."""
@@ -271,6 +303,9 @@ class Net:
     def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
         """What `model(instance)` returns for each of any number of instances, in order, mini-batch by mini-batch; the
         next `ahead` mini-batches are prepared while one executes. See `edbc.runtime.stream`."""
+        if self.runs_eagerly:  # vertices are no stream's instances
+            self._tell_eager()
+            return (result for instance in instances for result in self.run_eagerly([instance]))
         return stream(self, instances, batch_size, ahead)
 
     @on_host

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from edbc.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, RunAs, TrainedOn
 from edbc.plan.operations import LARGEST_INTEGER
 
 WORDS = st.sampled_from(["y", "n", "no", "Yes", "true", "null", "on", "leaf", "out", "x", "_", "e1", "nan", "inf"])
@@ -109,6 +109,7 @@ def plans(draw: Any) -> Plan:
         requirements=tuple(draw(st.lists(st.sampled_from(("torch>=2.8", "numpy==1.26.*")), unique=True))),
         types=tuple(PlanType(name, draw(TEXTS), draw(PRINTABLE)) for name in names),
         policy=draw(policies(names)),
+        run=draw(st.none() | st.builds(RunAs, TEXTS)),
         costs=draw(costs(names)),
         cells={name: draw(cells()) for name in draw(st.permutations(names))},
         guards=draw(st.dictionaries(NAMES, GUARDS, min_size=1, max_size=3)),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from plan_examples import LEAF, small_plan
 from plan_strategies import plans
 
-from edbc.plan import BatchCost, Guard, Plan, PlanPolicy, PlanType, plan_text
+from edbc.plan import BatchCost, Guard, Plan, PlanPolicy, PlanType, RunAs, plan_text
 from edbc.plan.diff import Change, MetricChange, diff_plans
 
 
@@ -29,7 +29,8 @@ def single_changes() -> dict[str, Plan]:
     changed: dict[str, Plan] = {}
     values: dict[str, Any] = {
         "edbc": "9.9", "requirements": (), "types": (*plan.types, PlanType("new", "s", "x")),
-        "costs": {}, "guards": {"batches": Guard(1)}, "cells": {"leaf": LEAF, "out": LEAF}, "format_version": 2,
+        "costs": {}, "run": RunAs("why"), "guards": {"batches": Guard(1)}, "cells": {"leaf": LEAF, "out": LEAF},
+        "format_version": 2,
     }  # fmt: skip
     for name, value in values.items():
         changed[name] = replace(plan, **{name: value})
