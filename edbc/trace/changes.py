@@ -220,13 +220,13 @@ class Changes:
         return _mapped(self.stand_in, result) if self._stand_ins else result
 
     def has_stand_in(self, arguments: Iterable[Any]) -> bool:
-        """Whether some real tensor among the arguments, or in their lists, has a stand-in."""
+        """Whether some real tensor among the arguments, or in their nests, has a stand-in."""
         for item in arguments:
             kind = type(item)
             if kind is torch.Tensor:
                 if id(item) in self._stand_ins or (item._base is not None and id(item._base) in self._stand_ins):
                     return True
-            elif (kind is list or kind is tuple) and self.has_stand_in(item):
+            elif kind in (list, tuple, dict) and self.has_stand_in(item.values() if kind is dict else item):
                 return True
         return False
 
