@@ -24,7 +24,8 @@ def start(repository: Path, folder: Path, environment: dict[str, str]) -> subpro
         "def do(*arguments):\n"
         "    result = CliRunner().invoke(main, list(arguments)); assert result.exit_code == 0, result.output\n"
         "plan = folder + '/plan.yaml'\n"
-        "do('compile', model, '-o', plan, '--set', 'hidden_size=8', '--encoding', 'sort', '--trials', '100')\n"
+        "options = ('--set', 'hidden_size=8', '--encoding', 'sort', '--trials', '100', '--no-measure-gain')\n"
+        "do('compile', model, '-o', plan, *options)\n"
         "for name in 'ab': do('run', plan, '--limit', '12', '--output', f'{folder}/{name}', '--model', model)\n"
     )
     model = repository / "models" / "tree_lstm_2type.py"
