@@ -167,7 +167,7 @@ def moves(program: Program) -> list[tuple[str, int]]:
     values = values_of(program, no_shapes.__getitem__)
     assert values is not None, "every cell of this table runs natively"
     loops = steps_of(values, len(program.loads)).loops()
-    return [("copy inside the cell", v.size) for loop in loops for _, v in loop.stores if v in loop.places]
+    return [("copy inside the cell", v.size) for loop in loops for _, v, _ in loop.stores if v in loop.places]
 
 
 def compile_ms(cell: CellGraph) -> float:

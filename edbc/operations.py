@@ -10,16 +10,17 @@ Definitions.
 (3) The *error* of an operation is counted in units in the last place of the exact result, or of 1 where the formula
     cancels.
 
-Recording, the grammar of plans, the reference and the tests read the entries. Renderers turn formulas into native
-loops (`runtime.rowops`, `training.rowgradients`) and into Triton's text (`runtime.cuda.operations`).
+Recording, the grammar of plans, the reference and the tests read the entries. Renderers turn formulas into machine code
+(`kernels.formulas`) and into Triton's text (`runtime.cuda.operations`); `kernels.adjoint` asks for derivatives.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import pack, unpack
+from typing import NamedTuple
 
 _LANGUAGE = (
     ast.Name, ast.Load, ast.IfExp, ast.UnaryOp, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult,
@@ -100,10 +101,6 @@ BINARY = frozenset(operation.name for operation in _TABLE if operation.operands 
 ELEMENTWISE = UNARY | BINARY | {"sum"}
 """With `sum`, of any number of operands from the left, whose derivatives are `d`."""
 
-FORMULAS: dict[str, str] = {**{name: entry.formula for name, entry in OPERATIONS.items()},
-                            "finite": "x if x - x == 0 else 0"}  # fmt: skip
-"""What element-wise values compute (`edbc.kernels`), of operands `x` and `y`."""
-
 
 def parse(formula: str) -> ast.expr:
     """The expression that a formula states; ValueError for what is not in the language."""
@@ -136,24 +133,30 @@ class Rewriter(ast.NodeTransformer):
         return node
 
 
-class _Reading(Rewriter):
-    def __init__(self, names: Sequence[str]):
-        self.names = names
-        self.read: list[str] = []
+class Formula(NamedTuple):
+    """What an element-wise value computes (`edbc.kernels`) of operands by these names."""
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id not in (*self.read, GRADIENT):
-            self.read.append(node.id)
-        return node if node.id == GRADIENT else ast.Name(self.names[self.read.index(node.id)])
+    text: str
+    names: tuple[str, ...]
 
 
-def canonical(derivative: str) -> tuple[str, tuple[str, ...]]:
-    """A derivative with what it reads beside `d` called `a` and `b` in order of mention, so that equal work is equal
-    text; and what these are.
+def derivative(name: str, operand: int) -> str:
+    """The name in `FORMULAS` of the gradient of an operation's operand: a function of `d` and of what it reads."""
+    return f"{name}'{operand}"
 
-    >>> canonical("d * (r * log(x))")
-    ('d * (a * log(b))', ('r', 'x'))
-    """
-    reading = _Reading("ab")
-    text = ast.unparse(reading.rewrite(derivative))
-    return text, tuple(reading.read)
+
+def _formulas() -> Iterator[tuple[str, Formula]]:
+    for name, entry in OPERATIONS.items():
+        yield name, Formula(entry.formula, ("x", "y")[: entry.operands])
+        for operand, text in enumerate(entry.derivatives):
+            read = {node.id for node in ast.walk(parse(text)) if isinstance(node, ast.Name)}
+            yield derivative(name, operand), Formula(text, (GRADIENT, *(n for n in ("x", "y", "r") if n in read)))
+
+
+FORMULAS: dict[str, Formula] = {
+    **dict(_formulas()),
+    "held": Formula("x", ("x",)),
+    "finite": Formula("x if x - x == 0 else 0", ("x",)),
+    "equal": Formula("1 if x == y else 0", ("x", "y")),
+}
+"""Operations, their derivatives, and what those of reductions take; the last three pass no gradient on."""

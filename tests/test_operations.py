@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numba import njit
 from random_values import run_natively
 
 from edbc.kernels.microkernel import lanes_of
 from edbc.kernels.value import Values
-from edbc.operations import ELEMENTWISE, OPERATIONS, PRIMITIVES, Operation, canonical, parse
+from edbc.operations import ELEMENTWISE, FORMULAS, OPERATIONS, PRIMITIVES, Operation, derivative, parse
 from edbc.plan.operations import OPERATIONS as GRAMMAR
 from edbc.runtime.reference import MAPS
-from edbc.training.derivatives import GRADIENTS, RULES
-from edbc.training.rowgradients import differentiate
 
 NAMES = sorted(OPERATIONS)
 DERIVATIVES = [(name, k) for name in NAMES for k in range(OPERATIONS[name].operands)]
@@ -74,23 +71,11 @@ def operands(operation: Operation, dtype: torch.dtype, wide: bool = True) -> lis
     return list(torch.cat([pairs, random]).to(dtype).T.contiguous()[: operation.operands])
 
 
-@njit
-def call_back(op, target, d, a, b, n, adds, like):  # type: ignore[no-untyped-def]
-    differentiate(op, target, d, a, b, n, adds, like)
-
-
 def native(name: str, xs: list[torch.Tensor]) -> torch.Tensor:
     values, count = Values(), len(xs[0])
     v = values.map(name, [values.load(k, 0, count) for k in range(len(xs))])
     (found,) = run_natively([v], [x[None] for x in xs], lanes_of(xs[0].itemsize))
     return found[0]
-
-
-def native_derivative(op: str, d: torch.Tensor, reads: list[torch.Tensor], onto: torch.Tensor | None) -> torch.Tensor:
-    target = torch.empty_like(d) if onto is None else onto.clone()
-    a, b = (x.data_ptr() for x in [*reads, d, d][:2])
-    call_back(GRADIENTS.index(op), target.data_ptr(), d.data_ptr(), a, b, len(d), onto is not None, WIDTHS[d.dtype])
-    return target
 
 
 def require_close(ours: torch.Tensor, exact: torch.Tensor, units: float, cancels: bool) -> None:
@@ -162,24 +147,24 @@ def test_derivatives_are_slopes_of_the_formula(name: str, operand: int) -> None:
 @both_widths
 @pytest.mark.parametrize(("name", "operand"), DERIVATIVES)
 def test_native_gradient_loops_are_the_derivatives(name: str, operand: int, dtype: torch.dtype) -> None:
-    """Stored and added, for all that may stand in memory."""
-    operation, rule = OPERATIONS[name], RULES[name][operand]
-    xs = operands(operation, dtype)
+    """For all that may stand in memory."""
+    xs = operands(OPERATIONS[name], dtype)
     d = torch.randn(len(xs[0]), generator=torch.Generator().manual_seed(1)).to(dtype)
-    reads = [native(name, xs) if number < 0 else xs[number] for number in rule.reads]
-    same = formula(rule.op, **dict(zip("ab", reads, strict=False)), d=d).to(dtype).expand(len(d))
-    ours, added = (native_derivative(rule.op, d, reads, onto) for onto in (None, d))
+    known = {"d": d, **dict(zip("xy", xs, strict=False)), "r": native(name, xs)}
+    text, names = FORMULAS[derivative(name, operand)]
+    reads = {n: known[n] for n in names}
+    same = formula(text, **reads).to(dtype).expand(len(d))
+    ours = native(derivative(name, operand), list(reads.values()))
     assert torch.equal(ours.isnan(), same.isnan())
-    # Fused multiply-adds in differences such as 1 - r * r: then d is the measure.
+    # Of differences such as 1 - r * r in float32 d is the measure.
     error, scale = (ours - same).abs(), torch.maximum(same.abs(), d.abs())
     assert (error <= 60 * torch.finfo(dtype).eps * scale)[same.isfinite()].all()
-    torch.testing.assert_close(added, ours + d, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def test_the_table_is_whole() -> None:
-    """Plans may name every operation with its operands, every gradient operation is used, no name has two meanings."""
-    assert {*RULES, "sum"} == ELEMENTWISE
-    assert {rule.op for rules in RULES.values() for rule in rules} | {GRADIENTS[0]} == set(GRADIENTS)
+    """Plans may name every operation with its operands, each has a derivative per operand, no name has two meanings."""
+    assert {*OPERATIONS, "sum"} == ELEMENTWISE
+    assert {derivative(name, operand) for name, operand in DERIVATIVES} <= FORMULAS.keys()
     assert all((GRAMMAR[n].least, GRAMMAR[n].most) == (OPERATIONS[n].operands,) * 2 for n in NAMES)
     synonyms = [synonym for operation in OPERATIONS.values() for synonym in operation.synonyms]
     assert len({*synonyms, *NAMES}) == len(synonyms) + len(NAMES)
@@ -190,9 +175,3 @@ def test_what_is_no_formula_is_refused(text: str) -> None:
     """Attributes, other calls, numbers that float32 rounds: an error that quotes the formula."""
     with pytest.raises(ValueError, match=r"expected what edbc\.operations defines"):
         parse(text)
-
-
-def test_equal_work_is_one_gradient_operation() -> None:
-    """Whatever it reads: quotients by operands, products with results."""
-    assert canonical("d / y") == ("d / a", ("y",))
-    assert canonical("0 if y < x else d") == ("0 if a < b else d", ("y", "x"))

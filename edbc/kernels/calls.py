@@ -21,19 +21,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from edbc.cells.program import Call, Span
 from edbc.cells.translate import SYNONYMS
 from edbc.kernels.value import V, Values
 from edbc.operations import BINARY
 from edbc.runtime.rowrules import Glimpse
 from edbc.trace.rules import name_of
-from edbc.trace.table import Hole, SharedRef, View
+from edbc.trace.table import Hole, SharedRef
 
 MOST_WEIGHTS = 1 << 13
 """Definition (5): larger weights are torch's to multiply, with all rows of a batch at once."""
-_TURNED = View(torch.Tensor.t, ((Hole(0),), {}), None, ".t()")
 ShapeOf = Callable[[SharedRef], Sequence[int]]
 _Seen = tuple[V, tuple[int, ...]]
 """An operand and the shape that the call sees it in."""
@@ -76,7 +73,8 @@ class _Reading:
         seen = Glimpse.through(variables[arg.index].views, value_class.shape)
         if seen is None or seen.order is not None:
             return None
-        return self.values.part(self.read(span), seen.first, seen.stop - seen.first), seen.shape
+        v = self.values.part(self.read(span), seen.first, seen.stop - seen.first)
+        return self.map("held", v) if seen.is_detached else v, seen.shape
 
     def first(self, given: dict[str, Any] | None) -> _Seen | None:
         """The operand called `input`."""
@@ -101,7 +99,8 @@ def _softmax(reading: _Reading, name: str) -> V | None:
     if operand is None or sizes is None:
         return None
     v, spread = operand[0], reading.values.spread
-    less = reading.map("sub", v, spread(reading.values.reduce("largest", v, sizes), sizes))
+    largest = reading.map("held", reading.values.reduce("largest", v, sizes))
+    less = reading.map("sub", v, spread(largest, sizes))
     raised = reading.map("exp", less)
     total = reading.values.reduce("total", raised, sizes)
     if name == "softmax":
@@ -220,7 +219,7 @@ def _linear(reading: _Reading, name: str) -> V | None:
     (n, k), size = reading.shape_of(weight), reading.step.result.size
     if n * k > MOST_WEIGHTS:
         return None
-    turned = reading.values.parameter(weight._replace(views=(*weight.views, _TURNED)), 0, n * k)
+    turned = reading.values.turned(reading.values.parameter(weight, 0, n * k), n, k)
     found = reading.values.matmul(operand[0], turned, size // n, k, n)
     if given.get("bias") is None:
         return found

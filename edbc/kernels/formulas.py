@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from struct import pack, unpack
 
 from edbc.kernels.llvm import Body
@@ -214,11 +215,8 @@ class _Rendering:
             case ast.Compare(left, [sign], [right]):
                 return vectors.compared(_COMPARISONS[type(sign)], self.value(left), self.value(right))
             case ast.BoolOp(sign, tests):
-                first, *rest = map(self.value, tests)
-                for test in rest:
-                    name = "and" if isinstance(sign, ast.And) else "or"
-                    first = vectors.body.new(f"{name} <{vectors.lanes} x i1> {first}, {test}")
-                return first
+                name, kind = "and" if isinstance(sign, ast.And) else "or", f"<{vectors.lanes} x i1>"
+                return reduce(lambda x, y: vectors.body.new(f"{name} {kind} {x}, {y}"), map(self.value, tests))
             case ast.BinOp(left, ast.Pow(), right):
                 return vectors.of_library("pow", self.value(left), self.value(right))
             case ast.BinOp(left, sign, right):

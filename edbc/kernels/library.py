@@ -18,7 +18,8 @@ from numba import types
 from numba.extending import overload
 
 from edbc.kernelcache import INNER, UNCOUNTED, callback, njit
-from edbc.kernels import steps
+from edbc.kernels import outer, steps
+from edbc.kernels.outer import OUTER_FIELDS, OuterField
 from edbc.kernels.steps import PIECE_FIELDS, StepField
 from edbc.runtime import blas, pointers
 from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
@@ -32,21 +33,24 @@ _AS_IT_IS = ord("N")
 _TARGET, _ROWS, _COLUMNS, _WEIGHT, _BIAS, _ADDEND, _BEGIN, _END = map(int, (
     StepField.TARGET, StepField.ROWS, StepField.COLUMNS, StepField.WEIGHT, StepField.BIAS,
     StepField.ADDEND, StepField.BEGIN, StepField.END))  # fmt: skip
+_TRANSPOSED = ord("T")
+_OUTER_ROWS, _OUTER_X, _OUTER_D, _OUTER_TARGET, _OUTER_INPUTS, _OUTER_COLUMNS = map(int, (
+    OuterField.ROWS, OuterField.X, OuterField.D, OuterField.TARGET, OuterField.INPUTS, OuterField.COLUMNS))  # fmt: skip
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 
 
-def gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
+def gemm(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
     """The vendor BLAS's product of column-major matrices with elements of `like`'s type; all arguments are
-    addresses."""
+    addresses, `left` and `right` of letters that say whether a and b are transposed."""
 
 
 @overload(gemm, jit_options=_flags)
-def _gemm(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
+def _gemm(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
     vendor = sgemm if like == types.float32 else dgemm
 
-    def call(transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
-        vendor(transpose, transpose, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+    def call(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
+        vendor(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
 
     return call
 
@@ -71,7 +75,7 @@ def gemm_by_frame(frame, m, n, k, a, lda, b, ldb, is_added, c, ldc, like):
     store(frame, 6, ldc)
     one, zero = frame + 56, frame + 64
     beta = one if is_added else zero
-    gemm(frame, frame + 8, frame + 16, frame + 24, one, a, frame + 32, b, frame + 40, beta, c, frame + 48, like)
+    gemm(frame, frame, frame + 8, frame + 16, frame + 24, one, a, frame + 32, b, frame + 40, beta, c, frame + 48, like)
 
 
 @_jit
@@ -149,7 +153,27 @@ def multiply(at, slots, n, step, pieces, scratch, width, like):
                   target, target_stride // width, like)  # fmt: skip
 
 
-COMPILED_IN = (blas, steps, pointers)
+@_jit
+def add_outer(fields, width, like):
+    """What `edbc.kernels.outer` does, in one call of the routine, to which row-major matrices are transposes. Behind
+    the fields there is room for its arguments."""
+    frame = fields + 8 * OUTER_FIELDS
+    store(frame, 0, _LONG + _AS_IT_IS)
+    store(frame, 1, _LONG + _TRANSPOSED)
+    store(frame, 2, load(fields, _OUTER_INPUTS, _LONG))
+    store(frame, 3, load(fields, _OUTER_COLUMNS, _LONG))
+    store(frame, 4, load(fields, _OUTER_ROWS, _LONG))
+    store(frame, 5, load(fields, _OUTER_X + 1, _LONG) // width)
+    store(frame, 6, load(fields, _OUTER_D + 1, _LONG) // width)
+    store(frame, 7, load(fields, _OUTER_INPUTS, _LONG))
+    store(frame + 64, 0, like + _ONE)
+    one = frame + 64
+    x, d, target = (load(fields, _OUTER_X, _LONG), load(fields, _OUTER_D, _LONG), load(fields, _OUTER_TARGET, _LONG))
+    gemm(frame, frame + 8, frame + 16, frame + 24, frame + 32, one, x, frame + 40, d, frame + 48, one, target,
+         frame + 56, like)  # fmt: skip
+
+
+COMPILED_IN = (blas, outer, steps, pointers)
 
 
 def _build(like: Any, width: int, stamp: int) -> Callable[..., None]:
@@ -159,6 +183,21 @@ def _build(like: Any, width: int, stamp: int) -> Callable[..., None]:
         multiply(at, slots, n + (stamp & 0), step, pieces, scratch, width, like)
 
     return of_width
+
+
+def _build_outer(like: Any, width: int, stamp: int) -> Callable[..., None]:
+    def of_width(fields, a, b, c, d, e, f):
+        add_outer(fields + (stamp & 0), width, like)
+
+    return of_width
+
+
+@cache
+def address_of_library_outer(width: int) -> int:
+    """The address of `add_outer`, as `address_of_multiply`."""
+    blas.vendor()
+    like = np.float32(0) if width == 4 else np.float64(0)
+    return callback(_build_outer(like, width, checksum(*COMPILED_IN)), types.void(*[types.int64] * 7))
 
 
 @cache

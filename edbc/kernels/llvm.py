@@ -80,6 +80,32 @@ class Body:
         return left
 
 
+    def smaller(self, a: str, b: str | int) -> str:
+        """Of two integers that are not negative."""
+        return self.new(f"select i1 {self.new(f'icmp ult i64 {a}, {b}')}, i64 {a}, i64 {b}")
+
+    def repeated(self, count: str, step: int, carried: Sequence[tuple[str, str]],
+                 turn: Callable[[str, Sequence[str]], Sequence[str]]) -> Sequence[str]:  # fmt: skip
+        """As `counted`, for a count that is known when it runs, and may be 0."""
+        before, head, inside, behind = self.block, self.label(), self.label(), self.label()
+        self.add(f"br label %{head}")
+        self.begin(head)
+        at = len(self.lines)
+        names = [f"%{head}.{i}" for i in range(len(carried))]
+        self.add(f"%{head}.more = icmp slt i64 %{head}.i, {count}",
+                 f"br i1 %{head}.more, label %{inside}, label %{behind}")  # fmt: skip
+        self.begin(inside)
+        left = turn(f"%{head}.i", names)
+        following = self.sum(f"%{head}.i", step)
+        phis = [f"%{head}.i = phi i64 [ 0, %{before} ], [ {following}, %{self.block} ]"]
+        for name, (kind, initial), value in zip(names, carried, left, strict=True):
+            phis.append(f"{name} = phi {kind} [ {initial}, %{before} ], [ {value}, %{self.block} ]")
+        self.lines[at:at] = phis
+        self.add(f"br label %{head}")
+        self.begin(behind)
+        return names
+
+
 def function(head: str, body: Body) -> str:
     """A whole function."""
     return "\n".join([f"define {head} {{", *body.lines, "}"])

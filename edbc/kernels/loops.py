@@ -32,15 +32,14 @@ from edbc.operations import FORMULAS
 
 _BESIDE = 4
 """Vectors that a long sum adds up in; and rows and vectors of a tile of a product of matrices."""
-_COMBINE = {"total": "x + y", "largest": FORMULAS["maximum"], "smallest": FORMULAS["minimum"]}
+_COMBINE = {"total": "x + y", "largest": FORMULAS["maximum"].text, "smallest": FORMULAS["minimum"].text}
 _NEUTRAL = {"total": 0.0, "largest": float("-inf"), "smallest": float("inf")}
 Index = str | int
 
 
 def constants_of(step: Pass) -> tuple[V, ...]:
     """Parameters that a pass reads, once each."""
-    read = (u for loop in step.loops for u in loop.places)
-    return tuple(dict.fromkeys(u for u in read if u.op == "parameter"))
+    return tuple(dict.fromkeys(u for loop in step.loops for u in loop.places if u.op == "parameter"))
 
 
 def text_of(step: Pass, width: int, lanes: int) -> tuple[str, str]:
@@ -81,13 +80,16 @@ class _Function:
         return "\n".join([*sorted(self.declared), function(f"void @pass({arguments})", b)])
 
     def _slots(self) -> set[int]:
-        places = [place for loop in self.step.loops for place in (*loop.places.values(), *(p for p, _ in loop.stores))]
+        loops = self.step.loops
+        places = [place for loop in loops for place in (*loop.places.values(), *(store.place for store in loop.stores))]
         return {place[0] for place in places if place is not None}
 
     def _loop(self, loop: Loop) -> None:
-        alone = loop.stores[0][1]
+        alone = loop.stores[0].v
         if alone.op == "matmul" and alone not in loop.places:
             _Matrices(self, loop, alone).emit()
+        elif alone.op == "turned" and alone not in loop.places:
+            _Turned(self, loop).emit()
         elif alone.op in REDUCTIONS and alone not in loop.places:
             _Reduction(self, loop, alone).emit()
         else:
@@ -159,7 +161,7 @@ class _Nest:
 
     def emit(self) -> None:
         """Everything."""
-        addresses = [self.function.address(place) for place, _ in self.loop.stores]
+        addresses = [self.function.address(store.place) for store in self.loop.stores]
         self.find_bases()
         self.outer(range(len(self.domain) - 1), [], lambda index: self._innermost(index, addresses))
 
@@ -189,10 +191,13 @@ class _Nest:
         """One vector of every value of the loop."""
         whole = [*index, self.shifted(i, begin)]
         values = _Values(self, whole, lanes, valid)
-        made = [values.of(v) for _, v in self.loop.stores]
+        made = [values.of(store.v) for store in self.loop.stores]
         offset = self.offset(self.behind, whole)
-        for address, value in zip(addresses, made, strict=True):
-            self.function.write(self.body.sum(address, offset), value, lanes, valid)
+        for base, value, store in zip(addresses, made, self.loop.stores, strict=True):
+            address = self.body.sum(base, offset)
+            if store.adds:  # read behind the writes before, which may have been there
+                value = values.vectors.two("fadd", self.function.read(address, lanes, valid), value)
+            self.function.write(address, value, lanes, valid)
         return ()
 
     def shifted(self, i: Index, by: int) -> Index:
@@ -248,7 +253,8 @@ class _Values:
             return self._read(v, self.nest.behind)
         if v.op == "spread":
             return self._read(v.sources[0], self.nest.strides(v.arg))
-        return self.vectors.formula(FORMULAS[v.op], **dict(zip("xy", map(self.of, v.sources), strict=False)))
+        formula = FORMULAS[v.op]
+        return self.vectors.formula(formula.text, **dict(zip(formula.names, map(self.of, v.sources), strict=True)))
 
     def _read(self, v: V, strides: Sequence[int]) -> str:
         nest = self.nest
@@ -270,7 +276,7 @@ class _Reduction(_Nest):
 
     def emit(self) -> None:
         """Everything."""
-        self.address = self.function.address(self.loop.stores[0][0])
+        self.address = self.function.address(self.loop.stores[0].place)
         self.find_bases()
         if self.along[-1] == len(self.domain) - 1:
             self.outer(self.kept, [], self._to_one)
@@ -370,6 +376,23 @@ class _Reduction(_Nest):
         self.function.write(address, one, 1, 1)
 
 
+class _Turned(_Nest):
+    """A matrix, transposed: the elements of a vector stand apart in what is read."""
+
+    def _store(self, index: list[Index], addresses: list[str], begin: int, lanes: int, valid: int, i: Index,
+               _: Sequence[str]) -> Sequence[str]:  # fmt: skip
+        (source,) = self.loop.stores[0].v.sources
+        whole, vectors = [*index, self.shifted(i, begin)], self.function.vectors(lanes)
+        first = self.body.sum(self.bases[source], self.offset([1, self.domain[0]], whole))
+        found = "undef"
+        for lane in range(valid):
+            element = self.function.element(self.body.sum(first, lane * self.domain[0] * self.function.width))
+            place = f"{vectors.element} {element}, i32 {lane}"
+            found = self.body.new(f"insertelement {vectors.kind} {found}, {place}")
+        self.function.write(self.body.sum(addresses[0], self.offset(self.behind, whole)), found, lanes, valid)
+        return ()
+
+
 class _Matrices:
     """Definition (4): `target = a @ b`, tile by tile."""
 
@@ -380,7 +403,7 @@ class _Matrices:
 
     def emit(self) -> None:
         """Columns in panels of up to `_BESIDE` vectors, rows in tiles of up to so many."""
-        f, place = self.function, self.loop.stores[0][0]
+        f, place = self.function, self.loop.stores[0].place
         self.target, self.a = f.address(place), f.source(self.v.sources[0], self.loop)
         right = self.v.sources[1]
         pieces = (right,) if right in self.loop.places else pieces_of(right)

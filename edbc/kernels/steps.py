@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
+from typing import NamedTuple
 
 from edbc.kernels.value import REDUCTIONS, V, in_order, pieces_of
 from edbc.operations import FORMULAS, parse
@@ -53,13 +54,21 @@ class Multiply:
     addend: Place | None = None
 
 
+class Store(NamedTuple):
+    """A value goes to a place, or is added to what is there."""
+
+    place: Place
+    v: V
+    adds: bool = False
+
+
 @dataclass(frozen=True)
 class Loop:
     """Values of one domain and where they go; of a reduction or a product of matrices one alone. What it reads from
     memory, and where that stands, is in `places`; a parameter has none."""
 
     domain: tuple[int, ...]
-    stores: tuple[tuple[Place, V], ...]
+    stores: tuple[Store, ...]
     places: dict[V, Place | None] = field(repr=False, compare=False)
 
 
@@ -117,12 +126,14 @@ class Steps:
         return [loop for step in self.passes() for loop in step.loops]
 
 
-def steps_of(outputs: Sequence[V], num_operands: int) -> Steps:
-    """The steps that compute outputs. O(values * loops) at most, for what is shared."""
-    return _Lowering(outputs, num_operands).steps()
+def steps_of(outputs: Sequence[V], num_operands: int, adds: Iterable[int] = (), late: Iterable[int] = ()) -> Steps:
+    """The steps that compute outputs: those numbered in `adds` are added to what is there (which may be one place for
+    several of them, and for several rows), `late` ones are written behind everything else, over what was read. O(values
+    * loops) at most, for what is shared."""
+    return _Lowering(outputs, num_operands, frozenset(adds), frozenset(late)).steps()
 
 
-_BARRIERS = (*REDUCTIONS, "matmul")
+_BARRIERS = (*REDUCTIONS, "matmul", "turned")
 """What is complete before anything reads it."""
 _IN_PLACE = ("load", "parameter", "number", "part", "product", *_BARRIERS)
 """What no loop computes on its way to something else."""
@@ -131,8 +142,8 @@ _Group = tuple[int, int, tuple[int, ...], V | None]
 
 
 class _Lowering:
-    def __init__(self, outputs: Sequence[V], num_operands: int):
-        self.outputs, self.num_operands = outputs, num_operands
+    def __init__(self, outputs: Sequence[V], num_operands: int, adds: frozenset[int], late: frozenset[int]):
+        self.outputs, self.num_operands, self.adds, self.late = outputs, num_operands, adds, late
         self.order = in_order(outputs)
         self.level: dict[V, int] = {}
         for v in self.order:
@@ -146,12 +157,16 @@ class _Lowering:
         """Stored values that loops read as memory, behind the one that computes them."""
         for v in self.order:
             self._demand(v)
-        self.stored |= {v for output in outputs for v in pieces_of(output) if v.op not in _IN_PLACE}
+        for number, output in enumerate(outputs):
+            if number not in adds:
+                self.stored |= {v for v in pieces_of(output) if v.op not in _IN_PLACE}
+        self.ends = {v for number in adds for v in pieces_of(outputs[number])}
+        """Values that loops compute though they need not stand anywhere."""
         self._find_depths()
         while self._share():
             self._find_depths()
         self.places: dict[V, Place] = {}
-        self.targets: dict[V, list[Place]] = {}
+        self.targets: dict[V, list[Store]] = {}
         self.width = self.scratch = 0
 
     # --- definition (3) --------------------------------------------------------------------------------------------
@@ -168,7 +183,7 @@ class _Lowering:
             is_cut_by_rows = all(piece.size % v.arg[2] == 0 for piece in pieces)
             for operand in (v.sources[0], *(pieces if is_cut_by_rows else v.sources[1:])):
                 self._store(operand, takes_parameters=True)
-        elif v.op in ("spread", "part") or (v.op in REDUCTIONS and v.sources[0].op == "cat"):
+        elif v.op in ("spread", "part", "turned") or (v.op in REDUCTIONS and v.sources[0].op == "cat"):
             self._store(v.sources[0], takes_parameters=True)
         if v.op == "product" or v.op in _BARRIERS:
             self.stored.add(v)
@@ -183,25 +198,26 @@ class _Lowering:
     def _share(self) -> bool:
         """Store costly values that several loops compute, and spreads whose sizes are no chain with others'; True when
         there were any."""
+        before = len(self.stored), len(self.whole)
         users: dict[V, set[_Group]] = {}
-        found: set[V] = set()
         for v in self.order:
-            if v not in self.stored or v.op in ("product", "matmul", "cat"):
+            if v not in self.stored | self.ends or v.op in ("product", "matmul", "turned", "cat"):
                 continue
             inside, group = self._inside(v), self._group(v)
-            for u in inside:
+            for u in (v, *inside):
                 users.setdefault(u, set()).add(group)
             if not _is_chain(_sizes(v, inside)):
-                found |= {u for u in inside if u.op == "spread"}
-        self.whole |= found
-        shared = {u for u, groups in users.items() if len(groups) > 1 and u not in self.stored and u in self.costly}
+                apart = {u for u in inside if u.op == "spread"}
+                self.stored |= apart
+                self.whole |= apart
+        shared = {u for u, groups in users.items() if len(groups) > 1 and u in self.costly}
         shared -= {u for v in shared for u in in_order(v.sources)}
         for v in shared:
+            self.stored.add(v)
             own = self._group(v)
             if any(group != own and group[0] == own[0] for group in users[v]):
                 self.whole.add(v)
-        self.stored |= found | shared
-        return bool(found | shared)
+        return (len(self.stored), len(self.whole)) != before
 
     # --- definition (4) --------------------------------------------------------------------------------------------
 
@@ -237,6 +253,8 @@ class _Lowering:
         return [u for u, is_memory in self._met(v).items() if not is_memory and u is not v]
 
     def _group(self, v: V) -> _Group:
+        if v.op == "turned":
+            return self.level[v], self.depth[v], v.arg[::-1], v
         spreads = [u for u in (v, *self._inside(v)) if u.op == "spread"]
         total = v.sources[0].size if v.op in REDUCTIONS else v.size
         alone = v if v.op in _BARRIERS else None
@@ -254,15 +272,26 @@ class _Lowering:
             loops = tuple(self._loops(level))
             if loops:
                 steps.append(Pass(loops))
-        return Steps(self.width, self.scratch, tuple(steps), self.num_operands, len(self.outputs))
+        loops = tuple(self._copies())
+        return Steps(self.width, self.scratch, (*steps, *([Pass(loops)] if loops else [])), self.num_operands,
+                     len(self.outputs))  # fmt: skip
+
+    def _pieces(self, number: int) -> Iterator[tuple[Place, V]]:
+        """Those of an output, and where they go."""
+        at = 0
+        for piece in pieces_of(self.outputs[number]):
+            yield (FIRST_OPERAND + self.num_operands + number, at), piece
+            at += piece.size
 
     def _place_outputs(self) -> None:
-        """Each piece of an output goes there; the first such place is the home of a value that is stored."""
-        for number, output in enumerate(self.outputs):
-            at = 0
-            for piece in pieces_of(output):
-                self._put(piece, (FIRST_OPERAND + self.num_operands + number, at))
-                at += piece.size
+        """Each piece of an output goes there; the first such place is the home of a value that is stored, where nothing
+        else is added to it."""
+        for number in set(range(len(self.outputs))) - self.late:
+            for place, piece in self._pieces(number):
+                if number not in self.adds:
+                    self._put(piece, place)
+                elif piece.op != "number" or piece.arg != 0:
+                    self.targets.setdefault(piece, []).append(Store(place, piece, adds=True))
 
     def _put(self, v: V, place: Place) -> None:
         """A value is to stand at a place, which is its home when it has none. Products write to their homes only, and
@@ -271,7 +300,7 @@ class _Lowering:
         if is_home:
             self.places[v] = place
         if not (is_home and v.op == "product"):
-            self.targets.setdefault(v, []).append(place)
+            self.targets.setdefault(v, []).append(Store(place, v))
 
     def _place_rest(self) -> None:
         """Concatenations that are needed whole, in whose rows their pieces stand, then everything else. What only loops
@@ -292,13 +321,17 @@ class _Lowering:
         found = {v for v in self.stored if v.op == "product"}
         for v in found.copy():
             found |= {u for source in v.sources for u in pieces_of(source)}
+        found |= {v for number in self.late for v in pieces_of(self.outputs[number])}
         for v in self.order:
-            if v in self.stored or v.op in _IN_PLACE:
+            if v in self.stored or v in self.ends or v.op in _IN_PLACE:
                 found |= {u for u in self._read_by(v) if self.level[u] < self.level[v]}
-        return found
+        return found | {v.sources[0] for v in found if v.op == "part"}
 
     def _read_by(self, v: V) -> Iterator[V]:
         """What the loop of a value reads from memory, `v` itself apart."""
+        if v.op == "turned":
+            yield from v.sources
+            return
         if v.op == "matmul":
             yield v.sources[0]
             yield from pieces_of(v.sources[1]) if v.sources[1] not in self.stored else v.sources[1:]
@@ -343,18 +376,29 @@ class _Lowering:
 
     def _loops(self, level: int) -> Iterator[Loop]:
         """Those of a pass, by depth; copies to further places of what has a loop alone stand behind it."""
-        groups: dict[_Group, list[tuple[Place, V]]] = {}
+        groups: dict[_Group, list[Store]] = {}
         for v, targets in self.targets.items():
             if self.level[v] == level:
                 group = self._group(v)
-                alone = int(group[3] is not None)
-                groups.setdefault(group, []).extend((target, v) for target in targets[: 1 if alone else None])
-                if alone and targets[1:]:
-                    copies = groups.setdefault((level, group[1] + 1, (v.size,), None), [])
-                    copies.extend((target, v) for target in targets[1:])
+                alone = [Store(self.places[v], v)] if group[3] is not None else []
+                copies = [target for target in targets if target not in alone]
+                if alone:
+                    groups[group] = alone
+                    group = level, group[1] + 1, (v.size,), None
+                if copies:
+                    groups.setdefault(group, []).extend(copies)
         for group, stores in sorted(groups.items(), key=lambda item: item[0][1]):
-            read = dict.fromkeys(u for _, v in stores for u in self._read_in(v, group[3]))
-            yield Loop(group[2], tuple(stores), {u: self._place(u) for u in read if u.op != "number"})
+            read = dict.fromkeys(u for store in stores for u in self._read_in(store.v, group[3]))
+            yield self._loop(group[2], stores, read)
+
+    def _copies(self) -> Iterator[Loop]:
+        """What is written late."""
+        for number in self.late:
+            for place, v in self._pieces(number):
+                yield self._loop((v.size,), [Store(place, v)], [v])
+
+    def _loop(self, domain: tuple[int, ...], stores: Sequence[Store], read: Iterable[V]) -> Loop:
+        return Loop(domain, tuple(stores), {u: self._place(u) for u in read if u.op != "number"})
 
     def _read_in(self, v: V, alone: V | None) -> Iterator[V]:
         """What a loop reads from memory to compute a value or, where it is another's alone, to copy it."""
@@ -371,7 +415,7 @@ def _sizes(v: V, spreads: Iterable[V]) -> list[tuple[int, int, int]]:
 
 @cache
 def _calls(op: str) -> bool:
-    return any(isinstance(node, ast.Call | ast.Div | ast.Pow) for node in ast.walk(parse(FORMULAS[op])))
+    return any(isinstance(node, ast.Call | ast.Div | ast.Pow) for node in ast.walk(parse(FORMULAS[op].text)))
 
 
 def _cuts(sizes: Iterable[tuple[int, int, int]]) -> list[int]:

@@ -10,10 +10,12 @@ Definitions.
     number     arg x                                        one number, as often as it is asked for
     part       arg offset, of a value                       elements of it
     cat        of values                                    one behind the other
-    product    arg (weight, has bias), of a value           times a packed weight, plus its bias, plus a second source
+    product    arg (weight, bias), of a value               times a packed weight, plus its bias, plus a second source;
+                                                            or, bias being TRANSPOSED, times the weight transposed
     matmul     arg (m, k, n), of values                     a row's own matrices (m, k) and (k, n), row-major
     total, largest, smallest   arg (outer, n, inner)        of elements seen so, along the middle
     spread     arg (outer, n, inner), of (outer, inner)     every element n times along the middle
+    turned     arg (rows, columns), of a value              a row-major matrix, transposed
     any other  of values of its size                        an operation of `edbc.operations`, element by element
     ========== ============================================ ==========================================================
 
@@ -33,11 +35,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from edbc.errors import LayoutError
-from edbc.operations import BINARY, FORMULAS
+from edbc.operations import FORMULAS
+from edbc.trace.table import Hole, SharedRef, View
 
 Sizes = tuple[int, int, int]
 REDUCTIONS = ("total", "largest", "smallest")
+TRANSPOSED = "transposed"
+"""In a product's argument: with the weight transposed, and without a bias."""
 LEAVES = ("load", "parameter", "number")
 
 
@@ -74,7 +81,7 @@ class Values:
         """Elements of an operand's row."""
         return self._make("load", (), (operand, offset), size)
 
-    def parameter(self, reference: Any, offset: int, size: int) -> V:
+    def parameter(self, reference: SharedRef, offset: int, size: int) -> V:
         """Elements of a parameter, which is seen flat."""
         return self._make("parameter", (), (reference, offset), size)
 
@@ -155,6 +162,21 @@ class Values:
         """A row times packed weight number `weight`, (source.size, columns)."""
         return self._make("product", (source, *([] if addend is None else [addend])), (weight, has_bias), columns)
 
+    def transposed_product(self, source: V, weight: int, rows: int) -> V:
+        """A row times packed weight number `weight` transposed, (source.size, rows)."""
+        return self._make("product", (source,), (weight, TRANSPOSED), rows)
+
+    def of(self, v: V, sources: Sequence[V]) -> V:
+        """The value that `v` is of other sources."""
+        match v.op:
+            case "load" | "parameter" | "number":
+                return v
+            case "part":
+                return self.part(sources[0], v.arg, v.size)
+            case "cat":
+                return self.cat(sources)
+        return self.map(v.op, sources) if v.is_elementwise else self._make(v.op, tuple(sources), v.arg, v.size)
+
     def matmul(self, a: V, b: V, m: int, k: int, n: int) -> V:
         """A row's own matrices. Of one column the product is a sum along the rows, of one inner element it is too."""
         if n == 1:
@@ -167,6 +189,15 @@ class Values:
         outer, n, inner = sizes
         return v if n == 1 else self._make(op, (v,), sizes, outer * inner)
 
+    def turned(self, v: V, rows: int, columns: int) -> V:
+        """A row-major matrix (rows, columns) as (columns, rows). Of a parameter it is one, transposed once for all."""
+        if 1 in (rows, columns):
+            return v
+        if v.op == "parameter":
+            ref, offset = v.arg
+            return self.parameter(turned_reference(ref, offset, rows, columns), 0, v.size)
+        return self._make("turned", (v,), (rows, columns), v.size)
+
     def spread(self, v: V, sizes: Sizes) -> V:
         """(outer, inner) elements as (outer, n, inner)."""
         outer, n, inner = sizes
@@ -175,6 +206,24 @@ class Values:
         if v.op == "number":
             return self.number(v.arg, outer * n * inner)
         return self._make("spread", (v,), sizes, outer * n * inner)
+
+
+def turned_reference(ref: SharedRef, offset: int, rows: int, columns: int) -> SharedRef:
+    """Elements of a parameter seen as a matrix, transposed."""
+    turned = View(_turned, ((Hole(0), offset, rows, columns), {}), None, f".turned({offset}, {rows}, {columns})")
+    return ref._replace(views=(*ref.views, turned))
+
+
+def _turned(parameter: torch.Tensor, offset: int, rows: int, columns: int) -> torch.Tensor:
+    return parameter.reshape(-1)[offset : offset + rows * columns].view(rows, columns).t()
+
+
+def before_turning(ref: SharedRef) -> tuple[SharedRef, int, int, int] | None:
+    """What `turned_reference` made a reference of; None where it did not."""
+    if not ref.views or ref.views[-1].function is not _turned:
+        return None
+    (_, offset, rows, columns), _ = ref.views[-1].template
+    return ref._replace(views=ref.views[:-1]), offset, rows, columns
 
 
 def _borders(v: V) -> set[int]:
@@ -248,7 +297,7 @@ def _fault(v: V, operands: Sequence[int], weights: Sequence[tuple[int, int]]) ->
     if v.op == "cat":
         return "" if sum(sizes) == v.size else "as many elements as its pieces have"
     if v.op == "product":
-        rows, columns = weights[v.arg[0]]
+        rows, columns = weights[v.arg[0]][:: -1 if v.arg[1] == TRANSPOSED else 1]
         fits = sizes[0] == rows and {columns, *sizes[1:]} == {v.size}
         return "" if fits else f"{rows} elements and {columns} columns"
     if v.op == "matmul":
@@ -258,5 +307,7 @@ def _fault(v: V, operands: Sequence[int], weights: Sequence[tuple[int, int]]) ->
         outer, n, inner = v.arg
         wide, narrow = (sizes[0], v.size) if v.op in REDUCTIONS else (v.size, sizes[0])
         return "" if (wide, narrow) == (math.prod(v.arg), outer * inner) else "elements of its sizes"
-    fits = v.op in FORMULAS and len(sizes) == 1 + (v.op in BINARY) and set(sizes) == {v.size}
+    if v.op == "turned":
+        return "" if sizes == [v.size] and math.prod(v.arg) == v.size else "a matrix of its sizes"
+    fits = v.op in FORMULAS and len(sizes) == len(FORMULAS[v.op].names) and set(sizes) == {v.size}
     return "" if fits else "an operation of the table on values of one size"

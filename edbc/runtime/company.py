@@ -1,7 +1,7 @@
 """What of a mini-batch depends on company: types whose results have other bits beside other instances.
 
-Native code computes a row by itself: sums have one order, whatever number of rows there is (`runtime.microkernel`,
-`runtime.rowops`), and reductions go through a node's items in their order. What is left:
+Native code computes a row by itself: sums have one order, whatever number of rows there is (`kernels.microkernel`,
+`kernels.formulas`), and reductions go through a node's items in their order. What is left:
 
 (1) Products by the library, and types that torch runs, which take other paths for other numbers of rows.
 (2) Cells that may run in parts (`cells.split`). The eager half is the beginning of the sum that the whole cell

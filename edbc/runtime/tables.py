@@ -32,7 +32,9 @@ _WEIGHT = int(StepField.WEIGHT)
 class NativeKernel:
     """A program as values, their steps, and its weights."""
 
-    def __init__(self, program: Program, values: Sequence[V], view: ModelView, products: Products):
+    def __init__(self, program: Program, values: Sequence[V], view: ModelView, products: Products,
+                 constants: Iterable[V] = ()):  # fmt: skip
+        """`constants` are packed though the steps do not read them: a backward pass does."""
         self.program = program
         self.values = values
         self.steps = steps_of(values, len(program.loads))
@@ -43,13 +45,23 @@ class NativeKernel:
         """Name and LLVM's text of every pass."""
         self.shape = products.shape(width)
         """How weights are packed; None: as matrices."""
-        read = [v.arg[0] for step in self.texts for v in constants_of(step)]
+        read = [v.arg[0] for v in (*constants, *(v for step in self.texts for v in constants_of(step)))]
         self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), dict.fromkeys(read), self.shape)
         size = aligned(self.steps.width * width)
         self.stride = size + ALIGNMENT if size and size % 1024 == 0 else size
         """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
         self._scratch = self.steps.scratch * width
         self._inputs = max((packed.rows for packed in program.weights), default=0) * width
+
+    def transposed(self, pack: Pack, weight: int) -> torch.Tensor:
+        """A packed weight transposed, packed too; made once per pack."""
+        if weight not in pack.transposed:
+            packed, matrix = self.program.weights[weight], pack.matrices[weight]
+            if self.shape is None:
+                pack.transposed[weight] = matrix.t().contiguous()
+            else:
+                pack.transposed[weight] = self.shape.pack(self.shape.unpack(matrix, packed.rows, packed.columns).t())
+        return pack.transposed[weight]
 
     def scratch(self, rows: int) -> int:
         """Bytes of the scratch row, which products of so many rows use too."""
@@ -90,7 +102,7 @@ class Snapshot:
         for row, kind, weight in places.products:
             steps[row, _WEIGHT : _WEIGHT + 2] = _addresses(packs[kind], weight)
         for row, kind, parameter in places.parameters:
-            pieces[row, 0] = _address(packs[kind], parameter)
+            pieces[row, 0] = address_of_parameter(packs[kind], parameter)
         return Snapshot(tables._replace(steps=steps, pieces=pieces), self.kernels, packs, places, self.products)
 
 
@@ -118,7 +130,8 @@ def _addresses(pack: Pack, weight: int) -> tuple[int, int]:
     return pack.matrices[weight].data_ptr(), bias.data_ptr() if bias is not None else 0
 
 
-def _address(pack: Pack, parameter: V) -> int:
+def address_of_parameter(pack: Pack, parameter: V) -> int:
+    """Of the elements that a value reads."""
     reference, offset = parameter.arg
     found = pack.vectors[reference]
     return found.data_ptr() + offset * found.itemsize
@@ -185,7 +198,7 @@ class _Writer:
         row[StepField.KERNEL] = self.addresses[kernel.texts[step][0]]
         for parameter in constants_of(step):
             self.places.parameters.append((len(self.pieces), kind, parameter))
-            self.pieces.append([_address(self.packs[kind], parameter)])
+            self.pieces.append([address_of_parameter(self.packs[kind], parameter)])
 
 
 def _bytes(place: Place, dtype: torch.dtype) -> Place:

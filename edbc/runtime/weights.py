@@ -16,7 +16,7 @@ comparison costs 0.4 microseconds per parameter and mini-batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,6 +51,8 @@ class Pack:
     vectors: dict[SharedRef, torch.Tensor]
     origin: Origin | None = None
     """Set on devices with streams."""
+    transposed: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Matrices as backward passes read them, once one has asked for them."""
 
     def tensors(self) -> list[torch.Tensor]:
         """All of them."""

@@ -21,7 +21,7 @@ Definitions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,27 +29,27 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.kernels.products import OWN
+from edbc.kernels.steps import StepField
 from edbc.runtime.backend import Segment
 from edbc.runtime.cpu import CpuArenas
 from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
-from edbc.runtime.tables import NativeKernel
-from edbc.runtime.threads import PRODUCT_THREADS
-from edbc.runtime.weights import Pack
+from edbc.runtime.tables import NativeKernel, address_of_parameter
+from edbc.runtime.threads import PRODUCT_THREADS, one_thread
 from edbc.trace.build import Capture
 from edbc.trace.lookup import look_up_of
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
-from edbc.training.adjoint import Adjoint, WeightProduct
-from edbc.training.atoms import Vector
 from edbc.training.dependence import has_gradient
 from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reverse import Reversal, sum_dtype
-from edbc.training.tables import WEIGHT_BLOCK, TypeTables, product_bytes, workspace_stride
+from edbc.training.tables import BLOCK, WEIGHT_BLOCK, TypeTables, product_bytes, workspace_stride
 from edbc.training.unpack import Part, Range
 from edbc.training.walk import (
+    Adjoints,
     Reversed,
     Rows,
     Weights,
@@ -60,8 +60,6 @@ from edbc.training.walk import (
     weight_products,
 )
 
-BLOCK = 128
-"""Rows of a batch that are differentiated together: few enough for workspace and weights to stay in cache."""
 _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 
 
@@ -102,6 +100,7 @@ class NativeReversal(Reversal):
         self.rows_of_gradients = Rows(self._starts, memory.stride, memory.externals, memory.external_start,
                                       self._external_addresses())  # fmt: skip
         self.weights, self._weight_gradients = self._weight_memory()
+        self.arrays = self._with_weights()
         self._products = self._products_by_dtype()
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -142,25 +141,23 @@ class NativeReversal(Reversal):
 
     def _hidden_classes(self) -> set[Any]:
         types = self.segment.graph.types
-        return {c for kind, a in self.tables.adjoints.items() for c in types[kind].outputs[a.num_outputs :]}
+        return {c for kind, a in self.tables.adjoints.items() for c in types[kind].outputs[a.slots.outputs :]}
 
     def _workspace_bytes(self) -> int:
         """What the walk, and after it the products of weights, take for the widest of the types. Where the schedule is
         cut, the products of each type have memory of their own, in which rows wait: definition (4)."""
-        walk = products = scratch = waiting = 0
+        walk = products = waiting = 0
         self._product_offset: dict[int, int] = {}
         for kind, adjoint in self.tables.adjoints.items():
-            width = torch_dtype(adjoint.program.dtype).itemsize
             walk = max(walk, BLOCK * workspace_stride(adjoint))
-            scratch = max(scratch, aligned(adjoint.scratch * width))
             self._product_offset[kind] = waiting
             products = max(products, product_bytes(adjoint))
             waiting += product_bytes(adjoint)
         self._scratch = walk
         if len(self._segments) == 1:
             self._product_offset = dict.fromkeys(self.tables.adjoints, 0)
-            return aligned(max(walk + scratch, products))
-        own = aligned(max(walk + scratch, products * (self.at_once > 0)))
+            return aligned(max(walk + self.tables.scratch, products))
+        own = aligned(max(walk + self.tables.scratch, products * (self.at_once > 0)))
         self._product_offset = {kind: own + offset for kind, offset in self._product_offset.items()}
         return own + waiting
 
@@ -227,36 +224,39 @@ class NativeReversal(Reversal):
     # --- weights ---------------------------------------------------------------------------------------------------
 
     def _weight_memory(self) -> tuple[Weights, dict[int, list[torch.Tensor | None]]]:
-        """Packed weights, and memory for their gradients where a part of them is sought; see `Part.source`."""
+        """Memory for their gradients where a part of them is sought; see `Part.source`."""
         num_types, num_products = len(self.segment.graph.types), len(self.tables.arrays.products)
-        shared, vectors = np.zeros((2, num_types), np.int64)
-        weight, gradient, bias = np.zeros((3, num_products), np.int64)
+        vectors = np.zeros(num_types, np.int64)
+        gradient, bias = np.zeros((2, num_products), np.int64)
         found: dict[int, list[torch.Tensor | None]] = {}
         for kind, first in self.tables.first_product.items():
-            adjoint, pack = self.tables.adjoints[kind], self._packs[kind]
+            adjoint = self.tables.adjoints[kind]
             dtype = torch_dtype(adjoint.program.dtype)
-            if adjoint.shared:
-                shared[kind] = self._kept(_shared_values(adjoint, pack, dtype))
             sought = {part.source for part in self.tables.parts[kind] if self._is_sought(part)}
             tensors: list[torch.Tensor | None] = [None]
             if adjoint.vectors:
                 tensors[0] = torch.zeros(sum(v.size for v in adjoint.vectors), dtype=dtype)
                 vectors[kind] = tensors[0].data_ptr()  # type: ignore[union-attr]
             for k, product in enumerate(adjoint.weights):
-                weight[first + k] = self._kept(self._matrix(kind, product))
                 shapes = (gradient, (product.columns, product.rows)), (bias, (product.columns,))
                 for source, (addresses, shape) in enumerate(shapes, 2 * k + 1):
                     tensor = torch.zeros(shape, dtype=dtype) if source in sought else None
                     addresses[first + k] = 0 if tensor is None else tensor.data_ptr()
                     tensors.append(tensor)
             found[kind] = tensors
-        return Weights(shared, vectors, weight, gradient, bias), found
+        return Weights(vectors, gradient, bias), found
 
-    def _matrix(self, kind: int, product: WeightProduct) -> torch.Tensor:
-        """A packed weight as a matrix (rows, columns)."""
-        packed, kernel = self._packs[kind].matrices[product.weight], self._kernels[kind]
-        assert isinstance(kernel, NativeKernel)
-        return packed if kernel.shape is None else kernel.shape.unpack(packed, product.rows, product.columns)
+    def _with_weights(self) -> Adjoints:
+        """The tables with the addresses of weights, those with which the forward pass ran."""
+        arrays, places = self.tables.arrays, self.tables.places
+        steps, pieces = arrays.steps.copy(), arrays.pieces.copy()
+        for row, kind, weight in places.products:
+            kernel = self._kernels[kind]
+            assert isinstance(kernel, NativeKernel)
+            steps[row, StepField.WEIGHT] = self._kept(kernel.transposed(self._packs[kind], weight))
+        for row, kind, parameter in places.parameters:
+            pieces[row, 0] = address_of_parameter(self._packs[kind], parameter)
+        return arrays._replace(steps=steps, pieces=pieces)
 
     def _products_by_dtype(self) -> dict[torch.dtype, tuple[Longs, Longs, Longs]]:
         """The types with weights, the workspace of each, and how many rows wait there: definition (4)."""
@@ -351,18 +351,26 @@ class NativeReversal(Reversal):
 
     def walk(self, segment: Segment) -> None:
         """See Reversal."""
-        whole = self.batches, self.values, self.rows_of_gradients, self.tables.arrays, self.weights
+        whole = self.batches, self.values, self.rows_of_gradients, self.arrays, self.weights
         for begin, end, dtype in reversed(list(self._stretches(segment))):
             if dtype is None:
                 self.batch(begin)
             else:
-                with PRODUCT_THREADS.limited(partial(self._work, begin, end)):
+                with PRODUCT_THREADS.limited(self._threads(partial(self._work, begin, end))):
                     walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
-                              self._workspace + self._scratch, dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
-        with PRODUCT_THREADS.limited(self._work_of_weights):
+                              self._workspace + self._scratch, self._outer(dtype), dtype.itemsize, *whole,
+                              _LIKE[dtype])  # fmt: skip
+        with PRODUCT_THREADS.limited(self._threads(self._work_of_weights)):
             for dtype, (kinds, workspaces, filled) in self._products.items():
                 weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
-                                dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
+                                self._outer(dtype), dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
+
+    def _threads(self, work: Callable[[], tuple[float, float]]) -> Callable[[], tuple[float, float]]:
+        """Products of our own take one."""
+        return one_thread if self.tables.multiply is OWN else work
+
+    def _outer(self, dtype: torch.dtype) -> int:
+        return self.tables.multiply.outer(dtype.itemsize)
 
     def _work(self, begin: int, end: int) -> tuple[float, float]:
         """Multiplications and products of batches' backward passes, for `ProductThreads.limited`."""
@@ -397,14 +405,3 @@ def _between(packed: torch.Tensor, rows: Range, columns: Range | None) -> torch.
         if end - begin != packed.shape[dim]:
             packed = packed.narrow(dim, begin, end - begin)
     return packed
-
-
-def _shared_values(adjoint: Adjoint, pack: Pack, dtype: torch.dtype) -> torch.Tensor:
-    """What stands in slot SHARED of a type."""
-    parts = []
-    for item in adjoint.shared:
-        if isinstance(item, Vector):
-            parts.append(pack.vectors[item.ref][item.offset : item.offset + item.size])
-        else:
-            parts.append(torch.full((item[1],), item[0], dtype=dtype))
-    return torch.cat(parts)

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from edbc.graph import NodeType, ValueClass
+from edbc.kernels.loops import constants_of, text_of
+from edbc.kernels.machinecode import addresses_of
+from edbc.kernels.microkernel import lanes_of
+from edbc.kernels.products import Products
+from edbc.kernels.steps import PIECE_FIELDS, STEP_FIELDS, Multiply, Pass, StepField
+from edbc.kernels.value import V
 from edbc.runtime.placement import Placement
 from edbc.runtime.pool import ALIGNMENT, aligned
-from edbc.runtime.rowops import OPERATIONS
 from edbc.trace.values import torch_dtype
 from edbc.training.adjoint import Adjoint
-from edbc.training.derivatives import GRADIENTS
-from edbc.training.instructions import MATRIX_GRADIENTS, WORKSPACE, BackProduct, Instruction, Phase
 from edbc.training.unpack import Part, parts_of
-from edbc.training.walk import (
-    EXCERPT,
-    EXTREME,
-    FIRST_GRADIENT,
-    FIRST_MATRIX,
-    MEAN,
-    PASS,
-    PRODUCT,
-    PROGRAM,
-    SUM,
-    Adjoints,
-)
+from edbc.training.walk import EXCERPT, EXTREME, MEAN, PROGRAM, SUM, Adjoints
 
-_OPERATION = {name: code for code, name in enumerate(OPERATIONS)}
-_GRADIENT = {name: code for code, name in enumerate(GRADIENTS)}
 REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME}
 """Reductions that are differentiated natively."""
 COPIES = {**REDUCTIONS, "excerpt": EXCERPT}
 """These and excerpts."""
 
 
+BLOCK = 128
+"""Rows of a batch that are differentiated together: few enough for workspace and weights to stay in cache."""
 WEIGHT_BLOCK = 512
 """Rows of a product of weights."""
 _HIDDEN_RANK = 16
@@ -56,7 +49,7 @@ def with_hidden_outputs(node_type: NodeType, adjoint: Adjoint) -> NodeType:
 
 def workspace_stride(adjoint: Adjoint) -> int:
     """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
-    size = aligned(adjoint.width * torch_dtype(adjoint.program.dtype).itemsize)
+    size = aligned(adjoint.steps.width * torch_dtype(adjoint.program.dtype).itemsize)
     return size + ALIGNMENT if size and size % 1024 == 0 else size
 
 
@@ -75,41 +68,60 @@ def bytes_in_training(placement: Placement, adjoints: Iterable[Adjoint]) -> int:
     return int((rows * times).sum()) + waiting
 
 
+class Places(NamedTuple):
+    """Where in the tables addresses of weights stand."""
+
+    products: list[tuple[int, int, int]]
+    """Step, type and number of the weight, which is transposed there."""
+    parameters: list[tuple[int, int, V]]
+    """Piece, type and the parameter."""
+
+
 @dataclass(frozen=True, eq=False)
 class TypeTables:
-    """Tables for some types, and where the products of each begin."""
+    """Tables for some types, without addresses of weights, and where the products of each begin."""
 
     adjoints: Mapping[int, Adjoint]
     reductions: Mapping[int, str]
     first_product: Mapping[int, int]
     arrays: Adjoints
+    places: Places
+    scratch: int
+    """Bytes of the scratch row."""
+    multiply: Products
     parts: Mapping[int, tuple[Part, ...]]
     """What the gradients of each type's packed weights are."""
 
 
-def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]],
-              placement: Placement) -> TypeTables:  # fmt: skip
+def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]], placement: Placement,
+              products: Products) -> TypeTables:  # fmt: skip
     """Tables for types given by number; reductions by operation and number of fields."""
-    return _Writer(adjoints, reductions, placement).tables()
+    return _Writer(adjoints, reductions, placement, products).tables()
 
 
 class _Writer:
     def __init__(self, adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]],
-                 placement: Placement):  # fmt: skip
+                 placement: Placement, products: Products):  # fmt: skip
         self.adjoints = adjoints
         self.reductions = reductions
         self.placement = placement
-        self.slots: list[int] = []
-        self.phases: list[list[int]] = []
-        self.instructions: list[list[int]] = []
+        self.multiply = products
+        self.places = Places([], [])
+        self.steps: list[list[int]] = []
+        self.pieces: list[list[int]] = []
         self.products: list[list[int]] = []
         self.inputs: list[list[int]] = []
+        self.texts: dict[int, dict[Pass, tuple[str, str]]] = {}
+        for kind, adjoint in adjoints.items():
+            width = _width(adjoint)
+            self.texts[kind] = {step: text_of(step, width, lanes_of(width)) for step in adjoint.steps.passes()}
+        self.addresses = addresses_of(dict(named for texts in self.texts.values() for named in texts.values()))
 
     def tables(self) -> TypeTables:
         num_types = len(self.placement.operand_class)
         code, num_operands, num_outputs, stride, input_stride = np.zeros((5, num_types), np.int64)
         saved, kept = np.full((2, num_types), -1, np.int64)
-        ptr = np.zeros((4, num_types + 1), np.int64)
+        ptr = np.zeros((3, num_types + 1), np.int64)
         first_product: dict[int, int] = {}
         for kind in range(num_types):
             adjoint = self.adjoints.get(kind)
@@ -118,54 +130,52 @@ class _Writer:
                 code[kind], num_operands[kind], num_outputs[kind] = COPIES[op], fields, fields
             elif adjoint is not None:
                 first_product[kind] = len(self.products)
-                width = torch_dtype(adjoint.program.dtype).itemsize
                 code[kind], stride[kind] = PROGRAM, workspace_stride(adjoint)
-                num_operands[kind], num_outputs[kind] = adjoint.num_operands, adjoint.num_outputs
-                saved[kind] = adjoint.num_outputs if adjoint.saved else -1
-                kept[kind] = adjoint.num_outputs + (adjoint.saved > 0) if adjoint.kept else -1
-                input_stride[kind] = adjoint.input_width * width
-                self._write(adjoint, width)
-            ptr[:, kind + 1] = len(self.slots), len(self.phases), len(self.products), len(self.inputs)
+                num_operands[kind], num_outputs[kind] = outputs = adjoint.slots.operands, adjoint.slots.outputs
+                saved[kind] = outputs[1] if adjoint.saved else -1
+                kept[kind] = outputs[1] + (adjoint.saved > 0) if adjoint.kept else -1
+                input_stride[kind] = adjoint.input_width * _width(adjoint)
+                self._write(kind, adjoint, _width(adjoint))
+            ptr[:, kind + 1] = len(self.steps), len(self.products), len(self.inputs)
         arrays = Adjoints(
             code, num_operands, num_outputs, self.placement.operand_class, self.placement.output_class, saved, kept,
-            stride, ptr[0], np.array(self.slots, np.int64), ptr[1], _matrix(self.phases, 6),
-            _matrix(self.instructions, 14), ptr[2], _matrix(self.products, 4), ptr[3], _matrix(self.inputs, 4),
-            input_stride,
+            stride, ptr[0], _matrix(self.steps, STEP_FIELDS), _matrix(self.pieces, PIECE_FIELDS), ptr[1],
+            _matrix(self.products, 4), ptr[2], _matrix(self.inputs, 4), input_stride,
         )  # fmt: skip
-        return TypeTables(self.adjoints, {k: op for k, (op, _) in self.reductions.items()}, first_product, arrays,
-                          {kind: parts_of(adjoint) for kind, adjoint in self.adjoints.items()})  # fmt: skip
+        scratch = max(map(self._scratch, self.adjoints.values()), default=0)
+        parts = {kind: parts_of(adjoint) for kind, adjoint in self.adjoints.items()}
+        reductions = {kind: op for kind, (op, _) in self.reductions.items()}
+        return TypeTables(self.adjoints, reductions, first_product, arrays, self.places, scratch, self.multiply, parts)
 
-    def _write(self, adjoint: Adjoint, width: int) -> None:
-        rank = {product.weight: number for number, product in enumerate(adjoint.weights)}
-        for phase in adjoint.phases:
-            if isinstance(phase, BackProduct):
-                product = adjoint.weights[rank[phase.weight]]
-                self.phases.append([PRODUCT, phase.delta * width, product.columns, phase.target * width, product.rows,
-                                    rank[phase.weight]])  # fmt: skip
+    def _scratch(self, adjoint: Adjoint) -> int:
+        widest = max((packed.columns for packed in adjoint.program.weights), default=0)
+        of_products = self.multiply.scratch(BLOCK, widest * _width(adjoint))
+        return aligned(max(adjoint.steps.scratch * _width(adjoint), of_products))
+
+    def _write(self, kind: int, adjoint: Adjoint, width: int) -> None:
+        for step in adjoint.steps.steps:
+            begin, row = len(self.pieces), [0] * STEP_FIELDS
+            if isinstance(step, Multiply):
+                self.places.products.append((len(self.steps), kind, step.weight))
+                self.pieces += [[piece.slot, piece.offset * width, piece.size] for piece in step.pieces]
+                packed = adjoint.program.weights[step.weight]
+                row[: StepField.BEGIN] = [self.multiply.address(width), step.target[0], step.target[1] * width,
+                                          packed.columns, packed.rows, 0, 0, -1, 0]  # fmt: skip
             else:
-                self.phases.append([PASS, len(self.instructions), len(self.instructions) + len(phase)])
-                self.instructions += [_instruction(item, width) for item in phase]
-        self.slots += sorted(_slots(adjoint.phases) - {WORKSPACE})
+                row[StepField.KERNEL] = self.addresses[self.texts[kind][step][0]]
+                for parameter in constants_of(step):
+                    self.places.parameters.append((len(self.pieces), kind, parameter))
+                    self.pieces.append([])
+            row[StepField.BEGIN : StepField.END + 1] = begin, len(self.pieces)
+            self.steps.append(row)
         for product in adjoint.weights:
             self.products.append([product.delta * width, product.columns, product.column * width, product.rows])
         for item in adjoint.inputs:
             self.inputs.append([item.place[0], item.place[1] * width, item.size * width, item.column * width])
 
 
-def _instruction(item: Instruction, width: int) -> list[int]:
-    if item.shape:
-        code = FIRST_MATRIX + 2 * MATRIX_GRADIENTS.index(item.op) + item.adds
-    else:
-        code = FIRST_GRADIENT + 2 * _GRADIENT[item.op] + item.adds if item.is_gradient else _OPERATION[item.op]
-    row = [code, item.size]
-    for slot, offset in (item.target, *item.sources):
-        row += [slot, offset * width]
-    return [*row, 0, 0, *item.shape] if item.shape else row
-
-
-def _slots(phases: Iterable[Phase]) -> set[int]:
-    items = [item for phase in phases if not isinstance(phase, BackProduct) for item in phase]
-    return {place[0] for item in items for place in (item.target, *item.sources)}
+def _width(adjoint: Adjoint) -> int:
+    return torch_dtype(adjoint.program.dtype).itemsize
 
 
 def _matrix(rows: Iterable[list[int]], fields: int) -> np.ndarray:

@@ -16,6 +16,8 @@ import numpy as np
 
 from edbc.cells.graph import CellGraph
 from edbc.graph import Graph, NodeType
+from edbc.kernels.loops import constants_of
+from edbc.kernels.products import OWN
 from edbc.runtime import changes
 from edbc.runtime.backend import Segment
 from edbc.runtime.cut import AUTO, cut_of
@@ -129,7 +131,8 @@ class Trainer:
             adjoint = self.adjoint(kind)
             known = self.net.kernel(kind)
             if adjoint is not None:
-                known = self.net.backend.program_kernel(adjoint.program, self.net.view, self.net.dtype, self.net.device)
+                read = [v for step in adjoint.steps.passes() for v in constants_of(step)]
+                known = NativeKernel(known.program, adjoint.forward, self.net.view, known.products, read)
             known = self._kernels.setdefault(kind, known)
         return known
 
@@ -138,10 +141,9 @@ class Trainer:
     def adjoint(self, kind: int) -> Adjoint | None:
         """The adjoint of a type that is differentiated natively."""
         if kind not in self._adjoints:
-            program = None
-            if self.native and isinstance(self.net.kernel(kind), NativeKernel):
-                program = self.net.program(kind)
-            self._adjoints[kind] = None if program is None else adjoint_of(program)
+            kernel = self.net.kernel(kind)
+            is_native = self.native and isinstance(kernel, NativeKernel)
+            self._adjoints[kind] = adjoint_of(kernel.program, kernel.values) if is_native else None
         return self._adjoints[kind]
 
     def tables(self, placement: Placement, kinds: Sequence[int]) -> TypeTables:
@@ -155,7 +157,8 @@ class Trainer:
                 assert node_type is not None
                 if self.native and _is_native_reduction(kernel, node_type):
                     reductions[kind] = (kernel.op, kernel.num_fields)
-            self._tables = (classes, list(kinds), tables_of(adjoints, reductions, placement))
+            products = next((self.net.kernel(kind).products for kind in adjoints), OWN)
+            self._tables = (classes, list(kinds), tables_of(adjoints, reductions, placement, products))
         return self._tables[2]
 
     def dependences(self, capture: Capture) -> list[Dependence | None]:

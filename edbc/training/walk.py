@@ -1,9 +1,9 @@
 """The walk over a schedule in reverse, and the products of weights after it, in native code.
 
-For each batch from the last to the first: run the phases of its type's adjoint (see `training.adjoint`) for its live
-nodes, block of rows by block of rows, or spread its reduction's gradient over the items. Then, per type and block of
-nodes, gather what its products read and add deltas transposed times that to the gradients of the weights. Everything
-adds up in one fixed order, row after row, so that results are the same bits in every run.
+For each batch from the last to the first: call the kernels of its type's backward steps (see `training.adjoint`) for
+its live nodes, block of rows by block of rows, or spread its reduction's gradient over the items. Then, per type and
+block of nodes, gather what its products read and add deltas transposed times that to the gradients of the weights.
+Everything adds up in one fixed order, row after row, so that results are the same bits in every run.
 
 All that differs between models is in the tables. The tests compare with `training.recompute` under autograd.
 """
@@ -17,19 +17,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
-from edbc import operations
 from edbc.kernelcache import INNER, UNCOUNTED, njit
-from edbc.runtime import blas, pointers, rowops
-from edbc.runtime.pointers import copy_bytes, dgemm, load, sgemm, store
-from edbc.runtime.rowops import apply
+from edbc.kernels import outer as outer_products
+from edbc.kernels import steps
+from edbc.kernels.outer import OUTER_WORDS, OuterField
+from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
+from edbc.runtime import pointers
+from edbc.runtime.pointers import call_at, copy_bytes, load, store
 from edbc.schedule.native import checksum
-from edbc.training import derivatives, instructions, rowgradients
-from edbc.training.derivatives import GRADIENTS
-from edbc.training.instructions import DELTA, FIRST_OPERAND, KEPT, SAVED, SCRATCH, SHARED, VECTORS, WORKSPACE
-from edbc.training.rowgradients import differentiate
 
 _ZERO, _ONE, _LONG = np.float32(0), np.float32(1), np.int64(0)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -39,15 +35,11 @@ _jit = njit(**INNER, **UNCOUNTED, **_flags)
 
 PROGRAM, SUM, MEAN, EXTREME, EXCERPT = 1, 2, 3, 4, 5
 """What a type is differentiated by; 0: torch."""
-PRODUCT, PASS = 0, 1
-"""Kinds of phases."""
 FIXED, REGULAR, SCATTERED = 0, 1, 2
 """Kinds of slots in `where`: fixed, base + r x stride, by row numbers; one more for those of gradients."""
-FIRST_GRADIENT = 1 << 8
-"""Operation codes from here on are gradient operations, twice their number, and one more when they add."""
-FIRST_MATRIX = 1 << 9
-"""From here on those of `instructions.MATRIX_GRADIENTS`, likewise."""
-_PASS_CODE = GRADIENTS.index(derivatives.PASS)
+_KERNEL, _BEGIN = int(StepField.KERNEL), int(StepField.BEGIN)
+_ROWS, _X, _D, _TARGET, _INPUTS, _COLUMNS = map(int, (
+    OuterField.ROWS, OuterField.X, OuterField.D, OuterField.TARGET, OuterField.INPUTS, OuterField.COLUMNS))  # fmt: skip
 
 
 class Reversed(NamedTuple):
@@ -88,12 +80,9 @@ class Adjoints(NamedTuple):
     kept: Any
     stride: Any
     """Bytes of a workspace row."""
-    slot_ptr: Any
-    slots: Any
-    """The slots that a type's instructions use."""
-    phase_ptr: Any
-    phases: Any
-    instructions: Any
+    step_ptr: Any
+    steps: Any
+    pieces: Any
     product_ptr: Any
     products: Any
     """Of each weight: delta, columns, input column, rows."""
@@ -104,29 +93,12 @@ class Adjoints(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Addresses that change from mini-batch to mini-batch. By type: shared values and the gradients of vectors; by
-    product: the packed weight, its gradient (columns, rows) and that of the bias, 0 without one."""
+    """Addresses that change from mini-batch to mini-batch. By type: the gradients of vectors; by product: the gradient
+    of its weight (columns, rows) and that of the bias, 0 without one."""
 
-    shared: Any
     vectors: Any
-    weight: Any
     weight_gradient: Any
     bias_gradient: Any
-
-
-def gemm(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
-    """The vendor BLAS's product of column-major matrices with elements of `like`'s type; all arguments are addresses,
-    `left` and `right` of letters that say whether a and b are transposed."""
-
-
-@overload(gemm, jit_options=_flags)
-def _gemm(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
-    vendor = sgemm if like == types.float32 else dgemm
-
-    def call(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
-        vendor(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
-
-    return call
 
 
 @_jit
@@ -137,31 +109,52 @@ def _address(memory, c, row):
 
 
 @_jit
-def _find_slots(t, b, batches, values, gradients, tables, weights, scratch, where):
-    """Where the rows of each slot of type t are in batch b, see `_row_address`; the workspace's are the caller's."""
+def _add(target, source, n, like):
+    """Add n elements to others."""
+    for i in range(n):
+        store(target, i, load(target, i, like) + load(source, i, like))
+
+
+@_jit
+def _find_slots(t, b, batches, values, gradients, tables, weights, where):
+    """Where the rows of each operand and output of the backward pass of type t are in batch b, in the order of
+    `adjoint.Slots`; see `_row_address`. Returns the first slot behind them."""
     operands, outputs = tables.num_operands[t], tables.num_outputs[t]
-    where[SCRATCH, 0], where[SCRATCH, 1] = FIXED, scratch
-    where[SHARED, 0], where[SHARED, 1] = FIXED, weights.shared[t]
-    where[VECTORS, 0], where[VECTORS, 1] = FIXED, weights.vectors[t]
-    for slot in range(SAVED, FIRST_OPERAND):
-        j = tables.kept[t] if slot == KEPT else tables.saved[t]
-        if j >= 0:
-            _find_output(slot, t, b, j, batches, gradients if slot == DELTA else values, tables, where)
+    slot = FIRST_OPERAND
     for part in range(2):
         memory = gradients if part else values
-        first = FIRST_OPERAND + part * (operands + outputs)
-        for k in range(operands):
-            c = tables.operand_class[t, k]
-            where[first + k, 0] = SCATTERED + part
-            where[first + k, 1], where[first + k, 2] = memory.base[c], memory.stride[c]
-            where[first + k, 3] = batches.start[b] + k * batches.items[b]
-            where[first + k, 4], where[first + k, 5] = memory.externals[c], memory.external_start[c]
+        if part == 0:
+            _find_operands(slot, t, b, 0, batches, values, tables, where)
+            slot += operands
         for j in range(outputs):
-            _find_output(first + operands + j, t, b, j, batches, memory, tables, where)
+            _find_output(slot + j, t, b, j, batches, memory, tables, where)
+        slot += outputs
+        if part == 0:
+            _find_output(slot, t, b, tables.saved[t], batches, values, tables, where)
+            _find_output(slot + 1, t, b, tables.kept[t], batches, values, tables, where)
+            slot += 2
+    _find_operands(slot, t, b, 1, batches, gradients, tables, where)
+    slot += operands
+    _find_output(slot, t, b, tables.saved[t], batches, gradients, tables, where)
+    where[slot + 1, 0], where[slot + 1, 1] = FIXED, weights.vectors[t]
+    return slot + 2
+
+
+@_jit
+def _find_operands(first, t, b, part, batches, memory, tables, where):
+    for k in range(tables.num_operands[t]):
+        c = tables.operand_class[t, k]
+        where[first + k, 0] = SCATTERED + part
+        where[first + k, 1], where[first + k, 2] = memory.base[c], memory.stride[c]
+        where[first + k, 3] = batches.start[b] + k * batches.items[b]
+        where[first + k, 4], where[first + k, 5] = memory.externals[c], memory.external_start[c]
 
 
 @_jit
 def _find_output(slot, t, b, j, batches, memory, tables, where):
+    if j < 0:
+        where[slot, 0], where[slot, 1] = FIXED, 0
+        return
     c = tables.output_class[t, j]
     where[slot, 0], where[slot, 2] = REGULAR, memory.stride[c]
     where[slot, 1] = memory.base[c] + batches.output_row[b, j] * memory.stride[c]
@@ -183,89 +176,24 @@ def _row_address(where, slot, r, rows, of_values, of_gradients):
 
 
 @_jit
-def _pass(
-    code,
-    begin,
-    end,
-    first,
-    last,
-    slots,
-    stride,
-    live,
-    rows,
-    of_values,
-    of_gradients,
-    where,
-    workspace,
-    row,
-    frame,
-    like,
-):
-    """Instructions begin to end for live nodes first to last of a batch, one row after the other."""
-    for i in range(first, last):
-        r = live[i]
-        row[WORKSPACE] = workspace + (i - first) * stride
-        for slot in slots:
-            row[slot] = _row_address(where, slot, r, rows, of_values, of_gradients)
-        for at in range(begin, end):
-            target, a = row[code[at, 2]] + code[at, 3], row[code[at, 4]] + code[at, 5]
-            x, y = row[code[at, 6]] + code[at, 7], row[code[at, 8]] + code[at, 9]
-            op = code[at, 0]
-            if op >= FIRST_MATRIX:
-                m, k, n, stride_of_rows = code[at, 10], code[at, 11], code[at, 12], code[at, 13]
-                _matrix_gradient(op - FIRST_MATRIX, target, a, x, m, k, n, stride_of_rows, frame, like)
-            elif op >= FIRST_GRADIENT:
-                differentiate((op - FIRST_GRADIENT) >> 1, target, a, x, y, code[at, 1], op & 1, like)
-            else:
-                apply(op, target, a, x, y, code[at, 1], like)
-
-
-@_jit
-def _back_product(phase, m, stride, workspace, weight, frame, width, like):
-    """`target = delta @ weight transposed` for m rows. Row-major matrices are the column-major routine's transposes."""
-    delta, columns, target, rows = phase[1], phase[2], phase[3], phase[4]
-    at = frame.ctypes.data
-    frame[2], frame[3], frame[4] = rows, m, columns
-    frame[5], frame[6], frame[7] = max(columns, 1), stride // width, stride // width
-    gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, weight, at + 40, workspace + delta, at + 48, at + 72,
-         workspace + target, at + 56, like)  # fmt: skip
-
-
-@_jit
-def _matrix_gradient(code, target, d, other, m, k, n, stride, frame, like):
-    """See `instructions.MATRIX_GRADIENTS`; `code` is twice the number there, and one more to add. The routine sees
-    transposes, as `_back_product` says."""
-    at = frame.ctypes.data
-    beta = at + 64 if code & 1 else at + 72
-    if code < 2:
-        frame[2], frame[3], frame[4] = k, m, n
-        frame[5], frame[6], frame[7] = max(n, 1), max(n, 1), max(stride, 1)
-        gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, other, at + 40, d, at + 48, beta, target, at + 56, like)
-    else:
-        frame[2], frame[3], frame[4] = n, k, m
-        frame[5], frame[6], frame[7] = max(n, 1), max(stride, 1), max(n, 1)
-        gemm(at + 8, at, at + 16, at + 24, at + 32, at + 64, d, at + 40, other, at + 48, beta, target, at + 56, like)
-
-
-@_jit
-def _program(
-    t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, row, frame, width, like
-):
-    """The adjoint of type t for the live nodes of batch b."""
+def _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, at):
+    """The backward pass of type t for the live nodes of batch b. `at` has room for the slots of `block` rows."""
     begin, end = batches.live_ptr[b], batches.live_ptr[b + 1]
-    _find_slots(t, b, batches, values, gradients, tables, weights, scratch, where)
-    slots = tables.slots[tables.slot_ptr[t] : tables.slot_ptr[t + 1]]
+    rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
+    slots = _find_slots(t, b, batches, values, gradients, tables, weights, where)
     for first in range(begin, end, block):
         last = min(first + block, end)
-        for p in range(tables.phase_ptr[t], tables.phase_ptr[t + 1]):
-            phase = tables.phases[p]
-            if phase[0] == PRODUCT:
-                weight = weights.weight[tables.product_ptr[t] + phase[5]]
-                _back_product(phase, last - first, tables.stride[t], workspace, weight, frame, width, like)
-            else:
-                _pass(tables.instructions, phase[1], phase[2], first, last, slots, tables.stride[t], batches.live,
-                      batches.rows, values.external_address, gradients.external_address, where, workspace, row, frame,
-                      like)  # fmt: skip
+        for i in range(first, last):
+            row, r = at + (i - first) * slots * 8, batches.live[i]
+            store(row, WORKSPACE, workspace + (i - first) * tables.stride[t])
+            store(row, SCRATCH, scratch)
+            store(row, SHARED, _LONG)
+            for slot in range(FIRST_OPERAND, slots):
+                store(row, slot, _row_address(where, slot, r, rows, of_values, of_gradients))
+        for s in range(tables.step_ptr[t], tables.step_ptr[t + 1]):
+            step = tables.steps[s]
+            pieces = tables.pieces[step[_BEGIN] :]
+            call_at(step[_KERNEL], at, slots, last - first, step.ctypes.data, pieces.ctypes.data, scratch, _LONG)
 
 
 @_jit
@@ -298,7 +226,7 @@ def _spread(code, rows, result, c, values, gradients, width, like):
     n, source = gradients.stride[c] // width, _address(gradients, c, result)
     if code == SUM:
         for row in rows:
-            differentiate(_PASS_CODE, _address(gradients, c, row), source, source, source, n, 1, like)
+            _add(_address(gradients, c, row), source, n, like)
         return
     best = _address(values, c, result)
     for e in range(n):
@@ -325,50 +253,57 @@ def _excerpts(t, b, batches, values, gradients, tables, width, like):
         offset = load(_address(values, tables.operand_class[t, 1], batches.rows[start + count + r]), 0, _LONG)
         target = _address(gradients, batches.origin[start + r], batches.rows[start + r]) + offset * width
         source = _address(gradients, c, batches.output_row[b, 0] + r)
-        differentiate(_PASS_CODE, target, source, source, source, n, 1, like)
+        _add(target, source, n, like)
 
 
 @_jit
-def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, frame, width, like):
+def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, outer, fields, like):
     """Add the products of m gathered rows to the gradients of the weights of type t, (columns, rows) each, and the sums
     of their deltas to those of the biases."""
-    at = frame.ctypes.data
     for p in range(tables.product_ptr[t], tables.product_ptr[t + 1]):
         delta, columns, column, rows = (
             tables.products[p, 0], tables.products[p, 1], tables.products[p, 2], tables.products[p, 3],
         )  # fmt: skip
         if weights.bias_gradient[p] != 0:
             for i in range(m):
-                source = deltas + i * deltas_stride + delta
-                differentiate(_PASS_CODE, weights.bias_gradient[p], source, source, source, columns, 1, like)
+                _add(weights.bias_gradient[p], deltas + i * deltas_stride + delta, columns, like)
         if weights.weight_gradient[p] == 0 or rows == 0 or columns == 0:
             continue
-        frame[2], frame[3], frame[4] = rows, columns, m
-        frame[5], frame[6], frame[7] = tables.input_stride[t] // width, deltas_stride // width, rows
-        gemm(at, at + 8, at + 16, at + 24, at + 32, at + 64, inputs + column, at + 40, deltas + delta, at + 48, at + 64,
-             weights.weight_gradient[p], at + 56, like)  # fmt: skip
+        store(fields, _ROWS, m)
+        store(fields, _X, inputs + column)
+        store(fields, _X + 1, tables.input_stride[t])
+        store(fields, _D, deltas + delta)
+        store(fields, _D + 1, deltas_stride)
+        store(fields, _TARGET, weights.weight_gradient[p])
+        store(fields, _INPUTS, rows)
+        store(fields, _COLUMNS, columns)
+        call_at(outer, fields, _LONG, _LONG, _LONG, _LONG, _LONG, _LONG)
+
+
+@_jit
+def _most_slots(tables):
+    """Of the type with the most operands and outputs, or more."""
+    return FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1]) + 4
 
 
 @_counted
 def _products(
-    t, begin, end, at_once, block, workspace, filled, ends, width, batches, values, gradients, tables, weights, like
+    t, begin, end, at_once, block, workspace, filled, ends, outer, width, batches, values, gradients, tables, weights,
+    like,
 ):
     """The gradients of the weights of type t: one product each over its live nodes in batches end - 1 down to begin, in
     blocks, but for batches of `at_once` nodes and more, if that is not 0. The first `filled` rows of the workspace come
     from later batches; unless this `ends` the products, rows of a block that is not full wait there for earlier ones.
     Returns how many do."""
-    frame = np.zeros(10, np.int64)
-    frame[0], frame[1] = ord("N"), ord("T")
-    store(frame.ctypes.data + 64, 0, like + _ONE)
+    fields = np.zeros(OUTER_WORDS, np.int64)
     deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
     deltas = workspace + block * tables.input_stride[t]
     rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
-    slots = FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1])
-    where = np.zeros((slots, 6), np.int64)
+    where = np.zeros((_most_slots(tables), 6), np.int64)
     for b in range(end - 1, begin - 1, -1):
         if batches.batch_type[b] != t or 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]:
             continue
-        _find_slots(t, b, batches, values, gradients, tables, weights, 0, where)
+        delta = _find_slots(t, b, batches, values, gradients, tables, weights, where) - 2
         for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
             r = batches.live[i]
             target = workspace + filled * tables.input_stride[t]
@@ -378,14 +313,16 @@ def _products(
                 )  # fmt: skip
                 source = _row_address(where, slot, r, rows, of_values, of_gradients)
                 copy_bytes(target + column, source + offset, size)
-            source = _row_address(where, DELTA, r, rows, of_values, of_gradients)
+            source = _row_address(where, delta, r, rows, of_values, of_gradients)
             copy_bytes(deltas + filled * deltas_stride, source, deltas_stride)
             filled += 1
             if filled == block:
-                _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
+                _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, outer, fields.ctypes.data,
+                          like)  # fmt: skip
                 filled = 0
     if ends and filled:
-        _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, frame, width, like)
+        _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, outer, fields.ctypes.data,
+                          like)  # fmt: skip
         filled = 0
     return filled
 
@@ -394,18 +331,16 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
 
     @njit(cache=True, **_flags)
-    def walk_back(begin, end, block, at_once, product_block, workspace, scratch, width, batches, values, gradients,
-                  tables, weights, like):  # fmt: skip
+    def walk_back(begin, end, block, at_once, product_block, workspace, scratch, outer, width, batches, values,
+                  gradients, tables, weights, like):  # fmt: skip
         """Differentiate batches end - 1 down to begin, all of types with native code; in batches with at least
         `at_once` live nodes (0: in none) multiply for the weights too, in blocks of `product_block` rows."""
-        row = np.zeros(FIRST_OPERAND + 2 * (tables.operand_class.shape[1] + tables.output_class.shape[1]), np.int64)
-        frame = np.zeros(10 + (stamp & 0), np.int64)
-        frame[0], frame[1] = ord("T"), ord("N")
-        store(frame.ctypes.data + 64, 0, like + _ONE)
+        slots = _most_slots(tables)
+        at = np.zeros(block * slots + (stamp & 0), np.int64)
         widest = 0
         for b in range(begin, end):
             widest = max(widest, batches.batch_ptr[b + 1] - batches.batch_ptr[b])
-        where = np.zeros((len(row), 6), np.int64)
+        where = np.zeros((slots, 6), np.int64)
         alive = np.zeros(widest, np.bool_)
         for b in range(end - 1, begin - 1, -1):
             t = batches.batch_type[b]
@@ -414,27 +349,27 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
             elif tables.code[t] >= SUM:
                 _reduction(t, b, batches, values, gradients, tables, alive, width, like)
             else:
-                _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, row,
-                         frame, width, like)  # fmt: skip
+                _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch,
+                         at.ctypes.data)  # fmt: skip
                 many = 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]
                 if many and tables.product_ptr[t] < tables.product_ptr[t + 1]:
-                    _products(t, b, b + 1, 0, product_block, workspace, 0, True, width, batches, values, gradients,
-                              tables, weights, like)  # fmt: skip
+                    _products(t, b, b + 1, 0, product_block, workspace, 0, True, outer, width, batches, values,
+                              gradients, tables, weights, like)  # fmt: skip
 
     @njit(cache=True, **_flags)
-    def weight_products(kinds, begin, end, at_once, block, workspaces, filled, width, batches, values, gradients,
+    def weight_products(kinds, begin, end, at_once, block, workspaces, filled, outer, width, batches, values, gradients,
                         tables, weights, like):  # fmt: skip
         """What `walk_back` has left of batches end - 1 down to begin: one product for each weight of types `kinds` over
         all nodes. Called with the end of the schedule first, with its beginning last; `filled` counts the rows that
         wait in each type's workspace from one call to the next."""
         for i in range(len(kinds) + (stamp & 0)):
-            filled[i] = _products(kinds[i], begin, end, at_once, block, workspaces[i], filled[i], begin == 0, width,
-                                  batches, values, gradients, tables, weights, like)  # fmt: skip
+            filled[i] = _products(kinds[i], begin, end, at_once, block, workspaces[i], filled[i], begin == 0, outer,
+                                  width, batches, values, gradients, tables, weights, like)  # fmt: skip
 
     return walk_back, weight_products
 
 
-COMPILED_IN = (blas, derivatives, instructions, operations, pointers, rowgradients, rowops)
+COMPILED_IN = (outer_products, pointers, steps)
 walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 
 import numpy as np
 import torch
@@ -26,9 +27,11 @@ from edbc.kernels.steps import (
 )
 from edbc.kernels.value import REDUCTIONS, V, Values
 from edbc.operations import BINARY, UNARY
+from edbc.trace.table import SharedRef
 
 SIZES = (1, 3, 7, 16, 24, 40)
 PARAMETER = 64
+P = SharedRef("p")
 TAME = sorted(UNARY - {"log", "sqrt", "reciprocal", "exp", "square"})
 """Operations that keep numbers small."""
 ALONG = {"total": lambda x: x.sum(2), "largest": lambda x: x.amax(2), "smallest": lambda x: x.amin(2)}
@@ -38,10 +41,11 @@ ALONG = {"total": lambda x: x.sum(2), "largest": lambda x: x.amax(2), "smallest"
 class Case:
     """Outputs of random values, and numbers for what they read, in float64. `adds`: products may have addends."""
 
-    def __init__(self, seed: int, most: int = 14, reductions: Sequence[str] = REDUCTIONS, adds: bool = True):
+    def __init__(self, seed: int, most: int = 14, reductions: Sequence[str] = REDUCTIONS, adds: bool = True,
+                 turns: bool = True):  # fmt: skip
         self.rng = random.Random(seed)
         self.values = Values()
-        self.reductions, self.adds = reductions, adds
+        self.reductions, self.adds, self.turns = reductions, adds, turns
         self.sizes = [self.rng.choice(SIZES) for _ in range(3)]
         self.pool = [self.values.load(k, 0, size) for k, size in enumerate(self.sizes)]
         self.shapes: list[tuple[int, int]] = []
@@ -59,6 +63,17 @@ class Case:
         self.parameter = normal(PARAMETER)
         self.weights = [(normal(*shape) / shape[0], normal(shape[1])) for shape in self.shapes]
 
+    def right_matrices(self, v: V) -> list[tuple[V, int]]:
+        """What a value may be multiplied with, and the inner size: other values, and a parameter transposed."""
+        pairs = [(u, k) for u in self.pool for k in divisors(v.size) if u.size % k == 0]
+        k = self.rng.choice(divisors(v.size))
+        columns = PARAMETER // k // 2
+        if columns:
+            first = self.rng.randrange(PARAMETER - k * columns)
+            turned = self.values.turned(self.values.parameter(P, first, k * columns), columns, k)
+            pairs.append((turned, k))
+        return pairs
+
     def draw(self, v: V) -> V | None:
         """A value of one more operation."""
         rng, values = self.rng, self.values
@@ -68,7 +83,7 @@ class Case:
             case 2 | 3:
                 others = [u for u in self.pool if u.size == v.size] + [values.number(rng.uniform(-1, 1), v.size)]
                 if v.size < PARAMETER:
-                    others.append(values.parameter("p", rng.randrange(PARAMETER - v.size), v.size))
+                    others.append(values.parameter(P, rng.randrange(PARAMETER - v.size), v.size))
                 return values.map(rng.choice(sorted(BINARY - {"div", "pow"})), [v, rng.choice(others)])
             case 4:
                 first = rng.randrange(v.size)
@@ -87,13 +102,15 @@ class Case:
             self.shapes.append((v.size, columns))
             addends = [None, *(u for u in self.pool if u.size == columns and self.adds)]
             return values.product(v, len(self.shapes) - 1, columns, True, rng.choice(addends))
-        pairs = [(u, k) for u in self.pool for k in divisors(v.size) if u.size % k == 0]
-        right, k = rng.choice(pairs)
+        right, k = rng.choice(self.right_matrices(v))
+        if self.turns and rng.random() < 0.2:
+            v = values.turned(v, v.size // k, k)
+            v = values.turned(values.map("tanh", (v,)), k, v.size // k)
         return values.matmul(v, right, v.size // k, k, right.size // k)
 
     def exact(self) -> list[torch.Tensor]:
         """The outputs by torch."""
-        return evaluate(self.outputs, self.rows, lambda _: self.parameter, self.weights)
+        return evaluate(self.outputs, self.rows, viewed(self.parameter), self.weights)
 
     def run(self, dtype: torch.dtype, lanes: int, which: Sequence[int] = range(5)) -> list[torch.Tensor]:
         """The outputs of some of the rows by native steps."""
@@ -103,11 +120,15 @@ class Case:
 
 
 def run_natively(outputs: Sequence[V], rows: Sequence[torch.Tensor], lanes: int, parameter: torch.Tensor | None = None,
-                 weights: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()) -> list[torch.Tensor]:  # fmt: skip
-    """Outputs (n, size) of operands' rows (n, size), step by step, in vectors of so many elements."""
+                 weights: Sequence[tuple[torch.Tensor, torch.Tensor]] = (), adds: Sequence[int] = (),
+                 late: Sequence[int] = ()) -> list[torch.Tensor]:  # fmt: skip
+    """Outputs (n, size) of operands' rows (n, size), step by step, in vectors of so many elements; what is added is
+    added to zeros."""
     count, dtype, width = len(rows[0]), rows[0].dtype, rows[0].itemsize
-    steps = steps_of(outputs, len(rows))
+    steps = steps_of(outputs, len(rows), adds, late)
     found = [torch.full((count, v.size), torch.nan, dtype=dtype) for v in outputs]
+    for number in adds:
+        found[number].zero_()
     workspace = torch.full((count, max(steps.width, 1)), torch.nan, dtype=dtype)
     scratch = torch.full((max(steps.scratch, 1),), torch.nan, dtype=dtype)
     at = np.zeros((count, FIRST_OPERAND + len(rows) + len(found)), np.int64)
@@ -129,13 +150,20 @@ def run_natively(outputs: Sequence[V], rows: Sequence[torch.Tensor], lanes: int,
             ]  # fmt: skip
         else:
             name, text = text_of(step, width, lanes)
-            table = [[parameter.data_ptr() + v.arg[1] * width, 0, 0] for v in constants_of(step)]  # type: ignore[union-attr]
+            assert parameter is not None or not constants_of(step)
+            kept = [viewed(parameter)(v.arg[0]).reshape(-1)[v.arg[1] :] for v in constants_of(step)]  # type: ignore[arg-type]
+            table = [[constant.data_ptr(), 0, 0] for constant in kept]
             fields[StepField.KERNEL] = addresses_of({name: text})[name]
         fields[StepField.END] = len(table)
         pieces = np.array([*table, [0] * PIECE_FIELDS], np.int64)
         call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(int(fields[StepField.KERNEL]))
         call(at.ctypes.data, at.shape[1], count, fields.ctypes.data, pieces.ctypes.data, 0, 0)
     return found
+
+
+def viewed(parameter: torch.Tensor) -> Callable[[SharedRef], torch.Tensor]:
+    """What references to it show of a parameter."""
+    return lambda ref: reduce(lambda seen, view: view.apply(seen), ref.views, parameter)
 
 
 def divisors(n: int) -> list[int]:

@@ -196,4 +196,4 @@ def test_a_concatenation_that_is_read_whole_is_copied() -> None:
     _, native, twin = both(net, INSTANCES, 2)
     for ours, theirs in zip(native, twin, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
-    assert {v.op for loop in loops(net) for _, v in loop.stores} >= {"total", "largest"}
+    assert {v.op for loop in loops(net) for _, v, _ in loop.stores} >= {"total", "largest"}

@@ -94,7 +94,7 @@ def test_stacked_matrices_are_multiplied_where_they_are(size: int) -> None:
     """A product over matrices below each other is a sum of products: nothing is copied, and the numbers are eager's."""
     net = net_for(Model(Stack(size), size), INSTANCES)
     assert_equal_to_eager(net)
-    stores = [(v, loop) for loop in loops(net) for _, v in loop.stores]
+    stores = [(v, loop) for loop in loops(net) for _, v, _ in loop.stores]
     products = [(v, loop) for v, loop in stores if v.op == "matmul"]
 
     assert not [v for v, loop in stores if v in loop.places]

@@ -70,7 +70,7 @@ def test_steps_are_complete_and_in_order(seed: int) -> None:
                 assert place is not None or v.op == "parameter"
                 if place is not None:
                     read(*place, v.size)
-            for (slot, offset), v in loop.stores:
+            for (slot, offset), v, _ in loop.stores:
                 write(slot, offset, v.size)
     for number, output in enumerate(case.outputs):
         assert written.get(first_output + number, set()) == set(range(output.size))
@@ -117,7 +117,7 @@ def test_a_cell_takes_few_steps() -> None:
     steps = steps_of([output], 2)
 
     assert [type(step) for step in steps.steps] == [Multiply, Pass, Multiply, Pass]
-    assert [[(place, v.op) for place, v in loop.stores] for loop in steps.loops()] == [
+    assert [[(place, v.op) for place, v, _ in loop.stores] for loop in steps.loops()] == [
         [((0, 24), "mul")],
         [((5, 0), "add")],
     ]
@@ -130,7 +130,7 @@ def test_costly_values_of_several_passes_are_computed_once() -> None:
     gate = values.map("tanh", (values.load(0, 0, 8),))
     product = values.product(values.map("mul", (gate, values.load(1, 0, 8))), 0, 8, False)
     steps = steps_of([values.map("mul", (gate, product))], 2)
-    stores = [v.op for loop in steps.loops() for _, v in loop.stores]
+    stores = [v.op for loop in steps.loops() for _, v, _ in loop.stores]
 
     assert sorted(stores) == ["mul", "mul", "tanh"]
 

@@ -77,7 +77,7 @@ class _Batch:
         for matrix, bias, packed in zip(pack.matrices, pack.biases, kernel.program.weights, strict=True):
             whole = matrix if shape is None else shape.unpack(matrix, packed.rows, packed.columns)
             weights.append((whole, None if bias is None else bias[: packed.columns]))
-        for j, found in enumerate(evaluate(kernel.values, rows, pack.vectors.__getitem__, weights)):
+        for j, found in enumerate(evaluate(kernel.values, rows, kernel.weights.view.shared, weights)):
             for r in range(count):
                 elements(self.output(j, r), found.shape[1], self.like)[:] = found[r].numpy()
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edbc.errors import UnsupportedError
+from edbc.kernels.products import LIBRARY, OWN, Products, best
 from edbc.runtime import threads
 from edbc.runtime.fingerprint import ELEMENTS
 from edbc.runtime.session import Net
@@ -159,9 +160,13 @@ def test_gradients_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) ->
 
 
 @pytest.mark.compiled
-def test_products_of_a_backward_pass_take_the_threads_that_suit_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("products", [best(), LIBRARY] if best() is OWN else [LIBRARY], ids=lambda p: p.name)
+def test_products_of_a_backward_pass_take_the_threads_that_suit_them(
+    monkeypatch: pytest.MonkeyPatch, products: Products
+) -> None:
     """The library's switch is set for operands' gradients and for weights', by the sizes of their products, and set
-    back."""
+    back; products of our own take one thread."""
+    monkeypatch.setattr("edbc.runtime.cpu.best", lambda: products)
     asked: list[int] = []
     settings: list[int] = []
     net, _ = tree_net(8)
@@ -173,7 +178,7 @@ def test_products_of_a_backward_pass_take_the_threads_that_suit_them(monkeypatch
 
     assert settings == [1, 0, 1, 0]
     back, weights = asked
-    assert 0 < back < weights  # one product per weight is over all nodes
+    assert (back, weights) == (1, 1) if products is OWN else 0 < back < weights  # one per weight is over all nodes
 
 
 def test_a_kept_graph_runs_again() -> None:

@@ -9,8 +9,7 @@ import torch
 from edbc.cells.graph import Block
 from edbc.cells.program import Packed, Placed, Program
 from edbc.trace.table import SharedRef
-from edbc.training.adjoint import Adjoint, WeightProduct
-from edbc.training.atoms import Vector
+from edbc.training.adjoint import Adjoint, Slots, Vector, WeightProduct
 from edbc.training.unpack import Part, parts_of
 
 W, V, B = SharedRef("w"), SharedRef("v"), SharedRef("b")
@@ -20,7 +19,7 @@ def adjoint(packed: Packed, vectors: tuple[Vector, ...] = ()) -> Adjoint:
     """One with one product."""
     program = Program(1, (), (), (), (packed,), "f32")
     weight = WeightProduct(0, 0, packed.columns, 0, packed.rows)
-    return Adjoint(program, 0, 0, packed.columns, 0, 0, 0, (), (weight,), (), 0, (), vectors)
+    return Adjoint(program, (), (), Slots(0, 0), packed.columns, 0, (weight,), (), 0, vectors)
 
 
 def blocks(ref: SharedRef, cuts: list[tuple[int, int, int, int]], transposed: bool = False) -> list[Block]:

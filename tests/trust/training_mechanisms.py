@@ -95,8 +95,8 @@ TRAINING = (
         "repeated operands",
         "an operand's gradient replaces what its row had",
         "edbc/training/adjoint.py",
-        "        adds = to in self.written or (isinstance(target[0], int) and target[0] > WORKSPACE)\n",
-        "        adds = to in self.written\n",
+        "adds=(*range(k), k + 1)",
+        "adds=(k + 1,)",
         (MODELS + "::test_gradients_equal_eager",),
     ),
     Mechanism(
@@ -329,9 +329,9 @@ TRAINING = (
     Mechanism(
         "what follows from others is computed again",
         "every value that a derivative reads is saved",
-        "edbc/training/adjoint.py",
-        "            if not self._is_at_hand(number):\n",
-        "            if number not in self.stands:\n",
+        "edbc/kernels/adjoint.py",
+        "        elif v in needed and again.of(v) is None:\n",
+        "        elif v in needed and v not in known:\n",
         (NATIVE + "::test_an_lstm_saves_its_gates_alone",),
     ),
     Mechanism(

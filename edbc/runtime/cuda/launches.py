@@ -76,10 +76,14 @@ def launches_of(program: Program, shape_of: ShapeOf) -> Launches | None:
     """See the module's docstring; None when a step is not in the kernel language or its operation not in the table.
     `shape_of` tells parameters' shapes. O(values)."""
     outputs = values_of(program, shape_of, adds=False)
-    if outputs is None or any(v.is_elementwise and v.op not in OPERATIONS for v in in_order(outputs)):
+    if outputs is None or any(_is_unknown(v) for v in in_order(outputs)):
         return None
     sizes = dict(sorted((load.operand, load.span.size) for load in program.loads))
     return launches_of_values(outputs, tuple(sizes.values()), program.dtype)
+
+
+def _is_unknown(v: V) -> bool:
+    return v.op == "turned" or (v.is_elementwise and v.op not in OPERATIONS)
 
 
 def launches_of_values(outputs: Sequence[V], operand_sizes: tuple[int, ...], dtype: str) -> Launches:

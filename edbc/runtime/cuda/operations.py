@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from edbc.operations import FORMULAS, Rewriter, parse
+from edbc.operations import FORMULAS, Formula, Rewriter, parse
 
 _PRIMITIVES: dict[str, tuple[str, ...]] = {
     "exp": ("tl.exp({0})",),
@@ -50,21 +50,21 @@ def _is_known(formula: str) -> bool:
     return calls <= _PRIMITIVES.keys() and not any(isinstance(node, ast.Pow) for node in nodes)
 
 
-OPERATIONS = tuple(name for name, formula in FORMULAS.items() if _is_known(formula))
+OPERATIONS = tuple(name for name, formula in FORMULAS.items() if _is_known(formula.text))
 """Powers are left to torch: their corner cases (negative bases, whole exponents) need the device's own library."""
 
 
 class _Rendering(Rewriter):
     """A formula of some sources as lines that leave its value in the name `result`."""
 
-    def __init__(self, formula: str, result: str, sources: Sequence[str], compute: str):
+    def __init__(self, formula: Formula, result: str, sources: Sequence[str], compute: str):
         self.result, self.compute = result, compute
-        self.sources = dict(zip("xy", sources, strict=False))
+        self.sources = dict(zip(formula.names, sources, strict=True))
         self.calls: dict[str, ast.expr] = {}
         self.names = 0
         self.lines: list[str] = []
-        self.root = ast.dump(parse(formula))
-        value = ast.unparse(self.rewrite(formula))
+        self.root = ast.dump(parse(formula.text))
+        value = ast.unparse(self.rewrite(formula.text))
         if value != result:
             self.lines.append(f"{result} = {value}")
 

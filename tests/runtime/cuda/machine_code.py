@@ -23,7 +23,7 @@ from devices import opened
 
 from edbc.cells.split import splittable
 from edbc.kernels.value import REDUCTIONS, V, Values
-from edbc.operations import BINARY
+from edbc.operations import FORMULAS
 from edbc.runtime.cuda.compiled import FUNCTIONS
 from edbc.runtime.cuda.launches import Launches, launches_of, launches_of_values
 from edbc.runtime.cuda.operations import OPERATIONS
@@ -62,7 +62,7 @@ def table(dtype: str, size: int) -> Iterator[tuple[str, Kernel]]:
     """A map of every operation of the table, and every reduction."""
     known = Values()
     sources = [known.load(0, 0, size), known.load(1, 0, size)]
-    maps = [known.map(op, sources[: 1 + (op in BINARY)]) for op in OPERATIONS]
+    maps = [known.map(op, sources[: len(FORMULAS[op].names)]) for op in OPERATIONS]
     yield from (("maps", kernel) for kernel in kernels_of(launches_of_values(maps, (size, size), dtype)))
     yield from (("values", kernel) for kernel in kernels_of(values(dtype, size)))
     yield from ((op, reduction_kernel(op, [size, 1], dtype)) for op in OPS)

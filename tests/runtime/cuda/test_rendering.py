@@ -49,7 +49,7 @@ def run(outputs: list[V], rows: list[torch.Tensor], parameter: torch.Tensor | No
 @given(seed=st.integers(0, 100_000), dtype=st.sampled_from(list(NAMES)))
 def test_text_computes_what_torch_does(seed: int, dtype: torch.dtype) -> None:
     """Reductions, spreads, parts, concatenations and products wherever one reads another."""
-    case = Case(seed, adds=False)
+    case = Case(seed, adds=False, turns=False)
     rows, bound = [row.to(dtype) for row in case.rows], 1e-12 if dtype is torch.float64 else 3e-5
     weights = [(weight.to(dtype), bias.to(dtype)) for weight, bias in case.weights]
     for ours, exact in zip(run(case.outputs, rows, case.parameter.to(dtype), weights), case.exact(), strict=True):
