@@ -241,9 +241,8 @@ def pieces_of(v: V) -> tuple[V, ...]:
     return v.sources if v.op == "cat" else (v,) if v.size else ()
 
 
-def in_order(outputs: Iterable[V], leaves: Collection[str] = ()) -> list[V]:
-    """All values that outputs are made of, sources first, not looking into those of the operations `leaves`.
-    O(values)."""
+def in_order(outputs: Iterable[V], leaves: Collection[V] = ()) -> list[V]:
+    """All values that outputs are made of, sources first, not looking into `leaves`. O(values)."""
     found: dict[V, None] = {}
     for output in outputs:
         waiting = [(output, False)]
@@ -255,7 +254,7 @@ def in_order(outputs: Iterable[V], leaves: Collection[str] = ()) -> list[V]:
                 found[v] = None
             else:
                 waiting.append((v, True))
-                waiting += ((source, False) for source in reversed(v.sources) if v.op not in leaves)
+                waiting += ((source, False) for source in reversed(v.sources) if v not in leaves)
     return list(found)
 
 

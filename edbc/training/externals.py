@@ -17,6 +17,7 @@ from edbc.trace.lookup import look_up_of
 from edbc.trace.table import SharedRef
 from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reach import Bools
+from edbc.training.recompute import add_rows
 from edbc.training.reverse import Reversal, sum_dtype
 
 
@@ -63,4 +64,4 @@ def _table_gradient(ref: SharedRef, table: torch.Tensor, index: Longs, rows: tor
     if look_up is not None and look_up.sparse:
         return torch.sparse_coo_tensor(where[None], rows, table.shape, check_invariants=False)
     total = torch.zeros_like(table, dtype=sum_dtype(table.dtype), requires_grad=False)
-    return total.index_add_(0, where, rows.to(total.dtype))
+    return add_rows(total, where, rows.to(total.dtype))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,9 @@ from edbc.graph import NodeType
 from edbc.runtime.evaluation import BlockRows, Evaluation, Parameters, Tensors
 from edbc.runtime.reduction import ReductionKernel
 from edbc.trace.table import SharedRef
+
+if TYPE_CHECKING:
+    from edbc.training.device import LaunchGradient
 
 MaybeTensors = list[torch.Tensor | None]
 
@@ -27,6 +31,8 @@ class Gradients:
 
     operands: MaybeTensors
     parameters: dict[SharedRef, torch.Tensor]
+    late: tuple[LaunchGradient, Tensors] | None = None
+    """Rows of which `LaunchGradient.of_parameters` makes further ones, when all blocks have run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,5 +105,13 @@ class ReductionGradient:
             share = torch.bincount(segment, minlength=len(gradient)).to(gradient.dtype)
             return (gradient / share[:, None]).index_select(0, segment)
         chosen = (items() == result.index_select(0, segment)).to(gradient.dtype)
-        share = torch.zeros_like(gradient).index_add_(0, segment, chosen)
+        share = add_rows(torch.zeros_like(gradient), segment, chosen)
         return chosen * (gradient / share).index_select(0, segment)
+
+
+def add_rows(target: torch.Tensor, where: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """`target` with rows added to it, those of one place in a fixed order, so that sums are the same bits in every run:
+    on a GPU `index_add_` adds in any order, and `index_put_` sorts."""
+    if target.is_cuda:
+        return target.index_put_((where,), rows, accumulate=True)
+    return target.index_add_(0, where, rows)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -28,17 +29,20 @@ import torch
 from edbc.graph import NodeType
 from edbc.runtime.arenas import Arenas
 from edbc.runtime.backend import Segment
-from edbc.runtime.evaluation import BlockRows
+from edbc.runtime.evaluation import BlockRows, Tensors
 from edbc.runtime.excerpts import ExcerptKernel, origins_of
 from edbc.runtime.placement import Longs
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 from edbc.training.dependence import has_gradient
 from edbc.training.reach import Bools, Reach
-from edbc.training.recompute import CellGradient, Recorded, ReductionGradient
+from edbc.training.recompute import CellGradient, Recorded, ReductionGradient, add_rows
 
-TypeGradient = CellGradient | ReductionGradient | ExcerptKernel
-Blocks = Iterable[tuple[BlockRows, Recorded | None]]
+if TYPE_CHECKING:
+    from edbc.training.device import Given, LaunchGradient
+
+TypeGradient: TypeAlias = "CellGradient | LaunchGradient | ReductionGradient | ExcerptKernel"
+Blocks: TypeAlias = "Iterable[tuple[BlockRows, Recorded | Given | None]]"
 """The blocks of a batch, with what autograd recorded of them; None for those to be computed again."""
 _Rows = tuple[int, Longs]
 """Rows of a class."""
@@ -85,6 +89,7 @@ class Reversal:
         self.found: dict[SharedRef, torch.Tensor] = {}
         self.rows: list[torch.Tensor | None] = [None] * len(self.segment.placement.classes)
         self._asked: list[Bools] = []
+        self._late: dict[LaunchGradient, list[Tensors]] = {}
 
     def run(self, results: Sequence[tuple[int, Longs, torch.Tensor]]) -> None:
         """All batches; `results` are class, rows and gradient of what the loss uses."""
@@ -94,6 +99,7 @@ class Reversal:
             self.compute_again(segment)
             self.clear()
             self.walk(segment)
+            self._add_late()
 
     def clear(self) -> None:
         """Zeros for the gradients of rows that belong to one segment at a time."""
@@ -105,6 +111,14 @@ class Reversal:
         """The batches of a segment."""
         for batch in range(segment.stop - 1, segment.begin - 1, -1):
             self.batch(batch)
+
+    def _add_late(self) -> None:
+        """Gradients of parameters that are made of the rows of all batches of a segment."""
+        while self._late:
+            gradient, batches = self._late.popitem()
+            rows = [torch.cat(of_batches) for of_batches in zip(*batches, strict=True)]
+            for ref, parameter in gradient.of_parameters(rows, self.parameters).items():
+                self.add_parameter(ref, parameter)
 
     def arena(self, class_index: int) -> torch.Tensor:
         """The gradient arena of a class, definition (1)."""
@@ -131,7 +145,7 @@ class Reversal:
     def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
         """Add to gradients of rows of a class, in order."""
         arena = self.arena(class_index)
-        arena.index_add_(0, torch.from_numpy(rows).to(arena.device), gradient.reshape(len(rows), -1).to(arena.dtype))
+        add_rows(arena, torch.from_numpy(rows).to(arena.device), gradient.reshape(len(rows), -1).to(arena.dtype))
 
     def batch(self, batch: int) -> None:
         """One batch, by recomputation."""
@@ -161,8 +175,8 @@ class Reversal:
             for j, value_class in enumerate(node_type.outputs)
         ]
 
-    def _cell(self, batch: int, gradient: CellGradient, node_type: NodeType, outputs: Sequence[_Rows | None],
-              live: Longs) -> None:  # fmt: skip
+    def _cell(self, batch: int, gradient: CellGradient | LaunchGradient, node_type: NodeType,
+              outputs: Sequence[_Rows | None], live: Longs) -> None:  # fmt: skip
         placement = self.segment.placement
         at, num = int(placement.start[batch]), int(placement.items[batch])
         classes = [placement.class_index[c] for c in node_type.operands]
@@ -184,6 +198,8 @@ class Reversal:
                     self.add(class_index, r, operand)
             for ref, parameter in found.parameters.items():
                 self.add_parameter(ref, parameter)
+            if found.late is not None:
+                self._late.setdefault(found.late[0], []).append(found.late[1])
 
     def _gets(self, class_index: int) -> Bools:
         """Whether anybody asks for the gradient of a row of a class, for every row."""
@@ -198,7 +214,7 @@ class Reversal:
             arena = self.arena(origin.class_index)
             first = torch.from_numpy(origin.rows * arena.shape[1]).to(arena.device)
             elements = (first[:, None] + origin.elements).view(-1)
-            arena.view(-1).index_add_(0, elements, given.index_select(0, origin.positions).view(-1).to(arena.dtype))
+            add_rows(arena.view(-1), elements, given.index_select(0, origin.positions).view(-1).to(arena.dtype))
 
     def _reduction(self, batch: int, gradient: ReductionGradient, node_type: NodeType, outputs: Sequence[_Rows | None],
                    live: Longs) -> None:  # fmt: skip

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared
     from edbc.schedule.schedule import Schedule
     from edbc.trace.build import Capture
+    from edbc.training.device import LaunchGradient
 
 
 class Trainer:
@@ -51,6 +52,8 @@ class Trainer:
         changed the time of a step by more than its noise on tree-LSTMs and lattices of hidden size 128 and 256."""
         self.native = native and net.backend.name == "cpu" and net.autocast is None
         """False under torch.autocast: native code adds up no gradients of short floats."""
+        self.launches = native and net.backend.name == "cuda" and net.autocast is None
+        """True where gradients of types are launches (`training.device`)."""
         self._dependences: dict[int, Dependence] = {}
         self._gradients: dict[int, TypeGradient] = {}
         self._adjoints: dict[int, Adjoint | None] = {}
@@ -196,7 +199,18 @@ class Trainer:
             return ReductionGradient(kernel, node_type)
         if isinstance(kernel, ExcerptKernel):
             return kernel
-        return CellGradient(self._cell(kind))
+        return self._on_device(kernel) or CellGradient(self._cell(kind))
+
+    def _on_device(self, kernel: Any) -> LaunchGradient | None:
+        """The gradient of a type that runs in launches."""
+        if not (self.launches and getattr(kernel, "launches", None)):
+            return None
+        from edbc.runtime.cuda.backend import CudaBackend
+        from edbc.training.device import launch_gradient
+
+        backend = self.net.backend
+        assert isinstance(backend, CudaBackend)
+        return launch_gradient(backend, kernel.program, self.net.view, self.net.device)
 
     def _cell(self, kind: int) -> CellGraph:
         return self.net.cell(self.net.table.operation_of_type[kind])

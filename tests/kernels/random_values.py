@@ -41,11 +41,10 @@ ALONG = {"total": lambda x: x.sum(2), "largest": lambda x: x.amax(2), "smallest"
 class Case:
     """Outputs of random values, and numbers for what they read, in float64. `adds`: products may have addends."""
 
-    def __init__(self, seed: int, most: int = 14, reductions: Sequence[str] = REDUCTIONS, adds: bool = True,
-                 turns: bool = True):  # fmt: skip
+    def __init__(self, seed: int, most: int = 14, reductions: Sequence[str] = REDUCTIONS, adds: bool = True):
         self.rng = random.Random(seed)
         self.values = Values()
-        self.reductions, self.adds, self.turns = reductions, adds, turns
+        self.reductions, self.adds = reductions, adds
         self.sizes = [self.rng.choice(SIZES) for _ in range(3)]
         self.pool = [self.values.load(k, 0, size) for k, size in enumerate(self.sizes)]
         self.shapes: list[tuple[int, int]] = []
@@ -103,7 +102,7 @@ class Case:
             addends = [None, *(u for u in self.pool if u.size == columns and self.adds)]
             return values.product(v, len(self.shapes) - 1, columns, True, rng.choice(addends))
         right, k = rng.choice(self.right_matrices(v))
-        if self.turns and rng.random() < 0.2:
+        if rng.random() < 0.2:
             v = values.turned(v, v.size // k, k)
             v = values.turned(values.map("tanh", (v,)), k, v.size // k)
         return values.matmul(v, right, v.size // k, k, right.size // k)

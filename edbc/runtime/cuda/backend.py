@@ -14,7 +14,7 @@ missing; `path` says so per type, and `edbc run` reports it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -196,6 +196,10 @@ class CudaBackend:
             values[f"o{j}"] = run.arenas.tensors[c]
             values[f"row{j}"] = run.output_row[batch][j]
         values["seg"] = run.indices.borders.get(batch, 0)
+        self.start(kernel, count, values)
+
+    def start(self, kernel: TritonKernel, count: int, values: Mapping[str, Any]) -> None:
+        """The launches of a type for so many nodes, with arguments by name."""
         rows = row_tile(count, kernel.dtype)
         for launch in kernel.kernels:
             self._start(launch, launch.programs(count, rows), rows, [values[n] for n in launch.names])

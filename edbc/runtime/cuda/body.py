@@ -1,7 +1,7 @@
 """The programs of one job as lines of Triton source; arguments and types are named as in `edbc.runtime.cuda.source`.
 
-A value is rendered at elements whose numbers stand in a name: a part, a spread or a concatenation is other numbers,
-an element-wise operation a line, anything else a load.
+A value is rendered at elements whose numbers stand in a name: of a part, a spread, a transpose or a concatenation they
+are other numbers; an element-wise operation is a line, anything else a load.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edbc.kernels.value import REDUCTIONS, V, in_order, pieces_of
+from edbc.kernels.value import REDUCTIONS, TRANSPOSED, V, in_order, pieces_of
 from edbc.runtime.cuda.launches import MADE, Job, Launches, Store, whole
 from edbc.runtime.cuda.operations import lines_of
 
@@ -57,6 +57,8 @@ class Body:
         self.launches = launches
         self.element, self.compute = ELEMENT[launches.dtype], compute_type(launches.dtype)
         self.job = job
+        self.places = {v: at for v, at in launches.places.items() if v not in {store.v for store in job.stores}}
+        """Of made values that the job may read."""
         self.tile = tile
         self.known: dict[object, str] = {}
         self.written: list[str] = []
@@ -83,7 +85,7 @@ class Body:
     # --- products and reductions -----------------------------------------------------------------------------------
 
     def _product(self, v: V) -> None:
-        weight, has_bias = v.arg
+        weight, bias = v.arg
         self._tile_rows("BM", v.size)
         self._line(f"inside = c < {v.size}")
         self._operand_rows(v.sources)
@@ -92,7 +94,7 @@ class Body:
         for piece in pieces_of(v.sources[0]):
             self._accumulate(v, piece, row)
             row += piece.size
-        if has_bias:
+        if bias is True:
             self._line(f"acc += tl.load(b{weight} + c, mask=inside, other=0.0).to({self.compute})")
         self._store_made("c", "valid & inside")
 
@@ -110,9 +112,11 @@ class Body:
         self._line(f"live = valid & (kc < {piece.size})")
         x = self._factor(piece, "kc", "live")
         self._line(f"kr = k0 + tl.arange(0, {self.tile.inner})[:, None]")
-        self._line(
-            f"w = tl.load(w{v.arg[0]} + ({row} + kr) * {v.size} + c, mask=(kr < {piece.size}) & inside, other=0.0)"
-        )
+        weight, bias = v.arg
+        where = f"({row} + kr) * {v.size} + c"
+        if bias == TRANSPOSED:
+            where = f"c * {v.sources[0].size} + ({row} + kr)"
+        self._line(f"w = tl.load(w{weight} + {where}, mask=(kr < {piece.size}) & inside, other=0.0)")
         self._multiply(x, "w")
         self._end_loop()
 
@@ -125,7 +129,7 @@ class Body:
 
     def _factor(self, v: V, at: str, mask: str, other: str = "0.0") -> str:
         """The value in the tile's own shape, with `other` outside the mask, so that a tile's rest changes nothing."""
-        if v.op in ("load", "parameter") or whole(v) in self.launches.places:
+        if v.op in ("load", "parameter") or whole(v) in self.places:
             return self._value(v, at, mask, other)
         name = self._value(v, at, mask, "1.0")
         self._line(f"x = tl.where({mask}, {name}, {other})")
@@ -208,7 +212,7 @@ class Body:
 
     def _operand_rows(self, values: Sequence[V]) -> None:
         """The row numbers of every operand that the values read."""
-        loads = {v.arg[0] for v in in_order(values, MADE) if v.op == "load"}
+        loads = {v.arg[0] for v in in_order(values, self.places) if v.op == "load"}
         for number in sorted(loads):
             self._line(f"i{number} = tl.load(ix + at{number} + r, mask=valid, other=0).to(tl.int64)")
 
@@ -220,13 +224,17 @@ class Body:
         return self.known[key]
 
     def _computed(self, v: V, at: str, mask: str, other: str) -> str:
-        if v.op == "part" and v.sources[0].op == "spread":
-            return self._value(v.sources[0], self._named(f"({at}) + {v.arg}"), mask, other)
+        if v.op == "part" and whole(v).op not in MADE:
+            return self._value(whole(v), self._named(f"({at}) + {v.arg}"), mask, other)
+        if v.op == "turned":
+            rows, columns = v.arg
+            turned = self._named(f"({at}) % {rows} * {columns} + ({at}) // {rows}")
+            return self._value(v.sources[0], turned, mask, other)
         if v.op == "spread":
             return self._value(v.sources[0], self._named(_narrow(at, *v.arg)), mask, other)
         if v.op == "cat":
             return self._concatenation(v, at, mask, other)
-        if not v.is_elementwise:
+        if not v.is_elementwise or v in self.places:
             return self._named(self._leaf(v, at, mask, other))
         sources = [self._value(source, at, mask, other) for source in v.sources]
         name = self._name()
@@ -266,7 +274,7 @@ class Body:
             pointer = f"a{operand} + i{operand} * {self.launches.operand_sizes[operand]} + {offset}"
         else:
             made, first = (v.sources[0], v.arg) if v.op == "part" else (v, 0)
-            pointer = self._address(None, self.launches.places[made] + first)
+            pointer = self._address(None, self.places[made] + first)
         return f"tl.load({pointer} + ({at}), mask={mask}, other={other}).to({self.compute})"
 
     def _address(self, output: int | None, offset: int) -> str:

@@ -38,19 +38,20 @@ _PRIMITIVES: dict[str, tuple[str, ...]] = {
         "tl.full((1, 1), 0.021869488536155203, {F})))))",
         "{y} = tl.where(tl.abs({0}) < {CUT}, {y}_s, tl.where({0} < 0.0, -{y}_b, {y}_b))",
     ),
+    "density": ("tl.full((1, 1), 0.3989422804014327, {F}) * tl.exp(-0.5 * {0} * {0})",),
     "cdf": ("0.5 * (1.0 + tl.erf({0} * tl.full((1, 1), 0.7071067811865476, {F})))",),
 }
 _CUT = {"tl.float32": "0.25", "tl.float64": "0.02"}
 """Where tanh changes from its series (nine powers) to exponentials: both are accurate there."""
 
 
-def _is_known(formula: str) -> bool:
-    nodes = list(ast.walk(parse(formula)))
+def _is_known(formula: Formula) -> bool:
+    nodes = list(ast.walk(parse(formula.text)))
     calls = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     return calls <= _PRIMITIVES.keys() and not any(isinstance(node, ast.Pow) for node in nodes)
 
 
-OPERATIONS = tuple(name for name, formula in FORMULAS.items() if _is_known(formula.text))
+OPERATIONS = tuple(name for name, formula in FORMULAS.items() if _is_known(formula))
 """Powers are left to torch: their corner cases (negative bases, whole exponents) need the device's own library."""
 
 

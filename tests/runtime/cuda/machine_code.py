@@ -24,6 +24,7 @@ from devices import opened
 from edbc.cells.split import splittable
 from edbc.kernels.value import REDUCTIONS, V, Values
 from edbc.operations import FORMULAS
+from edbc.runtime.cuda.backend import CudaBackend
 from edbc.runtime.cuda.compiled import FUNCTIONS
 from edbc.runtime.cuda.launches import Launches, launches_of, launches_of_values
 from edbc.runtime.cuda.operations import OPERATIONS
@@ -31,6 +32,7 @@ from edbc.runtime.cuda.source import CONSTANTS, ROW_TILES, Kernel, kernels_of, r
 from edbc.runtime.reduction import OPS
 from edbc.runtime.session import Net
 from edbc.trace.table import SharedRef
+from edbc.training.device import launch_gradient
 
 CAPABILITIES = (80, 90)
 TABLE = "TABLE"
@@ -45,7 +47,7 @@ def signature(kernel: Kernel, dtype: str) -> dict[str, str]:
 
 
 def kernels(name: str, dtype: str, hidden: int) -> Iterator[tuple[str, Kernel]]:
-    """Every kernel of a mini-batch, parts of split cells and whole ones, with the name of its type."""
+    """Every kernel of a mini-batch's forward and backward pass, with the name of its type."""
     file, config = opened(name, hidden_size=hidden)
     instances = file.sample(6, 3, config)
     model = file.build(config, 0)
@@ -56,14 +58,18 @@ def kernels(name: str, dtype: str, hidden: int) -> Iterator[tuple[str, Kernel]]:
             yield node_type.name, reduction_kernel(node_type.op, [c.size for c in node_type.outputs], dtype)
         elif (launches := launches_of(net.program(kind), lambda ref: net.view.shared(ref).shape)) is not None:
             yield from ((node_type.name, kernel) for kernel in kernels_of(launches))
+            gradient = launch_gradient(CudaBackend(net.device, False), net.program(kind), net.view, net.device)
+            assert gradient is not None
+            yield from ((f"{node_type.name}, gradients", kernel) for kernel in gradient.kernel.kernels)
 
 
 def table(dtype: str, size: int) -> Iterator[tuple[str, Kernel]]:
     """A map of every operation of the table, and every reduction."""
     known = Values()
     sources = [known.load(0, 0, size), known.load(1, 0, size)]
-    maps = [known.map(op, sources[: len(FORMULAS[op].names)]) for op in OPERATIONS]
-    yield from (("maps", kernel) for kernel in kernels_of(launches_of_values(maps, (size, size), dtype)))
+    for name, ops in (("maps", OPERATIONS[::2]), ("others", OPERATIONS[1::2])):
+        maps = [known.map(op, [*sources, *sources][: len(FORMULAS[op].names)]) for op in ops]
+        yield from ((name, kernel) for kernel in kernels_of(launches_of_values(maps, (size, size), dtype)))
     yield from (("values", kernel) for kernel in kernels_of(values(dtype, size)))
     yield from ((op, reduction_kernel(op, [size, 1], dtype)) for op in OPS)
 

@@ -80,6 +80,22 @@ def test_runs_are_equal_bit_for_bit() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm"])
+def test_gradients_are_equal_bit_for_bit(name: str) -> None:
+    """Rows that many nodes read, as words and initial states are, get their gradients in the order of the schedule."""
+    net, instances = on_gpu(name, torch.float32)
+    found = []
+    for _ in range(2):
+        net.model.zero_grad()
+        leaves = [leaf for leaf in tree_leaves(net.trainer.run(instances)) if isinstance(leaf, torch.Tensor)]
+        sum(leaf.square().sum() for leaf in leaves).backward()  # type: ignore[union-attr]
+        found.append([p.grad.clone() for p in net.model.parameters() if p.grad is not None])
+
+    assert found[0]
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.cuda
 def test_threads_may_have_streams_of_their_own() -> None:
     """Two threads on two streams share a net that has packed no weights yet: each gets its own results."""
     net, instances = on_gpu("tree_lstm", torch.float64, count=64)

@@ -99,7 +99,7 @@ def assert_launches_equal_steps(net: Net, program: Program) -> None:
 @given(seed=st.integers(0, 100_000))
 def test_jobs_compute_random_values(seed: int) -> None:
     """Reductions, spreads, parts, concatenations, products of rows' own matrices, of each other."""
-    case = Case(seed, adds=False, turns=False)
+    case = Case(seed, adds=False)
     launches = launches_of_values(case.outputs, tuple(case.sizes), "f64")
     ours = Execution(launches, case.rows, viewed(case.parameter), case.weights).run()
     for a, b in zip(ours, case.exact(), strict=True):

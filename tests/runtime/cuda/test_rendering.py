@@ -9,8 +9,10 @@ import torch
 from devices import DEVICE, needs_triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_values import ALONG, Case
+from random_values import ALONG, Case, P, viewed
 
+from edbc.kernels.adjoint import added, gradients_of
+from edbc.kernels.evaluate import evaluate
 from edbc.kernels.value import V, Values
 from edbc.runtime.cuda.compiled import FUNCTIONS
 from edbc.runtime.cuda.launches import launches_of_values
@@ -34,7 +36,9 @@ def run(outputs: list[V], rows: list[torch.Tensor], parameter: torch.Tensor | No
     for k, (row, order) in enumerate(zip(rows, orders, strict=True)):
         values |= {f"a{k}": row[order.argsort()].contiguous().to(DEVICE), f"at{k}": k * count}
     values |= {f"o{j}": output for j, output in enumerate(found)} | {f"row{j}": 1 for j in range(len(found))}
-    values |= {f"p{i}": parameter.to(DEVICE) for i in range(len(launches.parameters)) if parameter is not None}
+    if parameter is not None:
+        seen = map(viewed(parameter), launches.parameters)
+        values |= {f"p{i}": whole.reshape(-1).contiguous().to(DEVICE) for i, whole in enumerate(seen)}
     for i, (weight, bias) in enumerate(weights):
         values |= {f"w{i}": weight.contiguous().to(DEVICE), f"b{i}": bias.to(DEVICE)}
     tile = row_tile(count, dtype)
@@ -49,11 +53,27 @@ def run(outputs: list[V], rows: list[torch.Tensor], parameter: torch.Tensor | No
 @given(seed=st.integers(0, 100_000), dtype=st.sampled_from(list(NAMES)))
 def test_text_computes_what_torch_does(seed: int, dtype: torch.dtype) -> None:
     """Reductions, spreads, parts, concatenations and products wherever one reads another."""
-    case = Case(seed, adds=False, turns=False)
+    case = Case(seed, adds=False)
     rows, bound = [row.to(dtype) for row in case.rows], 1e-12 if dtype is torch.float64 else 3e-5
     weights = [(weight.to(dtype), bias.to(dtype)) for weight, bias in case.weights]
     for ours, exact in zip(run(case.outputs, rows, case.parameter.to(dtype), weights), case.exact(), strict=True):
         assert ((ours.double() - exact).abs() <= bound * (1 + exact.abs())).all()
+
+
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(seed=st.integers(0, 100_000))
+def test_text_computes_gradients(seed: int) -> None:
+    """Of operands, of a parameter, and deltas of products."""
+    case, first = Case(seed, adds=False), 3
+    loads = [case.values.load(first + j, 0, v.size) for j, v in enumerate(case.outputs)]
+    found = gradients_of(case.values, case.outputs, loads)
+    outputs = [added(case.values, found.operands.get(k, []), size) for k, size in enumerate(case.sizes)]
+    outputs += [added(case.values, found.parameters.get(P, []), len(case.parameter)), *found.deltas.values()]
+    generator = torch.Generator().manual_seed(seed)
+    rows = [*case.rows, *(torch.randn(5, v.size, generator=generator, dtype=torch.float64) for v in case.outputs)]
+    exact = evaluate(outputs, rows, viewed(case.parameter), case.weights)
+    for ours, theirs in zip(run(outputs, rows, case.parameter, case.weights), exact, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
 
 
 @interpreted
