@@ -143,7 +143,8 @@ class _Writer:
             inner = power(v.arg[1], 1, 128)
             return Tile(1, inner, 1024 // inner)
         columns = power(v.size, 1, 128)
-        return Tile(columns, rows=1024 // columns)
+        elements = 512 if self.is_double and len(job.stores) > 4 else 1024  # or numbers leave the registers
+        return Tile(columns, rows=elements // columns)
 
     @property
     def _inner(self) -> int:
