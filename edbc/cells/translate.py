@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -358,7 +359,7 @@ class _Known:
                 return None
             return Source(shared=arg if tensor.ndim == 1 else arg._replace(views=(*arg.views, _FLAT)))
         if type(arg) in (int, float):
-            return Source(number=arg)
+            return Source(number=arg) if math.isfinite(arg) else None  # plans have no word for others
         variable = self.run(arg)
         return None if variable is None else Source(variable)
 

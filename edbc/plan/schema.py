@@ -185,7 +185,7 @@ CELL = Record(
         "operations": ListOf(Text("an operation", r"[ -~]+", 4_000), 10_000, least=1),
         "batches": ListOf(ListOf(VARIABLE, 10_000, least=1), 10_000),
         "layout": ListOf(VARIABLE, 10_000),
-        "weights": ListOf(Text("a parameter's name", r"[A-Za-z0-9_][A-Za-z0-9_.,:/\[\] -]*", 500), 10_000),
+        "weights": ListOf(Text("a parameter's name", r"[A-Za-z0-9_][ -~]*", 500), 10_000),
         "copies": Integer(),
         "eager": ListOf(VARIABLE, 10_000),
         "lazy": ListOf(VARIABLE, 10_000),
