@@ -356,16 +356,21 @@ class _Lowering:
         if v.op == "load":
             return FIRST_OPERAND + v.arg[0], v.arg[1]
         if v.op == "part":
-            slot, offset = self._place(v.sources[0]) or (SHARED, 0)
+            slot, offset = self._standing(v.sources[0])
             return slot, offset + v.arg
         return None
+
+    def _standing(self, v: V) -> Place:
+        place = self._place(v)
+        assert place is not None, "products read rows, and no parameter has parts"
+        return place
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _multiply(self, v: V) -> Multiply:
         pieces: list[Piece] = []
         for piece in pieces_of(v.sources[0]):
-            slot, offset = self._place(piece) or (SHARED, 0)
+            slot, offset = self._standing(piece)
             last = pieces[-1] if pieces else None
             if last is not None and (last.slot, last.offset + last.size) == (slot, offset):
                 pieces[-1] = Piece(slot, last.offset, last.size + piece.size)
