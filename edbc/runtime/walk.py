@@ -22,7 +22,7 @@ import numpy as np
 from edbc.kernelcache import INNER, UNCOUNTED, njit
 from edbc.kernels import steps
 from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
-from edbc.runtime import pointers, reduction
+from edbc.runtime import blas, pointers, reduction
 from edbc.runtime.pointers import call_at, copy_bytes, load, store
 from edbc.runtime.reduction import OPS
 from edbc.schedule.native import checksum
@@ -234,7 +234,7 @@ def _build(stamp: int) -> Callable[..., None]:
     return walk
 
 
-COMPILED_IN = (pointers, reduction, steps)
+COMPILED_IN = (blas, pointers, reduction, steps)
 walk = _build(checksum(*COMPILED_IN))
 
 

@@ -23,7 +23,7 @@ from edbc.kernels import outer as outer_products
 from edbc.kernels import steps
 from edbc.kernels.outer import OUTER_WORDS, OuterField
 from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
-from edbc.runtime import pointers
+from edbc.runtime import blas, pointers
 from edbc.runtime.pointers import call_at, copy_bytes, load, store
 from edbc.schedule.native import checksum
 
@@ -369,7 +369,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     return walk_back, weight_products
 
 
-COMPILED_IN = (outer_products, pointers, steps)
+COMPILED_IN = (blas, outer_products, pointers, steps)
 walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 
