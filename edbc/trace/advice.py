@@ -10,9 +10,15 @@ import re
 import traceback
 from types import FrameType
 
+from edbc.trace.rules import name_of
+from edbc.trace.shapes import run_on_meta
 from edbc.trace.source import is_library
 
 _WRITE_OUT = "write what it computes with other torch functions"
+_MADE_UP = (
+    "it was given ones and zeros for its operands, to find the shape of its result, and refuses such values: pass what "
+    "it checks (lengths, sizes) as Python numbers, not as tensors"
+)
 _ADVICE = {
     "torch._functorch": ("torch.func.{}", f"{_WRITE_OUT}: instances are batched without it, and gradients inside "
                          "forward are not recorded"),
@@ -34,11 +40,15 @@ def advice_for(error: BaseException) -> tuple[str, str]:
     scripted = _SCRIPTED.match(str(error))
     if scripted:
         return f"'{scripted[1]}' of torch.jit", "call the Python function that was scripted or traced"
-    for frame in _called_frames(error):
+    frames = _called_frames(error)
+    for frame in frames:
         module = frame.f_globals.get("__name__", "")
         for part, (name, remedy) in _ADVICE.items():
             if f"{module}.".startswith(f"{part}."):
                 return f"'{name.format(frame.f_code.co_qualname.partition('.')[0])}'", remedy
+    tried = next((frame for frame in frames if frame.f_code is run_on_meta.__code__), None)
+    if tried is not None:
+        return f"'{name_of(tried.f_locals['func'])}'", _MADE_UP
     return "what is called here", _WRITE_OUT
 
 

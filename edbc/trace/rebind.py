@@ -10,7 +10,8 @@ What a copy calls instead:
 (1) of a torch function that others may override: its *recording* function, which records where an argument is a
     stand-in and else calls torch's;
 (2) of a function of the user's, or one around it (a decorator's): a copy of that;
-(3) of `type`: what answers for a stand-in, and for a module of a shadow, as eager execution's would.
+(3) of `type`: what answers for a stand-in, and for a module of a shadow, as eager execution's would;
+(4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -32,6 +33,7 @@ from torch import nn
 
 from edbc.trace.keys import quick_key
 from edbc.trace.rewrite import LookUp, Scope, rewritten
+from edbc.trace.special import CONSTRUCTORS, constructed
 from edbc.trace.stateless import user_class
 from edbc.trace.table import Entry
 from edbc.trace.values import Shared, Symbol, Value, record_function, short_key
@@ -118,6 +120,8 @@ class Copies:
     def _instead(self, found: Any) -> Any:
         if found is type:
             return type_of
+        if any(found is constructor for constructor in CONSTRUCTORS):
+            return _of_constructor(found)
         if type(found) is FunctionType or type(found) is BuiltinFunctionType:
             if id(found) in _overridable():
                 return _of_builtin(found) if type(found) is BuiltinFunctionType else _of_function(found)
@@ -208,6 +212,24 @@ def _of_builtin(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(*args, **kwargs) if rec is None else rec.function(func, args, kwargs)
 
     return record
+
+
+@cache
+def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(4): a copy of what stands for tensors, as numbers that gradients do not reach."""
+
+    def make(data: Any, **kwargs: Any) -> Any:
+        rec = _recorder_in(data)
+        return func(data, **kwargs) if rec is None else constructed(rec, func, data, **kwargs)
+
+    return make
+
+
+def _recorder_in(data: Any) -> Any:
+    """The recorder of the first stand-in in lists of any depth; linear in their items."""
+    if isinstance(data, list | tuple):
+        return next((rec for rec in map(_recorder_in, data) if rec is not None), None)
+    return data.rec if issubclass(type(data), Symbol) else None
 
 
 @cache

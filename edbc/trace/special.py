@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ _NO_PADDING = (
     "an instance has one sequence, which needs no padding: call the RNN on it as it is (nn.LSTM takes (length, size)); "
     "sequences of all lengths are batched"
 )
+CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray)
 CATS = frozenset((torch.cat, torch.concat, torch.concatenate))
 
 
@@ -90,6 +92,38 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
+
+
+def constructed(
+    rec: Recorder, func: Any, data: Any, *, dtype: Any = None, requires_grad: bool = False, **_: Any
+) -> Any:
+    """`torch.tensor` and its like of data with stand-ins among them: their numbers, which no gradient reaches; of one
+    stand-in `torch.as_tensor` and `torch.asarray` give itself."""
+    if requires_grad:
+        refuse(f"'{func.__name__}' of recorded tensors was to begin a graph of gradients of its own",
+               "leave requires_grad out: gradients inside forward are not recorded")  # fmt: skip
+    if isinstance(data, list | tuple):
+        made = _of_numbers(rec, func, data, dtype or _common_dtype(data))
+    else:
+        made = data.detach().clone() if func is torch.tensor else data
+    return made if dtype is None or made.dtype is dtype else rec.function(torch.Tensor.to, (made, dtype), {})
+
+
+def _of_numbers(rec: Recorder, func: Any, data: Any, dtype: torch.dtype) -> Any:
+    if isinstance(data, list | tuple):
+        return rec.function(torch.stack, ([_of_numbers(rec, func, item, dtype) for item in data],), {})
+    if not isinstance(data, torch.Tensor):
+        return torch.tensor(data, dtype=dtype)
+    if data.numel() != 1:
+        refuse(f"'{func.__name__}' was given a list with a recorded tensor of shape {tuple(data.shape)} in it, where "
+               "eager PyTorch takes those of one number only", "use torch.stack")  # fmt: skip
+    return rec.function(torch.Tensor.to, (data.detach().reshape(()), dtype), {})
+
+
+def _common_dtype(data: Any) -> torch.dtype:
+    if isinstance(data, list | tuple):
+        return functools.reduce(torch.promote_types, map(_common_dtype, data))
+    return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
 
 
 def embedded(rec: Recorder, table: Shared, indices: torch.Tensor) -> Any:

@@ -235,6 +235,11 @@ class Symbol:
             refuse_ended()
         refuse(_LOOK, LOOK_REMEDY)
 
+    def __dlpack_device__(self) -> NoReturn:
+        """Asked by `torch.tensor` and its like where their name was not found in the user's code (`trace.rebind`)."""
+        refuse("torch.tensor, or what else copies memory, was given a recorded tensor, which has none",
+               "use x.detach().clone(), or torch.stack of several")  # fmt: skip
+
     __bool__ = __int__ = __float__ = __index__ = __complex__ = __contains__ = __array__ = _look
     item = tolist = numpy = __dlpack__ = is_nonzero = equal = allclose = _look
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from gradients import require_equal_gradients
 from helpers import bound, require_parity
 from torch import nn
@@ -92,6 +93,16 @@ ADVICE: dict[str, tuple[Callable[..., Any], str]] = {
         packed,
         "sequences are packed while recording; an instance has one sequence, which needs no padding: call the RNN on "
         "it as it is (nn.LSTM takes (length, size)); sequences of all lengths are batched",
+    ),
+    "made-up values": (
+        lambda m, h: F.ctc_loss(h.view(2, 2).log_softmax(1), torch.tensor([1]), torch.tensor(2), torch.tensor(1)),
+        f"'ctc_loss' {EAGER} it was given ones and zeros for its operands, to find the shape of its result, and "
+        "refuses such values: pass what it checks (lengths, sizes) as Python numbers, not as tensors",
+    ),
+    "copied": (
+        lambda m, h: torch.tensor(h),
+        "torch.tensor, or what else copies memory, was given a recorded tensor, which has none; use "
+        "x.detach().clone(), or torch.stack of several",
     ),
     "made in forward": (
         lambda m, h: nn.Linear(4, 2)(h),

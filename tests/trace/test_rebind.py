@@ -14,6 +14,7 @@ from helpers import bound, require_parity, seeded
 from torch import Tensor, nn, relu
 from torch.nn import functional
 
+from edbc.errors import UnsupportedError
 from edbc.trace import values
 
 SIZE = 4
@@ -156,8 +157,25 @@ class Net(Base):
         function = helper if x.shape[0] > 2 else torch.sin
         return (helper if x.dim() == 1 else torch.sin)(x) + function(x)
 
+    def by_constructor(self, x: Tensor) -> Tensor:
+        total, largest = x.sum(), x.max(0, keepdim=True)[0]
+        of_lists = torch.tensor([[total, 2], [largest, 3.0], [1, 0.5]]) * torch.asarray([total, 1])
+        as_it_is, wide = torch.as_tensor(x), torch.tensor((1, total.double()))
+        assert wide.dtype is torch.float64
+        assert as_it_is is x
+        copies = torch.tensor(x) * x + torch.as_tensor(x, dtype=torch.float64).to(x.dtype)
+        return copies + of_lists.sum() * torch.as_tensor([0, total])[1]
+
     def by_nested_library(self, x: Tensor) -> Tensor:
         return functools.reduce(lambda a, b: torch.maximum(a, b), map(helper, [x, x + x]))
+
+
+class Refused(Net):
+    def by_leaf(self, x: Tensor) -> Tensor:
+        return torch.tensor(x, requires_grad=True)
+
+    def by_vectors(self, x: Tensor) -> Tensor:
+        return torch.tensor([x, x])
 
 
 HELPER = helper
@@ -194,6 +212,15 @@ def test_torch_is_not_asked(idiom: str, monkeypatch: pytest.MonkeyPatch) -> None
         net([1, 2, 0])
 
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("idiom", "said"), [("leaf", "graph of gradients of its own"), ("vectors", r"shape \(4,\) in it.*use torch.stack")]
+)
+def test_constructors_are_refused(idiom: str, said: str) -> None:
+    """A leaf of gradients inside forward; a list of tensors of several numbers, which eager refuses too."""
+    with pytest.raises(UnsupportedError, match=said):
+        bound(seeded(Refused, idiom), [0])
 
 
 def test_a_name_may_come_to_mean_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
