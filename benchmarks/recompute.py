@@ -69,7 +69,7 @@ class Job:
         resident = peak_bytes(lambda: self.step(self.batch))
         of_mode: Any = self.net.in_mode()
         pools = sum(b.numel() for pool in (of_mode.backend._pool, of_mode.trainer.pool) for b in pool._idle)
-        captured = of_mode.capture(self.batch)
+        captured = of_mode.mini_batch(self.batch)
         placement = of_mode.trainer.place(captured, of_mode.schedule(captured)).placement
         return len(placement.borders) - 1, pools, resident
 

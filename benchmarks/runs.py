@@ -63,7 +63,7 @@ def measure(name: str, options: argparse.Namespace) -> str:
     inputs = [Path(options.data) / part for part in INPUTS[name]]
     net = Net(plan, file.build(config, plan.model.seed), rebind=True)
     instances = list(file.load(inputs, config, 4 * options.batch))
-    captured = net.capture(instances[: options.batch])
+    captured = net.mini_batch(instances[: options.batch])
     plain = run(captured.graph, net.policy)
     ordered = order_nodes(captured.graph, plain)
     figures = [in_place(captured.graph, s, place(captured.graph, s, captured.result_node)) for s in (plain, ordered)]
@@ -86,7 +86,7 @@ def timed(net: Net, batches: list[list[Any]], rounds: int) -> tuple[float, float
             for in_order, seconds in found.items():
                 for batch in batches:
                     started = time.perf_counter()
-                    captured = net.capture(batch, share=True)
+                    captured = net.mini_batch(batch, share=True)
                     schedule = run(captured.graph, net.policy, in_order=in_order)
                     net.execute(net.place(captured, schedule))
                     seconds += [time.perf_counter() - started] * (turn > 0)

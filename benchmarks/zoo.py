@@ -97,7 +97,7 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     instances, real = load(file, path.stem, config, options)
     net = Net(plan, file.build(config, plan.model.seed), rebind=True)
     eager = Eager(net.model)
-    graph = net.capture(instances[:BATCH]).graph
+    graph = net.mini_batch(instances[:BATCH]).graph
     depth, agenda = (run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda"))
     parity = Parity()
     some = instances[:BATCH]

@@ -18,9 +18,10 @@ from edbc.trace.mark import cell
 
 if TYPE_CHECKING:
     from edbc.api import LoadedPlan, compile, load
+    from edbc.captured import Captured
     from edbc.plan.plan import Plan
 
-__all__ = ["EdbcError", "LoadedPlan", "Plan", "__version__", "cell", "compile", "load"]
+__all__ = ["Captured", "EdbcError", "LoadedPlan", "Plan", "__version__", "cell", "compile", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,6 +29,10 @@ def __getattr__(name: str) -> Any:
         import edbc.api
 
         return getattr(edbc.api, name)
+    if name == "Captured":
+        import edbc.captured
+
+        return getattr(edbc.captured, name)
     if name == "Plan":
         from edbc.plan.plan import Plan
 

@@ -60,15 +60,17 @@ class LoadedPlan:
         the plan requires what is not here, and when its cells are not the model's. Repeated structures are captured
         once when the file of the model's class has a `structure_key`.
         """
+        from edbc.captured.cache import structure_cache
+        from edbc.modelfile import exemplars_of
         from edbc.runtime.session import Net, check_requirements
-        from edbc.trace.cache import structure_cache
 
         options: dict[str, Any] = {"force": force, "strict": strict, "policy": policy, "layout": layout,
                                    "backend": backend, "recompute": recompute}  # fmt: skip
         if model is not None:
             check_requirements(self.plan.requirements)
             net = Net(self.plan, model, **options, **building)
-            net.cache = structure_cache(sys.modules.get(type(model).__module__))
+            module = sys.modules.get(type(model).__module__)
+            net.cache, net.exemplars = structure_cache(module), exemplars_of(module, self.plan)
             return net
         from edbc.running import Setting, bind_plan
 

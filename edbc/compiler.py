@@ -26,6 +26,7 @@ from torch import nn
 
 from edbc._version import __version__
 from edbc.arguments import POLICIES, require_count, require_name, require_rate, require_setting
+from edbc.captured.cache import structure_cache
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
@@ -43,7 +44,6 @@ from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.run import lower_bound, run, total_cost, work_of
 from edbc.trace.autocast import entered
 from edbc.trace.build import Capture, capture
-from edbc.trace.cache import structure_cache
 from edbc.trace.host import on_host
 from edbc.trace.objects import unchanged
 from edbc.trace.repeat import require_repeatable

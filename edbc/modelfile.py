@@ -28,6 +28,8 @@ from edbc.files import one_line, require_file
 if TYPE_CHECKING:
     from torch import nn
 
+    from edbc.plan.plan import Plan
+
 Config = dict[str, int | float | str | bool]
 
 
@@ -294,6 +296,14 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         for name, p in _signature(function).parameters.items()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
+
+
+def exemplars_of(module: ModuleType | None, plan: Plan) -> Callable[[], Iterable[Any]] | None:
+    """What makes up the instances that a plan was compiled from, if the module of a model can."""
+    sample, known = getattr(module, "sample", None), plan.trained_on
+    if not callable(sample):
+        return None
+    return lambda: sample(known.instances, known.seed, **_accepted(sample, plan.model.config))
 
 
 def _accepted(function: Callable[..., Any], config: Config) -> Config:

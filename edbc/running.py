@@ -112,11 +112,11 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     require_model(plan, model_file, setting.trust_changed_model, warn)
     import torch
 
+    from edbc.captured.cache import structure_cache
     from edbc.instances import Cast, dtype_of
     from edbc.modelfile import import_model_file
     from edbc.runtime.backend import require_device
     from edbc.runtime.session import Net, check_requirements
-    from edbc.trace.cache import structure_cache
 
     require_device(setting.device)
     check_requirements(plan.requirements)
@@ -131,6 +131,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
               backend=setting.backend, rebind=rebind, split=setting.split, share=setting.share,
               recompute=setting.recompute)  # fmt: skip
     net.cache = structure_cache(file.module, setting.verify)
+    net.exemplars = lambda: cast(file.sample(plan.trained_on.instances, plan.trained_on.seed, config))
     return Bound(file, config, net, cast)
 
 

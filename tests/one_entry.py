@@ -78,7 +78,7 @@ def main() -> dict[str, Any]:
     for results in (ours, theirs):
         results.square().sum().backward()
     gradients = zip(model.parameters(), eager.parameters(), strict=True)
-    graph = net.capture(lists).graph
+    graph = net.mini_batch(lists).graph
     program, shapes = net.program(0), lambda ref: net.view.shared(ref).shape
     values, launches = values_of(program, shapes), launches_of(program, shapes)
     assert values is not None

@@ -24,6 +24,7 @@ COMPILE_TIME = (
 FORBIDDEN = {
     "edbc/graph.py": ("edbc.trace", "edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", *COMPILE_TIME),
     "edbc/trace": ("edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", *COMPILE_TIME),
+    "edbc/captured": ("edbc.schedule", "edbc.cells", "edbc.plan", *COMPILE_TIME),
     "edbc/vertex": ("edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", *COMPILE_TIME),
     "edbc/schedule": ("edbc.trace", "edbc.cells", "edbc.runtime", "edbc.plan", "edbc.layout", "edbc.cli", "torch"),
     "edbc/layout": ("edbc.trace", "edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", "edbc.cli", "torch"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import deque
 from collections.abc import Sequence
@@ -157,26 +158,29 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
                 tensors[i] = step.apply(tensors[i])
     if capture.left is not None:
         capture.left.write(tensors)
-    return [_fill_results(result, tensors) for result in capture.results]
+    starts = capture.result_ptr or itertools.repeat(0)
+    return [_fill_results(nest, tensors, start) for nest, start in zip(capture.results, starts, strict=False)]
 
 
-def _fill_results(item: Any, tensors: list[torch.Tensor]) -> Any:
+def _fill_results(item: Any, tensors: list[torch.Tensor], start: int) -> Any:
+    """A nest with tensors in its places, which count from `start`. The nest stays as it is."""
     kind = type(item)
     if kind is Result:
-        return tensors[item.index]
+        return tensors[start + item.index]
     if kind is Run:
-        return tensors[item.start : item.stop]
+        return tensors[start + item.start : start + item.stop]
     if kind is list:
-        return [_fill_results(x, tensors) for x in item]
+        return [_fill_results(x, tensors, start) for x in item]
     if kind is tuple:
-        return tuple([_fill_results(x, tensors) for x in item])
+        return tuple([_fill_results(x, tensors, start) for x in item])
     if kind is dict:
-        return {key: _fill_results(value, tensors) for key, value in item.items()}
+        return {key: _fill_results(value, tensors, start) for key, value in item.items()}
     if isinstance(item, tuple | list | deque):
-        return rebuilt(item, [_fill_results(x, tensors) for x in item])
+        return rebuilt(item, [_fill_results(x, tensors, start) for x in item])
     if isinstance(item, dict):
-        return remade(item, [_fill_results(x, tensors) for x in item.values()])
-    if hasattr(item, "__dataclass_fields__"):
+        return remade(item, [_fill_results(x, tensors, start) for x in item.values()])
+    if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
+        item = copy.copy(item)
         for name in item.__dataclass_fields__:
-            object.__setattr__(item, name, _fill_results(getattr(item, name), tensors))
+            object.__setattr__(item, name, _fill_results(getattr(item, name), tensors, start))
     return item

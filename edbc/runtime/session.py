@@ -16,7 +16,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +27,10 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from edbc.arguments import LAYOUTS, require_name
+from edbc.captured.cache import StructureCache, structure_cache
+from edbc.captured.join import Part, capture_all, capture_each, joined, own_part, part_of
+from edbc.captured.value import Captured
+from edbc.captured.vocabulary import Lexicon, home_of, training_of
 from edbc.cells.canonical import cell_graph
 from edbc.cells.carry import carry_over
 from edbc.cells.graph import CellGraph
@@ -42,6 +48,7 @@ from edbc.errors import (
 )
 from edbc.frozen import frozen
 from edbc.graph import NodeType
+from edbc.modelfile import exemplars_of
 from edbc.plan.plan import Plan, PlanCell
 from edbc.runtime import changes, company
 from edbc.runtime.backend import Backend, Demand, Path, Segment, backend_of, wait_for
@@ -59,7 +66,6 @@ from edbc.schedule.run import lower_bound, run
 from edbc.schedule.schedule import Schedule
 from edbc.trace.autocast import State, entered, state, without_state
 from edbc.trace.build import Capture, capture
-from edbc.trace.cache import StructureCache, structure_cache
 from edbc.trace.deep import run_deep
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.host import on_host
@@ -207,7 +213,10 @@ class Net:
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
         self.cache: StructureCache | None = None
-        """Set it (`edbc.trace.cache.structure_cache`) to capture repeated structures once; it serves all modes."""
+        """Set it (`edbc.captured.cache.structure_cache`) to capture repeated structures once; it serves all modes."""
+        self.exemplars: Callable[[], Iterable[Any]] | None = None
+        """Gives instances to record where a captured one has a type that has not been recorded here."""
+        self.lexicon = Lexicon(self.table, self.view, partial(home_of, self, training_of(model)), self._learn)
         self._lock = threading.RLock()
         self.trainer = Trainer(self)
         self._options: dict[str, Any] = {
@@ -239,7 +248,7 @@ class Net:
     def _call(self, instances: Sequence[Any]) -> list[Any]:
         if type(instances) is not list:
             instances = _as_list(instances)
-        if self.runs_eagerly and not any(type(instance) is VertexInstance for instance in instances[:1]):
+        if self.runs_eagerly and not any(type(instance) in (VertexInstance, Captured) for instance in instances):
             self._tell_eager()
             return self.run_eagerly(instances)
         _refuse_transforms()
@@ -266,7 +275,7 @@ class Net:
     def __deepcopy__(self, memo: dict[int, Any]) -> Net:
         """The plan bound to a copy of the model."""
         net = Net(self.plan, copy.deepcopy(self.model, memo), backend=self.backend, **self._options)
-        net.cache = None if self.cache is None else self.cache.anew()
+        net.cache, net.exemplars = None if self.cache is None else self.cache.anew(), self.exemplars
         return net
 
     def __reduce__(self) -> Any:
@@ -285,7 +294,7 @@ class Net:
                     net = self._of_mode[mode] = Net(
                         self.plan, self.model, backend=self.backend, autocast=mode[1], **self._options
                     )
-        net.cache = self.cache
+        net.cache, net.exemplars = self.cache, self.exemplars
         return net
 
     def _autocast_now(self) -> State:
@@ -305,7 +314,7 @@ class Net:
         next `ahead` mini-batches are prepared while one executes. See `edbc.runtime.stream`."""
         if self.runs_eagerly:  # vertices are no stream's instances
             self._tell_eager()
-            return (result for instance in instances for result in self.run_eagerly([instance]))
+            return (result for instance in instances for result in self([instance]))
         return stream(self, instances, batch_size, ahead)
 
     @on_host
@@ -334,22 +343,60 @@ class Net:
         through `.data`; every other change is noticed (`edbc.runtime.weights`)."""
         changes.count()
 
-    def capture(self, instances: Sequence[Any], first: int = 0, share: bool = False) -> Capture:
-        """The graph of a mini-batch: of instances that `forward` takes, or of VertexInstances. Messages count them
-        from `first`. Where it may `share`, and equal vertices tell which nodes are equal, these are one already."""
+    def capture(self, instance: Any) -> Captured:
+        """The instance captured, for this net in its present mode: forward runs now, and for what this returns never
+        again. See `edbc.captured`.
+
+        Raises UnsupportedError for an instance that cannot be captured: forward keeps tensors on it, returns objects
+        that are no plain data, or reads a tensor of it that requires a gradient.
+        """
+        return self.capture_all([instance])[0]
+
+    @on_host
+    def capture_all(self, instances: Sequence[Any]) -> list[Captured]:
+        """Instances captured; see `capture`. Recording them together takes less time than one by one."""
+        net = self.in_mode()
+        net._follow_code()
+        with entered(None), net._leased() as leased:
+            return capture_all(*leased, net.lexicon, _as_list(instances))
+
+    def mini_batch(self, instances: Sequence[Any], first: int = 0, share: bool = False) -> Capture:
+        """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances.
+        Messages count them from `first`. Where it may `share`, and equal vertices tell which nodes are equal, these are
+        one already."""
         self._follow_code()
         if len(instances) and isinstance(instances[0], VertexInstance):
             return self.vertex_program().join(instances, limits() if share and self.share else None)
+        if self.cache is None and Captured not in map(type, instances):
+            with self._leased(first) as leased:
+                return capture(*leased, instances)
+        return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])
+
+    def _part(self, instance: Any, number: int) -> Part:
+        """An instance of a mini-batch that is joined."""
+        if type(instance) is Captured:
+            return own_part(self.lexicon, instance, number)
+        with self._leased() as leased:
+            record = partial(part_of, *leased, self.lexicon, instance, number, self.cache is not None)
+            return record() if self.cache is None else self.cache.part(self.lexicon, instance, number, record)
+
+    @contextmanager
+    def _leased(self, first: int = 0) -> Iterator[tuple[nn.Module, Recorder]]:
+        """A shadow and its recorder, for this thread alone; its messages count instances from `first`."""
         with self._lock:
             leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table, self.autocast)
         leased[1].first_instance = first
         try:
-            if self.cache is not None:
-                return self.cache.capture(*leased, instances)
-            return capture(*leased, instances)
+            yield leased
         finally:
             with self._lock:
                 self._idle.append(leased)
+
+    def _learn(self) -> None:
+        """Record the exemplars, so that what they have is known."""
+        if self.exemplars is not None:
+            with self._leased() as leased:
+                capture_each(*leased, self.lexicon, list(self.exemplars()))
 
     def _follow_code(self) -> None:
         """Record anew-made copies of the model's functions where a name in them means something else by now."""
@@ -375,9 +422,9 @@ class Net:
     def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,
                 share: bool = True) -> Prepared:  # fmt: skip
         """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
-        nodes run one by one. See `capture` for `first`."""
+        nodes run one by one. See `mini_batch` for `first`."""
         started = time.perf_counter()
-        captured = self.capture(instances, first, share)
+        captured = self.mini_batch(instances, first, share)
         recorded = time.perf_counter()
         prepared = self.prepare_captured(captured, split, share)
         scheduled = time.perf_counter()
@@ -618,7 +665,8 @@ class Net:
 
 def _bound_anew(plan: Plan, model: nn.Module, backend: str, options: dict[str, Any], has_cache: bool) -> Net:
     net = Net(plan, model, backend=backend, **options)
-    net.cache = structure_cache(sys.modules.get(type(model).__module__)) if has_cache else None
+    module = sys.modules.get(type(model).__module__)
+    net.cache, net.exemplars = structure_cache(module) if has_cache else None, exemplars_of(module, plan)
     return net
 
 

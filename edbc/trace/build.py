@@ -56,6 +56,10 @@ class Capture:
     """True when its very graph is that of an earlier mini-batch."""
     left: Left | None = field(default=None, kw_only=True)
     """What forward left on the caller's objects."""
+    recorded_as: Ints | None = field(default=None, kw_only=True)
+    """The recorded node that each node was; None where they are the same."""
+    result_ptr: list[int] | None = field(default=None, kw_only=True)
+    """Where the results of each instance begin that its nest counts from there; None where nests count from 0."""
 
     def changed(self, **fields: Any) -> Self:
         """The same mini-batch but for these fields: `dataclasses.replace` in a sixth of its time."""
@@ -104,6 +108,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         detached=structure.detached,
         is_known=is_known,
         left=collected.left,
+        recorded_as=structure.recorded_as,
     )
 
 
@@ -130,11 +135,12 @@ def _structure(recording: Recording, result_refs: Ints, fuse_sums: bool) -> Stru
         )
     node_type = of_entry.type_index[entries]
     is_sum = of_entry.is_sum[entries] & ~detached
+    recorded_as: Ints | None = None
     if fuse_sums and is_sum.any():
         remaining, node_type, ptr, refs, value_node, value_output = _fuse_sums(
             table, entries, is_sum, ptr, refs, value_base, value_node, result_refs
         )
-        detached = detached[remaining]
+        detached, recorded_as = detached[remaining], remaining
     operands, operand_output = kernels.as_operands(refs, value_node, value_output)
     result_node, result_output = kernels.as_operands(result_refs, value_node, value_output)
     source = as_longs(recording.external_source)
@@ -147,7 +153,7 @@ def _structure(recording: Recording, result_refs: Ints, fuse_sums: bool) -> Stru
         _frozen(of_entry.source_class[source]),
         table.classes(),
     )
-    return Structure(graph, source, result_node, result_output, detached if detached.any() else None)
+    return Structure(graph, source, result_node, result_output, detached if detached.any() else None, recorded_as)
 
 
 def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int, ptr: Ints | None = None) -> Ints:

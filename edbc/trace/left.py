@@ -234,4 +234,4 @@ def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, inst
     search.run(shadow, instances)
     refs, slots = collected.refs.tolist(), list(collected.slots)
     left = search.left(refs, slots)
-    return Collected(np.array(refs, np.int64), slots, collected.nests, left)
+    return collected._replace(refs=np.array(refs, np.int64), slots=slots, left=left)

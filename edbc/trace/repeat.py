@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from edbc.errors import UnsupportedError
-from edbc.trace.cache import Part, record_part
+from edbc.trace.build import Capture, capture
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.objects import unchanged
 from edbc.trace.recorder import Recorder
@@ -50,7 +49,7 @@ def require_repeatable(
         passes = [_parts(shadow, instances, asked if i else asked[::-1]) for i, shadow in enumerate(shadows)]
     for number in asked:
         for again in passes[1:]:
-            line = _first_difference(table, passes[0][number], again[number])
+            line = _first_difference(passes[0][number], again[number])
             if line is not None:
                 raise UnsupportedError(
                     f"{line}: expected the same graph whenever forward runs on an instance, got another one for "
@@ -69,48 +68,46 @@ def _fresh(view: ModelView, table: TypeTable, used: Recorder) -> tuple[nn.Module
     return shadow, recorder
 
 
-def _parts(shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: Sequence[int]) -> dict[int, Part]:
+def _parts(shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: Sequence[int]) -> dict[int, Capture]:
     parts = {}
     for number in asked:
         shadow[1].first_instance = number
         with unchanged([instances[number]]):
-            parts[number] = record_part(*shadow, instances[number])
+            parts[number] = capture(*shadow, [instances[number]])
     return parts
 
 
-def _first_difference(table: TypeTable, one: Part, other: Part) -> str | None:
-    """The user's line of the first node in which two parts differ; None for equal parts."""
-    arrays, types = table.arrays(), table.graph_types()
-    ptr = np.concatenate(([0], np.cumsum(arrays.num_operands[one.entries])))
-    pairs = zip(one.entries.tolist(), other.entries.tolist(), strict=False)
-    for node, (mine, theirs) in enumerate(pairs):
-        kind = int(arrays.type_index[mine])
-        operands = slice(int(ptr[node]), int(ptr[node + 1]))
-        is_alike = arrays.num_operands[mine] == arrays.num_operands[theirs] and kind == arrays.type_index[theirs]
-        if not is_alike or not all(map(_is_same, _read(one, operands), _read(other, operands))):
-            return types[kind].source
-    if len(one.entries) != len(other.entries):
-        longer, at = max((one, other), key=lambda part: len(part.entries)), min(len(one.entries), len(other.entries))
-        return types[int(arrays.type_index[longer.entries[at]])].source
-    same = _same_nest(one.nest, other.nest) and all(
-        map(_is_same, _refs(one, one.result_refs), _refs(other, other.result_refs))
+def _first_difference(one: Capture, other: Capture) -> str | None:
+    """The user's line of the first node in which two captures differ; None for equal ones."""
+    mine, theirs = one.graph, other.graph
+    for node in range(min(mine.num_nodes, theirs.num_nodes)):
+        kind = mine.node_type[node]
+        reads = mine.operands_of(node), theirs.operands_of(node)
+        if kind != theirs.node_type[node] or not _same_reads(one, reads[0], other, reads[1]):
+            return mine.types[kind].source
+    if mine.num_nodes != theirs.num_nodes:
+        longer, at = max((mine, theirs), key=lambda graph: graph.num_nodes), min(mine.num_nodes, theirs.num_nodes)
+        return longer.types[longer.node_type[at]].source
+    ours, others = (
+        list(zip(part.result_node.tolist(), part.result_output.tolist(), strict=True)) for part in (one, other)
     )
-    return None if same and len(one.result_refs) == len(other.result_refs) else "what forward returns"
+    same = _same_nest(one.results, other.results) and _same_reads(one, ours, other, others)
+    return None if same else "what forward returns"
 
 
-def _read(part: Part, operands: slice) -> Iterator[Any]:
-    return _refs(part, part.refs[operands])
+def _same_reads(one: Capture, mine: list[tuple[int, int]], other: Capture, theirs: list[tuple[int, int]]) -> bool:
+    return len(mine) == len(theirs) and all(
+        _is_same(_read(one, *a), _read(other, *b)) for a, b in zip(mine, theirs, strict=True)
+    )
 
 
-def _refs(part: Part, refs: Any) -> Iterator[Any]:
-    """Values as they are numbered; externals by their source, and the row of it or the constant."""
-    for ref in refs.tolist():
-        if ref >= 0:
-            yield ref
-            continue
-        source, index = int(part.external_source[-1 - ref]), int(part.external_index[-1 - ref])
-        pool = part.constants.get(source)
-        yield source, (index if pool is None else pool[index])
+def _read(part: Capture, node: int, output: int) -> Any:
+    """A value as it is numbered; an external by its source, and the row of it or the constant."""
+    if node >= 0:
+        return node, output
+    source, index = int(part.external_source[-1 - node]), int(part.external_index[-1 - node])
+    pool = part.constants.get(source)
+    return source, (index if pool is None else pool[index])
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -57,6 +57,8 @@ class Collected(NamedTuple):
     refs: Ints
     slots: list[Slot]
     nests: list[Any]
+    ends: list[int]
+    """How many of the values there are up to and with those of each nest."""
     left: Left | None = None
     """What forward left on other objects: results that no nest has."""
 
@@ -89,13 +91,17 @@ def collect_results(nests: Sequence[Any]) -> Collected:
             return walk(item.materialise())
         return _walk_other(item, walk)
 
+    results: list[Any] = []
+    ends: list[int] = []
     try:
-        results = [walk(item) for item in nests]
+        for item in nests:
+            results.append(walk(item))
+            ends.append(len(refs))
     except RecursionError:
         raise UnsupportedError(
             "forward returned lists in lists deeper than Python's limit, or in a circle; return fewer levels"
         ) from None
-    return Collected(as_longs(refs), slots, results)
+    return Collected(as_longs(refs), slots, results, ends)
 
 
 def shifted_results(nest: Any, offset: int) -> Any:

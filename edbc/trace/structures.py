@@ -30,6 +30,7 @@ class Structure(NamedTuple):
     result_node: Ints
     result_output: Ints
     detached: Any
+    recorded_as: Any
 
 
 class Bounded(dict[Any, Any]):

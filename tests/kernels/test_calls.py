@@ -133,7 +133,7 @@ def test_known_calls_run_natively_and_equal_eager(name: str, dtype: torch.dtype)
     for as_cell in (True, False):
         net = net_for(Model(KNOWN[name], as_cell).to(dtype), INSTANCES)
 
-        graph = net.capture(INSTANCES).graph
+        graph = net.mini_batch(INSTANCES).graph
         assert all(net.backend.runs_natively(t, net.kernel(k)) for k, t in enumerate(graph.types))
         require_eager(net)
         if dtype is torch.float64:
@@ -148,7 +148,7 @@ def test_other_calls_go_to_torch(name: str) -> None:
     net = net_for(Model(LEFT[name]).double(), INSTANCES)
 
     require_eager(net)
-    kernels = [net.kernel(k) for k, t in enumerate(net.capture(INSTANCES).graph.types) if t.op == "cell inner"]
+    kernels = [net.kernel(k) for k, t in enumerate(net.mini_batch(INSTANCES).graph.types) if t.op == "cell inner"]
     assert kernels
     assert not any(isinstance(kernel, NativeKernel) for kernel in kernels)
 

@@ -18,6 +18,7 @@ import torch
 from helpers import bound
 from torch import nn
 
+from edbc.captured.cache import StructureCache
 from edbc.compiler import compile_model
 from edbc.errors import EdbcError, UnsupportedError
 from edbc.plan.writer import plan_text
@@ -25,7 +26,6 @@ from edbc.report.observe import observe
 from edbc.running import Setting, run_plan
 from edbc.runtime.session import Net
 from edbc.trace import left
-from edbc.trace.cache import StructureCache
 from edbc.trace.mark import cell
 from edbc.trace.objects import unchanged, walked
 from edbc.trace.values import Symbol

@@ -36,7 +36,7 @@ def test_random_cells_run_natively_and_equal_eager(seed: int, size: int) -> None
     assert_equal_to_eager(net, instances)
     poison(net)
     assert_equal_to_eager(net, instances)
-    graph = net.capture(instances).graph
+    graph = net.mini_batch(instances).graph
     assert all(net.backend.runs_natively(t, net.kernel(i)) for i, t in enumerate(graph.types))
     assert {type(net.kernel(i)) for i in range(graph.num_types)} <= {NativeKernel, ReductionKernel}
 
@@ -89,7 +89,7 @@ def test_functions_without_native_code_run_in_between(seed: int) -> None:
     instances = random_trees(seed, 8)
     net = net_for(RandomTreeModel(seed, 6, mixed=True), instances)
     assert_equal_to_eager(net, instances)
-    graph = net.capture(instances).graph
+    graph = net.mini_batch(instances).graph
     native = {t.op: net.backend.runs_natively(t, net.kernel(i)) for i, t in enumerate(graph.types)}
     assert not native["torch.cumsum"]
     assert native["cell inner"]

@@ -27,7 +27,7 @@ def bound(backend: str, ordered_from: int) -> Net:
 def test_nodes_are_in_order_where_values_are_wide(backend: str, ordered_from: int, is_ordered: bool) -> None:
     """The same batches either way, in order as `order_nodes` leaves them."""
     net, trees = bound(backend, ordered_from), random_trees(6, 12)
-    captured = net.shared(net.capture(trees))
+    captured = net.shared(net.mini_batch(trees))
     plain = run(captured.graph, net.policy)
     expected = order_nodes(captured.graph, plain) if is_ordered else plain
     schedule = net.schedule(captured)
@@ -40,7 +40,7 @@ def test_nodes_are_in_order_where_values_are_wide(backend: str, ordered_from: in
 def test_what_parts_of_cells_hand_over_does_not_count_as_wide() -> None:
     """It is several values in one, and read where it is."""
     net = bound("cpu", ROW + 1)
-    net.capture(random_trees(6, 12))
+    net.mini_batch(random_trees(6, 12))
     wide = NodeType("part", "eager part", outputs=(ValueClass((9 * SIZE,), "f64"),))
     kind = net.table.add_type(wide, "model.py:1")
 

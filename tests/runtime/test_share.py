@@ -91,7 +91,7 @@ def test_leaders_are_what_the_definitions_say(seed: int, words: int) -> None:
     every invariant, and each of its nodes reads the leaders of what it read."""
     trees = few_words(seed, words)
     net = net_for(RandomTreeModel(seed % 50, 4), trees)
-    captured = net.capture(trees)
+    captured = net.mini_batch(trees)
     leaders = reference_leaders(captured)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rule, "FEWEST", 1)
@@ -219,7 +219,7 @@ def test_where_little_is_equal_nothing_changes(words: int, copies: int) -> None:
     trees = [((1, 2), 3 + i, (4, 3 + i)) if words > 1 else ((1, 1), 1) for i in range(1 + copies // 9)]
     trees += [trees[0]] * copies
     net = net_for(RandomTreeModel(1, 4), trees)
-    captured = net.capture(trees)
+    captured = net.mini_batch(trees)
     shared = net.shared(captured)
 
     assert (shared is captured) == (copies == 0)

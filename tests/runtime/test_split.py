@@ -358,7 +358,7 @@ def test_equal_look_ups_are_one_row(memory: str, request: pytest.FixtureRequest)
 
 def test_usage_is_what_the_graph_says() -> None:
     """An operand is external when no node has a computed one there; an output is read when some operand names it."""
-    graph = bound(RandomDagModel(3, 4), dags(3)).capture(dags(3)).graph
+    graph = bound(RandomDagModel(3, 4), dags(3)).mini_batch(dags(3)).graph
     external, read = find_usage(graph)
     for t, kind in enumerate(graph.types):
         nodes = [v for v in range(graph.num_nodes) if graph.node_type[v] == t]

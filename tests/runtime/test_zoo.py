@@ -47,7 +47,7 @@ def test_equals_eager_at_all_batch_sizes(name: str) -> None:
     net = Net(plan_for(model, instances), model)
     require_parity(net, [instances[:1], instances[1:9], instances[9:]])
     if name in WHOLLY_NATIVE and not PLAIN:
-        graph = net.capture(instances).graph
+        graph = net.mini_batch(instances).graph
         assert all(net.backend.runs_natively(t, net.kernel(i)) for i, t in enumerate(graph.types))
 
 
@@ -61,7 +61,7 @@ def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
     file, config = opened(name, hidden_size=24)
     net = Net(plan, file.build(config, 0).double(), rebind=True)
     require_parity(net, [instances])
-    graph = net.capture(instances).graph
+    graph = net.mini_batch(instances).graph
     counts = graph.counts()
     assert not [t.name for i, t in enumerate(graph.types) if i >= net.table.num_known and counts[i]]
 

@@ -16,11 +16,9 @@ from torch import nn
 from training.gradients import gradients, random_loss, require_equal, require_equal_gradients
 
 import edbc
+from edbc.captured.cache import StructureCache
 from edbc.runtime.backend import NAMES
 from edbc.runtime.cuda.backend import CudaBackend
-from edbc.trace.cache import StructureCache
-from edbc.trace.shadow import ModelView, recording_shadow
-from edbc.trace.table import TypeTable
 from edbc.training.trainer import Trainer
 
 WIDTH = 6
@@ -331,8 +329,8 @@ def test_structures_that_repeat_know_their_offsets() -> None:
     given = instances_of([4, 4, 7], 5)
     given = [(words, rows, [1, 0, 3]) for words, rows, _ in given]
     cache = StructureCache(lambda instance: len(instance[0]), None, verify=True)
-    shadow, recorder = recording_shadow(ModelView(model.eval()), TypeTable())
-    one = cache.capture(shadow, recorder, [given[0], given[2]]).graph
-    other = cache.capture(shadow, recorder, [given[0], given[2]]).graph
+    net = bound(model, given)
+    net.cache = cache
+    one, other = (net.mini_batch([given[0], given[2]]).graph for _ in range(2))
     assert one.same_as(other)
     assert counts(one)["excerpt"] == 6

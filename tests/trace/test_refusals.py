@@ -227,7 +227,7 @@ def test_a_tensor_kept_from_an_earlier_recording_is_refused() -> None:
     model = seeded(Base, forward)
     net = bound(model, [{}])
     kept: dict[str, Any] = {}
-    net.capture([kept])
+    net.mini_batch([kept])
 
     for batch in ([{}, kept], [kept, {}]):
         with pytest.raises(

@@ -127,7 +127,7 @@ def test_vertex_functions_have_sites() -> None:
     instances = file.sample(3, 0)
     recorded = graph_of(model, instances)
     net = bound(model, instances)
-    joined = net.capture([file.vertex_instance(tree) for tree in instances]).graph
+    joined = net.mini_batch([file.vertex_instance(tree) for tree in instances]).graph
 
     assert [len(t.sites) for t in recorded.types] == [1, 1, 1]
     assert sorted(len(t.sites) for t in joined.types) == [1, 1, 2]

@@ -13,9 +13,9 @@ from helpers import bound, counts
 from torch import Tensor, nn
 
 import edbc
+from edbc.captured.cache import StructureCache
 from edbc.errors import UnsupportedError
 from edbc.runtime.session import Net, Stats
-from edbc.trace.cache import StructureCache
 from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 SIZE = 4
@@ -194,12 +194,12 @@ def test_what_has_no_gradient_says_so() -> None:
 def test_types_do_not_depend_on_the_mode() -> None:
     """Nodes with and without gradients are of one type and run in one batch."""
     net = bound(Model(truncated), WORDS)
-    graph = net.capture(WORDS)
+    graph = net.mini_batch(WORDS)
 
     assert counts(graph.graph)["cell"] == sum(map(len, WORDS))
     assert graph.detached is not None
     assert graph.detached.sum() == sum(len(words) - 1 for words in WORDS)
-    assert net.capture([[1]]).detached is None
+    assert net.mini_batch([[1]]).detached is None
 
 
 def test_structures_captured_once() -> None:

@@ -17,11 +17,11 @@ from helpers import bound
 from torch import Tensor, nn
 
 import edbc
+from edbc.captured.cache import StructureCache
 from edbc.cells.program import Map
 from edbc.errors import UnsupportedError
 from edbc.runtime.draws import drawn
 from edbc.runtime.session import Net
-from edbc.trace.cache import StructureCache
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.trace.table import Draw, Source
 from edbc.trace.values import class_of

@@ -43,7 +43,7 @@ def require_same_bits(ours: Gradients, theirs: Gradients) -> None:
 def segments_of(net: Net, instances: list[Any]) -> int:
     """Into how many segments a mini-batch is cut."""
     of_mode = net.in_mode()
-    captured = of_mode.capture(instances)
+    captured = of_mode.mini_batch(instances)
     return len(of_mode.trainer.place(captured, of_mode.schedule(captured)).placement.borders) - 1
 
 

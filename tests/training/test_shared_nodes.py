@@ -41,7 +41,7 @@ def test_gradients_equal_eager(seed: int, words: int, backend: str) -> None:
     """Every parameter, None included, in float64, natively and by recomputation; twice the same bits."""
     trees = repeated(seed, words)
     net = net_for(RandomTreeModel(seed % 50, SIZE), trees, backend)
-    assert net.shared(net.capture(trees)).graph.num_nodes < net.capture(trees).graph.num_nodes
+    assert net.shared(net.mini_batch(trees)).graph.num_nodes < net.mini_batch(trees).graph.num_nodes
     first = require_equal_gradients(net, trees)
     again = gradients(net.model, random_loss(net(trees)))
     require_equal(again, first, tolerance=0.0)
@@ -109,7 +109,7 @@ SENTENCES = [[1, 1, 2, 1], [1, 2, 1, 1]]
 def test_what_passes_no_gradient_is_equal_to_none_that_does() -> None:
     """Two words at two kinds of places are four nodes."""
     net = net_for(Words(detaches=True), SENTENCES)
-    shared = net.shared(net.capture(SENTENCES))
+    shared = net.shared(net.mini_batch(SENTENCES))
 
     assert shared.graph.num_nodes == 4
     assert shared.detached is not None
@@ -123,6 +123,6 @@ def test_random_numbers_are_never_equal() -> None:
         net = net_for(Words(p), SENTENCES)
         net.model.train(p > 0)
         in_mode: Net = net.in_mode()
-        assert in_mode.shared(in_mode.capture(SENTENCES)).graph.num_nodes == count
+        assert in_mode.shared(in_mode.mini_batch(SENTENCES)).graph.num_nodes == count
     masks = {tuple(row.tolist()) for row in tensors([net_for(Words(0.5), [[1] * 12]).model.train()([1] * 12)])}
     assert len(masks) > 2

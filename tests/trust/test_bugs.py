@@ -102,7 +102,7 @@ class SharedSum(nn.Module):
 def test_a_sum_with_several_readers_is_kept_for_all() -> None:
     """BUGS 8: a shared sum is one node, which no reader swallows; each of them has its value."""
     net = require_parity(seeded(SharedSum), [0, 3, 5], sizes=(1, 3))
-    graph = net.capture([0]).graph
+    graph = net.mini_batch([0]).graph
     assert counts(graph)["sum"] == 4
 
 
@@ -154,7 +154,7 @@ def test_dropout_does_nothing_in_eval_mode() -> None:
     model = seeded(Dropped)
     net = require_parity(model, [0, 1, 4], sizes=(1, 3))
     assert torch.equal(torch.stack(net([0, 1])), torch.stack(net([0, 1])))
-    assert not [t for t in net.capture([0]).graph.types if "dropout" in t.signature]
+    assert not [t for t in net.mini_batch([0]).graph.types if "dropout" in t.signature]
     for instance, result in zip([0, 1, 4], net([0, 1, 4]), strict=True):
         torch.testing.assert_close(result, Eager(model).run([instance])[0])
 
@@ -230,7 +230,7 @@ def test_children_of_any_number_batch_together() -> None:
     """BUGS 16: nodes of 2, 3 and 9 children are one type of sum, executed in one batch, and equal eager."""
     trees = [(1, 2), (1, 2, 3), tuple(i % 5 for i in range(9)), ((1, 2), 3, (0, 0, 4, 1))]
     net = require_parity(seeded(ChildSum), trees, sizes=(4,))
-    graph = net.capture(trees[:3]).graph
+    graph = net.mini_batch(trees[:3]).graph
     assert counts(graph)["sum"] == 3
     _, prepared = net.run(trees[:3])
     kinds = [graph.types[kind].name for kind, _ in prepared.schedule.batches()]

@@ -90,7 +90,7 @@ def random_policy(net: Net, batch: list[bytes], seed: int) -> Policy:
         return Policy(kind)
     encoding = rng.choice(ENCODINGS)
     fallback = FALLBACK.get(encoding, "chains")
-    graph = net.capture(batch).graph
+    graph = net.mini_batch(batch).graph
     known = cover(Policy("fsm", encoding, fallback), [graph]).table if graph.num_nodes else {}
     table = {state: rng.choice(ready_types(encoding, state)) for state in known if rng.random() < 0.5}
     return Policy("fsm", encoding, fallback, table)
@@ -173,7 +173,7 @@ def test_the_universes_hold_what_they_promise() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         pool = [rng.randbytes(CODE * LONGEST) for _ in range(POOL)]
-        graph = bound(RandomModel(seed).eval(), pool).capture(pool).graph
+        graph = bound(RandomModel(seed).eval(), pool).mini_batch(pool).graph
         cells = [t for t in graph.types if t.op.startswith("cell ")]
         arities |= {len(t.operands) for t in cells}
         outputs |= {len(t.outputs) for t in cells}

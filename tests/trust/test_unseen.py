@@ -225,7 +225,7 @@ def test_unseen_states_fall_back_and_are_counted(edbc, chain: Path) -> None:
     model = Sums().eval()
     net, stats = bound(model, [2, 3, 5]), Stats()
     blank = Policy("fsm", "sort", "chains")
-    net.policy = Policy("fsm", "sort", "chains", dict(cover(blank, [net.capture([2]).graph]).table))
+    net.policy = Policy("fsm", "sort", "chains", dict(cover(blank, [net.mini_batch([2]).graph]).table))
     ours, _ = net.run([5, 3], stats)
 
     assert stats.unseen_states > 0

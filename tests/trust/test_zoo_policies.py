@@ -15,7 +15,7 @@ from edbc.schedule.train import cover
 def policies(net: Net, instances: list, seed: int) -> list[Policy]:
     """Every rule, and over every encoding a table that acts at random in half of the states and is blind in others."""
     rng = random.Random(seed)
-    graph = net.capture(instances).graph
+    graph = net.mini_batch(instances).graph
     found = [Policy(kind) for kind in KINDS if kind != "fsm"]
     for encoding in ENCODINGS:
         blank = Policy("fsm", encoding, FALLBACK.get(encoding, "chains"))

@@ -75,6 +75,6 @@ def require_parity(net: Net, instances: Sequence[Any]) -> None:
 
 def paths(net: Net, instances: Sequence[Any]) -> dict[str, str]:
     """What runs each type of a mini-batch."""
-    graph = net.capture(instances).graph
+    graph = net.mini_batch(instances).graph
     counts = graph.counts()
     return {t.name: net.backend.path(t, net.kernel(i)).name for i, t in enumerate(graph.types) if counts[i]}

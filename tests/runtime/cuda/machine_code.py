@@ -53,7 +53,7 @@ def kernels(name: str, dtype: str, hidden: int) -> Iterator[tuple[str, Kernel]]:
     model = file.build(config, 0)
     plan = plan_for(model, instances, split=splittable)
     net = Net(plan, model.to(ELEMENTS[dtype][1]), backend="reference", rebind=dtype != "f32" or None)
-    for kind, node_type in enumerate(net.capture(instances).graph.types):
+    for kind, node_type in enumerate(net.mini_batch(instances).graph.types):
         if node_type.variadic:
             yield node_type.name, reduction_kernel(node_type.op, [c.size for c in node_type.outputs], dtype)
         elif (launches := launches_of(net.program(kind), lambda ref: net.view.shared(ref).shape)) is not None:

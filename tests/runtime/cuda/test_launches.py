@@ -73,7 +73,7 @@ def launched(net: Net, program: Program) -> Launches | None:
 
 def programs(net: Net, instances: list[Any]) -> list[Program]:
     """Every program that a mini-batch needs."""
-    graph = net.capture(instances).graph
+    graph = net.mini_batch(instances).graph
     found = [net.program(kind) for kind, t in enumerate(graph.types) if not t.variadic]
     return [program for program in found if program is not None]
 
@@ -147,7 +147,7 @@ def test_at_most_three_launches_per_batch(name: str) -> None:
 def test_an_lstm_is_two_launches_and_a_projection_one() -> None:
     """Products and gates of a tree-LSTM's inner cell; a product that is an output is written in place."""
     net, instances = zoo_net("tree_lstm", torch.float64, use_triton=False)
-    types = [t.name for t in net.capture(instances).graph.types]
+    types = [t.name for t in net.mini_batch(instances).graph.types]
     jobs = {name: launched(net, net.program(kind)).jobs for kind, name in enumerate(types)}  # type: ignore[union-attr]
     (products, maps), ((out,),) = jobs["internal"], jobs["out"]
 

@@ -183,7 +183,7 @@ def test_functions_along_dimensions_equal_eager(dtype: torch.dtype) -> None:
 
 def operations_in(net: Any, instances: list[Any]) -> list[str]:
     """Names of the maps of the first type."""
-    net.capture(instances)
+    net.mini_batch(instances)
     return [step.op for step in net.program(0).steps]
 
 

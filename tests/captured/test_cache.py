@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,12 @@ import torch
 from helpers import model_file, seeded
 from test_structures import Base
 
+from edbc.captured.cache import CHECK_EVERY, StructureCache, structure_cache
+from edbc.captured.join import joined, part_of
+from edbc.captured.vocabulary import Lexicon
 from edbc.errors import ModelError
 from edbc.trace.build import Capture, capture
-from edbc.trace.cache import CHECK_EVERY, StructureCache, structure_cache
+from edbc.trace.returned import shifted_results
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
 
@@ -43,8 +47,17 @@ def externals(instance: dict[str, Any]) -> list[Any]:
     return [first, instance["x"], *rest]
 
 
-def recording() -> Any:
-    return recording_shadow(ModelView(seeded(Base, forward)), TypeTable())
+def recording(run: Any = forward) -> Any:
+    view, table = ModelView(seeded(Base, run)), TypeTable()
+    return *recording_shadow(view, table), Lexicon(table, view, lambda: None, lambda: None)  # type: ignore[arg-type, return-value]
+
+
+def through(cache: StructureCache, shadow: Any, recorder: Any, lexicon: Lexicon, batch: list[Any]) -> Capture:
+    """The mini-batch, as a net with this cache makes it."""
+    return joined(lexicon, [
+        cache.part(lexicon, item, i, partial(part_of, shadow, recorder, lexicon, item, i, True))
+        for i, item in enumerate(batch)
+    ])  # fmt: skip
 
 
 def described(capture: Capture) -> Any:
@@ -70,13 +83,14 @@ def described(capture: Capture) -> Any:
 @pytest.mark.parametrize(("key", "given"), [(whole_key, None), (shape_key, externals)])
 def test_cached_captures_equal_fresh_ones(key: Any, given: Any) -> None:
     """Hits give the graph, the externals and the results that running forward gives."""
-    shadow, recorder = recording()
+    leased = recording()
     cache = StructureCache(key, given, verify=True)
 
     for batch in (instances(8), instances(30)[5:], []):
-        cached, fresh = cache.capture(shadow, recorder, batch), capture(shadow, recorder, batch)
+        cached, fresh = through(cache, *leased, batch), capture(*leased[:2], batch)
         assert described(cached) == described(fresh)
-        assert cached.results == fresh.results
+        nests = zip(cached.results, cached.result_ptr or (), strict=False)
+        assert [shifted_results(nest, start) for nest, start in nests] == fresh.results
 
     assert cache.hits + cache.misses == 33
     assert cache.misses == len({key(i) for i in instances(30)})
@@ -91,20 +105,20 @@ def test_cached_captures_equal_fresh_ones(key: Any, given: Any) -> None:
 ])  # fmt: skip
 def test_a_broken_promise_is_told(key: Any, given: Any, message: str) -> None:
     """A key that covers too little, and externals in another order, do not pass in silence."""
-    shadow, recorder = recording()
+    leased = recording()
     cache = StructureCache(key, given, verify=True)
 
     with pytest.raises((ModelError, TypeError, ValueError), match=f"{message}|element"):
-        cache.capture(shadow, recorder, instances(16))
+        through(cache, *leased, instances(16))
 
 
 def test_one_hit_in_a_hundred_is_checked() -> None:
     """Without verifying, every hundredth hit is captured again."""
-    shadow, recorder = recording()
+    leased = recording()
     cache = StructureCache(whole_key)
 
     for _ in range(6):
-        cache.capture(shadow, recorder, instances(40))
+        through(cache, *leased, instances(40))
 
     assert cache.checked == cache.hits // CHECK_EVERY >= 2
 
@@ -112,9 +126,9 @@ def test_one_hit_in_a_hundred_is_checked() -> None:
 def test_forgetting_starts_the_count_again() -> None:
     """After a warm-up has been forgotten, an instance that it held is a miss once more."""
     cache, leased = StructureCache(whole_key), recording()
-    cache.capture(*leased, instances(8))
+    through(cache, *leased, instances(8))
     cache.forget()
-    cache.capture(*leased, instances(8) + instances(8))
+    through(cache, *leased, instances(8) + instances(8))
 
     assert cache.as_json() == {"hits": 8, "misses": 8, "checked": 0, "hit_rate": 0.5}
 
@@ -127,10 +141,8 @@ def test_memory_between_instances_is_refused() -> None:
         kept.append(net.join(net.start, net.start))
         return net.out(kept[0])
 
-    shadow, recorder = recording_shadow(ModelView(seeded(Base, remembers)), TypeTable())
-
     with pytest.raises(Exception, match="earlier"):
-        StructureCache(lambda i: i).capture(shadow, recorder, [1, 2])
+        through(StructureCache(lambda i: i), *recording(remembers), [1, 2])
 
 
 def test_there_is_no_cache_without_a_key() -> None:
