@@ -220,7 +220,7 @@ class CpuBackend:
         self.products = products or best()
         self._pool = Pool()
         self._lock = threading.Lock()
-        self._snapshot = snapshot({})
+        self._snapshot = snapshot({}, self.products)
 
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
                        device: torch.device) -> NativeKernel | CellKernel | ProgramKernel:  # fmt: skip
@@ -253,8 +253,9 @@ class CpuBackend:
         for kind, count in segment.placement.widest_batches.items():
             kernel = kernel_of_type(kind)
             if isinstance(kernel, NativeKernel):
-                block = max(block, kernel.stride * min(count, BLOCK))
-                scratch = max(scratch, kernel.scratch(min(count, BLOCK)))
+                rows, rendered = min(count, BLOCK), kernel.rendered
+                block = max(block, rendered.stride * rows)
+                scratch = max(scratch, rendered.scratch(self.products, rows))
         return Demand(arena_bytes(segment.placement, externals=False), block, scratch)
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
@@ -301,8 +302,9 @@ class CpuBackend:
         if not shot.serves(kernels):
             with self._lock:
                 shot = self._snapshot
-                renewed = shot.renewed() if shot.holds(kernels) else snapshot({**shot.kernels, **kernels})
-                shot = self._snapshot = renewed
+                every = {**shot.kernels, **kernels}
+                shot = shot.renewed() if shot.holds(kernels) else snapshot(every, self.products)
+                self._snapshot = shot
         return shot
 
     def _stretches(self, segment: Segment,

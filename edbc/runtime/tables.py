@@ -1,32 +1,25 @@
-"""Steps with sizes in bytes and addresses filled in: what `walk` reads. One set of tables serves all types."""
+"""Types that run natively, with their weights, in one set of tables: what `walk` reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from edbc.cells.program import Program
-from edbc.kernels.loops import constants_of, text_of
-from edbc.kernels.machinecode import addresses_of
-from edbc.kernels.microkernel import lanes_of
 from edbc.kernels.products import Products
-from edbc.kernels.steps import PIECE_FIELDS, STEP_FIELDS, Multiply, Pass, Place, StepField, steps_of
+from edbc.kernels.steps import steps_of
+from edbc.kernels.tables import Rendered, StepTable, table_of
 from edbc.kernels.value import V
 from edbc.runtime.excerpts import ExcerptKernel
-from edbc.runtime.pool import ALIGNMENT, aligned
 from edbc.runtime.reduction import OPS, ReductionKernel
 from edbc.runtime.walk import EXCERPT, PROGRAM, REDUCTION, Tables
 from edbc.runtime.weights import Pack, PackedWeights
 from edbc.trace.shadow import ModelView
 from edbc.trace.values import torch_dtype
-
-_WEIGHT = int(StepField.WEIGHT)
-"""The bias is in the next field."""
 
 
 class NativeKernel:
@@ -37,21 +30,15 @@ class NativeKernel:
         """`constants` are packed though the steps do not read them: a backward pass does."""
         self.program = program
         self.values = values
-        self.steps = steps_of(values, len(program.loads))
         self.products = products
         self.dtype = torch_dtype(program.dtype)
         width = self.dtype.itemsize
-        self.texts = {step: text_of(step, width, lanes_of(width)) for step in self.steps.passes()}
-        """Name and LLVM's text of every pass."""
+        sizes = tuple((packed.rows, packed.columns) for packed in program.weights)
+        self.rendered = Rendered(steps_of(values, len(program.loads)), width, sizes)
         self.shape = products.shape(width)
         """How weights are packed; None: as matrices."""
-        read = [v.arg[0] for v in (*constants, *(v for step in self.texts for v in constants_of(step)))]
-        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), dict.fromkeys(read), self.shape)
-        size = aligned(self.steps.width * width)
-        self.stride = size + ALIGNMENT if size and size % 1024 == 0 else size
-        """Bytes of a workspace row: whole cache lines, and no multiple of a power of two that makes rows collide."""
-        self._scratch = self.steps.scratch * width
-        self._inputs = max((packed.rows for packed in program.weights), default=0) * width
+        read = dict.fromkeys(v.arg[0] for v in (*constants, *self.rendered.constants))
+        self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), read, self.shape)
 
     def transposed(self, pack: Pack, weight: int) -> torch.Tensor:
         """A packed weight transposed, packed too; made once per pack."""
@@ -62,10 +49,6 @@ class NativeKernel:
             else:
                 pack.transposed[weight] = self.shape.pack(self.shape.unpack(matrix, packed.rows, packed.columns).t())
         return pack.transposed[weight]
-
-    def scratch(self, rows: int) -> int:
-        """Bytes of the scratch row, which products of so many rows use too."""
-        return aligned(max(self._scratch, self.products.scratch(rows, self._inputs)))
 
 
 Native = NativeKernel | ReductionKernel | ExcerptKernel
@@ -78,7 +61,7 @@ class Snapshot:
     tables: Tables
     kernels: dict[int, Native]
     packs: dict[int, Pack]
-    places: _Places
+    table: StepTable
     products: NDArray[np.float64]
     """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
     `kernels.count_work`."""
@@ -97,31 +80,17 @@ class Snapshot:
     def renewed(self) -> Snapshot:
         """The same tables with the weights as they are now."""
         packs = _packs_of(self.kernels)
-        tables, places = self.tables, self.places
-        steps, pieces = tables.steps.copy(), tables.pieces.copy()
-        for row, kind, weight in places.products:
-            steps[row, _WEIGHT : _WEIGHT + 2] = _addresses(packs[kind], weight)
-        for row, kind, parameter in places.parameters:
-            pieces[row, 0] = address_of_parameter(packs[kind], parameter)
-        return Snapshot(tables._replace(steps=steps, pieces=pieces), self.kernels, packs, places, self.products)
-
-
-class _Places(NamedTuple):
-    """Where in the tables addresses of packed weights stand."""
-
-    products: list[tuple[int, int, int]]
-    """Step, type and number of the weight."""
-    parameters: list[tuple[int, int, V]]
-    """Piece, type and the parameter."""
-
-
-def snapshot(kernels: dict[int, Native]) -> Snapshot:
-    """Tables for types given by number."""
-    return _Writer(kernels).snapshot()
+        steps, pieces = _filled(self.table, packs)
+        return replace(self, tables=self.tables._replace(steps=steps, pieces=pieces), packs=packs)
 
 
 def _packs_of(kernels: dict[int, Native]) -> dict[int, Pack]:
     return {kind: kernel.weights.pack for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
+
+
+def _filled(table: StepTable, packs: dict[int, Pack]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return table.filled(lambda kind, weight: _addresses(packs[kind], weight),
+                        lambda kind, parameter: address_of_parameter(packs[kind], parameter))  # fmt: skip
 
 
 def _addresses(pack: Pack, weight: int) -> tuple[int, int]:
@@ -137,74 +106,23 @@ def address_of_parameter(pack: Pack, parameter: V) -> int:
     return found.data_ptr() + offset * found.itemsize
 
 
-class _Writer:
-    def __init__(self, kernels: dict[int, Native]):
-        self.kernels = kernels
-        self.packs = _packs_of(kernels)
-        self.places = _Places([], [])
-        self.steps: list[list[int]] = []
-        self.pieces: list[list[int]] = []
-        native = [kernel for kernel in kernels.values() if isinstance(kernel, NativeKernel)]
-        self.addresses = addresses_of(dict(named for kernel in native for named in kernel.texts.values()))
-
-    def snapshot(self) -> Snapshot:
-        num_types = max(self.kernels, default=-1) + 1
-        code, num_operands, num_outputs, stride = np.zeros((4, num_types), np.int64)
-        step_ptr = np.zeros(num_types + 1, np.int64)
-        for kind in range(num_types):
-            kernel = self.kernels.get(kind)
-            if isinstance(kernel, ReductionKernel):
-                code[kind] = REDUCTION + OPS.index(kernel.op)
-                num_operands[kind] = num_outputs[kind] = kernel.num_fields
-            elif isinstance(kernel, ExcerptKernel):
-                code[kind], num_operands[kind], num_outputs[kind] = EXCERPT, 2, 1
-            elif kernel is not None:
-                code[kind], stride[kind] = PROGRAM, kernel.stride
-                num_operands[kind], num_outputs[kind] = kernel.steps.num_operands, kernel.steps.num_outputs
-                self._write(kind, kernel)
-            step_ptr[kind + 1] = len(self.steps)
-        tables = Tables(code, num_operands, num_outputs, step_ptr, _matrix(self.steps, STEP_FIELDS),
-                        _matrix(self.pieces, PIECE_FIELDS), stride)  # fmt: skip
-        return Snapshot(tables, dict(self.kernels), self.packs, self.places, self._products(num_types))
-
-    def _products(self, num_types: int) -> NDArray[np.float64]:
-        found = np.zeros((num_types, 2))
-        for kind, kernel in self.kernels.items():
-            if isinstance(kernel, NativeKernel):
-                weights = kernel.program.weights
-                found[kind] = sum(packed.rows * packed.columns for packed in weights), len(weights)
-        return found
-
-    def _write(self, kind: int, kernel: NativeKernel) -> None:
-        for step in kernel.steps.steps:
-            begin = len(self.pieces)
-            row = [0] * STEP_FIELDS
-            if isinstance(step, Multiply):
-                self._multiply(row, step, kind, kernel)
-            else:
-                self._pass(row, step, kind, kernel)
-            row[StepField.BEGIN : StepField.END + 1] = begin, len(self.pieces)
-            self.steps.append(row)
-
-    def _multiply(self, row: list[int], step: Multiply, kind: int, kernel: NativeKernel) -> None:
-        self.places.products.append((len(self.steps), kind, step.weight))
-        width, weight = kernel.dtype.itemsize, kernel.program.weights[step.weight]
-        self.pieces += [[piece.slot, piece.offset * width, piece.size] for piece in step.pieces]
-        addend = (-1, 0) if step.addend is None else _bytes(step.addend, kernel.dtype)
-        row[: StepField.BEGIN] = [kernel.products.address(width), *_bytes(step.target, kernel.dtype), weight.rows,
-                                  weight.columns, *_addresses(self.packs[kind], step.weight), *addend]  # fmt: skip
-
-    def _pass(self, row: list[int], step: Pass, kind: int, kernel: NativeKernel) -> None:
-        row[StepField.KERNEL] = self.addresses[kernel.texts[step][0]]
-        for parameter in constants_of(step):
-            self.places.parameters.append((len(self.pieces), kind, parameter))
-            self.pieces.append([address_of_parameter(self.packs[kind], parameter)])
-
-
-def _bytes(place: Place, dtype: torch.dtype) -> Place:
-    return place[0], place[1] * dtype.itemsize
-
-
-def _matrix(rows: Iterable[list[int]], fields: int) -> np.ndarray:
-    """Rows padded with zeros to one length."""
-    return np.array([row + [0] * (fields - len(row)) for row in rows], np.int64).reshape(-1, fields)
+def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
+    """Tables for types given by number."""
+    num_types = max(kernels, default=-1) + 1
+    code, num_operands, num_outputs, stride = np.zeros((4, num_types), np.int64)
+    work = np.zeros((num_types, 2))
+    rendered: dict[int, Rendered] = {}
+    for kind, kernel in kernels.items():
+        if isinstance(kernel, ReductionKernel):
+            code[kind] = REDUCTION + OPS.index(kernel.op)
+            num_operands[kind] = num_outputs[kind] = kernel.num_fields
+        elif isinstance(kernel, ExcerptKernel):
+            code[kind], num_operands[kind], num_outputs[kind] = EXCERPT, 2, 1
+        else:
+            one = rendered[kind] = kernel.rendered
+            code[kind], stride[kind] = PROGRAM, one.stride
+            num_operands[kind], num_outputs[kind] = one.steps.num_operands, one.steps.num_outputs
+            work[kind] = sum(rows * columns for rows, columns in one.sizes), len(one.sizes)
+    table, packs = table_of(rendered, num_types, products), _packs_of(kernels)
+    tables = Tables(code, num_operands, num_outputs, table.ptr, *_filled(table, packs), stride)
+    return Snapshot(tables, dict(kernels), packs, table, work)

@@ -22,9 +22,11 @@ from typing import Any
 
 from edbc.cells.program import Program
 from edbc.kernels.adjoint import Gradients, Pieces, added, gradients_of, in_terms_of
-from edbc.kernels.steps import FIRST_OPERAND, Place, Steps, steps_of
+from edbc.kernels.steps import FIRST_OPERAND, Place, steps_of
+from edbc.kernels.tables import Rendered
 from edbc.kernels.value import LEAVES, V, Values, in_order, pieces_of
 from edbc.trace.table import SharedRef
+from edbc.trace.values import torch_dtype
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,12 @@ class Adjoint:
     vectors: tuple[Vector, ...]
 
     @cached_property
-    def steps(self) -> Steps:
-        """Of the backward pass."""
-        k = self.slots.operands
-        return steps_of(self.backward, self.slots.count, adds=(*range(k), k + 1), late=(k,))
+    def rendered(self) -> Rendered:
+        """Steps of the backward pass, in which weights are transposed."""
+        k, weights = self.slots.operands, self.program.weights
+        steps = steps_of(self.backward, self.slots.count, adds=(*range(k), k + 1), late=(k,))
+        sizes = tuple((packed.columns, packed.rows) for packed in weights)
+        return Rendered(steps, torch_dtype(self.program.dtype).itemsize, sizes)
 
 
 def adjoint_of(program: Program, outputs: Sequence[V]) -> Adjoint:

@@ -30,7 +30,6 @@ import numpy as np
 import torch
 
 from edbc.kernels.products import OWN
-from edbc.kernels.steps import StepField
 from edbc.runtime.backend import Segment
 from edbc.runtime.cpu import CpuArenas
 from edbc.runtime.kernels import count_work
@@ -46,7 +45,7 @@ from edbc.training.dependence import has_gradient
 from edbc.training.externals import constant_gradients, parameter_gradients
 from edbc.training.inputs import Inputs, sources_of
 from edbc.training.reverse import Reversal, sum_dtype
-from edbc.training.tables import BLOCK, WEIGHT_BLOCK, TypeTables, product_bytes, workspace_stride
+from edbc.training.tables import BLOCK, WEIGHT_BLOCK, TypeTables, product_bytes
 from edbc.training.unpack import Part, Range
 from edbc.training.walk import (
     Adjoints,
@@ -149,7 +148,7 @@ class NativeReversal(Reversal):
         walk = products = waiting = 0
         self._product_offset: dict[int, int] = {}
         for kind, adjoint in self.tables.adjoints.items():
-            walk = max(walk, BLOCK * workspace_stride(adjoint))
+            walk = max(walk, BLOCK * adjoint.rendered.stride)
             self._product_offset[kind] = waiting
             products = max(products, product_bytes(adjoint))
             waiting += product_bytes(adjoint)
@@ -248,15 +247,16 @@ class NativeReversal(Reversal):
 
     def _with_weights(self) -> Adjoints:
         """The tables with the addresses of weights, those with which the forward pass ran."""
-        arrays, places = self.tables.arrays, self.tables.places
-        steps, pieces = arrays.steps.copy(), arrays.pieces.copy()
-        for row, kind, weight in places.products:
-            kernel = self._kernels[kind]
-            assert isinstance(kernel, NativeKernel)
-            steps[row, StepField.WEIGHT] = self._kept(kernel.transposed(self._packs[kind], weight))
-        for row, kind, parameter in places.parameters:
-            pieces[row, 0] = address_of_parameter(self._packs[kind], parameter)
-        return arrays._replace(steps=steps, pieces=pieces)
+        steps, pieces = self.tables.steps.filled(
+            lambda kind, weight: (self._transposed(kind, weight), 0),
+            lambda kind, parameter: address_of_parameter(self._packs[kind], parameter),
+        )
+        return self.tables.arrays._replace(steps=steps, pieces=pieces)
+
+    def _transposed(self, kind: int, weight: int) -> int:
+        kernel = self._kernels[kind]
+        assert isinstance(kernel, NativeKernel)
+        return self._kept(kernel.transposed(self._packs[kind], weight))
 
     def _products_by_dtype(self) -> dict[torch.dtype, tuple[Longs, Longs, Longs]]:
         """The types with weights, the workspace of each, and how many rows wait there: definition (4)."""

@@ -16,7 +16,6 @@ import numpy as np
 
 from edbc.cells.graph import CellGraph
 from edbc.graph import Graph, NodeType
-from edbc.kernels.loops import constants_of
 from edbc.kernels.products import OWN
 from edbc.runtime import changes
 from edbc.runtime.backend import Segment
@@ -134,8 +133,8 @@ class Trainer:
             adjoint = self.adjoint(kind)
             known = self.net.kernel(kind)
             if adjoint is not None:
-                read = [v for step in adjoint.steps.passes() for v in constants_of(step)]
-                known = NativeKernel(known.program, adjoint.forward, self.net.view, known.products, read)
+                known = NativeKernel(known.program, adjoint.forward, self.net.view, known.products,
+                                     adjoint.rendered.constants)  # fmt: skip
             known = self._kernels.setdefault(kind, known)
         return known
 

@@ -11,20 +11,10 @@ import numpy as np
 import torch
 
 from edbc.kernels.evaluate import evaluate
-from edbc.kernels.loops import constants_of, text_of
-from edbc.kernels.machinecode import addresses_of
-from edbc.kernels.microkernel import address_of_product, shape_of
-from edbc.kernels.steps import (
-    FIRST_OPERAND,
-    PIECE_FIELDS,
-    SCRATCH,
-    SHARED,
-    STEP_FIELDS,
-    WORKSPACE,
-    Multiply,
-    StepField,
-    steps_of,
-)
+from edbc.kernels.microkernel import shape_of
+from edbc.kernels.products import OWN
+from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField, steps_of
+from edbc.kernels.tables import Rendered, table_of
 from edbc.kernels.value import REDUCTIONS, V, Values
 from edbc.operations import BINARY, UNARY
 from edbc.trace.table import SharedRef
@@ -124,7 +114,9 @@ def run_natively(outputs: Sequence[V], rows: Sequence[torch.Tensor], lanes: int,
     """Outputs (n, size) of operands' rows (n, size), step by step, in vectors of so many elements; what is added is
     added to zeros."""
     count, dtype, width = len(rows[0]), rows[0].dtype, rows[0].itemsize
-    steps = steps_of(outputs, len(rows), adds, late)
+    sizes = tuple((weight.shape[0], weight.shape[1]) for weight, _ in weights)
+    rendered = Rendered(steps_of(outputs, len(rows), adds, late), width, sizes, lanes)
+    steps = rendered.steps
     found = [torch.full((count, v.size), torch.nan, dtype=dtype) for v in outputs]
     for number in adds:
         found[number].zero_()
@@ -134,29 +126,26 @@ def run_natively(outputs: Sequence[V], rows: Sequence[torch.Tensor], lanes: int,
     for slot, tensor in ((WORKSPACE, workspace), *enumerate([*rows, *found], FIRST_OPERAND)):
         at[:, slot] = tensor.data_ptr() + np.arange(count) * tensor.stride(0) * width
     at[:, SCRATCH], at[:, SHARED] = scratch.data_ptr(), 0
-    for step in steps.steps:
-        fields = np.zeros(STEP_FIELDS, np.int64)
-        kept: list[torch.Tensor] = []
-        if isinstance(step, Multiply):
-            shape, (weight, bias) = shape_of(width), weights[step.weight]
-            assert shape is not None
-            kept = [shape.pack(weight), torch.nn.functional.pad(bias, (0, shape.padded(len(bias)) - len(bias)))]
-            table = [[piece.slot, piece.offset * width, piece.size] for piece in step.pieces]
-            slot, offset = step.addend or (-1, 0)
-            fields[: StepField.BEGIN] = [
-                address_of_product(width), step.target[0], step.target[1] * width, *weight.shape,
-                *(tensor.data_ptr() for tensor in kept), slot, offset * width,
-            ]  # fmt: skip
-        else:
-            name, text = text_of(step, width, lanes)
-            assert parameter is not None or not constants_of(step)
-            kept = [viewed(parameter)(v.arg[0]).reshape(-1)[v.arg[1] :] for v in constants_of(step)]  # type: ignore[arg-type]
-            table = [[constant.data_ptr(), 0, 0] for constant in kept]
-            fields[StepField.KERNEL] = addresses_of({name: text})[name]
-        fields[StepField.END] = len(table)
-        pieces = np.array([*table, [0] * PIECE_FIELDS], np.int64)
-        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(int(fields[StepField.KERNEL]))
-        call(at.ctypes.data, at.shape[1], count, fields.ctypes.data, pieces.ctypes.data, 0, 0)
+    shape = shape_of(width)
+    kept: list[torch.Tensor] = []
+    assert shape is not None
+
+    def weight_at(kind: int, number: int) -> tuple[int, int]:
+        weight, bias = weights[number]
+        padded = torch.nn.functional.pad(bias, (0, shape.padded(len(bias)) - len(bias)))
+        kept.extend((shape.pack(weight), padded))
+        return kept[-2].data_ptr(), padded.data_ptr()
+
+    def parameter_at(kind: int, v: V) -> int:
+        assert parameter is not None
+        kept.append(viewed(parameter)(v.arg[0]).reshape(-1)[v.arg[1] :])
+        return kept[-1].data_ptr()
+
+    table, piece = table_of({0: rendered}, 1, OWN).filled(weight_at, parameter_at)
+    for step in table:
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(int(step[StepField.KERNEL]))
+        pieces = piece[step[StepField.BEGIN] :]
+        call(at.ctypes.data, at.shape[1], count, step.ctypes.data, pieces.ctypes.data, 0, 0)
     return found
 
 

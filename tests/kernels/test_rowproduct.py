@@ -77,7 +77,7 @@ INSTANCES = [(0, 1), (1, 1), (4, 2), (3, 0)]
 def loops(net) -> list[Loop]:
     """All loops of the net's native types."""
     kernels = [net.kernel(kind) for kind in range(len(net.plan.types))]
-    return [loop for kernel in kernels if isinstance(kernel, NativeKernel) for loop in kernel.steps.loops()]
+    return [loop for kernel in kernels if isinstance(kernel, NativeKernel) for loop in kernel.rendered.steps.loops()]
 
 
 def assert_equal_to_eager(net) -> None:
