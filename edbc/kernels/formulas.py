@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from struct import pack, unpack
 
-from edbc.kernels.llvm import Body
+from edbc.kernels.llvm import Body, Index
+from edbc.kernels.machinecode import pointer
 from edbc.operations import parse
 
 _TANH_LIMIT = 9.1
@@ -93,6 +94,43 @@ class Vectors:
         first = self.body.new(f"insertelement {self.kind} undef, {self.element} {one}, i32 0")
         zeros = f"<{self.lanes} x i32> zeroinitializer"
         return self.body.new(f"shufflevector {self.kind} {first}, {self.kind} undef, {zeros}")
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+
+    def first(self, count: Index) -> str:
+        """The mask of the first lanes."""
+        kind, numbers = f"<{self.lanes} x i32>", ", ".join(f"i32 {lane}" for lane in range(self.lanes))
+        if isinstance(count, int):
+            return f"<{self.lanes} x i1> <{', '.join(f'i1 {lane < count:d}' for lane in range(self.lanes))}>"
+        narrow = self.body.new(f"trunc i64 {count} to i32")
+        one = self.body.new(f"insertelement {kind} undef, i32 {narrow}, i32 0")
+        every = self.body.new(f"shufflevector {kind} {one}, {kind} undef, {kind} zeroinitializer")
+        return f"<{self.lanes} x i1> {self.body.new(f'icmp slt {kind} <{numbers}>, {every}')}"
+
+    def read(self, address: str, mask: str = "") -> str:
+        """A vector; where a mask leaves elements out they are 1, so that none is divided by 0."""
+        if not mask:
+            return self.body.load(address, self.kind, self.width)
+        at, called = self._pointer(address), f"{self.kind} @llvm.masked.load.{self._suffix}.p0"
+        self.declared.add(f"declare {called}({pointer(self.kind)}, i32, <{self.lanes} x i1>, {self.kind})")
+        return self.body.new(f"call {called}({at}, i32 {self.width}, {mask}, {self.kind} {self.number(1.0)})")
+
+    def write(self, address: str, value: str, mask: str = "") -> None:
+        """A vector, or the elements that a mask lets through."""
+        if not mask:
+            self.body.store(address, self.kind, value, self.width)
+            return
+        at, called = self._pointer(address), f"void @llvm.masked.store.{self._suffix}.p0"
+        self.declared.add(f"declare {called}({self.kind}, {pointer(self.kind)}, i32, <{self.lanes} x i1>)")
+        self.body.add(f"call {called}({self.kind} {value}, {at}, i32 {self.width}, {mask})")
+
+    def _pointer(self, address: str) -> str:
+        kind = pointer(self.kind)
+        return f"{kind} {self.body.new(f'inttoptr i64 {address} to {kind}')}"
+
+    def element_at(self, address: str) -> str:
+        """One element."""
+        return self.body.load(address, self.element, self.width)
 
     # --- primitives ------------------------------------------------------------------------------------------------
 

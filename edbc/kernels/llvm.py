@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 from edbc.kernels.machinecode import pointer
+
+Index = str | int
+"""A value's name, or a number that is known."""
+Carried = Sequence[tuple[str, str]]
+Turn = Callable[[Index, Sequence[str]], Sequence[str]]
 
 
 class Body:
@@ -57,11 +63,54 @@ class Body:
         self._labels += 1
         return f"b{self._labels}"
 
-    def counted(self, count: int, step: int, carried: Sequence[tuple[str, str]],
-                turn: Callable[[str | int, Sequence[str]], Sequence[str]]) -> Sequence[str]:  # fmt: skip
+    def smaller(self, a: str, b: str | int) -> str:
+        """Of two integers that are not negative."""
+        return self.new(f"select i1 {self.new(f'icmp ult i64 {a}, {b}')}, i64 {a}, i64 {b}")
+
+    def offset(self, *terms: tuple[Index, int], fixed: int = 0) -> Index:
+        """Indices times strides, and a fixed offset."""
+        names = []
+        for i, stride in terms:
+            if isinstance(i, int):
+                fixed += i * stride
+            elif stride:
+                names.append(self.times(i, stride))
+        total = reduce(self.sum, names) if names else fixed
+        return self.sum(total, fixed) if isinstance(total, str) and fixed else total
+
+    def shifted(self, i: Index, by: int) -> Index:
+        """An index further on."""
+        return i + by if isinstance(i, int) else self.sum(i, by) if by else i
+
+    def either(self, test: str, kinds: Sequence[str], then: Callable[[], Sequence[str]],
+               otherwise: Callable[[], Sequence[str]]) -> list[str]:  # fmt: skip
+        """What the one or the other leaves, values of these types."""
+        yes, no, behind = self.label(), self.label(), self.label()
+        self.add(f"br i1 {test}, label %{yes}, label %{no}")
+        left: list[tuple[str, Sequence[str]]] = []
+        for label, lines in ((yes, then), (no, otherwise)):
+            self.begin(label)
+            values = lines()
+            left.append((self.block, values))
+            self.add(f"br label %{behind}")
+        self.begin(behind)
+        (a, xs), (b, ys) = left
+        return [self.new(f"phi {kind} [ {x}, %{a} ], [ {y}, %{b} ]") for kind, x, y in zip(kinds, xs, ys, strict=True)]
+
+    def choose(self, number: str, lines: Mapping[int, str]) -> None:
+        """The line of a number."""
+        behind, labels = self.label(), {i: self.label() for i in lines}
+        cases = " ".join(f"i64 {i}, label %{label}" for i, label in labels.items())
+        self.add(f"switch i64 {number}, label %{behind} [ {cases} ]")
+        for i, line in lines.items():
+            self.begin(labels[i])
+            self.add(line, f"br label %{behind}")
+        self.begin(behind)
+
+    def counted(self, count: Index, step: int, carried: Carried, turn: Turn) -> Sequence[str]:
         """A loop for 0, step, ... below `count`, at least one turn: `turn` takes the index and what the turn before
         left, (type, initial value) at first, and gives what it leaves. Returns what the last one left."""
-        if count <= step:
+        if isinstance(count, int) and count <= step:
             return turn(0, [initial for _, initial in carried])
         before, head, behind = self.block, self.label(), self.label()
         self.add(f"br label %{head}")
@@ -79,31 +128,11 @@ class Body:
         self.begin(behind)
         return left
 
-
-    def smaller(self, a: str, b: str | int) -> str:
-        """Of two integers that are not negative."""
-        return self.new(f"select i1 {self.new(f'icmp ult i64 {a}, {b}')}, i64 {a}, i64 {b}")
-
-    def repeated(self, count: str, step: int, carried: Sequence[tuple[str, str]],
-                 turn: Callable[[str, Sequence[str]], Sequence[str]]) -> Sequence[str]:  # fmt: skip
-        """As `counted`, for a count that is known when it runs, and may be 0."""
-        before, head, inside, behind = self.block, self.label(), self.label(), self.label()
-        self.add(f"br label %{head}")
-        self.begin(head)
-        at = len(self.lines)
-        names = [f"%{head}.{i}" for i in range(len(carried))]
-        self.add(f"%{head}.more = icmp slt i64 %{head}.i, {count}",
-                 f"br i1 %{head}.more, label %{inside}, label %{behind}")  # fmt: skip
-        self.begin(inside)
-        left = turn(f"%{head}.i", names)
-        following = self.sum(f"%{head}.i", step)
-        phis = [f"%{head}.i = phi i64 [ 0, %{before} ], [ {following}, %{self.block} ]"]
-        for name, (kind, initial), value in zip(names, carried, left, strict=True):
-            phis.append(f"{name} = phi {kind} [ {initial}, %{before} ], [ {value}, %{self.block} ]")
-        self.lines[at:at] = phis
-        self.add(f"br label %{head}")
-        self.begin(behind)
-        return names
+    def repeated(self, count: str, step: int, carried: Carried, turn: Turn) -> Sequence[str]:
+        """As `counted`, for a count that may be 0."""
+        return self.either(self.new(f"icmp sgt i64 {count}, 0"), [kind for kind, _ in carried],
+                           lambda: self.counted(count, step, carried, turn),
+                           lambda: [initial for _, initial in carried])  # fmt: skip
 
 
 def function(head: str, body: Body) -> str:

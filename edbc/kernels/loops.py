@@ -19,13 +19,12 @@ behind the other in the order of `constants_of`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from edbc.kernels.formulas import Vectors
-from edbc.kernels.llvm import Body, function
-from edbc.kernels.machinecode import pointer
+from edbc.kernels.llvm import Body, Index, function
 from edbc.kernels.steps import PIECE_FIELDS, Loop, Pass, Place
 from edbc.kernels.value import REDUCTIONS, V, pieces_of
 from edbc.operations import FORMULAS
@@ -34,7 +33,6 @@ _BESIDE = 4
 """Vectors that a long sum adds up in; and rows and vectors of a tile of a product of matrices."""
 _COMBINE = {"total": "x + y", "largest": FORMULAS["maximum"].text, "smallest": FORMULAS["minimum"].text}
 _NEUTRAL = {"total": 0.0, "largest": float("-inf"), "smallest": float("inf")}
-Index = str | int
 
 
 def constants_of(step: Pass) -> tuple[V, ...]:
@@ -118,36 +116,9 @@ class _Function:
         if whole < count:
             yield whole, count, 1 << (count - whole - 1).bit_length(), count - whole
 
-    def read(self, address: str, lanes: int, valid: int) -> str:
-        """A vector of which `valid` elements are there; the others are 1, so that none is divided by 0."""
-        b, kind = self.body, self.vectors(lanes).kind
-        at = b.new(f"inttoptr i64 {address} to {pointer(kind)}")
-        if valid == lanes:
-            return b.new(f"load {kind}, {pointer(kind)} {at}, align {self.width}")
-        called = f"{kind} @llvm.masked.load.v{lanes}f{8 * self.width}.p0"
-        self.declared.add(f"declare {called}({pointer(kind)}, i32, <{lanes} x i1>, {kind})")
-        ones = self.vectors(lanes).number(1.0)
-        return b.new(f"call {called}({pointer(kind)} {at}, i32 {self.width}, {_mask(lanes, valid)}, {kind} {ones})")
 
-    def write(self, address: str, value: str, lanes: int, valid: int) -> None:
-        """The first `valid` elements of a vector."""
-        b, kind = self.body, self.vectors(lanes).kind
-        at = b.new(f"inttoptr i64 {address} to {pointer(kind)}")
-        if valid == lanes:
-            b.add(f"store {kind} {value}, {pointer(kind)} {at}, align {self.width}")
-            return
-        called = f"void @llvm.masked.store.v{lanes}f{8 * self.width}.p0"
-        self.declared.add(f"declare {called}({kind}, {pointer(kind)}, i32, <{lanes} x i1>)")
-        b.add(f"call {called}({kind} {value}, {pointer(kind)} {at}, i32 {self.width}, {_mask(lanes, valid)})")
-
-    def element(self, address: str) -> str:
-        """One element."""
-        kind = "float" if self.width == 4 else "double"
-        return self.body.load(address, kind, self.width)
-
-
-def _mask(lanes: int, valid: int) -> str:
-    return f"<{lanes} x i1> <{', '.join(f'i1 {lane < valid:d}' for lane in range(lanes))}>"
+def _mask(vectors: Vectors, valid: int) -> str:
+    return "" if valid == vectors.lanes else vectors.first(valid)
 
 
 class _Nest:
@@ -156,7 +127,7 @@ class _Nest:
     def __init__(self, function: _Function, loop: Loop):
         self.function, self.loop, self.body = function, loop, function.body
         self.domain = loop.domain
-        self.behind = [_product(self.domain[d + 1 :]) for d in range(len(self.domain))]
+        self.behind = [math.prod(self.domain[d + 1 :]) for d in range(len(self.domain))]
         self.bases: dict[V, str] = {}
 
     def emit(self) -> None:
@@ -189,35 +160,20 @@ class _Nest:
     def _store(self, index: list[Index], addresses: list[str], begin: int, lanes: int, valid: int, i: Index,
                _: Sequence[str]) -> Sequence[str]:  # fmt: skip
         """One vector of every value of the loop."""
-        whole = [*index, self.shifted(i, begin)]
+        whole = [*index, self.body.shifted(i, begin)]
         values = _Values(self, whole, lanes, valid)
         made = [values.of(store.v) for store in self.loop.stores]
         offset = self.offset(self.behind, whole)
         for base, value, store in zip(addresses, made, self.loop.stores, strict=True):
             address = self.body.sum(base, offset)
             if store.adds:  # read behind the writes before, which may have been there
-                value = values.vectors.two("fadd", self.function.read(address, lanes, valid), value)
-            self.function.write(address, value, lanes, valid)
+                value = values.vectors.two("fadd", values.vectors.read(address, values.mask), value)
+            values.vectors.write(address, value, values.mask)
         return ()
 
-    def shifted(self, i: Index, by: int) -> Index:
-        """An index further on."""
-        return i + by if isinstance(i, int) else self.body.sum(i, by) if by else i
-
     def offset(self, strides: Sequence[int], index: Sequence[Index]) -> Index:
-        """In bytes."""
-        fixed, names = 0, []
-        for i, stride in zip(index, strides, strict=True):
-            if isinstance(i, int):
-                fixed += i * stride * self.function.width
-            elif stride:
-                names.append(self.body.times(i, stride * self.function.width))
-        if not names:
-            return fixed
-        total = names[0]
-        for name in names[1:]:
-            total = self.body.sum(total, name)
-        return self.body.sum(total, fixed) if fixed else total
+        """In bytes, of strides in elements."""
+        return self.body.offset(*zip(index, (stride * self.function.width for stride in strides), strict=True))
 
     def strides(self, sizes: tuple[int, int, int]) -> list[int]:
         """Definition (2), in elements."""
@@ -225,19 +181,13 @@ class _Nest:
         return [b if b < inner else 0 if b < n * inner else b // n for b in self.behind]
 
 
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
 class _Values:
     """Values at one place of a nest."""
 
     def __init__(self, nest: _Nest, index: Sequence[Index], lanes: int, valid: int):
-        self.nest, self.index, self.lanes, self.valid = nest, index, lanes, valid
+        self.nest, self.index = nest, index
         self.vectors = nest.function.vectors(lanes)
+        self.mask = _mask(self.vectors, valid)
         self.known: dict[V, str] = {}
 
     def of(self, v: V) -> str:
@@ -260,8 +210,8 @@ class _Values:
         nest = self.nest
         address = nest.body.sum(nest.bases[v], nest.offset(strides, self.index))
         if strides[-1] == 0:
-            return self.vectors.splat(nest.function.element(address))
-        return nest.function.read(address, self.lanes, self.valid)
+            return self.vectors.splat(self.vectors.element_at(address))
+        return self.vectors.read(address, self.mask)
 
 
 class _Reduction(_Nest):
@@ -310,7 +260,7 @@ class _Reduction(_Nest):
     def _columns(self, kept: list[Index], begin: int, lanes: int, valid: int, i: Index,
                  _: Sequence[str]) -> Sequence[str]:  # fmt: skip
         """A vector of columns."""
-        vectors, here = self.function.vectors(lanes), [*kept, self.shifted(i, begin)]
+        vectors, here = self.function.vectors(lanes), [*kept, self.body.shifted(i, begin)]
 
         def add(along: list[Index], so_far: Sequence[str]) -> Sequence[str]:
             value = _Values(self, self._index(here, along), lanes, valid).of(self.v.sources[0])
@@ -318,7 +268,7 @@ class _Reduction(_Nest):
 
         (total,) = self._inner(self.along, [], vectors, [vectors.number(_NEUTRAL[self.v.op])], add)
         offset = self.offset([self.target[d] for d in self.kept], here)
-        self.function.write(self.body.sum(self.address, offset), total, lanes, valid)
+        vectors.write(self.body.sum(self.address, offset), total, _mask(vectors, valid))
         return ()
 
     def _to_one(self, kept: list[Index]) -> None:
@@ -334,7 +284,7 @@ class _Reduction(_Nest):
             if whole:
 
                 def turn(i: Index, totals: Sequence[str]) -> Sequence[str]:
-                    return [self._added(vectors, kept, [*along, self.shifted(i, k * lanes)], x, lanes)
+                    return [self._added(vectors, kept, [*along, self.body.shifted(i, k * lanes)], x, lanes)
                             for k, x in enumerate(totals)]  # fmt: skip
 
                 so_far = self.body.counted(whole, lanes * beside, [(vectors.kind, x) for x in so_far], turn)
@@ -345,12 +295,12 @@ class _Reduction(_Nest):
 
         found = self._inner(outer, [], vectors, totals, add)
         offset = self.offset([self.target[d] for d in self.kept], kept)
-        self._write(self.body.sum(self.address, offset), self._folded(list(found)))
+        self.function.vectors(1).write(self.body.sum(self.address, offset), self._folded(list(found)))
 
     def _added(self, vectors: Vectors, kept: Sequence[Index], along: Sequence[Index], total: str, valid: int) -> str:
         value = _Values(self, self._index(kept, along), vectors.lanes, valid).of(self.v.sources[0])
         if valid < vectors.lanes:
-            mask = _mask(vectors.lanes, valid).split("> ", 1)[1]
+            (_, _, mask) = vectors.first(valid).partition("> ")
             value = vectors.chosen(mask, value, vectors.number(_NEUTRAL[self.v.op]))
         return self._combined(vectors, value, total)
 
@@ -372,9 +322,6 @@ class _Reduction(_Nest):
         mask = ", ".join(f"i32 {i}" for i in which)
         return self.body.new(f"shufflevector {kind} {x}, {kind} undef, <{len(which)} x i32> <{mask}>")
 
-    def _write(self, address: str, one: str) -> None:
-        self.function.write(address, one, 1, 1)
-
 
 class _Turned(_Nest):
     """A matrix, transposed: the elements of a vector stand apart in what is read."""
@@ -382,14 +329,14 @@ class _Turned(_Nest):
     def _store(self, index: list[Index], addresses: list[str], begin: int, lanes: int, valid: int, i: Index,
                _: Sequence[str]) -> Sequence[str]:  # fmt: skip
         (source,) = self.loop.stores[0].v.sources
-        whole, vectors = [*index, self.shifted(i, begin)], self.function.vectors(lanes)
+        whole, vectors = [*index, self.body.shifted(i, begin)], self.function.vectors(lanes)
         first = self.body.sum(self.bases[source], self.offset([1, self.domain[0]], whole))
         found = "undef"
         for lane in range(valid):
-            element = self.function.element(self.body.sum(first, lane * self.domain[0] * self.function.width))
+            element = vectors.element_at(self.body.sum(first, lane * self.domain[0] * self.function.width))
             place = f"{vectors.element} {element}, i32 {lane}"
             found = self.body.new(f"insertelement {vectors.kind} {found}, {place}")
-        self.function.write(self.body.sum(addresses[0], self.offset(self.behind, whole)), found, lanes, valid)
+        vectors.write(self.body.sum(addresses[0], self.offset(self.behind, whole)), found, _mask(vectors, valid))
         return ()
 
 
@@ -416,7 +363,7 @@ class _Matrices:
 
     def _panel(self, begin: int, wide: int) -> Callable[[Index, Sequence[str]], Sequence[str]]:
         def turn(i: Index, _: Sequence[str]) -> Sequence[str]:
-            column = i + begin if isinstance(i, int) else self.body.sum(i, begin)
+            column = self.body.shifted(i, begin)
             whole = self.m // _BESIDE * _BESIDE
             for first, last, rows in ((0, whole, _BESIDE), (whole, self.m, self.m - whole)):
                 if first < last:
@@ -429,7 +376,7 @@ class _Matrices:
         f, b = self.function, self.body
 
         def turn(i: Index, _: Sequence[str]) -> Sequence[str]:
-            row = i + begin if isinstance(i, int) else b.sum(i, begin)
+            row = b.shifted(i, begin)
             chunks = list(self._vectors(wide))
             totals = [f.vectors(lanes).number(0.0) for _ in range(rows) for _, lanes, _ in chunks]
             at = 0
@@ -439,7 +386,8 @@ class _Matrices:
             for r in range(rows):
                 for c, (first, lanes, valid) in enumerate(chunks):
                     inside = self._bytes((row, self.n), (column, 1), r * self.n + first)
-                    f.write(b.sum(self.target, inside), totals[r * len(chunks) + c], lanes, valid)
+                    vectors = f.vectors(lanes)
+                    vectors.write(b.sum(self.target, inside), totals[r * len(chunks) + c], _mask(vectors, valid))
             return ()
 
         return turn
@@ -454,11 +402,14 @@ class _Matrices:
         f, b = self.function, self.body
 
         def turn(k: Index, so_far: Sequence[str]) -> Sequence[str]:
-            weights = [f.read(b.sum(base, self._bytes((k, self.n), (column, 1), first)), lanes, valid)
-                       for first, lanes, valid in chunks]  # fmt: skip
+            weights = []
+            for first, lanes, valid in chunks:
+                vectors = f.vectors(lanes)
+                address = b.sum(base, self._bytes((k, self.n), (column, 1), first))
+                weights.append(vectors.read(address, _mask(vectors, valid)))
             made = []
             for r in range(rows):
-                one = f.element(b.sum(self.a, self._bytes((row, self.k), (k, 1), r * self.k + at)))
+                one = f.vectors(1).element_at(b.sum(self.a, self._bytes((row, self.k), (k, 1), r * self.k + at)))
                 splats: dict[int, str] = {}
                 for c, (_, lanes, _) in enumerate(chunks):
                     vectors = f.vectors(lanes)
@@ -470,13 +421,7 @@ class _Matrices:
         kinds = [f.vectors(lanes).kind for _ in range(rows) for _, lanes, _ in chunks]
         return b.counted(count, 1, list(zip(kinds, totals, strict=True)), turn)
 
-    def _bytes(self, first: tuple[Index, int], second: tuple[Index, int], fixed: int) -> Any:
-        """An offset of two indices with strides, and a fixed one."""
-        total: Index = fixed * self.function.width
-        for i, stride in (first, second):
-            if isinstance(i, int):
-                total = i * stride * self.function.width + total if isinstance(total, int) else self.body.sum(
-                    total, i * stride * self.function.width)  # fmt: skip
-            else:
-                total = self.body.sum(self.body.times(i, stride * self.function.width), total)
-        return total
+    def _bytes(self, first: tuple[Index, int], second: tuple[Index, int], fixed: int) -> Index:
+        """An offset of two indices with strides in elements, and a fixed one."""
+        width = self.function.width
+        return self.body.offset(*((i, stride * width) for i, stride in (first, second)), fixed=fixed * width)

@@ -17,14 +17,15 @@ The library inside torch takes other paths for few rows, with other bits, and sl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial, reduce
 
 import torch
 
-from edbc.kernels.llvm import Body, function
-from edbc.kernels.machinecode import address_of, pointer, processor
+from edbc.kernels.formulas import Vectors
+from edbc.kernels.llvm import Body, Index, function
+from edbc.kernels.machinecode import address_of, processor
 from edbc.kernels.steps import PIECE_FIELDS, StepField
 
 
@@ -64,6 +65,12 @@ class Shape:
         parts = [self._panel(packed, rows, first, count) for first, count in self.panels(columns)]
         return torch.cat(parts, 1) if parts else packed.new_empty(rows, 0)
 
+    def of_panel(self, b: Body, columns: str, first: Index) -> tuple[str, str]:
+        """How many vectors the panel from column `first` on has, and how many columns the last of them."""
+        count = b.smaller(b.new(f"sub i64 {columns}, {first}"), self.columns)
+        vectors = b.new(f"udiv i64 {b.sum(count, self.lanes - 1)}, {self.lanes}")
+        return vectors, b.new(f"sub i64 {count}, {b.times(b.sum(vectors, -1), self.lanes)}")
+
     def _panel(self, packed: torch.Tensor, rows: int, first: int, count: int) -> torch.Tensor:
         return packed[rows * first :][: rows * self.padded(count)].view(rows, -1 if rows else count)[:, :count]
 
@@ -97,110 +104,87 @@ def address_of_product(width: int) -> int:
 def text_of(shape: Shape) -> str:
     """LLVM's text of the kernel: a function per number of rows and of vectors, one per number of vectors for all rows,
     and the kernel, which goes from panel to panel."""
-    widths = range(1, shape.vectors + 1)
-    tiles = (_Tile(shape, rows, vectors).text() for rows in range(1, shape.rows + 1) for vectors in widths)
-    columns = (_all_rows(shape, vectors) for vectors in widths)
-    return "\n".join([f"declare {_vector(shape)} @{_fma(shape)}({', '.join([_vector(shape)] * 3)})", *tiles, *columns,
-                      _kernel(shape)])  # fmt: skip
+    widths, declared = range(1, shape.vectors + 1), set[str]()
+    tiles = [_Tile(shape, rows, vectors, declared).text() for rows in range(1, shape.rows + 1) for vectors in widths]
+    columns = [_all_rows(shape, vectors) for vectors in widths]
+    return "\n".join([*sorted(declared), *tiles, *columns, _kernel(shape)])
 
 
 def _name(shape: Shape) -> str:
     return f"edbc_product_f{8 * shape.width}"
 
 
-def _element(shape: Shape) -> str:
-    return "float" if shape.width == 4 else "double"
-
-
-def _vector(shape: Shape) -> str:
-    return f"<{shape.lanes} x {_element(shape)}>"
-
-
-def _fma(shape: Shape) -> str:
-    return f"llvm.fma.v{shape.lanes}f{8 * shape.width}"
-
-
 class _Tile:
     """Definition (1). `%row` is the address of the first row's entries in the table, `%column` the panel's first column
     in bytes, `%tail` how many columns of its last vector are written. Values are numbered row by row."""
 
-    def __init__(self, shape: Shape, rows: int, vectors: int):
+    def __init__(self, shape: Shape, rows: int, vectors: int, declared: set[str]):
         self.shape, self.rows, self.vectors = shape, rows, vectors
-        self.kind, self.element = _vector(shape), _element(shape)
         self.values = [(r, v) for r in range(rows) for v in range(vectors)]
         self.b = Body()
+        self.of = Vectors(self.b, shape.width, shape.lanes, declared)
 
     def text(self) -> str:
         """The whole function."""
         b = self.b
-        b.add("entry:")
-        buffer = b.new(f"alloca {self.kind}, align 64")
-        self.buffer = b.new(f"ptrtoint {pointer(self.kind)} {buffer} to i64")
+        b.begin("entry")
+        self.is_full = b.new(f"icmp eq i64 %tail, {self.shape.lanes}")
+        self.mask = self.of.first("%tail")
         self.table = ["%row"]
         for _ in range(self.rows - 1):
             self.table.append(b.sum(self.table[-1], "%row_bytes"))
         sums = self._multiplied(self._added(self._biased()))
-        for r, target in enumerate(self._rows_at(StepField.TARGET)):
-            for v in range(self.vectors):
-                self._write(target, v, sums[r * self.vectors + v], f"w{r}")
+        targets = self._rows_at(StepField.TARGET)
+        b.either(self.is_full, [], lambda: self._write(targets, sums, ""),
+                 lambda: self._write(targets, sums, self.mask))  # fmt: skip
         b.add("ret void")
         arguments = "i64 %row, i64 %row_bytes, i64 %step, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
         return function(f"internal void @tile_{self.rows}_{self.vectors}({arguments}) noinline", b)
 
     def _biased(self) -> list[str]:
         """The bias, or zeros, by vector."""
-        b = self.b
-        b.add("%biased = icmp ne i64 %bias, 0", "br i1 %biased, label %bias_in, label %start", "bias_in:")
-        found = [b.load(self._vector_at("%bias", v), self.kind, self.shape.width) for v in range(self.vectors)]
-        b.add("br label %start", "start:")
-        return [b.new(f"phi {self.kind} [ zeroinitializer, %entry ], [ {x}, %bias_in ]") for x in found]
+        return self.b.either(self.b.new("icmp ne i64 %bias, 0"), [self.of.kind] * self.vectors,
+                             lambda: [self.of.read(self._vector_at("%bias", v)) for v in range(self.vectors)],
+                             lambda: ["zeroinitializer"] * self.vectors)  # fmt: skip
 
     def _added(self, bias: Sequence[str]) -> list[str]:
         """With the addend, if there is one."""
-        b = self.b
-        addend = b.field("%step", StepField.ADDEND)
-        b.add(f"%added = icmp sge i64 {addend}, 0", "br i1 %added, label %add_in, label %sum", "add_in:")
-        sources = self._rows_at(StepField.ADDEND)
-        read = [self._read(sources[r], v, f"a{r}") for r, v in self.values]
-        sums = [b.new(f"fadd {self.kind} {x}, {bias[v]}") for x, (_, v) in zip(read, self.values, strict=True)]
-        b.add("br label %summed", "summed:", "br label %sum", "sum:")
-        return [b.new(f"phi {self.kind} [ {bias[v]}, %start ], [ {x}, %summed ]")
-                for x, (_, v) in zip(sums, self.values, strict=True)]  # fmt: skip
+        b, kinds = self.b, [self.of.kind] * len(self.values)
 
-    def _multiplied(self, start: Sequence[str]) -> list[str]:
-        """With the products of all pieces, element after element; what follows stands at label `write`."""
+        def added() -> list[str]:
+            rows = self._rows_at(StepField.ADDEND)
+            read = b.either(self.is_full, kinds, lambda: self._read(rows, ""), lambda: self._read(rows, self.mask))
+            return [self.of.two("fadd", x, bias[v]) for x, (_, v) in zip(read, self.values, strict=True)]
+
+        is_added = b.new(f"icmp sge i64 {b.field('%step', StepField.ADDEND)}, 0")
+        return b.either(is_added, kinds, added, lambda: [bias[v] for _, v in self.values])
+
+    def _multiplied(self, start: Sequence[str]) -> Sequence[str]:
+        """With the products of all pieces, element after element."""
         b = self.b
         begin, end = (b.field("%step", field) for field in (StepField.BEGIN, StepField.END))
-        count = b.new(f"sub i64 {end}, {begin}")
-        b.add("br label %head", "head:", "%number = phi i64 [ 0, %sum ], [ %next_number, %inner ]",
-              "%panel_at = phi i64 [ %panel, %sum ], [ %next_at, %inner ]")  # fmt: skip
-        sums = [b.new(f"phi {self.kind} [ {x}, %sum ], [ %r{i}, %inner ]") for i, x in enumerate(start)]
-        b.add(f"%more = icmp slt i64 %number, {count}", "br i1 %more, label %piece, label %write", "piece:",
-              "%next_number = add i64 %number, 1")  # fmt: skip
-        piece = b.sum("%pieces", b.times("%number", 8 * PIECE_FIELDS))
+        carried = [("i64", "%panel"), *((self.of.kind, x) for x in start)]
+        return b.repeated(b.new(f"sub i64 {end}, {begin}"), 1, carried, self._piece)[1:]
+
+    def _piece(self, number: Index, so_far: Sequence[str]) -> Sequence[str]:
+        """With one piece; the first of what is carried is where in the panel its rows stand."""
+        b = self.b
+        piece = b.sum("%pieces", b.times(str(number), 8 * PIECE_FIELDS))
         slot, offset, size = (b.field(piece, i) for i in range(3))
         sources = [b.sum(b.load(b.sum(row, b.times(slot, 8))), offset) for row in self.table]
-        size = b.times(size, self.shape.width)
-        b.add("br label %inner", "inner:", "%k = phi i64 [ 0, %piece ], [ %next_k, %inner ]",
-              "%at = phi i64 [ %panel_at, %piece ], [ %next_at, %inner ]",
-              *(f"%s{i} = phi {self.kind} [ {x}, %piece ], [ %r{i}, %inner ]" for i, x in enumerate(sums)))  # fmt: skip
-        self._step(sources)
-        b.add(f"%inside = icmp slt i64 %next_k, {size}", "br i1 %inside, label %inner, label %head", "write:")
-        return sums
+        carried = [("i64", so_far[0]), *((self.of.kind, x) for x in so_far[1:])]
+        width = self.shape.width
+        return b.counted(b.times(size, width), width, carried, lambda k, sums: self._element(sources, k, sums))
 
-    def _step(self, sources: Sequence[str]) -> None:
+    def _element(self, sources: Sequence[str], k: Index, so_far: Sequence[str]) -> list[str]:
         """An element of every row times a row of the panel."""
-        b, shape = self.b, self.shape
-        weights = [b.load(self._vector_at("%at", v), self.kind, shape.width) for v in range(self.vectors)]
-        zeros = f"<{shape.lanes} x i32> zeroinitializer"
+        at, *sums = so_far
+        weights = [self.of.read(self._vector_at(at, v)) for v in range(self.vectors)]
         for r, source in enumerate(sources):
-            element = b.load(b.sum(source, "%k"), self.element, shape.width)
-            one = b.new(f"insertelement {self.kind} undef, {self.element} {element}, i32 0")
-            every = b.new(f"shufflevector {self.kind} {one}, {self.kind} undef, {zeros}")
+            every = self.of.splat(self.of.element_at(self.b.sum(source, k)))
             for i, weight in enumerate(weights, r * self.vectors):
-                arguments = ", ".join(f"{self.kind} {x}" for x in (every, weight, f"%s{i}"))
-                b.add(f"%r{i} = call {self.kind} @{_fma(shape)}({arguments})")
-        b.add(f"%next_k = add i64 %k, {shape.width}", f"%next_at = add i64 %at, {self._offset(self.vectors)}")
+                sums[i] = self.of.fma(every, weight, sums[i])
+        return [self._vector_at(at, self.vectors), *sums]
 
     def _rows_at(self, field: int) -> list[str]:
         """Addresses of the panel's columns in rows of the slot in `field`, at the offset in the next one."""
@@ -208,121 +192,73 @@ class _Tile:
         slot, inside = b.field("%step", field), b.sum(b.field("%step", field + 1), "%column")
         return [b.sum(b.load(b.sum(row, b.times(slot, 8))), inside) for row in self.table]
 
-    def _offset(self, v: int) -> int:
-        return v * self.shape.lanes * self.shape.width
-
     def _vector_at(self, address: str, v: int) -> str:
-        return self.b.sum(address, self._offset(v))
+        return self.b.sum(address, v * self.shape.lanes * self.shape.width)
 
-    def _read(self, address: str, v: int, label: str) -> str:
-        """A vector of a row, of the last one only the columns that there are."""
-        at = self._vector_at(address, v)
-        if v + 1 < self.vectors:
-            return self.b.load(at, self.kind, self.shape.width)
-        b = self.b
-        self._if_full(label)
-        whole = b.load(at, self.kind, self.shape.width)
-        b.add(f"br label %{label}_done", f"{label}_cut:")
-        b.store(self.buffer, self.kind, "zeroinitializer", 64)
-        self._copy_tail(self.buffer, at, label)
-        part = b.load(self.buffer, self.kind, 64)
-        b.add(f"br label %{label}_done", f"{label}_done:")
-        return b.new(f"phi {self.kind} [ {whole}, %{label}_full ], [ {part}, %{label}_end ]")
+    def _read(self, rows: Sequence[str], mask: str) -> list[str]:
+        """Vectors of rows, of each row's last one what a mask lets through."""
+        return [self.of.read(self._vector_at(rows[r], v), mask if v + 1 == self.vectors else "")
+                for r, v in self.values]  # fmt: skip
 
-    def _write(self, address: str, v: int, value: str, label: str) -> None:
-        b, at = self.b, self._vector_at(address, v)
-        if v + 1 < self.vectors:
-            b.store(at, self.kind, value, self.shape.width)
-            return
-        self._if_full(label)
-        b.store(at, self.kind, value, self.shape.width)
-        b.add(f"br label %{label}_done", f"{label}_cut:")
-        b.store(self.buffer, self.kind, value, 64)
-        self._copy_tail(at, self.buffer, label)
-        b.add(f"br label %{label}_done", f"{label}_done:")
-
-    def _if_full(self, label: str) -> None:
-        """What follows is for last vectors that are written whole, what stands at label `cut` for others."""
-        self.b.add(f"%{label}_is_full = icmp eq i64 %tail, {self.shape.lanes}",
-                   f"br i1 %{label}_is_full, label %{label}_full, label %{label}_cut", f"{label}_full:")  # fmt: skip
-
-    def _copy_tail(self, target: str, source: str, label: str) -> None:
-        """Copy `%tail` elements, at least one."""
-        b, before, width = self.b, f"{label}_copy_from", self.shape.width
-        b.add(f"br label %{before}", f"{before}:", f"br label %{label}_copy", f"{label}_copy:",
-              f"%{label}_i = phi i64 [ 0, %{before} ], [ %{label}_next, %{label}_copy ]")  # fmt: skip
-        inside = b.times(f"%{label}_i", width)
-        b.store(b.sum(target, inside), self.element, b.load(b.sum(source, inside), self.element, width), width)
-        b.add(f"%{label}_next = add i64 %{label}_i, 1", f"%{label}_more = icmp slt i64 %{label}_next, %tail",
-              f"br i1 %{label}_more, label %{label}_copy, label %{label}_end", f"{label}_end:")  # fmt: skip
+    def _write(self, rows: Sequence[str], found: Sequence[str], mask: str) -> tuple[()]:
+        for value, (r, v) in zip(found, self.values, strict=True):
+            self.of.write(self._vector_at(rows[r], v), value, mask if v + 1 == self.vectors else "")
+        return ()
 
 
 def _all_rows(shape: Shape, vectors: int) -> str:
     """All rows times one panel, in tiles of as equal numbers of rows as can be."""
     b = Body()
-    b.add("entry:", "%row_bytes = mul i64 %slots, 8")
+    b.begin("entry")
+    row_bytes = b.times("%slots", 8)
     tiles = b.new(f"udiv i64 {b.sum('%n', shape.rows - 1)}, {shape.rows}")
-    b.add("br label %head", "head:", "%i = phi i64 [ 0, %entry ], [ %next, %behind ]",
-          "%begin = phi i64 [ 0, %entry ], [ %end, %behind ]",
-          f"%more = icmp ult i64 %i, {tiles}", "br i1 %more, label %body, label %done", "body:",
-          "%next = add i64 %i, 1")  # fmt: skip
-    b.add(f"%end = udiv i64 {b.times('%n', '%next')}, {tiles}", "%count = sub i64 %end, %begin")
-    row = b.sum("%at", b.times("%begin", "%row_bytes"))
-    arguments = f"i64 {row}, i64 %row_bytes, i64 %step, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
-    _choose(b, "%count", range(1, shape.rows + 1), lambda rows: f"call void @tile_{rows}_{vectors}({arguments})")
-    b.add("br label %head", "done:", "ret void")
+
+    def tile(i: Index, carried: Sequence[str]) -> Sequence[str]:
+        (begin,) = carried
+        end = b.new(f"udiv i64 {b.times('%n', b.sum(str(i), 1))}, {tiles}")
+        row = b.sum("%at", b.times(begin, row_bytes))
+        arguments = f"i64 {row}, i64 {row_bytes}, i64 %step, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
+        calls = {rows: f"call void @tile_{rows}_{vectors}({arguments})" for rows in range(1, shape.rows + 1)}
+        b.choose(b.new(f"sub i64 {end}, {begin}"), calls)
+        return [end]
+
+    b.repeated(tiles, 1, [("i64", "0")], tile)
+    b.add("ret void")
     given = "i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 %panel, i64 %bias, i64 %column, i64 %tail"
     return function(f"internal void @rows_{vectors}({given}) noinline", b)
 
 
-def _choose(b: Body, number: str, of: Iterable[int], line: Callable[[int], str]) -> None:
-    """The line for `number`; control goes on at label `behind`."""
-    cases = list(of)
-    b.add(f"switch i64 {number}, label %behind [ {' '.join(f'i64 {i}, label %case{i}' for i in cases)} ]")
-    for i in cases:
-        b.add(f"case{i}:", line(i), "br label %behind")
-    b.add("behind:")
-
-
 def _kernel(shape: Shape) -> str:
     b = Body()
-    b.add("entry:")
+    b.begin("entry")
     columns, inputs = (b.field("%step", field) for field in (StepField.COLUMNS, StepField.ROWS))
     weight, bias = (b.field("%step", field) for field in (StepField.WEIGHT, StepField.BIAS))
     bytes_of_column, biased = b.times(inputs, shape.width), b.new(f"icmp ne i64 {bias}, 0")
-    b.add("br label %head", "head:", "%first = phi i64 [ 0, %entry ], [ %next, %behind ]",
-          f"%more = icmp ult i64 %first, {columns}", "br i1 %more, label %body, label %done", "body:",
-          f"%next = add i64 %first, {shape.columns}")  # fmt: skip
-    rest = b.new(f"sub i64 {columns}, %first")
-    whole = b.new(f"icmp ult i64 {rest}, {shape.columns}")
-    count = b.new(f"select i1 {whole}, i64 {rest}, i64 {shape.columns}")
-    vectors = b.new(f"udiv i64 {b.sum(count, shape.lanes - 1)}, {shape.lanes}")
-    tail = b.new(f"sub i64 {count}, {b.times(b.sum(vectors, -1), shape.lanes)}")
-    panel, column = b.sum(weight, b.times("%first", bytes_of_column)), b.times("%first", shape.width)
-    of_panel = b.new(f"select i1 {biased}, i64 {b.sum(bias, column)}, i64 0")
-    arguments = (f"i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 {panel}, i64 {of_panel}, "
-                 f"i64 {column}, i64 {tail}")  # fmt: skip
-    _choose(b, vectors, range(1, shape.vectors + 1), lambda v: f"call void @rows_{v}({arguments})")
-    b.add("br label %head", "done:", "ret void")
+
+    def panel(first: Index, _: Sequence[str]) -> Sequence[str]:
+        vectors, tail = shape.of_panel(b, columns, first)
+        packed, column = b.sum(weight, b.times(str(first), bytes_of_column)), b.times(str(first), shape.width)
+        of_panel = b.new(f"select i1 {biased}, i64 {b.sum(bias, column)}, i64 0")
+        arguments = (f"i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 {packed}, i64 {of_panel}, "
+                     f"i64 {column}, i64 {tail}")  # fmt: skip
+        b.choose(vectors, {v: f"call void @rows_{v}({arguments})" for v in range(1, shape.vectors + 1)})
+        return ()
+
+    b.repeated(columns, shape.columns, [], panel)
+    b.add("ret void")
     return function(f"void @{_name(shape)}(i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 %x, i64 %y)", b)
 
 
 def text_of_peak(shape: Shape) -> tuple[str, int]:
     """The text of as many independent chains of multiply-adds as a tile has, a step of each per turn, and how many
     chains that is: `edbc_peak_f32(turns, where a vector is written)`."""
-    b, kind, chains = Body(), _vector(shape), shape.rows * shape.vectors
-    b.add("entry:", "br label %turn", "turn:", "%i = phi i64 [ 0, %entry ], [ %next, %turn ]")
-    b.add(*(f"%s{c} = phi {kind} [ zeroinitializer, %entry ], [ %r{c}, %turn ]" for c in range(chains)))
-    factor = b.new(f"bitcast {kind} zeroinitializer to {kind}")
-    for c in range(chains):
-        b.add(f"%r{c} = call {kind} @{_fma(shape)}({kind} %s{c}, {kind} {factor}, {kind} %s{c})")
-    b.add(
-        "%next = add i64 %i, 1", "%more = icmp slt i64 %next, %turns", "br i1 %more, label %turn, label %done", "done:"
-    )
-    total = "%r0"
-    for c in range(1, chains):
-        total = b.new(f"fadd {kind} {total}, %r{c}")
-    b.store("%out", kind, total, shape.width)
+    b, chains, declared = Body(), shape.rows * shape.vectors, set[str]()
+    of = Vectors(b, shape.width, shape.lanes, declared)
+    b.begin("entry")
+    factor = b.new(f"bitcast {of.kind} zeroinitializer to {of.kind}")
+    carried = [(of.kind, "zeroinitializer")] * chains
+    found = b.repeated("%turns", 1, carried, lambda _, sums: [of.fma(x, factor, x) for x in sums])
+    of.write("%out", reduce(partial(of.two, "fadd"), found))
     b.add("ret void")
-    declared = f"declare {kind} @{_fma(shape)}({', '.join([kind] * 3)})"
-    return f"{declared}\n" + function(f"void @edbc_peak_f{8 * shape.width}(i64 %turns, i64 %out)", b), chains
+    text = function(f"void @edbc_peak_f{8 * shape.width}(i64 %turns, i64 %out)", b)
+    return "\n".join([*declared, text]), chains

@@ -6,13 +6,14 @@ is added to what is there. So an element's order of additions is that of the row
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache
 
 from edbc.kernels.formulas import Vectors
-from edbc.kernels.llvm import Body, function
-from edbc.kernels.machinecode import address_of, pointer
+from edbc.kernels.llvm import Body, Index, function
+from edbc.kernels.machinecode import address_of
 from edbc.kernels.microkernel import Shape, shape_of
 
 
@@ -67,66 +68,33 @@ class _Tile:
         b, width = self.b, self.shape.width
         b.begin("entry")
         count, x, x_stride, d, d_stride, target, inputs = (b.field("%fields", k) for k in range(OuterField.INPUTS + 1))
-        self.mask = self._valid()
+        self.mask = self.of.first("%tail")
         x, d = b.sum(x, b.times("%i", width)), b.sum(d, b.times("%c", width))
-        zero = self.of.number(0.0)
-        start = [("i64", x), ("i64", d), *[(self.of.kind, zero)] * (self.rows * self.vectors)]
+        start = [("i64", x), ("i64", d), *[(self.of.kind, "zeroinitializer")] * (self.rows * self.vectors)]
         _, _, *totals = b.repeated(count, 1, start, lambda _, so_far: self._row(so_far, x_stride, d_stride))
         row = b.sum(target, b.times(b.sum(b.times("%c", inputs), "%i"), width))
         for r in range(self.rows):
             for v in range(self.vectors):
-                at = self._vector(row, v)
-                self._write(at, v, self.of.two("fadd", self._read(at, v), totals[r * self.vectors + v]))
+                at, mask = self._vector(row, v)
+                self.of.write(at, self.of.two("fadd", self.of.read(at, mask), totals[r * self.vectors + v]), mask)
             row = b.sum(row, b.times(inputs, width))
         b.add("ret void")
         return function(f"internal void @outer_{self.rows}_{self.vectors}(i64 %fields, i64 %c, i64 %i, i64 %tail)", b)
 
-    def _valid(self) -> str:
-        lanes = self.shape.lanes
-        tail = self.b.new("trunc i64 %tail to i32")
-        one = self.b.new(f"insertelement <{lanes} x i32> undef, i32 {tail}, i32 0")
-        kind = f"<{lanes} x i32>"
-        every = self.b.new(f"shufflevector {kind} {one}, {kind} undef, {kind} zeroinitializer")
-        numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
-        return self.b.new(f"icmp slt <{lanes} x i32> <{numbers}>, {every}")
-
     def _row(self, so_far: Sequence[str], x_stride: str, d_stride: str) -> Sequence[str]:
         """One more row of both."""
         x, d, *totals = so_far
-        found = [self._read(self._vector(x, v), v) for v in range(self.vectors)]
+        found = [self.of.read(*self._vector(x, v)) for v in range(self.vectors)]
         made = []
         for r in range(self.rows):
-            one = self.b.load(self.b.sum(d, r * self.shape.width), self.of.element, self.shape.width)
-            every = self.of.splat(one)
+            every = self.of.splat(self.of.element_at(self.b.sum(d, r * self.shape.width)))
             made += [self.of.fma(every, found[v], totals[r * self.vectors + v]) for v in range(self.vectors)]
         return [self.b.sum(x, x_stride), self.b.sum(d, d_stride), *made]
 
-    def _vector(self, address: str, v: int) -> str:
-        return self.b.sum(address, v * self.shape.lanes * self.shape.width)
-
-    def _pointer(self, address: str) -> str:
-        kind = pointer(self.of.kind)
-        return f"{kind} {self.b.new(f'inttoptr i64 {address} to {kind}')}"
-
-    def _read(self, address: str, v: int) -> str:
-        kind, at = self.of.kind, self._pointer(address)
-        if v + 1 < self.vectors:
-            return self.b.new(f"load {kind}, {at}, align {self.shape.width}")
-        mask = f"<{self.shape.lanes} x i1>"
-        called = f"{kind} @llvm.masked.load.v{self.shape.lanes}f{8 * self.shape.width}.p0"
-        self.declared.add(f"declare {called}({pointer(kind)}, i32, {mask}, {kind})")
-        rest = f"{mask} {self.mask}, {kind} {self.of.number(0.0)}"
-        return self.b.new(f"call {called}({at}, i32 {self.shape.width}, {rest})")
-
-    def _write(self, address: str, v: int, value: str) -> None:
-        kind, at = self.of.kind, self._pointer(address)
-        if v + 1 < self.vectors:
-            self.b.add(f"store {kind} {value}, {at}, align {self.shape.width}")
-            return
-        mask = f"<{self.shape.lanes} x i1>"
-        called = f"void @llvm.masked.store.v{self.shape.lanes}f{8 * self.shape.width}.p0"
-        self.declared.add(f"declare {called}({kind}, {pointer(kind)}, i32, {mask})")
-        self.b.add(f"call {called}({kind} {value}, {at}, i32 {self.shape.width}, {mask} {self.mask})")
+    def _vector(self, address: str, v: int) -> tuple[str, str]:
+        """Its address, and the mask of the last one."""
+        at = self.b.sum(address, v * self.shape.lanes * self.shape.width)
+        return at, self.mask if v + 1 == self.vectors else ""
 
 
 def _kernel(shape: Shape) -> str:
@@ -134,26 +102,17 @@ def _kernel(shape: Shape) -> str:
     b.begin("entry")
     inputs, columns = b.field("%fields", OuterField.INPUTS), b.field("%fields", OuterField.COLUMNS)
 
-    def panel(i: str | int, _: Sequence[str]) -> Sequence[str]:
-        rest = b.new(f"sub i64 {inputs}, {i}")
-        count = b.smaller(rest, shape.columns)
-        vectors = b.new(f"udiv i64 {b.sum(count, shape.lanes - 1)}, {shape.lanes}")
-        tail = b.new(f"sub i64 {count}, {b.times(b.sum(vectors, -1), shape.lanes)}")
+    def panel(i: Index, _: Sequence[str]) -> Sequence[str]:
+        vectors, tail = shape.of_panel(b, inputs, i)
         b.repeated(columns, shape.rows, [], lambda c, _: tile(c, i, vectors, tail))
         return ()
 
-    def tile(c: str | int, i: str | int, vectors: str, tail: str) -> Sequence[str]:
+    def tile(c: Index, i: Index, vectors: str, tail: str) -> Sequence[str]:
         rows = b.smaller(b.new(f"sub i64 {columns}, {c}"), shape.rows)
-        which = b.sum(b.times(rows, shape.vectors), vectors)
-        sizes = [(r, v) for r in range(1, shape.rows + 1) for v in range(1, shape.vectors + 1)]
-        behind, labels = b.label(), [b.label() for _ in sizes]
-        cases = " ".join(f"i64 {r * shape.vectors + v}, label %{label}"
-                         for (r, v), label in zip(sizes, labels, strict=True))  # fmt: skip
-        b.add(f"switch i64 {which}, label %{behind} [ {cases} ]")
-        for (r, v), label in zip(sizes, labels, strict=True):
-            b.begin(label)
-            b.add(f"call void @outer_{r}_{v}(i64 %fields, i64 {c}, i64 {i}, i64 {tail})", f"br label %{behind}")
-        b.begin(behind)
+        sizes = itertools.product(range(1, shape.rows + 1), range(1, shape.vectors + 1))
+        arguments = f"i64 %fields, i64 {c}, i64 {i}, i64 {tail}"
+        lines = {r * shape.vectors + v: f"call void @outer_{r}_{v}({arguments})" for r, v in sizes}
+        b.choose(b.sum(b.times(rows, shape.vectors), vectors), lines)
         return ()
 
     b.repeated(inputs, shape.columns, [], panel)

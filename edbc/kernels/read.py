@@ -7,9 +7,10 @@ copies here.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from sys import maxsize
 
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
 from edbc.kernels.calls import value_of_call
@@ -41,28 +42,25 @@ class _Columns:
         if not v.size:
             return
         stop = offset + v.size
-        before, behind = self._inside(0, offset), self._inside(stop, max(self._end(), stop))
-        pieces = [*before, (offset, v), *behind]
-        self.begins, self.found = [at for at, _ in pieces], [piece for _, piece in pieces]
+        touched = self._touched(offset, stop)
+        pieces = [*self._cut(touched, 0, offset), (offset, v), *self._cut(touched, stop, maxsize)]
+        self.begins[touched], self.found[touched] = [at for at, _ in pieces], [piece for _, piece in pieces]
 
     def read(self, span: Span) -> V:
         """What a span holds."""
-        return self.values.cat(piece for _, piece in self._inside(span.offset, span.stop))
+        inside = self._cut(self._touched(span.offset, span.stop), span.offset, span.stop)
+        return self.values.cat(piece for _, piece in inside)
 
-    def _end(self) -> int:
-        return self.begins[-1] + self.found[-1].size if self.begins else 0
+    def _touched(self, begin: int, end: int) -> slice:
+        """The pieces that stand between two columns, also in part, and at most one before them."""
+        return slice(max(bisect_right(self.begins, begin) - 1, 0), bisect_left(self.begins, end))
 
-    def _inside(self, begin: int, end: int) -> list[tuple[int, V]]:
-        """Columns and values between two columns, cut there."""
-        pieces = []
-        for i in range(max(bisect_right(self.begins, begin) - 1, 0), len(self.begins)):
-            at, v = self.begins[i], self.found[i]
+    def _cut(self, which: slice, begin: int, end: int) -> Iterator[tuple[int, V]]:
+        """Of some pieces, columns and values between two columns."""
+        for at, v in zip(self.begins[which], self.found[which], strict=True):
             first, last = max(begin, at), min(end, at + v.size)
-            if at >= end:
-                break
             if first < last:
-                pieces.append((first, self.values.part(v, first - at, last - first)))
-        return pieces
+                yield first, self.values.part(v, first - at, last - first)
 
 
 class _Reading:

@@ -178,7 +178,7 @@ class Values:
         return self.map(v.op, sources) if v.is_elementwise else self._make(v.op, tuple(sources), v.arg, v.size)
 
     def matmul(self, a: V, b: V, m: int, k: int, n: int) -> V:
-        """A row's own matrices. Of one column the product is a sum along the rows, of one inner element it is too."""
+        """A row's own matrices. Of one column the product is a sum along the rows."""
         if n == 1:
             spread = self.spread(b, (1, m, k))
             return self.reduce("total", self.map("mul", (a, spread)), (m, k, 1))
