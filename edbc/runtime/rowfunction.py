@@ -89,7 +89,8 @@ class RowFunction:
         with torch.no_grad():
             of_row = self._rows(some, shared)
         self._is_believed = any(not torch.equal(x[:1].expand_as(x), x) for x in some)
-        return len(of_row) == len(whole) and all(map(_is_close, (x[:CHECKED].detach() for x in whole), of_row))
+        has_rows = len(of_row) == len(whole) and all(x.shape[:1] == values[0].shape[:1] for x in whole)
+        return has_rows and all(map(_is_close, (x[:CHECKED].detach() for x in whole), of_row))
 
     def _batched_form(self, values: Sequence[torch.Tensor], shared: Shared) -> BatchedForm | None:
         if not self._form_is_known:

@@ -149,10 +149,10 @@ def _rule_of_one(call: Callable[..., Any], name: str, template: Any, glimpses: S
     (first, *others), kwargs = template
     if len(glimpses) != 1 or type(first) is not Hole or _has_holes((others, kwargs)):
         return None
+    if name in _ALONG:  # first: `max` of two tensors is pointwise
+        return _along if glimpses[0].rank and _can_move(name, others, kwargs) else None
     if name in _ALIKE or (is_pointwise(name) and not shared_refs(template)):
         return _plain
-    if name in _ALONG:
-        return _along if glimpses[0].rank and _can_move(name, others, kwargs) else None
     rank = _MAPS.get(name)
     if rank is None or glimpses[0].rank not in (rank, rank + 1):
         return None

@@ -20,7 +20,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import CodeType, FrameType
+from types import CodeType, FrameType, NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -755,6 +755,8 @@ class Recorder:
             outputs, metas = split_outputs(result)
             if not metas:
                 return result if asked_by_torch(func) else told_by_shape(func, name, template, slots, self.shared_meta)
+            if not all(isinstance(x, torch.Tensor | NoneType) for x in flat([result])):
+                refuse(f"'{name}' returns numbers beside tensors, which may depend on values", "compute them apart")
             if any(meta.layout is not torch.strided for meta in metas):
                 refuse(f"'{name}' returns a tensor that is not strided", "compute with strided tensors")
             first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)

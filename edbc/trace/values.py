@@ -255,7 +255,13 @@ class Symbol:
         return refuse_ended() if self.rec.has_ended else self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return refuse_ended() if self.rec.has_ended else super().__reduce_ex__(protocol)
+        if self.rec.has_ended:
+            refuse_ended()
+        refuse("a recorded tensor was pickled: it has no data yet", "pickle what the call returns; copy with x.clone()")
+
+    def __copy__(self) -> Any:
+        """As eager's: the same memory, and a leaf, from which no gradient comes back."""
+        return refuse_ended() if self.rec.has_ended else self.detach()
 
     def __add__(self, other: Any) -> Any:
         if type(other) is np.ndarray:

@@ -316,8 +316,10 @@ class NativeReversal(Reversal):
         if self._short[class_index]:
             super().add(class_index, rows, gradient)
             return
+        if gradient._is_zerotensor():  # zeros that have no memory, as those of `sgn`
+            return
         dtype = self.dtypes[class_index]
-        source = gradient.reshape(len(rows), -1).to(dtype).contiguous()
+        source = gradient.reshape(len(rows), -1).to(dtype).resolve_neg().contiguous()
         add_rows(source.data_ptr(), dtype.itemsize, rows, class_index, self.rows_of_gradients, _LIKE[dtype])
 
     def add_parameter(self, ref: SharedRef, gradient: torch.Tensor) -> None:

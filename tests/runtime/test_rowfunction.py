@@ -38,6 +38,25 @@ def test_a_wrong_batched_form_is_found_and_not_used() -> None:
     assert function.is_slow
 
 
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    """One number of a whole batch."""
+    return x.max()
+
+
+_largest.__module__ = "torch"
+_largest.__name__ = "tanh"
+
+
+def test_a_batched_form_that_gives_no_row_for_every_row_is_not_used() -> None:
+    """As `max` did, which torch tags as pointwise because `max` of two tensors is."""
+    function = RowFunction(_largest, ((Hole(0),), {}), [()])
+    rows = torch.arange(8.0).reshape(4, 2)
+
+    (found,) = function([rows], 4, {}.__getitem__)
+
+    assert torch.equal(found, rows.amax(1))
+
+
 def test_a_right_batched_form_is_compared_until_rows_differ() -> None:
     """Equal rows tell nothing of a form; of rows that differ a few are enough."""
     seen: list[int] = []

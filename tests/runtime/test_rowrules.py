@@ -138,6 +138,8 @@ def test_equal_to_every_row(call: Any, template: Any, shapes: list[Any], views: 
 
 NONE = {
     "another function": (torch.unique, ((INPUT,), {}), [(3,)], [()]),
+    "the largest of all": (torch.max, ((INPUT,), {}), [(3,)], [()]),
+    "the smallest of all": (torch.Tensor.min, ((INPUT,), {}), [(3, 2)], [()]),
     "along the last, unsaid": (torch.sort, ((INPUT,), {}), [(3,)], [()]),
     "joined along what is not said by number": (torch.cat, (([INPUT, OTHER],), {"dim": "x"}), [(3,), (3,)], [(), ()]),
     "queries of other ranks": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,9 @@ EXPRESSIONS: dict[str, Expression] = {
     "old class by name": lambda m, x: x.type("torch.LongTensor").double() + x,
     "name of the class": lambda m, x: x if x.type() == "torch.DoubleTensor" else -x,
     "like another": lambda m, x: x.float().to(x.double()),
+    "largest and smallest of all": lambda m, x: torch.max(x) * x + x.view(2, 3).min(),
+    "gradient of zeros that have no memory": lambda m, x: x.sgn(),
+    "shallow copy, which is a leaf": lambda m, x: copy.copy(x) * x + copy.copy(m.linear.weight)[0],
     "minus infinity": lambda m, x: torch.where(x > 0, x, x + float("-inf")).amax(),
 }
 
