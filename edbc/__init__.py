@@ -18,10 +18,10 @@ from edbc.trace.mark import cell
 
 if TYPE_CHECKING:
     from edbc.api import LoadedPlan, compile, load
-    from edbc.captured import Captured
+    from edbc.captured import Captured, CapturedDataset
     from edbc.plan.plan import Plan
 
-__all__ = ["Captured", "EdbcError", "LoadedPlan", "Plan", "__version__", "cell", "compile", "load"]
+__all__ = ["Captured", "CapturedDataset", "EdbcError", "LoadedPlan", "Plan", "__version__", "cell", "compile", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
         import edbc.api
 
         return getattr(edbc.api, name)
-    if name == "Captured":
+    if name in ("Captured", "CapturedDataset"):
         import edbc.captured
 
         return getattr(edbc.captured, name)

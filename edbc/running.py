@@ -29,6 +29,7 @@ from edbc.plan.reader import read_plan
 from edbc.weights import SEEDED, model_of_plan
 
 if TYPE_CHECKING:
+    from edbc.captured.dataset import CapturedDataset
     from edbc.instances import Cast
     from edbc.modelfile import Config, ModelFile
     from edbc.parity import Parity
@@ -76,6 +77,10 @@ class Setting:
     front_end: str = "record"
     recompute: int | str | None = None
     """See `edbc.runtime.cut`; it matters when gradients are asked for."""
+    epochs: int = 1
+    """How often all instances run; what is written, verified and reported is of the last time."""
+    recapture: bool = False
+    """Run forward in every epoch, in place of capturing each instance once (`edbc.captured`)."""
 
     @property
     def asks_for_batches(self) -> bool:
@@ -86,6 +91,7 @@ class Setting:
     def __post_init__(self) -> None:
         """Raise EdbcError for what no run can do."""
         require_count("batch_size", self.batch_size)
+        require_count("epochs", self.epochs)
         if self.limit is not None:
             require_count("limit", self.limit, 0)
         require_name("device", self.device, DEVICES)
@@ -167,6 +173,10 @@ class Report:
     eager_seconds: float
     ran_eagerly: bool = False
     """Whether instances ran one after the other, as the plan says."""
+    epochs: Sequence[float] = ()
+    """Instances per second of each epoch."""
+    captured: CapturedDataset | None = None
+    """The instances, where they were captured once."""
 
     @property
     def is_made_up(self) -> bool:
@@ -206,9 +216,12 @@ class Report:
             "paths": {name: asdict(path) for name, path in sorted(s.paths.items())},
             "launches": s.launches,
             "issuing_seconds": s.seconds.issuing,
+            "epochs": list(self.epochs),
             "device": self.setting.device,
             "dtype": self.setting.dtype,
         }
+        if self.captured is not None:
+            content["captured"] = self.captured.as_json()
         if self.net.cache is not None:
             content["structures"] = self.net.cache.as_json()
         if self.parity is not None:
@@ -242,6 +255,7 @@ class Report:
         yield from self._cache_lines()
         yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
         yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
+        yield from self._epoch_lines()
         yield from self._eager_lines()
         yield from self._path_lines()
         total = s.seconds.total or 1.0
@@ -266,6 +280,14 @@ class Report:
             yield f"  unseen       {states}, types: {', '.join(told[:MOST_NAMES]) or 'none'}{more}"
         if names:
             yield f"  not planned  {count(len(names), 'type')} ran generically; compile again on instances like these"
+
+    def _epoch_lines(self) -> Iterator[str]:
+        if len(self.epochs) > 1:
+            yield "  epochs       " + ", ".join(f"{rate:,.0f}" for rate in self.epochs) + " instances/s"
+        data = self.captured
+        if data is not None:
+            size = f"{data.nbytes / 1e6:,.1f} MB{f', {data.plain:,} as they are' if data.plain else ''}"
+            yield f"  captured     {data.misses:,} instances, {size}; {data.checked:,} captured again and equal"
 
     def _cache_lines(self) -> Iterator[str]:
         cache = self.net.cache
@@ -356,24 +378,54 @@ class _Running:
         self.told_bytes = 0.0
         self.is_eager = self.net.runs_eagerly and not setting.asks_for_batches
         self.one_by_one = Eager(self.net.model) if self.is_eager else None
+        self.captured: CapturedDataset | None = None
+        self.is_last = True
 
     def run(self, name: str, tell: Tell) -> Report:
-        """Every mini-batch in order, definition (2)."""
-        for number, batch in enumerate(_batches(self._instances(), self.setting.batch_size)):
-            given = batch if self.as_vertices is None else list(map(self.as_vertices, batch))
-            with self.bound.cast.default():
-                if number == 0 and not self.is_eager:
-                    self._warm_up(given, tell)
-                with _unchanged(given if self.eager is not None else ()):
-                    results = self._results(given, tell)
-            if self.setting.output is not None:
-                for result in results:
-                    self.file.add(result)
-            if self.eager is not None:
-                self._verify(self.eager, batch, results)
+        """Every mini-batch in order, definition (2), once per epoch."""
+        from edbc.runtime.session import Stats
+
+        rates: list[float] = []
+        instances = self._instances()
+        if self.setting.epochs > 1:
+            instances = list(instances)
+            if not (self.setting.recapture or self.is_eager or self.as_vertices):
+                from edbc.captured.dataset import CapturedDataset
+
+                self.captured = CapturedDataset(instances, self.net)
+        for epoch in range(self.setting.epochs):
+            self.stats, self.is_last = Stats(), epoch == self.setting.epochs - 1
+            for number, batch in enumerate(_batches(instances, self.setting.batch_size)):
+                self._run_batch(number, batch, epoch == number == 0, tell)
+            rates.append(_rate(self.stats.instances, self.stats.seconds.total))
         self._write()
         parity = self.parity if self.eager is not None else None
-        return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds, self.is_eager)
+        return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds, self.is_eager, rates,
+                      self.captured)  # fmt: skip
+
+    def _run_batch(self, number: int, batch: list[Any], is_first: bool, tell: Tell) -> None:
+        with self.bound.cast.default():
+            started = time.perf_counter()
+            given = self._given(number, batch)
+            if self.captured is not None:
+                self.stats.seconds.construction += time.perf_counter() - started
+            if is_first and not self.is_eager:
+                self._warm_up(given, tell)
+            verified = self.is_last and self.eager is not None
+            with _unchanged(given if verified else ()):
+                results = self._results(given, tell)
+        if self.setting.output is not None and self.is_last:
+            for result in results:
+                self.file.add(result)
+        if self.eager is not None and self.is_last:
+            self._verify(self.eager, batch, results)
+
+    def _given(self, number: int, batch: list[Any]) -> list[Any]:
+        """What stands for the instances of a mini-batch."""
+        if self.captured is not None:
+            first = number * self.setting.batch_size
+            return self.captured.__getitems__(range(first, first + len(batch)))
+        return batch if self.as_vertices is None else list(map(self.as_vertices, batch))
 
     def _warm_up(self, given: list[Any], tell: Tell) -> None:
         with _unchanged(given):

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edbc.captured.dataset import CapturedDataset
     from edbc.captured.value import Captured
 
-__all__ = ["Captured"]
-_MODULES = {"Captured": "value"}
+__all__ = ["Captured", "CapturedDataset"]
+_MODULES = {"Captured": "value", "CapturedDataset": "dataset"}
 
 
 def __getattr__(name: str) -> Any:

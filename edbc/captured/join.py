@@ -10,14 +10,14 @@ those of an instance that company does not order (`captured.kernels`), so output
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from edbc.captured import kernels
-from edbc.captured.nests import nest_in, nest_of, text_of
+from edbc.captured.nests import nest_in, text_of
 from edbc.captured.value import WORD, Captured, Constants, Words, sections
 from edbc.captured.vocabulary import Lexicon, Longs, require_home
 from edbc.errors import EdbcError, InputError, UnsupportedError
@@ -61,24 +61,12 @@ def _equal(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
-def capture_all(shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]) -> list[Captured]:
-    """Run `forward` on instances and give what each adds to a mini-batch.
-
-    Raises what `trace.build.capture` raises, and UnsupportedError for an instance that cannot be captured: forward
-    keeps tensors on it, returns what has no text (`captured.nests`), or reads a tensor of it that requires a gradient.
-    """
-    captured = []
-    for number, found in enumerate(capture_each(shadow, recorder, lexicon, instances), recorder.first_instance):
-        if isinstance(found, UnsupportedError):
-            raise UnsupportedError(f"instance {number}: {found}; run the instance as it is")
-        captured.append(found)
-    return captured
-
-
 def capture_each(
     shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]
 ) -> list[Captured | UnsupportedError]:
-    """Like `capture_all`, with an error in the place of each instance that cannot be captured."""
+    """Run `forward` on instances and give what each adds to a mini-batch; an UnsupportedError in the place of one that
+    cannot be captured: forward keeps tensors on it, returns what has no text (`captured.nests`), or reads a tensor of
+    it that requires a gradient. Raises what `trace.build.capture` raises."""
     first = recorder.first_instance
     parts = _recorded_together(shadow, recorder, lexicon, instances) if len(instances) > 1 else None
     if parts is None:
@@ -257,7 +245,7 @@ def own_part(lexicon: Lexicon, captured: Captured, number: int) -> Part:
             here = captured.adopted[lexicon] = _adopted(lexicon, captured)
         except EdbcError as error:
             raise type(error)(f"instance {number}: {error}") from None
-    return Part(here.words, nest_of(here.nest_text, lexicon.class_list()), here.constants)
+    return Part(here.words, lexicon.nest(here.nest_text), here.constants)
 
 
 def _adopted(lexicon: Lexicon, captured: Captured) -> Captured:
@@ -269,39 +257,25 @@ def _adopted(lexicon: Lexicon, captured: Captured) -> Captured:
     maps = lexicon.read(vocabulary)
     require_words(words, np.array([0, len(words)]), lexicon, maps)
     constants = tuple((int(maps[1][source]), pool) for source, pool in captured.constants)
-    _require_constants(lexicon, words, constants)
+    require_constants(lexicon, words, constants)
     return Captured(lexicon, words.tobytes(), nest_in(captured.nest_text, lexicon.class_numbers(vocabulary)), constants)
 
 
 def require_words(words: Words, begin: Longs, lexicon: Lexicon, maps: Sequence[Longs]) -> None:
-    """Translate words in place, and raise InputError for the first thing that is wrong with them."""
-    for i in range(len(begin) - 1):
-        own_words = words[begin[i] : begin[i + 1]]
-        _require_lengths(own_words)
-        for part, table in zip(sections(own_words), maps, strict=True):
-            if len(part):
-                if part.min() < 0 or part.max() >= len(table):
-                    _refuse(kernels.TYPE, 0)
-                part[:] = table[part]
-    what, _, where = kernels.check(words, begin, *lexicon.facts().checked)
+    """Put words that came from elsewhere, those of instance i from `begin[i]` on, into the numbers of this lexicon.
+    Raises InputError for the first thing that is wrong with them."""
+    found = kernels.translate(words, begin, *maps)
+    if found[0] == kernels.FINE:
+        found = kernels.check(words, begin, *lexicon.facts().checked)
+    what, which, where = map(int, found)
     if what != kernels.FINE:
-        _refuse(int(what), int(where))
+        many = f" (number {which})" if len(begin) > 2 else ""
+        raise InputError(
+            f"a captured instance{many}: expected {WRONG[what]}, got others at place {where}; capture it again"
+        )
 
 
-def _require_lengths(words: Words) -> None:
-    lengths = words[: kernels.HEADER].tolist()
-    if len(lengths) < kernels.HEADER or min(lengths) < 0:
-        _refuse(kernels.LENGTHS, 0)
-    n, m, k, r, d, s = lengths
-    if kernels.HEADER + 2 * (n + m + k + r) + d + s != len(words):
-        _refuse(kernels.TRUNCATED, 0)
-
-
-def _refuse(what: int, where: int) -> NoReturn:
-    raise InputError(f"a captured instance: expected {WRONG[what]}, got others at place {where}; capture it again")
-
-
-def _require_constants(lexicon: Lexicon, words: Words, constants: Constants) -> None:
+def require_constants(lexicon: Lexicon, words: Words, constants: Constants) -> None:
     """As many constants of each source as there are externals of it, of its class."""
     sources = lexicon.table.sources
     counts = np.bincount(sections(words)[1], minlength=len(sources))

@@ -218,14 +218,9 @@ def join(packed, count, class_of_source, kind_of_source):
 
 
 @njit(cache=True)
-def check(packed, begin, types, operand_class_ptr, operand_class, output_class_ptr, output_class, class_size,
-          class_dtype, sources, slot_class):  # fmt: skip
-    """The first thing that is wrong with words from elsewhere: what (FINE, ...), in which instance, and where in it.
-
-    `begin` says where the words of each instance begin. A type is a row of `types`: 0 for a plain one, 1 variadic, 2 an
-    excerpt, -1 unknown; a source a row of `sources`: class, kind (-1 unknown), and what its indices are below.
-    """
-    pooled = np.zeros(len(sources), np.int64)
+def translate(packed, begin, of_type, of_source, of_slot):
+    """Write the numbers of another vocabulary in place of those of types, sources and slots. Returns what is wrong with
+    them, in which instance, and where in it; see `check`."""
     for i in range(len(begin) - 1):
         at, end = begin[i], begin[i + 1]
         if end - at < HEADER:
@@ -237,6 +232,30 @@ def check(packed, begin, types, operand_class_ptr, operand_class, output_class_p
             total += np.int64(packed[at + j]) * (2 if j < 4 else 1)
         if total != end - at:
             return TRUNCATED, i, 0
+        n, m, k, r, s = packed[at], packed[at + 1], packed[at + 2], packed[at + 3], packed[at + 5]
+        sources = at + HEADER + 2 * n + 2 * m
+        slots = sources + k + 2 * r
+        for first, count, numbers, what in ((at + HEADER, n, of_type, TYPE), (sources, k, of_source, SOURCE),
+                                            (slots, s, of_slot, SLOT)):  # fmt: skip
+            for j in range(first, first + count):
+                if packed[j] < 0 or packed[j] >= len(numbers):
+                    return what, i, j - first
+                packed[j] = numbers[packed[j]]
+    return FINE, -1, -1
+
+
+@njit(cache=True)
+def check(packed, begin, types, operand_class_ptr, operand_class, output_class_ptr, output_class, class_size,
+          class_dtype, sources, slot_class):  # fmt: skip
+    """The first thing that is wrong with words from elsewhere: what (FINE, ...), in which instance, and where in it.
+
+    `begin` says where the words of each instance begin. A type is a row of `types`: 0 for a plain one, 1 variadic, 2 an
+    excerpt, -1 unknown; a source a row of `sources`: class, kind (-1 unknown), and what its indices are below. Lengths
+    are as `translate` has found them.
+    """
+    pooled = np.zeros(len(sources), np.int64)
+    for i in range(len(begin) - 1):
+        at = begin[i]
         n, m, k, r, d, s = packed[at], packed[at + 1], packed[at + 2], packed[at + 3], packed[at + 4], packed[at + 5]
         if s != r and (s != 1 or r == 0):
             return LENGTHS, i, HEADER - 1

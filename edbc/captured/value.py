@@ -31,6 +31,7 @@ from edbc.captured.kernels import HEADER
 from edbc.captured.nests import classes_in, need, nest_in, require_text
 from edbc.captured.vocabulary import Home, Lexicon, Vocabulary, source_text
 from edbc.errors import InputError, StaleError
+from edbc.trace.objects import Closed
 from edbc.trace.values import dtype_name, torch_dtype
 
 FORMAT = 1
@@ -42,7 +43,7 @@ Constants = tuple[tuple[int, torch.Tensor], ...]
 """Number of a source, and its constants, `(count, *shape)`."""
 
 
-class Captured:
+class Captured(Closed):
     """One instance as `net.capture` gives it: an immutable value. `net` takes it wherever it takes instances, where its
     home is the net's (`captured.vocabulary`).
 
@@ -175,8 +176,7 @@ def _written(captured: Captured) -> bytes:
     place = {number: i for i, number in enumerate(used[1])}
     pools = sorted((place[source], pool.detach().cpu().contiguous()) for source, pool in captured.constants)
     header = {
-        "home": captured.home._asdict(), "types": texts[0], "sources": texts[1], "slots": texts[2],
-        "classes": [names[i] for i in found], "nest": nest_text, "words": len(words),
+        **home_and_texts(captured.home, *texts, [names[i] for i in found]), "nest": nest_text, "words": len(words),
         "constants": [[source, dtype_name(pool.dtype), list(pool.shape)] for source, pool in pools],
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -208,6 +208,11 @@ def interned(vocabulary: Vocabulary) -> Vocabulary:
     if len(_INTERNED) > _MOST_VOCABULARIES:
         _INTERNED.clear()
     return _INTERNED.setdefault(vocabulary, vocabulary)
+
+
+def home_and_texts(home: Home, *texts: Sequence[str]) -> dict[str, Any]:
+    """A vocabulary as it stands in headers of JSON."""
+    return {"home": home._asdict(), **{name: list(of) for name, of in zip(Vocabulary._fields[1:], texts, strict=True)}}
 
 
 def vocabulary_of(header: Any) -> Vocabulary:

@@ -28,6 +28,7 @@ from torch import nn
 
 from edbc._version import __version__
 from edbc.captured import kernels
+from edbc.captured.nests import nest_of
 from edbc.errors import InputError, StaleError, printable
 from edbc.graph import ValueClass
 from edbc.trace.lookup import look_up_of
@@ -42,6 +43,7 @@ Longs = NDArray[np.int64]
 KINDS = {"row": kernels.ROW, "whole": kernels.WHOLE, "constant": kernels.CONSTANT, "draw": kernels.DRAW,
          "offset": kernels.OFFSET}  # fmt: skip
 _MOST = np.iinfo(np.int32).max
+_MOST_NESTS = 4096
 
 
 class Home(NamedTuple):
@@ -149,6 +151,7 @@ class Lexicon:
         self._number_of_slot: dict[Slot, int] = {}
         self.classes: dict[str, type] = {}
         """Classes of results by their names, in the order in which they were met."""
+        self._nests: dict[str, Any] = {}
         self._facts: Facts | None = None
         self._read: dict[int, tuple[Vocabulary, Any]] = {}
         self._lock = threading.RLock()
@@ -183,14 +186,19 @@ class Lexicon:
                 raise InputError(f"two classes of results are named {name}; rename one to capture instances")
             return list(self.classes).index(name)
 
-    def class_list(self) -> list[type]:
-        """Classes of results by number."""
-        return list(self.classes.values())
+    def nest(self, text: str) -> Any:
+        """The nest with this text, of this lexicon's classes. Nobody may change it."""
+        found = self._nests.get(text)
+        if found is None:
+            if len(self._nests) > _MOST_NESTS:
+                self._nests.clear()
+            found = self._nests[text] = nest_of(text, list(self.classes.values()))
+        return found
 
     def class_numbers(self, vocabulary: Vocabulary) -> dict[int, int]:
         """The numbers here of a vocabulary's classes."""
         names = list(self.classes)
-        return {number: names.index(name) for number, name in enumerate(vocabulary.classes)}
+        return {number: names.index(name) for number, name in enumerate(vocabulary.classes) if name in names}
 
     def signature(self, number: int) -> str:
         """Of a type."""
@@ -241,24 +249,26 @@ class Lexicon:
 
     # --- vocabularies from elsewhere -------------------------------------------------------------------------------
 
-    def read(self, vocabulary: Vocabulary) -> tuple[Longs, Longs, Longs]:
-        """The numbers here of a vocabulary's types, sources and slots. Raises StaleError for another home, and for what
-        this net has not recorded and cannot learn."""
+    def read(self, vocabulary: Vocabulary, learn: Callable[[], object] | None = None) -> tuple[Longs, Longs, Longs]:
+        """The numbers here of a vocabulary's types, sources and slots, -1 for those that the net has not recorded and
+        nobody can `learn` (by default from exemplars); where there are any without `learn`, StaleError. Raises
+        StaleError for another home."""
         known = self._read.get(id(vocabulary))
         if known is not None and known[0] is vocabulary:
             return known[1]
         require_home(vocabulary.home, self.home)
         numbers = self._numbers(vocabulary)
         if self._missing(vocabulary, numbers) is not None:
-            self._learn()
+            (learn or self._learn)()
             numbers = self._numbers(vocabulary)
         missing = self._missing(vocabulary, numbers)
-        if missing is not None:
+        if missing is not None and learn is None:
             raise StaleError(
                 f"a captured instance: expected what this net has recorded, got {printable(missing)}; let it record an "
                 "instance with the same first: net.capture(instance)"
             )
-        self._read[id(vocabulary)] = vocabulary, numbers
+        if missing is None:
+            self._read[id(vocabulary)] = vocabulary, numbers
         return numbers
 
     def _numbers(self, vocabulary: Vocabulary) -> tuple[Longs, Longs, Longs]:

@@ -250,6 +250,9 @@ def compile(**options: Any) -> None:
     show_default=True,
     help="How graphs are made: by recording forward, or by joining instances as arrays (models with vertex functions).",
 )
+@click.option("--epochs", type=click.IntRange(1, MOST), default=1, show_default=True,
+              help="Run all instances so often; from the second time on they need no Python.")  # fmt: skip
+@click.option("--recapture", is_flag=True, help="Run forward in every epoch, in place of capturing each instance once.")
 @_format
 @_quiet
 @one_line_errors
@@ -326,6 +329,7 @@ def run(**options: Any) -> None:
     help="Take less memory and more time: compute again in the backward pass what only one of N segments of a "
     "mini-batch's schedule reads (auto: the square root of its number of batches).",
 )
+@click.option("--recapture", is_flag=True, help="Run forward in every epoch, in place of capturing each instance once.")
 @click.option("--resume", is_flag=True, help="Go on from the checkpoint in the folder, as if never stopped.")
 @click.option("--trust-changed-model", is_flag=True, help="Train although the model file changed since compiling.")
 @_format

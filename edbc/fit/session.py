@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from edbc.arguments import FRONT_ENDS, require_count, require_name, require_rate
+from edbc.captured.dataset import CapturedDataset, items_of
 from edbc.errors import EdbcError, InputError, ModelError, printable
 from edbc.files import found_at, one_line, replace_file, require_file
 from edbc.fit.checkpoint import read_checkpoint, require_same, restore, write_checkpoint, write_tensors
@@ -58,6 +59,8 @@ class Setting:
     trust_changed_model: bool = False
     resume: bool = False
     recompute: int | str | None = None
+    recapture: bool = False
+    """Run forward in every epoch, in place of capturing each instance once (`edbc.captured`)."""
 
     def __post_init__(self) -> None:
         """Raise EdbcError for what no training can do; devices and dtypes are judged when the plan is bound."""
@@ -95,7 +98,7 @@ class Training:
         objective = objective_of(bound.file)
         objective = replace(objective, loss=bound.cast.wrapped(objective.loss))
         data = _data(bound, setting)
-        net = _net(bound, data, setting.front_end)
+        net = _net(bound, data, setting)
         optimizer = optimizer_of(bound.net.model, setting.optimizer, setting.rate)
         self.loop = Loop(net, bound.net.model, optimizer, objective, data, setting.batch_size, setting.seed)
         self.identity = _identity(bound, setting)
@@ -197,13 +200,21 @@ def _data(bound: Bound, setting: Setting) -> Data:
     return Data(train, bound.cast(file.load(setting.dev, config)) if setting.dev else [])
 
 
-def _net(bound: Bound, data: Data, front_end: str) -> Run:
-    """The bound net; with vertex functions every instance becomes arrays once, before training."""
-    if front_end != "vertex":
-        return bound.cast.wrapped(bound.net)
-    convert: Callable[[Any], Any] = bound.file.vertex_instance(bound.config)
-    arrays = {id(instance): convert(instance) for instance in (*data.train, *data.dev)}
-    return lambda batch: bound.net([arrays[id(instance)] for instance in batch])
+def _net(bound: Bound, data: Data, setting: Setting) -> Run:
+    """The bound net, on instances that are captured once, or with vertex functions become arrays once."""
+    instances = [*data.train, *data.dev]
+    number_of = {id(instance): number for number, instance in enumerate(instances)}
+    known: Any = instances
+    if setting.front_end == "vertex":
+        convert: Callable[[Any], Any] = bound.file.vertex_instance(bound.config)
+        known = list(map(convert, instances))
+    elif not setting.recapture:
+        known = CapturedDataset(instances, bound.net)
+
+    def run(batch: Sequence[Any]) -> Sequence[Any]:
+        return bound.net(items_of(known, [number_of[id(instance)] for instance in batch]))
+
+    return run if setting.front_end == "vertex" else bound.cast.wrapped(run)
 
 
 def _identity(bound: Bound, setting: Setting) -> dict[str, Any]:

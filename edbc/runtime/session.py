@@ -28,7 +28,7 @@ from torch.autograd import forward_ad
 
 from edbc.arguments import LAYOUTS, require_name
 from edbc.captured.cache import StructureCache, structure_cache
-from edbc.captured.join import Part, capture_all, capture_each, joined, own_part, part_of
+from edbc.captured.join import Part, capture_each, joined, own_part, part_of
 from edbc.captured.value import Captured
 from edbc.captured.vocabulary import Lexicon, home_of, training_of
 from edbc.cells.canonical import cell_graph
@@ -355,10 +355,19 @@ class Net:
     @on_host
     def capture_all(self, instances: Sequence[Any]) -> list[Captured]:
         """Instances captured; see `capture`. Recording them together takes less time than one by one."""
+        found = self.capture_each(_as_list(instances))
+        for number, captured in enumerate(found):
+            if isinstance(captured, UnsupportedError):
+                raise UnsupportedError(f"instance {number}: {captured}; run the instance as it is")
+        return found  # type: ignore[return-value]
+
+    @on_host
+    def capture_each(self, instances: Sequence[Any]) -> list[Captured | UnsupportedError]:
+        """Instances captured, with an error in the place of each that cannot be; see `capture`."""
         net = self.in_mode()
         net._follow_code()
         with entered(None), net._leased() as leased:
-            return capture_all(*leased, net.lexicon, _as_list(instances))
+            return capture_each(*leased, net.lexicon, instances)
 
     def mini_batch(self, instances: Sequence[Any], first: int = 0, share: bool = False) -> Capture:
         """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances.
@@ -367,9 +376,12 @@ class Net:
         self._follow_code()
         if len(instances) and isinstance(instances[0], VertexInstance):
             return self.vertex_program().join(instances, limits() if share and self.share else None)
-        if self.cache is None and Captured not in map(type, instances):
+        kinds = set(map(type, instances))
+        if self.cache is None and Captured not in kinds:
             with self._leased(first) as leased:
                 return capture(*leased, instances)
+        if kinds == {Captured}:
+            return joined(self.lexicon, [own_part(self.lexicon, item, i) for i, item in enumerate(instances, first)])
         return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])
 
     def _part(self, instance: Any, number: int) -> Part:

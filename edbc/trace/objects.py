@@ -17,8 +17,15 @@ from torch import nn
 
 from edbc.trace.values import Symbol
 
+
+class Closed:
+    """What holds nothing of a caller's, and is not entered."""
+
+    __slots__ = ()
+
+
 _CLOSED = (
-    bool, int, float, complex, str, bytes, bytearray, type(None), type, range, slice, ModuleType, FunctionType,
+    Closed, bool, int, float, complex, str, bytes, bytearray, type(None), type, range, slice, ModuleType, FunctionType,
     BuiltinFunctionType, MethodType, np.ndarray, np.generic, torch.Tensor, torch.dtype, nn.Module, Symbol,
 )  # fmt: skip
 
