@@ -190,7 +190,7 @@ def programs(cell: CellGraph) -> tuple[Program, Program]:
     """The cell in variable order and in the order of the PQ tree."""
     batches = batch_operations(cell)
     orders = (list(cell.classes()), plan_cell_layout(cell, batches).order)
-    first, second = (lower(cell, batches, order, reuse=False) for order in orders)
+    first, second = (lower(cell, batches, order) for order in orders)
     return first, second
 
 

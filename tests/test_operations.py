@@ -13,11 +13,11 @@ import pytest
 import torch
 from random_values import run_natively
 
+from edbc.kernels.evaluate import MAPS
 from edbc.kernels.microkernel import lanes_of
 from edbc.kernels.value import Values
 from edbc.operations import ELEMENTWISE, FORMULAS, OPERATIONS, PRIMITIVES, Operation, derivative, parse
 from edbc.plan.operations import OPERATIONS as GRAMMAR
-from edbc.runtime.reference import MAPS
 
 NAMES = sorted(OPERATIONS)
 DERIVATIVES = [(name, k) for name in NAMES for k in range(OPERATIONS[name].operands)]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edbc.cells.compact import compact
 from edbc.cells.graph import CellGraph, CellOp, Source
 from edbc.cells.program import Call, Copy, Load, Map, Packed, Placed, Product, Program, Span, Step, Store
 from edbc.errors import LayoutError
@@ -25,20 +24,14 @@ from edbc.operations import ELEMENTWISE
 from edbc.trace.table import SharedRef
 
 
-def lower(
-    cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], where: str = "cell", reuse: bool = True
-) -> Program:
-    """The program of a cell. Raises LayoutError when `order` or `batches` do not fit the cell.
-
-    Without `reuse` every column is assigned once, which back ends that place variables themselves rely on.
-    """
+def lower(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], where: str = "cell") -> Program:
+    """The program of a cell. Raises LayoutError when `order` or `batches` do not fit the cell."""
     check_order(cell, order, where)
     check_batches(cell, batches, where)
     lowering = _Lowering(cell, order)
     for batch in batches:
         lowering.batch([lowering.ops[name] for name in batch])
-    program = lowering.program()
-    return compact(program) if reuse else program
+    return lowering.program()
 
 
 def check_order(cell: CellGraph, order: Sequence[str], where: str = "cell") -> None:

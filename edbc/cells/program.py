@@ -44,8 +44,6 @@ class Load:
 
     operand: int
     span: Span
-    is_last: bool = False
-    """True when nothing else will read these rows, which always are a run of computed ones: they may be overwritten."""
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,7 @@ class _Splitting:
         first = [name for origin, names in rows if origin.part is not None for name in names]
         first += [name for name in handed if name not in first]
         rest = [name for name in self.order if name in graph.classes() and name not in first]
-        program = lower(graph, self.batches[part], [*first, *rest], f"{where}, {part} part", reuse=False)
+        program = lower(graph, self.batches[part], [*first, *rest], f"{where}, {part} part")
         output_classes = [classes[name] for name in self.outputs[part]]
         size = sum(classes[name].size for name in handed)
         if handed:
@@ -291,10 +291,6 @@ class _Splitting:
         row_sizes = [len(names) for _, names in rows]
         store_sizes = [1] * len(self.outputs[part]) + [len(handed)] * bool(handed)
         program = _joined(program, row_sizes, store_sizes)
-        if part == CORE and not shares and not self._reads(LAZY).intersection(self.handed[EAGER]):
-            loads = [replace(load, is_last=origin.part == EAGER) for load, (origin, _) in
-                     zip(program.loads, rows, strict=True)]  # fmt: skip
-            program = replace(program, loads=tuple(loads))
         return Part(program, tuple(o for o, _ in rows), tuple(output_classes), size)
 
     def _operand_rows(self, part: str) -> list[tuple[Origin, tuple[str, ...]]]:

@@ -29,6 +29,13 @@ def values_of(program: Program, shape_of: ShapeOf, adds: bool = True) -> tuple[V
     return _Reading(program, shape_of, adds).outputs()
 
 
+def values_in_torch(program: Program) -> tuple[V, ...]:
+    """The same for torch alone, which runs calls as they are, and has several dtypes."""
+    found = _Reading(program, None, adds=True).outputs()
+    assert found is not None
+    return found
+
+
 @dataclass
 class _Columns:
     """What stands in the columns of a row."""
@@ -64,45 +71,58 @@ class _Columns:
 
 
 class _Reading:
-    def __init__(self, program: Program, shape_of: ShapeOf, adds: bool):
+    def __init__(self, program: Program, shape_of: ShapeOf | None, adds: bool):
         self.program, self.shape_of, self.adds = program, shape_of, adds
         self.values = Values()
-        self.columns = _Columns(self.values)
+        self.columns = {dtype: _Columns(self.values) for dtype, _ in program.widths or [("", 0)]}
 
     def outputs(self) -> tuple[V, ...] | None:
         for load in self.program.loads:
-            self.columns.write(load.span.offset, self.values.load(load.operand, 0, load.span.size))
+            self._write(load.span, self.values.load(load.operand, 0, load.span.size))
         for step in self.program.steps:
             v = self._value(step)
             if v is None:
                 return None
-            self.columns.write(step.result.offset, v)
+            self._write(step.result, v)
         stores = sorted(self.program.stores, key=lambda store: store.output)
-        return tuple(self.columns.read(store.span) for store in stores)
+        return tuple(self._read(store.span) for store in stores)
+
+    def _write(self, span: Span, v: V) -> None:
+        """As what the span's workspace holds."""
+        self.columns[span.dtype].write(span.offset, self.values.cast(v, span.dtype))
+
+    def _read(self, span: Span) -> V:
+        return self.columns[span.dtype].read(span)
 
     def _value(self, step: Product | Map | Copy | Call) -> V | None:
-        values, read = self.values, self.columns.read
+        values = self.values
         if isinstance(step, Product):
             packed = self.program.weights[step.weight]
-            addend = None if step.addend is None else read(step.addend)
-            source, has_bias = read(step.source), bool(packed.biases)
+            addend = None if step.addend is None else self._read(step.addend)
+            source, has_bias = self._read(step.source), bool(packed.biases)
             if addend is None or self.adds:
                 return values.product(source, step.weight, packed.columns, has_bias, addend)
             return values.map("add", (values.product(source, step.weight, packed.columns, has_bias), addend))
         if isinstance(step, Copy):
-            return read(step.source)
+            return self._read(step.source)
         if isinstance(step, Map):
             sources = [self._source(source, step.result.size) for source in step.sources]
             return values.map(step.op, sources) if step.result.size else values.cat(())
+        return self._call(step)
+
+    def _call(self, step: Call) -> V | None:
+        values = self.values
+        if self.shape_of is None:
+            return values.call(step, [self._read(span) for span, _ in step.sources])
         product = row_product(step)
         if product is None:
-            return value_of_call(step, values, read, self.shape_of)
+            return value_of_call(step, values, self._read, self.shape_of)
         a = self._source(product.a, product.m * product.k)
         return values.matmul(a, self._source(product.b, product.k * product.n), product.m, product.k, product.n)
 
     def _source(self, source: Span | SharedRef | float | int, size: int) -> V:
         if isinstance(source, Span):
-            return self.columns.read(source)
+            return self._read(source)
         if isinstance(source, SharedRef):
             return self.values.parameter(source, 0, size)
         return self.values.number(source, size)

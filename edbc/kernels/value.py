@@ -2,7 +2,7 @@
 
 Definitions.
 
-(1) A *value* is `size` elements of a row in float32 or float64, `V(op, sources, arg, size)`. By op:
+(1) A *value* is `size` elements of a row, in one dtype for all where nothing is cast, `V(op, sources, arg, size)`:
 
     ========== ============================================ ==========================================================
     load       arg (operand, offset)                        elements of an operand's row
@@ -16,6 +16,8 @@ Definitions.
     total, largest, smallest   arg (outer, n, inner)        of elements seen so, along the middle
     spread     arg (outer, n, inner), of (outer, inner)     every element n times along the middle
     turned     arg (rows, columns), of a value              a row-major matrix, transposed
+    call       arg a step of a program, of values           a result of any function of torch, for torch alone
+    cast       arg a dtype, of a value                      the same in another dtype, for torch alone
     any other  of values of its size                        an operation of `edbc.operations`, element by element
     ========== ============================================ ==========================================================
 
@@ -37,6 +39,7 @@ from typing import Any
 
 import torch
 
+from edbc.cells.program import Call
 from edbc.errors import LayoutError
 from edbc.operations import FORMULAS
 from edbc.trace.table import Hole, SharedRef, View
@@ -198,6 +201,14 @@ class Values:
             return self.parameter(turned_reference(ref, offset, rows, columns), 0, v.size)
         return self._make("turned", (v,), (rows, columns), v.size)
 
+    def call(self, step: Call, sources: Sequence[V]) -> V:
+        """What a call of torch computes."""
+        return self._make("call", tuple(sources), step, step.result.size)
+
+    def cast(self, v: V, dtype: str) -> V:
+        """In another dtype; "": in its own."""
+        return self._make("cast", (v,), dtype, v.size) if dtype else v
+
     def spread(self, v: V, sizes: Sizes) -> V:
         """(outer, inner) elements as (outer, n, inner)."""
         outer, n, inner = sizes
@@ -271,6 +282,8 @@ def lines(outputs: Sequence[V]) -> Iterator[str]:
 
 
 def _text(arg: Any) -> str:
+    if isinstance(arg, Call):
+        return arg.op.attributes
     return ", ".join(map(str, arg)) if isinstance(arg, tuple) else str(arg)
 
 
@@ -306,6 +319,10 @@ def _fault(v: V, operands: Sequence[int], weights: Sequence[tuple[int, int]]) ->
         outer, n, inner = v.arg
         wide, narrow = (sizes[0], v.size) if v.op in REDUCTIONS else (v.size, sizes[0])
         return "" if (wide, narrow) == (math.prod(v.arg), outer * inner) else "elements of its sizes"
+    if v.op == "call":
+        return "" if sizes == [span.size for span, _ in v.arg.sources] else "operands of its sizes"
+    if v.op == "cast":
+        return "" if sizes == [v.size] else "a value of its size"
     if v.op == "turned":
         return "" if sizes == [v.size] and math.prod(v.arg) == v.size else "a matrix of its sizes"
     fits = v.op in FORMULAS and len(sizes) == len(FORMULAS[v.op].names) and set(sizes) == {v.size}

@@ -6,7 +6,6 @@ order; `groups` says what offsets must keep together; `verify` checks orders and
 `problem` has the words in which all of them speak.
 """
 
-from edbc.layout.groups import kept_groups
 from edbc.layout.planner import plan_layout
 from edbc.layout.pqtree import Change, PQTree
 from edbc.layout.problem import DroppedOperand, LayoutBatch, LayoutPlan
@@ -21,7 +20,6 @@ __all__ = [
     "LayoutPlan",
     "PQTree",
     "count_copies",
-    "kept_groups",
     "plan_layout",
     "verify_layout",
     "verify_offsets",

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from edbc.cells.graph import Block, CellGraph, CellOp, Source
 from edbc.kernelcache import njit
-from edbc.runtime.reference import MAPS
+from edbc.kernels.evaluate import MAPS
 from edbc.runtime.rowfunction import RowFunction
 from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype

@@ -595,7 +595,7 @@ class Net:
         known = self.table.planned(kind)
         evaluated = None if known is None else self._evaluated(entry, cell, self.plan.types[known].signature)
         if known is None or evaluated is None or not evaluated.is_uniform():
-            return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()), reuse=False)
+            return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
         name = self.plan.types[known].name
         planned = self.plan.cells[name]
         self._compare(name, evaluated, planned)
@@ -605,7 +605,7 @@ class Net:
             if evaluated is not cell:
                 check_order(evaluated, order, f"plan cell {name!r}")
                 batches, order = carry_over(evaluated, cell, batches, order)
-            return lower(cell, batches, order, f"plan cell {name!r}", reuse=False)
+            return lower(cell, batches, order, f"plan cell {name!r}")
         except LayoutError as error:
             raise PlanError(str(error)) from None
 

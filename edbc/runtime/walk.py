@@ -79,7 +79,7 @@ class Tables(NamedTuple):
 
 
 @_jit
-def _address(memory, c, row):
+def address_of_row(memory, c, row):
     if row < memory.externals[c]:
         return memory.external_address[memory.external_start[c] + row]
     return memory.base[c] + row * memory.stride[c]
@@ -113,7 +113,7 @@ def _operand_row(k, r, batches, memory, bases, strides, classes):
     base, stride = bases[FIRST_OPERAND + k], strides[FIRST_OPERAND + k]
     if stride >= 0:
         return base + r * stride
-    return _address(memory, classes[k], batches.rows[base + r])
+    return address_of_row(memory, classes[k], batches.rows[base + r])
 
 
 @_jit
@@ -190,8 +190,8 @@ def _excerpts(b, batches, memory, width):
     c, count = memory.output_class[t, 0], batches.batch_ptr[b + 1] - batches.batch_ptr[b]
     target, size = memory.base[c] + batches.output_row[b, 0] * memory.stride[c], memory.stride[c]
     for i in range(count):
-        source = _address(memory, batches.origin[start + i], batches.rows[start + i])
-        offset = load(_address(memory, memory.operand_class[t, 1], batches.rows[start + count + i]), 0, _LONG)
+        source = address_of_row(memory, batches.origin[start + i], batches.rows[start + i])
+        offset = load(address_of_row(memory, memory.operand_class[t, 1], batches.rows[start + count + i]), 0, _LONG)
         copy_bytes(target + i * size, source + offset * width, size)
 
 
@@ -242,7 +242,7 @@ walk = _build(checksum(*COMPILED_IN))
 def gather_rows(target, size, rows, c, memory):
     """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
     for i in range(len(rows)):
-        copy_bytes(target + i * size, _address(memory, c, rows[i]), size)
+        copy_bytes(target + i * size, address_of_row(memory, c, rows[i]), size)
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)

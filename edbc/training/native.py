@@ -37,6 +37,7 @@ from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.tables import NativeKernel, address_of_parameter
 from edbc.runtime.threads import PRODUCT_THREADS, one_thread
+from edbc.runtime.walk import gather_rows
 from edbc.trace.build import Capture
 from edbc.trace.lookup import look_up_of
 from edbc.trace.table import SharedRef
@@ -54,7 +55,6 @@ from edbc.training.walk import (
     Weights,
     add_rows,
     live_nodes,
-    take_rows,
     walk_back,
     weight_products,
 )
@@ -308,7 +308,7 @@ class NativeReversal(Reversal):
             return super().take(class_index, rows)
         size = self.segment.placement.classes[class_index].size
         result = torch.empty(len(rows), size, dtype=self.dtypes[class_index])
-        take_rows(result.data_ptr(), int(self.values.stride[class_index]), rows, class_index, self.rows_of_gradients)
+        gather_rows(result.data_ptr(), int(self.values.stride[class_index]), rows, class_index, self.rows_of_gradients)
         return result
 
     def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:

@@ -25,6 +25,7 @@ from edbc.kernels.outer import OUTER_WORDS, OuterField
 from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
 from edbc.runtime import blas, pointers
 from edbc.runtime.pointers import call_at, copy_bytes, load, store
+from edbc.runtime.walk import address_of_row
 from edbc.schedule.native import checksum
 
 _ZERO, _ONE, _LONG = np.float32(0), np.float32(1), np.int64(0)
@@ -99,13 +100,6 @@ class Weights(NamedTuple):
     vectors: Any
     weight_gradient: Any
     bias_gradient: Any
-
-
-@_jit
-def _address(memory, c, row):
-    if row < memory.externals[c]:
-        return memory.external_address[memory.external_start[c] + row]
-    return memory.base[c] + row * memory.stride[c]
 
 
 @_jit
@@ -223,23 +217,23 @@ def _reduction(t, b, batches, values, gradients, tables, alive, width, like):
 @_jit
 def _spread(code, rows, result, c, values, gradients, width, like):
     """Add the gradient of one node's result, in row `result` of class c, to the gradients of its items, in `rows`."""
-    n, source = gradients.stride[c] // width, _address(gradients, c, result)
+    n, source = gradients.stride[c] // width, address_of_row(gradients, c, result)
     if code == SUM:
         for row in rows:
-            _add(_address(gradients, c, row), source, n, like)
+            _add(address_of_row(gradients, c, row), source, n, like)
         return
-    best = _address(values, c, result)
+    best = address_of_row(values, c, result)
     for e in range(n):
         found = load(best, e, like)
         among = like + np.float32(len(rows))
         if code == EXTREME:
             among = like * _ZERO
             for row in rows:
-                among += _ONE if load(_address(values, c, row), e, like) == found else _ZERO
+                among += _ONE if load(address_of_row(values, c, row), e, like) == found else _ZERO
         share = load(source, e, like) / among
         for row in rows:
-            target = _address(gradients, c, row)
-            chosen = code == MEAN or load(_address(values, c, row), e, like) == found
+            target = address_of_row(gradients, c, row)
+            chosen = code == MEAN or load(address_of_row(values, c, row), e, like) == found
             store(target, e, load(target, e, like) + (share if chosen else share * _ZERO))
 
 
@@ -250,9 +244,9 @@ def _excerpts(t, b, batches, values, gradients, tables, width, like):
     count, n = batches.batch_ptr[b + 1] - batches.batch_ptr[b], gradients.stride[c] // width
     for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
         r = batches.live[i]
-        offset = load(_address(values, tables.operand_class[t, 1], batches.rows[start + count + r]), 0, _LONG)
-        target = _address(gradients, batches.origin[start + r], batches.rows[start + r]) + offset * width
-        source = _address(gradients, c, batches.output_row[b, 0] + r)
+        offset = load(address_of_row(values, tables.operand_class[t, 1], batches.rows[start + count + r]), 0, _LONG)
+        target = address_of_row(gradients, batches.origin[start + r], batches.rows[start + r]) + offset * width
+        source = address_of_row(gradients, c, batches.output_row[b, 0] + r)
         _add(target, source, n, like)
 
 
@@ -374,18 +368,11 @@ walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
-def take_rows(target, size, rows, c, memory):
-    """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
-    for i in range(len(rows)):
-        copy_bytes(target + i * size, _address(memory, c, rows[i]), size)
-
-
-@njit(cache=True, nogil=True, **UNCOUNTED)
 def add_rows(source, width, rows, c, memory, like):
     """Add consecutive rows from address `source` on to rows of class c."""
     n = memory.stride[c] // width
     for i in range(len(rows)):
-        target = _address(memory, c, rows[i])
+        target = address_of_row(memory, c, rows[i])
         for e in range(n):
             store(target, e, load(target, e, like) + load(source, i * n + e, like))
 

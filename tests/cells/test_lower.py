@@ -103,17 +103,3 @@ def test_illegal_layouts_are_refused(corrupt) -> None:
 
     with pytest.raises(LayoutError, match="edbc compile"):
         lower(graph, batches, order)
-
-
-def test_memory_of_dead_variables_is_used_again() -> None:
-    """A chain of ten operations needs a row of two variables, not of eleven."""
-    cell = RandomCell(0, arity=1, length=0)
-    cell.recipe = [(2, 0.999, 0.0, 1)] * 10
-    cell.returned = [0.999]
-    graph, view = traced(cell)
-    batches = [[op.name] for op in graph.ops]
-    program = lower(graph, batches, list(graph.classes()))
-    assert_computes(cell, graph, view, batches, list(graph.classes()), 0)
-
-    assert sum(graph.sizes().values()) == 21 * cell.size
-    assert program.width == 2 * cell.size

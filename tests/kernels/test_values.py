@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from random_values import ALONG, Case, run_natively
 
 from edbc.errors import LayoutError
+from edbc.kernels.evaluate import Interpreter
 from edbc.kernels.steps import Multiply, Pass, steps_of
 from edbc.kernels.value import V, Values, in_order, lines, verify
 
@@ -37,6 +38,21 @@ def test_a_row_has_the_same_bits_in_any_company(seed: int) -> None:
     for which in ([3], [4, 0], [1, 1, 2]):
         for some, whole in zip(case.run(torch.float32, 16, which), together, strict=True):
             assert torch.equal(some, whole[which])
+
+
+def test_the_interpreter_lets_go_of_what_nobody_reads() -> None:
+    """A chain of ten operations holds two values at a time, and its output in the end."""
+    values = Values()
+    v = values.load(0, 0, 4)
+    for op in ("tanh", "sigmoid") * 5:
+        v = values.map(op, (v,))
+    interpreter, held = Interpreter([v]), set[V]()
+    for value, read in zip(interpreter.order, interpreter.read, strict=True):
+        held.add(value)
+        assert len(held) <= 2
+        held -= set(read)
+
+    assert held == {v}
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

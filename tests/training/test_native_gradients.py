@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import edbc
+from edbc.kernels.evaluate import MAPS
 from edbc.operations import OPERATIONS as TABLE
 from edbc.parity import Parity
-from edbc.runtime.reference import MAPS
 from edbc.runtime.session import Net
 from edbc.training import native
 from edbc.training.adjoint import Adjoint

@@ -12,11 +12,11 @@ from devices import DEVICE, MODELS, NINE, needs_triton, on_device, opened, paths
 from rounding import round_as_a_device
 from torch import nn
 
+from edbc.kernels.evaluate import MAPS
 from edbc.operations import OPERATIONS as TABLE
 from edbc.runtime.cuda import compiled
 from edbc.runtime.cuda.compiled import Functions, missing
 from edbc.runtime.cuda.operations import OPERATIONS
-from edbc.runtime.reference import MAPS
 from edbc.trace.mark import cell
 
 pytestmark = needs_triton
