@@ -18,10 +18,21 @@ from edbc.trace.mark import cell
 
 if TYPE_CHECKING:
     from edbc.api import LoadedPlan, compile, load
-    from edbc.captured import Captured, CapturedDataset
+    from edbc.captured import Captured, CapturedDataset, collate
     from edbc.plan.plan import Plan
 
-__all__ = ["Captured", "CapturedDataset", "EdbcError", "LoadedPlan", "Plan", "__version__", "cell", "compile", "load"]
+__all__ = [
+    "Captured",
+    "CapturedDataset",
+    "EdbcError",
+    "LoadedPlan",
+    "Plan",
+    "__version__",
+    "cell",
+    "collate",
+    "compile",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,7 +40,7 @@ def __getattr__(name: str) -> Any:
         import edbc.api
 
         return getattr(edbc.api, name)
-    if name in ("Captured", "CapturedDataset"):
+    if name in ("Captured", "CapturedDataset", "collate"):
         import edbc.captured
 
         return getattr(edbc.captured, name)

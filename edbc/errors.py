@@ -107,6 +107,10 @@ class RunsEagerly(UserWarning):
     """Instances run one after the other, because the plan says that batching does not pay."""
 
 
+class SlowTransfer(UserWarning):
+    """Receiving mini-batches from workers takes longer than capturing them here would."""
+
+
 class UnsupportedError(EdbcError):
     """The model does something that batching cannot reproduce; the message names the user's file and line."""
 

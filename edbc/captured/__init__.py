@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edbc.captured.dataset import CapturedDataset
     from edbc.captured.value import Captured
+    from edbc.captured.workers import CapturedBatch, collate
 
-__all__ = ["Captured", "CapturedDataset"]
-_MODULES = {"Captured": "value", "CapturedDataset": "dataset"}
+__all__ = ["Captured", "CapturedBatch", "CapturedDataset", "collate"]
+_MODULES = {"Captured": "value", "CapturedBatch": "workers", "CapturedDataset": "dataset", "collate": "workers"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from edbc.captured import kernels
-from edbc.captured.nests import nest_in, text_of
+from edbc.captured.nests import classes_in, nest_in, text_of
 from edbc.captured.value import WORD, Captured, Constants, Words, sections
 from edbc.captured.vocabulary import Lexicon, Longs, require_home
 from edbc.errors import EdbcError, InputError, UnsupportedError
@@ -67,12 +67,27 @@ def capture_each(
     """Run `forward` on instances and give what each adds to a mini-batch; an UnsupportedError in the place of one that
     cannot be captured: forward keeps tensors on it, returns what has no text (`captured.nests`), or reads a tensor of
     it that requires a gradient. Raises what `trace.build.capture` raises."""
-    first = recorder.first_instance
-    parts = _recorded_together(shadow, recorder, lexicon, instances) if len(instances) > 1 else None
+    first, known = recorder.first_instance, lexicon.known()
+    parts = None
+    if len(instances) > 1 and not lexicon.records_alone:
+        parts = _recorded_together(shadow, recorder, lexicon, instances)
+        lexicon.records_alone = parts is None
     if parts is None:
         parts = [part_of(shadow, recorder, lexicon, item, number) for number, item in enumerate(instances, first)]
         recorder.first_instance = first
-    return [_captured(lexicon, part) for part in parts]
+    found = [_captured(lexicon, part) for part in parts]
+    if lexicon.known() != known:
+        for captured, instance in zip(found, instances, strict=True):
+            if isinstance(captured, Captured):
+                for number in numbers_in(captured):
+                    lexicon.exemplars.setdefault(number, instance)
+    return found
+
+
+def numbers_in(captured: Captured) -> set[tuple[int, int]]:
+    """All types (0), sources (1), slots (2) and classes of results (3) in a captured instance."""
+    numbers = [set(section.tolist()) for section in sections(np.frombuffer(captured.words, WORD))]
+    return {(what, i) for what, of in enumerate((*numbers, classes_in(captured.nest_text))) for i in of}
 
 
 def _captured(lexicon: Lexicon, part: Part) -> Captured | UnsupportedError:
@@ -169,31 +184,50 @@ def _pools(built: Capture, externals: Longs) -> list[tuple[int, list[torch.Tenso
 
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
-    table, facts = lexicon.table, lexicon.facts()
+    pools: dict[int, list[Any]] = {}
+    for part in parts:
+        for source, pool in part.constants:
+            pools.setdefault(source, []).append(pool)
     packed = np.frombuffer(b"".join([part.words for part in parts]), WORD)
+    constants = {source: as_one(found) for source, found in pools.items()}
+    capture = capture_of(lexicon, packed, [part.nest for part in parts], constants)
+    left = [(part.left, i) for i, part in enumerate(parts) if part.left is not None]
+    if not left or capture.result_ptr is None:
+        return capture
+    return capture.changed(left=joined_left([kept.moved(capture.result_ptr[i]) for kept, i in left]))
+
+
+def as_one(pools: list[Any]) -> Any:
+    """The constants of one source: one tensor, or a list where some instance's were recorded for it."""
+    if any(type(pool) is list for pool in pools):
+        return [tensor for pool in pools for tensor in pool]
+    return pools[0] if len(pools) == 1 else torch.cat(pools)
+
+
+def capture_of(lexicon: Lexicon, packed: Words, nests: list[Any], constants: dict[int, Any]) -> Capture:
+    """The Capture of instances whose words stand one after the other, and whose constants do."""
+    table, facts = lexicon.table, lexicon.facts()
     (node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
      result_output, slots, detached, result_ptr) = kernels.join(
-        packed, len(parts), facts.class_of_source, facts.kind_of_source
+        packed, len(nests), facts.class_of_source, facts.kind_of_source
     )  # fmt: skip
     for array in (node_type, operand_ptr, operands, operand_output, external_class):
         array.setflags(write=False)
     graph = Graph(
         table.graph_types(), node_type, operand_ptr, operands, operand_output, external_class, table.classes()
     )
-    starts = result_ptr.tolist()
     return Capture(
         graph,
         table.sources,
         external_source,
         external_index,
-        _together(parts),
+        constants,
         result_node,
         result_output,
         _slots(lexicon, slots),
-        [part.nest for part in parts],
+        nests,
         detached=detached if len(detached) else None,
-        left=joined_left([p.left.moved(start) for p, start in zip(parts, starts, strict=False) if p.left is not None]),
-        result_ptr=starts,
+        result_ptr=result_ptr.tolist(),
     )
 
 
@@ -203,32 +237,17 @@ def _slots(lexicon: Lexicon, numbers: Words) -> list[Any]:
     return [lexicon.slots[i] for i in numbers.tolist()]
 
 
-def _together(parts: Sequence[Part]) -> dict[int, Any]:
-    """The constants of a mini-batch by source: one tensor, or a list where some instance's were recorded for it."""
-    pools: dict[int, list[Any]] = {}
-    for part in parts:
-        for source, pool in part.constants:
-            pools.setdefault(source, []).append(pool)
-    return {source: _as_one(found) for source, found in pools.items()}
-
-
-def _as_one(pools: list[Any]) -> Any:
-    if any(type(pool) is list for pool in pools):
-        return [tensor for pool in pools for tensor in pool]
-    return pools[0] if len(pools) == 1 else torch.cat(pools)
-
-
 # --- from elsewhere ------------------------------------------------------------------------------------------------
 
 WRONG = {
     kernels.TRUNCATED: "as many words as its lengths say",
     kernels.LENGTHS: "lengths of at least 0",
-    kernels.TYPE: "a type that its vocabulary has",
+    kernels.TYPE: "a type that its vocabulary has and this net has recorded",
     kernels.ARITY: "as many operands as its type takes",
     kernels.OPERAND: "operands that stand before it",
     kernels.OUTPUT: "outputs that its operands have",
     kernels.CLASS: "operands of the shapes and dtypes that its type takes",
-    kernels.SOURCE: "a source that its vocabulary has",
+    kernels.SOURCE: "a source that its vocabulary has and this net has recorded",
     kernels.INDEX: "a row of its table",
     kernels.EXCERPT: "an excerpt inside of its operand",
     kernels.SLOT: "results of the shapes and dtypes that its slots say",

@@ -20,10 +20,10 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
-from edbc.captured.join import require_constants, require_words
-from edbc.captured.nests import classes_in, need, nest_in, require_text
-from edbc.captured.value import WORD, Captured, home_and_texts, sections, vocabulary_of
-from edbc.captured.vocabulary import Lexicon, source_text
+from edbc.captured.join import numbers_in, require_constants, require_words
+from edbc.captured.nests import need, nest_in, require_text
+from edbc.captured.value import WORD, Captured, home_and_texts, vocabulary_of
+from edbc.captured.vocabulary import Lexicon
 from edbc.errors import EdbcError, InputError, StaleError
 from edbc.files import replace_file, require_file
 
@@ -51,10 +51,7 @@ def write_store(path: str | Path, captured: Mapping[int, Captured], lexicon: Lex
         ends = np.cumsum([0, *(0 if pool is None else len(pool) for pool in pools)])
         tensors[f"constants.{source}.begin"] = _tensor(ends)
     header = {
-        "format": FORMAT, **home_and_texts(
-            lexicon.home, [lexicon.signature(i) for i in range(len(lexicon.table.types))],
-            list(map(source_text, lexicon.table.sources)), [slot.text for slot in lexicon.slots], list(lexicon.classes),
-        ),
+        "format": FORMAT, **home_and_texts(*lexicon.vocabulary()),
         "nests": nests, "exemplars": _exemplars(items, parts),
     }  # fmt: skip
     header["digest"] = _digest(header, tensors)
@@ -74,8 +71,7 @@ def _exemplars(items: Sequence[int], parts: Sequence[Captured]) -> list[int]:
     met: set[tuple[int, int]] = set()
     found = []
     for item, part in zip(items, parts, strict=True):
-        numbers = [set(section.tolist()) for section in sections(np.frombuffer(part.words, WORD))]
-        here = {(what, i) for what, of in enumerate((*numbers, classes_in(part.nest_text))) for i in of}
+        here = numbers_in(part)
         if not here <= met:
             met |= here
             found.append(item)

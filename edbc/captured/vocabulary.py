@@ -28,7 +28,7 @@ from torch import nn
 
 from edbc._version import __version__
 from edbc.captured import kernels
-from edbc.captured.nests import nest_of
+from edbc.captured.nests import nest_in, nest_of, require_text
 from edbc.errors import InputError, StaleError, printable
 from edbc.graph import ValueClass
 from edbc.trace.lookup import look_up_of
@@ -129,7 +129,7 @@ def source_text(source: Source) -> str:
 class Facts:
     """A table's types, sources and slots as arrays: what joining and checking read."""
 
-    count: tuple[int, int, int]
+    known: tuple[Any, int, int, int]
     kind_of_source: Longs
     class_of_source: Longs
     """In the numbering of `TypeTable.classes`."""
@@ -151,6 +151,12 @@ class Lexicon:
         self._number_of_slot: dict[Slot, int] = {}
         self.classes: dict[str, type] = {}
         """Classes of results by their names, in the order in which they were met."""
+        self.exemplars: dict[tuple[int, int], Any] = {}
+        """Instances in which a type, source, slot or class was met when it was captured (`join.numbers_in`)."""
+        self.records_alone = False
+        """True once instances that were recorded together could not be told apart."""
+        self.arrived: dict[Any, Any] = {}
+        """Nests of other vocabularies by the text there, checked."""
         self._nests: dict[str, Any] = {}
         self._facts: Facts | None = None
         self._read: dict[int, tuple[Vocabulary, Any]] = {}
@@ -195,6 +201,24 @@ class Lexicon:
             found = self._nests[text] = nest_of(text, list(self.classes.values()))
         return found
 
+    def nest_of_other(self, vocabulary: Vocabulary, text: str, num_results: int) -> Any:
+        """The nest with this text in another vocabulary, of so many results. Raises InputError for a text of none."""
+        found = self.arrived.get((id(vocabulary), text, num_results))
+        if found is None or found[0] is not vocabulary:
+            checked = require_text(text, num_results, len(vocabulary.classes))
+            if len(self.arrived) > _MOST_NESTS:
+                self.arrived.clear()
+            try:
+                found = vocabulary, self.nest(nest_in(checked, self.class_numbers(vocabulary)))
+            except KeyError as error:
+                name = vocabulary.classes[error.args[0]]
+                raise StaleError(
+                    f"a captured instance: expected results of classes that this net has recorded, got {name}; let it "
+                    "capture an instance with the same first"
+                ) from None
+            self.arrived[id(vocabulary), text, num_results] = found
+        return found[1]
+
     def class_numbers(self, vocabulary: Vocabulary) -> dict[int, int]:
         """The numbers here of a vocabulary's classes."""
         names = list(self.classes)
@@ -210,18 +234,24 @@ class Lexicon:
     def facts(self) -> Facts:
         """The arrays, made anew only when there is more to say."""
         facts, table = self._facts, self.table
-        if facts is None or facts.count != self._count():
+        if facts is None or facts.known != self.known():
             with self._lock:
                 table.arrays()  # numbers the classes of sources
                 facts = self._facts = self._new_facts()
         return facts
 
-    def _count(self) -> tuple[int, int, int]:
-        known = sum(kind is not None for kind in self.table.types)
-        return known, len(self.table.sources), len(self.slots)
+    def known(self) -> tuple[Any, int, int, int]:
+        """What is equal as long as nothing new has been met."""
+        return self.table.graph_types(), len(self.table.sources), len(self.slots), len(self.classes)
+
+    def vocabulary(self) -> Vocabulary:
+        """What it is now."""
+        types = tuple(self.signature(i) for i in range(len(self.table.types)))
+        slots = tuple(slot.text for slot in self.slots)
+        return Vocabulary(self.home, types, tuple(map(source_text, self.table.sources)), slots, tuple(self.classes))
 
     def _new_facts(self) -> Facts:
-        count, types, sources = self._count(), list(self.table.types), list(self.table.sources)
+        known, types, sources = self.known(), list(self.table.types), list(self.table.sources)
         numbers: dict[ValueClass, int] = {}
         dtypes: dict[str, int] = {}
 
@@ -238,7 +268,7 @@ class Lexicon:
             np.array([dtypes.setdefault(c.dtype, len(dtypes)) for c in numbers], np.int64),
             np.array(of_sources, np.int64).reshape(-1, 3), np.array(of_slots, np.int64),
         )  # fmt: skip
-        return Facts(count, np.array([kind for _, kind, _ in of_sources], np.int64),
+        return Facts(known, np.array([kind for _, kind, _ in of_sources], np.int64),
                      self.table.arrays().source_class[: len(sources)], checked)  # fmt: skip
 
     def _limit(self, source: Source) -> int:

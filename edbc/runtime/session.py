@@ -31,6 +31,7 @@ from edbc.captured.cache import StructureCache, structure_cache
 from edbc.captured.join import Part, capture_each, joined, own_part, part_of
 from edbc.captured.value import Captured
 from edbc.captured.vocabulary import Lexicon, home_of, training_of
+from edbc.captured.workers import CapturedBatch, batch_capture
 from edbc.cells.canonical import cell_graph
 from edbc.cells.carry import carry_over
 from edbc.cells.graph import CellGraph
@@ -216,6 +217,8 @@ class Net:
         """Set it (`edbc.captured.cache.structure_cache`) to capture repeated structures once; it serves all modes."""
         self.exemplars: Callable[[], Iterable[Any]] | None = None
         """Gives instances to record where a captured one has a type that has not been recorded here."""
+        self.transfers: list[tuple[float, float]] = []
+        """Seconds of the first mini-batches that workers captured, and of receiving them."""
         self.lexicon = Lexicon(self.table, self.view, partial(home_of, self, training_of(model)), self._learn)
         self._lock = threading.RLock()
         self.trainer = Trainer(self)
@@ -246,7 +249,7 @@ class Net:
 
     @on_host
     def _call(self, instances: Sequence[Any]) -> list[Any]:
-        if type(instances) is not list:
+        if type(instances) is not list and type(instances) is not CapturedBatch:
             instances = _as_list(instances)
         if self.runs_eagerly and not any(type(instance) in (VertexInstance, Captured) for instance in instances):
             self._tell_eager()
@@ -277,6 +280,11 @@ class Net:
         net = Net(self.plan, copy.deepcopy(self.model, memo), backend=self.backend, **self._options)
         net.cache, net.exemplars = None if self.cache is None else self.cache.anew(), self.exemplars
         return net
+
+    @property
+    def binding(self) -> dict[str, Any]:
+        """The options that it was bound with."""
+        return dict(self._options)
 
     def __reduce__(self) -> Any:
         """For other processes: the plan, bound to the model anew there."""
@@ -374,6 +382,8 @@ class Net:
         Messages count them from `first`. Where it may `share`, and equal vertices tell which nodes are equal, these are
         one already."""
         self._follow_code()
+        if type(instances) is CapturedBatch:
+            return batch_capture(self, instances)
         if len(instances) and isinstance(instances[0], VertexInstance):
             return self.vertex_program().join(instances, limits() if share and self.share else None)
         kinds = set(map(type, instances))

@@ -1,0 +1,172 @@
+"""Captured instances against recording and vertex functions: epochs, training steps, workers.
+
+    python benchmarks/captured.py [--hidden 128] [--count 128] [--turns 7] [--workers 0 1 2] [NAME ...]
+
+NAME is a model of the zoo or a program of the corpus (`tests/ordinary`: unmarked code). Instances are made up. Times
+are medians of processor time of this process, in milliseconds per mini-batch of 32, ways taking turns on every one:
+`first` captures (recording, splitting, joining), `later` joins what is captured, beside recording and vertex functions.
+`ready` is the part before execution: making the graph, sharing, scheduling, placing. With workers, `here` is what the
+main process spends on receiving, checking and joining a mini-batch that a worker captured, beyond what a loader that
+sends nothing takes, as a part of recording one. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests")]
+
+import edbc  # noqa: E402
+from edbc.modelfile import import_model_file  # noqa: E402
+from edbc.runtime.outputs import named_tensors  # noqa: E402
+from edbc.runtime.session import Net  # noqa: E402
+
+SIZE = 32
+AHEAD = 0.02
+"""Seconds that a worker has before the next mini-batch is asked for, as while one executes."""
+NAMES = ["tree_lstm", "lattice_lstm", "bilstm_tagger", "dag_gru", "SentimentAtEveryNode", "BiCellTagger"]
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--count", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("names", nargs="*", default=NAMES)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.names:
+        report(name, options)
+
+
+def subject(name: str, hidden: int, count: int) -> tuple[Net, list[Any], list[Any] | None]:
+    """A net, its instances, and they as vertices where the model has vertex functions."""
+    path = ROOT / "models" / f"{name}.py"
+    if path.is_file():
+        net = edbc.load(ROOT / "plans" / f"{name}.yaml").bind(config={"hidden_size": hidden}, force=True)
+        file = import_model_file(path)
+        config = file.config({**net.plan.model.config, "hidden_size": hidden})
+        plain = file.sample(count, 5, config)
+        convert = getattr(file.module, "vertex_instance", None)
+        return net, plain, None if convert is None else [convert(item, **config) for item in plain]
+    from helpers import bound
+    from ordinary.registry import load_all
+
+    program = load_all()[name]
+    return bound(program.build(hidden), program.instances(3, SIZE)), program.instances(1, count), None
+
+
+def batches_of(items: Sequence[Any]) -> list[list[Any]]:
+    return [list(items[i : i + SIZE]) for i in range(0, len(items) - SIZE + 1, SIZE)]
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    started = time.process_time()
+    function()
+    return time.process_time() - started
+
+
+def forward(net: Net, batch: Any, built: list[float]) -> None:
+    started = time.process_time()
+    with torch.no_grad():
+        prepared = net.in_mode().prepare(batch)
+        built.append(time.process_time() - started)
+        net.in_mode().execute(prepared)
+
+
+def step(net: Net, batch: Any) -> None:
+    """Forward, a loss over all results, backward."""
+    found = [t for result in net(batch) for _, t, _ in named_tensors(result) if t.requires_grad]
+    torch.cat([tensor.reshape(-1) for tensor in found]).sum().backward()
+
+
+def report(name: str, options: Any) -> None:
+    """The lines of one subject."""
+    net, plain, vertices = subject(name, options.hidden, options.count)
+    for mode in ("forward", "training"):
+        net.model.train(mode == "training")
+        ways: dict[str, list[Any]] = {"record": batches_of(plain), "first": batches_of(plain)}
+        ways["later"] = batches_of(net.capture_all(plain))
+        if vertices is not None:
+            ways["vertex"] = batches_of(vertices)
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        built: dict[str, list[float]] = {way: [] for way in ways}
+        for turn in range(options.turns + 1):
+            for number in range(len(ways["record"])):
+                for way, batches in ways.items():
+                    batch = batches[number]
+                    took = seconds(partial(run, net, batch, way, mode, built[way]))
+                    if turn:
+                        found[way].append(took)
+        medians = {way: 1e3 * statistics.median(of) for way, of in found.items()}
+        line = ", ".join(f"{way} {took:.2f}" for way, took in medians.items())
+        if mode == "forward":
+            line += "; ready " + ", ".join(f"{way} {1e3 * statistics.median(of):.2f}" for way, of in built.items())
+        if vertices is not None:
+            line += f"; later / vertex throughput {medians['vertex'] / medians['later']:.2f}"
+        print(f"{name:16} {mode:8} {line}", flush=True)
+        net.model.eval()
+    recorded = statistics.median(built_of(net, batches_of(plain)))
+    captured = net.capture_all(plain)
+    size = sum(len(c.words) for c in captured) / sum(c.num_nodes + c.num_operands for c in captured)
+    shares = []
+    for count in options.workers:
+        here = statistics.median(received(net, plain, edbc.collate(net), count))
+        loader = statistics.median(received(net, plain, len, count))
+        part = 100 * (here - loader) / recorded
+        shares.append(f"{count}: {1e3 * (here - loader):.2f} ms here ({part:.0f} %), the loader {1e3 * loader:.2f}")
+    print(
+        f"{name:16} {size:.1f} bytes per node and operand; recording {1e3 * recorded:.2f} ms; "
+        f"workers {'; '.join(shares)}",
+        flush=True,
+    )
+
+
+def run(net: Net, batch: Any, way: str, mode: str, built: list[float]) -> None:
+    if way == "first":
+        batch = net.capture_all(batch)
+    step(net, batch) if mode == "training" else forward(net, batch, built)
+
+
+def built_of(net: Net, batches: Sequence[Any]) -> Iterator[float]:
+    """What making the graph of each mini-batch takes."""
+    for _ in range(3):
+        for batch in batches:
+            time.sleep(AHEAD)
+            yield seconds(lambda batch=batch: net.mini_batch(batch))  # type: ignore[misc]
+
+
+def received(net: Net, plain: list[Any], make: Callable[[Any], Any], workers: int) -> Iterator[float]:
+    """What this process spends per mini-batch on receiving and joining it; with no workers, on capturing it too."""
+    loader = DataLoader(
+        plain, SIZE, collate_fn=make, num_workers=workers, drop_last=True, persistent_workers=workers > 0
+    )
+    for epoch in range(3):
+        batches = iter(loader)
+        while True:
+            time.sleep(AHEAD)
+            started = time.process_time()
+            batch = next(batches, None)
+            if batch is None:
+                break
+            if make is not len:
+                net.mini_batch(batch)
+            if epoch:
+                yield time.process_time() - started
+
+
+if __name__ == "__main__":
+    sys.exit(main())
