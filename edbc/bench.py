@@ -17,7 +17,8 @@ Definitions.
 (3) *Eager* is the unmodified model, instance by instance, without gradients; it takes its turns until it has used up
     EAGER_SECONDS (a setting), and at least one. Ratios to it are taken on the same mini-batches of the same rounds.
 (4) The front end `record` runs the model's forward per instance. `vertex` joins instances that were turned into arrays
-    when they were loaded, for models that can (`vertex_instance`).
+    when they were loaded, for models that can (`vertex_instance`). `captured` joins instances that were captured before
+    (`edbc.captured`), as in all epochs but the first; it is measured where it is asked for.
 (5) `issuing` is the part of execution in which the host issues work; on a device the rest of it is waiting. `launches`
     are those of generated kernels. `device_seconds` is the device's own part: it is held up while the host issues a
     whole mini-batch, then timed by its own clock. Where its queue cannot hold all of that it is an upper bound; on a
@@ -153,6 +154,8 @@ class Setting:
     """As in `edbc.running.Setting`."""
     products: str | None = None
     """A name of `runtime.products.NAMES`; None: the best."""
+    front_end: str | None = None
+    """`captured` to measure captured instances too, definition (4)."""
 
     def __post_init__(self) -> None:
         """Raise EdbcError for what cannot be measured."""
@@ -160,6 +163,8 @@ class Setting:
             require_count(name, getattr(self, name))
         for name in self.against:
             require_name("against", name, BASELINES)
+        if self.front_end is not None:
+            require_name("front_end", self.front_end, ("captured",))
         require_name("dtype", self.dtype, DTYPES)
         require_name("device", self.device, DEVICES)
         if self.products is not None:
@@ -202,6 +207,10 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
         if convert is not None:
             packed = [convert(instance, **config) for instance in instances]
             contestants.append(_Contestant(net, "vertex", policy, _batches(packed, setting.batch_size)))
+        if setting.front_end is not None:
+            with cast.default():
+                captured = net.capture_all(instances)
+            contestants.append(_Contestant(net, "captured", policy, _batches(captured, setting.batch_size)))
     eager = Eager(net_model) if "eager" in setting.against else None
     with cast.default():
         _take_turns(contestants, eager, _batches(instances, setting.batch_size), setting)

@@ -27,6 +27,7 @@ from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.left import Left, joined_left, recorded
 from edbc.trace.recorder import Recorder
 from edbc.trace.returned import Collected, shifted_results
+from edbc.trace.structures import LARGEST
 from edbc.trace.values import class_of
 
 _NONE = np.zeros(0, np.bool_)
@@ -191,10 +192,27 @@ def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     packed = np.frombuffer(b"".join([part.words for part in parts]), WORD)
     constants = {source: as_one(found) for source, found in pools.items()}
     capture = capture_of(lexicon, packed, [part.nest for part in parts], constants)
+    if len(capture.graph.operands) <= LARGEST:
+        capture = _known(lexicon, capture, tuple([structure_of(part.words) for part in parts]))
     left = [(part.left, i) for i, part in enumerate(parts) if part.left is not None]
     if not left or capture.result_ptr is None:
         return capture
     return capture.changed(left=joined_left([kept.moved(capture.result_ptr[i]) for kept, i in left]))
+
+
+def structure_of(words: bytes) -> bytes:
+    """What of an instance's words tells its graph: all but which rows and constants it reads."""
+    return words[: len(words) - WORD.itemsize * int.from_bytes(words[8:12], "little")]
+
+
+def _known(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
+    """A small mini-batch with the very graph of an earlier one of its structure (`trace.structures`)."""
+    structures = lexicon.table.structures
+    graph = structures.get(key)
+    if graph is None or graph.types is not capture.graph.types:
+        structures[key] = capture.graph
+        return capture
+    return capture.changed(graph=graph, is_known=True)
 
 
 def as_one(pools: list[Any]) -> Any:

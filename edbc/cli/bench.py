@@ -29,6 +29,7 @@ def run_bench(
     dtype: str,
     backend: str | None,
     products: str | None,
+    front_end: str | None,
     weights: str | None,
     model: str | None,
     trust_changed_model: bool,
@@ -54,7 +55,7 @@ def run_bench(
     combinations = list(itertools.product(_sizes(batch_sizes), _configs(settings)))
     for batch_size, config in combinations:
         setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device,
-                          weights=weights, products=products)  # fmt: skip
+                          weights=weights, products=products, front_end=front_end)  # fmt: skip
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
         if output_format == "text":
             click.echo("\n".join([*([] if rows else [HEADER]), *map(line_of, measured)]))
@@ -83,7 +84,7 @@ def _configs(settings: dict[str, str]) -> list[dict[str, str]]:
 
 
 HEADER = (
-    f"{'plan':20} {'policy':10} {'front':6} {'backend':9} {'batch':>5} {'hidden':>6} {'inst/s':>9} {'spread':>6} "
+    f"{'plan':20} {'policy':10} {'front':8} {'backend':9} {'batch':>5} {'hidden':>6} {'inst/s':>9} {'spread':>6} "
     f"{'constr':>8} {'sched':>8} {'exec ms':>8} {'batches':>7} {'floor':>6} {'own':>6} {'eager':>6} {'peak MB':>8}"
 )
 
@@ -92,7 +93,7 @@ def line_of(row: Any) -> str:
     """One row of the table."""
     seconds = {name: 1e3 * value for name, value in row.seconds.items()}
     return (
-        f"{row.name:20} {row.policy:10} {row.front_end:6} {row.backend:9} {row.batch_size:5} "
+        f"{row.name:20} {row.policy:10} {row.front_end:8} {row.backend:9} {row.batch_size:5} "
         f"{row.hidden_size or '-':>6} "
         f"{row.instances_per_second:9,.0f} {100 * row.spread:5.0f}% {seconds['construction']:8.2f} "
         f"{seconds['scheduling']:8.2f} {seconds['execution']:8.2f} {row.batches:7.0f} {_times(row.gemm_floor_ratio)} "

@@ -400,6 +400,7 @@ def check(**options: Any) -> None:
     show_default=True,
     help="Weights.",
 )
+@click.option("--front-end", type=click.Choice(["captured"]), default=None, help="Measure captured instances too.")
 @click.option("--backend", type=click.Choice(["reference", "cpu", "cuda"]), default=None, help="See 'edbc run'.")
 @click.option(
     "--products",

@@ -372,6 +372,11 @@ class Net:
     @on_host
     def capture_each(self, instances: Sequence[Any]) -> list[Captured | UnsupportedError]:
         """Instances captured, with an error in the place of each that cannot be; see `capture`."""
+        if VertexInstance in map(type, instances):
+            raise InputError(
+                "capture: expected instances that forward takes, got a VertexInstance, which is arrays already and is "
+                "joined as fast; run it as it is"
+            )
         net = self.in_mode()
         net._follow_code()
         with entered(None), net._leased() as leased:
@@ -384,9 +389,10 @@ class Net:
         self._follow_code()
         if type(instances) is CapturedBatch:
             return batch_capture(self, instances)
-        if len(instances) and isinstance(instances[0], VertexInstance):
-            return self.vertex_program().join(instances, limits() if share and self.share else None)
         kinds = set(map(type, instances))
+        if VertexInstance in kinds:
+            _require_vertices_alone(instances, first)
+            return self.vertex_program().join(instances, limits() if share and self.share else None)
         if self.cache is None and Captured not in kinds:
             with self._leased(first) as leased:
                 return capture(*leased, instances)
@@ -690,6 +696,16 @@ def _bound_anew(plan: Plan, model: nn.Module, backend: str, options: dict[str, A
     module = sys.modules.get(type(model).__module__)
     net.cache, net.exemplars = structure_cache(module) if has_cache else None, exemplars_of(module, plan)
     return net
+
+
+def _require_vertices_alone(instances: Sequence[Any], first: int) -> None:
+    other = next((number for number, x in enumerate(instances, first) if type(x) is not VertexInstance), None)
+    if other is not None:
+        kind = type(instances[other - first]).__name__
+        raise InputError(
+            f"instance {other}: expected a VertexInstance as others of its mini-batch are, got {kind}; run them apart, "
+            "for what they return has another form"
+        )
 
 
 def _as_list(instances: Any) -> list[Any]:

@@ -20,6 +20,7 @@ from test_structures import Base, chain, words
 from edbc.captured import Captured
 from edbc.captured.value import DIGEST, FORMAT, MAGIC, _written
 from edbc.errors import EdbcError, InputError, StaleError, UnsupportedError
+from edbc.vertex import VertexInstance
 
 load_all()
 NO_RECORD = {
@@ -261,6 +262,31 @@ def test_plain_instances_beside_captured_ones_keep_what_is_theirs() -> None:
 
     assert torch.allclose(leaf.grad, expected)
     assert torch.allclose(net.model.out(plain["h"]), results[1])
+
+
+def test_small_mini_batches_of_one_structure_share_their_graph() -> None:
+    """Other words in the same places: the very graph and schedule, the results of those words."""
+    net = bound(seeded(Base, chain), words(8))
+    one, two, three = (net.capture([i, i + 1]) for i in (1, 5, 9))
+    first, again, other = (net.mini_batch(batch) for batch in ([one, two], [two, three], [one]))
+
+    assert first.graph is again.graph is not other.graph
+    assert again.is_known
+    for batch in ([one], [two], [three], [two, one]):
+        assert told(net(batch)) == told([net([item])[0] for item in batch])
+    assert told(net([three])) == told(net([[9, 10]]))
+
+
+def test_vertices_are_told_to_run_alone() -> None:
+    """A VertexInstance is no instance to capture, and no company for captured ones."""
+    net, vertices = SHARED, VertexInstance([0], [0, 0], [])
+    captured = net.capture(sentences(1)[0])
+
+    with pytest.raises(InputError, match="arrays already"):
+        net.capture(vertices)
+    for batch in ([captured, vertices], [vertices, captured]):
+        with pytest.raises(InputError, match=rf"instance {batch.index(captured)}: expected a VertexInstance.*Captured"):
+            net(batch)
 
 
 def test_streams_and_moves() -> None:

@@ -8,6 +8,7 @@ import pytest
 from bound import plan_for
 
 from edbc.bench import Row, Setting, bench_plan
+from edbc.errors import EdbcError
 from edbc.modelfile import import_model_file
 
 MODEL = Path(__file__).resolve().parents[2] / "models" / "tree_lstm.py"
@@ -41,13 +42,23 @@ def test_rows_of_a_plan_at_other_sizes() -> None:
     assert rows[0].batches <= next(row.batches for row in rows if row.policy == "depth")
 
 
-def rows_of(model: str, sizes: dict[str, int]) -> list[Row]:
+def rows_of(model: str, sizes: dict[str, int], front_end: str | None = None) -> list[Row]:
     """Two mini-batches of two made-up instances, no baselines."""
     path = MODEL.with_name(f"{model}.py")
     file = import_model_file(path)
     config = file.config(sizes)
     plan = plan_for(file.build(config, 0).eval(), file.sample(4, 0, config))
-    return bench_plan(Path(f"{model}.yaml"), plan, [], config, Setting(2, (), 4, 1), str(path))
+    return bench_plan(Path(f"{model}.yaml"), plan, [], config, Setting(2, (), 4, 1, front_end=front_end), str(path))
+
+
+def test_captured_instances_are_measured_where_asked_for() -> None:
+    """A row more, of the same nodes and batches; with any other name an error."""
+    record, vertex, captured = rows_of("tree_lstm", {"hidden_size": 6, "vocab_size": 20}, "captured")
+    assert (record.front_end, vertex.front_end, captured.front_end) == ("record", "vertex", "captured")
+    assert record.batches == captured.batches
+    assert record.cell_output_bytes == captured.cell_output_bytes
+    with pytest.raises(EdbcError, match="front_end"):
+        Setting(front_end="other")
 
 
 def test_matrices_of_a_nodes_own_count_in_the_floor() -> None:
