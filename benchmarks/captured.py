@@ -90,7 +90,8 @@ def forward(net: Net, batch: Any, built: list[float]) -> None:
 def step(net: Net, batch: Any) -> None:
     """Forward, a loss over all results, backward."""
     found = [t for result in net(batch) for _, t, _ in named_tensors(result) if t.requires_grad]
-    torch.cat([tensor.reshape(-1) for tensor in found]).sum().backward()
+    alike = len({tensor.shape for tensor in found}) == 1
+    (torch.stack(found) if alike else torch.cat([tensor.reshape(-1) for tensor in found])).sum().backward()
 
 
 def report(name: str, options: Any) -> None:

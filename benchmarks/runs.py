@@ -86,7 +86,7 @@ def timed(net: Net, batches: list[list[Any]], rounds: int) -> tuple[float, float
             for in_order, seconds in found.items():
                 for batch in batches:
                     started = time.perf_counter()
-                    captured = net.mini_batch(batch, share=True)
+                    captured = net.mini_batch(batch)
                     schedule = run(captured.graph, net.policy, in_order=in_order)
                     net.execute(net.place(captured, schedule))
                     seconds += [time.perf_counter() - started] * (turn > 0)

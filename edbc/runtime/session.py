@@ -59,7 +59,7 @@ from edbc.runtime.execution import Execution, Value, WithoutGradients
 from edbc.runtime.memory import MemoryErrors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
-from edbc.runtime.share import limits, share
+from edbc.runtime.share import share
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.runtime.stream import stream
 from edbc.schedule.policy import Policy, relative_costs
@@ -382,17 +382,16 @@ class Net:
         with entered(None), net._leased() as leased:
             return capture_each(*leased, net.lexicon, instances)
 
-    def mini_batch(self, instances: Sequence[Any], first: int = 0, share: bool = False) -> Capture:
+    def mini_batch(self, instances: Sequence[Any], first: int = 0) -> Capture:
         """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances.
-        Messages count them from `first`. Where it may `share`, and equal vertices tell which nodes are equal, these are
-        one already."""
+        Messages count them from `first`."""
         self._follow_code()
         if type(instances) is CapturedBatch:
             return batch_capture(self, instances)
         kinds = set(map(type, instances))
         if VertexInstance in kinds:
             _require_vertices_alone(instances, first)
-            return self.vertex_program().join(instances, limits() if share and self.share else None)
+            return self.vertex_program().join(instances)
         if self.cache is None and Captured not in kinds:
             with self._leased(first) as leased:
                 return capture(*leased, instances)
@@ -452,7 +451,7 @@ class Net:
         """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
         nodes run one by one. See `mini_batch` for `first`."""
         started = time.perf_counter()
-        captured = self.mini_batch(instances, first, share)
+        captured = self.mini_batch(instances, first)
         recorded = time.perf_counter()
         prepared = self.prepare_captured(captured, split, share)
         scheduled = time.perf_counter()

@@ -15,10 +15,6 @@ Definitions.
     copies of an instance. A node that reads a first node which equals no other, or a node that reads one, is taken to
     equal none itself: it is of one instance, and that is as its author wrote it.
 
-Where a vertex function makes the nodes of a vertex, and each depends on all that vertices of one kind differ in, equal
-vertices tell which nodes are equal. Joining (`edbc.vertex.kernels`) then looks at vertices in place of nodes, and
-writes the smaller graph at once, whatever it saves.
-
 Depths and paths stay as they were, so the lower bound is that of the graph as captured. Schedule, order and placement
 see the smaller graph. In training a leader's gradient is the sum over the readers of all its equals, like that of any
 node with several readers.
@@ -36,11 +32,6 @@ FEWEST = 16
 WORTHWHILE = 1 / 32
 MOST = 1 / 2
 _NONE = np.zeros(0, np.bool_)
-
-
-def limits() -> tuple[int, float, float]:
-    """FEWEST, WORTHWHILE and MOST: what joining vertices needs to know of the rule."""
-    return FEWEST, float(WORTHWHILE), float(MOST)
 
 
 def share(capture: Capture) -> Capture:

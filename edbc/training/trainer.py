@@ -67,7 +67,7 @@ class Trainer:
         """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
         from edbc.training.function import MiniBatch, Run
 
-        capture = self.net.shared(self.net.mini_batch(instances, share=True))
+        capture = self.net.shared(self.net.mini_batch(instances))
         schedule = self.net.schedule(capture)
         dependences = self.dependences(capture)
         inputs = inputs_of(capture, dependences, self.net.view)

@@ -103,29 +103,11 @@ class Fragment:
     scattered: tuple[Reference, ...]
     pushed: tuple[tuple[str, Slot, Reference], ...]
     interface: Interface
-    is_whole: bool
-    """True when, of two vertices, either all nodes are equal or none: every node depends on all that vertices of this
-    fragment differ in, and so does what is scattered."""
 
     @property
     def num_operands(self) -> int:
         """Operands of all nodes."""
         return sum(map(len, self.operands))
-
-    @property
-    def draws(self) -> bool:
-        """True when every vertex has random numbers of its own."""
-        return any(external.column == DRAWN for external in self.externals)
-
-    @property
-    def gives_nodes(self) -> bool:
-        """True when a vertex that gathers from one of these may read a node."""
-        return any(reference.kind in (OWN, GATHERED) for reference in self.scattered)
-
-    @property
-    def num_first(self) -> int:
-        """Nodes that read no other node where no predecessor gives one."""
-        return sum(all(reference.kind != OWN for reference in node) for node in self.operands)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +260,6 @@ class _Reading:
             tuple(scattered),
             tuple(zip(names, slots[: len(names)], pushed, strict=True)),
             Interface(tuple(slots[len(names) :]), self.producers(scattered)),
-            self.is_whole(operands, scattered),
         )
 
     def place(self, number: int) -> Reference:
@@ -307,25 +288,6 @@ class _Reading:
         if node < self.gathered.num_nodes:
             return Reference(GATHERED, *self.gathered.field(node, output))
         return Reference(OWN, node - self.gathered.num_nodes, output)
-
-    def is_whole(self, operands: Sequence[Sequence[Reference]], scattered: Sequence[Reference]) -> bool:
-        """See `Fragment`, given the operands of each node. A gathered value stands for its predecessor: all that this
-        scatters differs, or nothing."""
-        depends: list[frozenset[tuple[int, int]]] = []
-
-        def differences(reference: Reference) -> frozenset[tuple[int, int]]:
-            kind, item, _ = reference
-            if kind == OWN:
-                return depends[item]
-            if kind == EXTERNAL:
-                kind, item = EXTERNAL, self.externals[item].column
-            return frozenset() if kind == SHARED or (kind, item) == (EXTERNAL, FIXED) else frozenset({(kind, item)})
-
-        for references in operands:
-            depends.append(frozenset().union(*map(differences, references)))
-        given = [differences(r) for r in scattered if r.kind != OWN]
-        alike = [*depends, *filter(None, given)]
-        return all(d == alike[0] for d in alike)
 
     def producers(self, scattered: Sequence[Reference]) -> tuple[int, ...]:
         """Which scattered values come from one node; see `Interface`."""

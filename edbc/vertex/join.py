@@ -8,8 +8,6 @@ Definitions.
     define-by-run capture numbers them when it runs the vertex functions in that order; so are externals, but for shared
     ones.
 (3) An *output* is everything that was pushed under one name; its rows stand instance after instance, in vertex order.
-(4) Where equal nodes shall be one (`edbc.runtime.share`), only the first of equal vertices writes its fragment, and all
-    of them have its nodes.
 
 Python runs per instance (to collect arrays) and per fragment that is new; what is done per vertex is native.
 """
@@ -86,12 +84,11 @@ class Joined(NamedTuple):
 
 
 def capture_of(
-    joined: Joined, num_instances: int, tables: FragmentTables, table: TypeTable, pools: Pools, has_shared: bool
+    joined: Joined, num_instances: int, tables: FragmentTables, table: TypeTable, pools: Pools
 ) -> VertexCapture:
-    """The Capture of what has been written; `has_shared` says whether equal vertices were looked for."""
+    """The Capture of what has been written."""
     (node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
      result_output, rows_of) = joined.arrays  # fmt: skip
-    num_shared = int(joined.totals[0]) - len(node_type)
     for array in (node_type, operand_ptr, operands, operand_output, external_class):
         array.setflags(write=False)
     graph = Graph(
@@ -99,8 +96,7 @@ def capture_of(
     )
     return VertexCapture(
         graph, table.sources, external_source, external_index, pools, result_node, result_output, [], [],
-        num_instances, _outputs(tables, joined.row_ptr.tolist(), rows_of.tolist()), num_shared=num_shared,
-        has_shared=has_shared,
+        num_instances, _outputs(tables, joined.row_ptr.tolist(), rows_of.tolist()),
     )  # fmt: skip
 
 

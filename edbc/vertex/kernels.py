@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edbc.hashing import mixed, slots_for
-from edbc.kernelcache import INNER, UNCOUNTED, U, njit, wrapping
+from edbc.kernelcache import INNER, UNCOUNTED, U, njit
 from edbc.trace.draws import INSTANCE_BITS
 from edbc.vertex.fragment import DRAW_BITS, DRAWN
 from edbc.vertex.tables import SIZES, Automaton, Contents, Externals, Nodes, Pushes, References, Shared
@@ -23,8 +22,6 @@ HEADER = 3
 """Numbers in `VertexInstance.packed` before its arrays."""
 LINE = 8
 """Words of 64 bits in a cache line: arrays of one block begin with one."""
-DRAWS, GIVES, FIRST = np.uint64(0), np.uint64(1), np.uint64(2)
-"""Columns of `FragmentTables.traits`."""
 WRITTEN, UNKNOWN, UNFILLED, BEYOND = range(4)
 """What `join` says."""
 
@@ -38,25 +35,13 @@ class Batch(NamedTuple):
     fragment_of: Any  # (n,)
 
 
-class Equal(NamedTuple):
-    """Vertices whose nodes are equal: `edbc.runtime.share`, with all nodes of a vertex in place of one. n vertices, or
-    empty arrays where nobody looks."""
-
-    instance_of: Any  # (n,)
-    is_first: Any  # (n,) gathers no node
-    leader: Any  # (n,) of first vertices, the first one that equals it
-    alone: Any  # (n,) equals no other
-    taken: Any  # hash table of the vertices that lead and are not first, -1 in free slots
-
-
-@wrapping
 @njit(cache=True)
 def join(  # type: ignore[no-untyped-def]
     packed, num_instances, root, next_state, fragment_of_state, interface_of_fragment, positions, given, contents,
-    sizes, traits, num_outputs, fewest, worthwhile, most,
+    sizes, num_outputs,
 ):  # fmt: skip
-    """The mini-batch of `packed` instances in one call: finds the fragment of every vertex, fills the columns, finds
-    equal vertices where that pays, and writes the arrays of Graph and Capture. O(vertices + edges + operands).
+    """The mini-batch of `packed` instances in one call: finds the fragment of every vertex, fills the columns, and
+    writes the arrays of Graph and Capture. O(vertices + edges + operands).
 
     `root` to `interface_of_fragment` are an Automaton: a named tuple is slow to pass.
     `positions` says which packed input a column is, -1 for none; such columns are read from `given`, (columns, n), if
@@ -80,8 +65,7 @@ def join(  # type: ignore[no-untyped-def]
     batch = Batch(packed, start, vertex_ptr, np.empty(n, np.uint32))
     interface_of = np.empty(n, np.uint32)
     times = np.zeros(len(sizes), np.int64)
-    equal = _nobody_equal(n if fewest >= 0 else 0)
-    instance, vertex, num_first, num_first_nodes = _find(batch, automaton, traits, interface_of, times, equal)
+    instance, vertex = _find(batch, automaton, interface_of, times)
     totals = np.zeros(sizes.shape[1], np.int64)
     for fragment in range(len(times)):
         if times[fragment]:
@@ -106,13 +90,7 @@ def join(  # type: ignore[no-untyped-def]
     if status == WRITTEN:
         for k in range(num_outputs):
             row_ptr[k + 1] = row_ptr[k] + totals[SIZES + k]
-        tables = _unpacked(contents)
-        if fewest >= 0:
-            at_least = max(np.int64(fewest), np.int64(worthwhile * totals[0]))
-            equal = _find_equal(
-                batch, columns, tables.externals, traits, equal, num_first, min(at_least, most * num_first_nodes)
-            )
-        arrays, column, v = _write(batch, columns, tables, traits, totals, row_ptr, equal)
+        arrays, column, v = _write(batch, columns, _unpacked(contents), totals, row_ptr)
         if v >= 0:
             status = np.int64(BEYOND)
             instance = np.searchsorted(vertex_ptr, v, side="right") - 1
@@ -145,29 +123,13 @@ def _fill_columns(packed, start, vertex_ptr, positions, columns):  # type: ignor
                 at += one
 
 
-@njit(**INNER)
-def _nobody_equal(n):  # type: ignore[no-untyped-def]
-    """What is known of n equal vertices before anybody has looked for them."""
-    leader = np.empty(n, np.int32)
-    for v in range(n):
-        leader[v] = v
-    return Equal(np.empty(n, np.int32), np.empty(n, np.bool_), leader, np.zeros(n, np.bool_), np.empty(0, np.int32))
-
-
 @njit(**INNER, **UNCOUNTED)
-def _find(batch, automaton, traits, interface_of, times, equal):  # type: ignore[no-untyped-def]
-    """Write the fragment and the interface of every vertex, and how often there is each fragment; where somebody looks
-    for equal vertices, the instance of every vertex too, and which gather no node.
-
-    Returns instance and vertex in it for which nothing has been recorded, or (-1, -1); then how many vertices gather no
-    node, and how many of their nodes read no other node.
-    """
+def _find(batch, automaton, interface_of, times):  # type: ignore[no-untyped-def]
+    """Write the fragment and the interface of every vertex, and how often there is each fragment. Returns instance and
+    vertex in it for which nothing has been recorded, or (-1, -1)."""
     packed, start, vertex_ptr, fragment_of = batch
-    instance_of, is_first = equal.instance_of, equal.is_first
     root, next_state = automaton.root, automaton.next_state
     fragment_of_state, interface_of_fragment = automaton.fragment_of_state, automaton.interface_of_fragment
-    looks = len(is_first) > 0
-    num_first = num_first_nodes = np.int64(0)
     one = U(1)
     v = U(0)
     for i in range(len(start)):
@@ -180,41 +142,22 @@ def _find(batch, automaton, traits, interface_of, times, equal):  # type: ignore
         while v < stop:
             kind = U(packed[at])
             if kind >= U(len(root)):
-                return np.int64(i), np.int64(v - base), num_first, num_first_nodes
+                return np.int64(i), np.int64(v - base)
             state = root[kind]
             last = edges + U(packed[edge_end])
-            gathers_node = False
             while e < last:
-                u = base + U(packed[e])
-                state = next_state[state, U(interface_of[u])]
-                gathers_node |= traits[U(fragment_of[u]), GIVES] > 0
+                state = next_state[state, U(interface_of[base + U(packed[e])])]
                 e += one
             if fragment_of_state[state] < 0:
-                return np.int64(i), np.int64(v - base), num_first, num_first_nodes
+                return np.int64(i), np.int64(v - base)
             fragment = U(fragment_of_state[state])
             fragment_of[v] = fragment
             interface_of[v] = interface_of_fragment[fragment]
             times[fragment] += 1
-            if looks:
-                instance_of[v] = i
-                is_first[v] = not gathers_node
-                num_first += not gathers_node
-                num_first_nodes += (not gathers_node) * traits[fragment, FIRST]
             v += one
             at += one
             edge_end += one
-    return np.int64(-1), np.int64(-1), num_first, num_first_nodes
-
-
-@njit(**INNER)
-def _find_equal(batch, columns, externals, traits, equal, num_first, at_least):  # type: ignore[no-untyped-def]
-    """What is known of equal vertices from the `num_first` that gather no node: definition (3) of `edbc.runtime.share`.
-    Where that are fewer nodes than `at_least`, nobody looks further."""
-    taken = np.full(slots_for(num_first), -1, np.int32)
-    if _lead_first(batch, columns, externals, traits, equal, taken) < at_least:
-        return _nobody_equal(0)
-    taken = np.full(slots_for(len(equal.leader) - num_first), -1, np.int32)
-    return Equal(equal.instance_of, equal.is_first, equal.leader, equal.alone, taken)
+    return np.int64(-1), np.int64(-1)
 
 
 @njit(**INNER, **UNCOUNTED)
@@ -229,75 +172,13 @@ def _edges(batch, i, v):  # type: ignore[no-untyped-def]
     return base, edges + U(packed[at]), edges + U(packed[at + U(1)])
 
 
-@njit(**INNER, **UNCOUNTED)
-def _lead_first(batch, columns, externals, traits, equal, taken):  # type: ignore[no-untyped-def]
-    """Find the leaders of first vertices, by what they look up and by the leaders of what they gather from. Returns how
-    many nodes that read no other are shared; a vertex that equals no other is alone."""
-    packed, _, _, fragment_of = batch
-    instance_of, is_first, leader, alone, _ = equal
-    one = U(1)
-    last_slot = U(len(taken) - 1)
-    shared = np.int64(0)
-    for v in range(U(len(fragment_of))):
-        if not is_first[v]:
-            continue
-        fragment = U(fragment_of[v])
-        alone[v] = True
-        if traits[fragment, DRAWS] > 0:
-            continue
-        base, begin, end = _edges(batch, U(instance_of[v]), v)
-        hashed = mixed(U(0), fragment)
-        for e in range(begin, end):
-            hashed = mixed(hashed, leader[base + U(packed[e])])
-        hashed = _with_look_ups(hashed, columns, externals, fragment, v)
-        slot = hashed & last_slot
-        while taken[slot] >= 0:
-            u = U(taken[slot])
-            is_equal = fragment_of[u] == fragment and _look_up_equal(columns, externals, fragment, u, v)
-            if is_equal:
-                base_u, d, _ = _edges(batch, U(instance_of[u]), u)
-                for e in range(begin, end):
-                    is_equal &= leader[base_u + U(packed[d])] == leader[base + U(packed[e])]
-                    d += one
-            if is_equal:
-                leader[v] = u
-                alone[u] = alone[v] = False
-                shared += traits[fragment, FIRST]
-                break
-            slot = (slot + one) & last_slot
-        if U(leader[v]) == v:
-            taken[slot] = v
-    return shared
-
-
-@njit(**INNER, **UNCOUNTED)
-def _with_look_ups(hashed, columns, externals, fragment, v):  # type: ignore[no-untyped-def]
-    """The hash of what was hashed so far and what a vertex looks up."""
-    for k in range(externals.ptr[fragment], externals.ptr[fragment + U(1)]):
-        if externals.column[k] >= 0:
-            hashed = mixed(hashed, columns[U(externals.column[k]), v])
-    return hashed
-
-
-@njit(**INNER, **UNCOUNTED)
-def _look_up_equal(columns, externals, fragment, u, v):  # type: ignore[no-untyped-def]
-    """True when two vertices of one fragment look up the same rows."""
-    is_equal = True
-    for k in range(externals.ptr[fragment], externals.ptr[fragment + U(1)]):
-        if externals.column[k] >= 0:
-            column = U(externals.column[k])
-            is_equal &= columns[column, u] == columns[column, v]
-    return is_equal
-
-
 @njit(**INNER)
-def _write(batch, columns, tables, traits, totals, row_ptr, equal):  # type: ignore[no-untyped-def]
+def _write(batch, columns, tables, totals, row_ptr):  # type: ignore[no-untyped-def]
     """The arrays of Graph and Capture, the rows of each output by instance, (outputs, instances); and column and vertex
     of a row number outside of its table, or (-1, -1).
 
     `totals` counts nodes, operands, given values and externals that are not shared; `row_ptr` is where the rows of each
-    output begin and end. Vertices that are `equal` have the same nodes, and there are fewer nodes in all. O(nodes +
-    operands).
+    output begin and end. O(nodes + operands).
 
     All arrays are parts of one block of memory. An allocator hands memory back to the system when much more than its
     largest block so far is free, and takes fresh memory, a page fault per page: many arrays of some 100 KB, or two
@@ -328,15 +209,14 @@ def _write(batch, columns, tables, traits, totals, row_ptr, equal):  # type: ign
     shared_number = np.full(len(tables.shared.source), -1, np.int64)
     rows_of = np.zeros((len(row_ptr) - 1, len(batch.start)), np.int64)
     operand_ptr[0] = 0
-    num_nodes, num_operands, num_externals, column, vertex = _write_vertices(
-        batch, columns, tables, traits, equal, shared_number, given_start, given_value, node_type, operand_ptr,
-        operands, operand_output, external_class, external_source, external_index, row_ptr[:-1].copy(), result_node,
+    num_externals, column, vertex = _write_vertices(
+        batch, columns, tables, shared_number, given_start, given_value, node_type, operand_ptr, operands,
+        operand_output, external_class, external_source, external_index, row_ptr[:-1].copy(), result_node,
         result_output, rows_of,
     )  # fmt: skip
     arrays = (
-        node_type[:num_nodes], operand_ptr[: num_nodes + 1], operands[:num_operands], operand_output[:num_operands],
-        external_class[:num_externals], external_source[:num_externals], external_index[:num_externals], result_node,
-        result_output, rows_of,
+        node_type, operand_ptr, operands, operand_output, external_class[:num_externals],
+        external_source[:num_externals], external_index[:num_externals], result_node, result_output, rows_of,
     )  # fmt: skip
     return arrays, column, vertex
 
@@ -379,20 +259,17 @@ def _begins(num_ints, num_longs):  # type: ignore[no-untyped-def]
 
 @njit(**INNER, **UNCOUNTED)
 def _write_vertices(  # type: ignore[no-untyped-def]
-    batch, columns, tables, traits, equal, shared_number, given_start, given_value, node_type, operand_ptr, operands,
+    batch, columns, tables, shared_number, given_start, given_value, node_type, operand_ptr, operands,
     operand_output, external_class, external_source, external_index, next_row, result_node, result_output, rows_of,
 ):  # fmt: skip
     """Write every vertex's externals, its own and shared ones that are new, its nodes and operands, to `given_value`
-    what it scatters and pushes, and every pushed value to the next row of its output; of `equal` vertices the nodes are
-    written once. Returns the numbers of nodes, operands and externals, and column and vertex of a row number outside of
-    its table, or (-1, -1).
+    what it scatters and pushes, and every pushed value to the next row of its output. Returns the number of externals,
+    and column and vertex of a row number outside of its table, or (-1, -1).
 
     A value is node x 2**32 + output while it is passed on; externals are negative.
     """
     packed, start, vertex_ptr, fragment_of = batch
     externals, shared = tables.externals, tables.shared
-    _, is_first, leader, alone, _ = equal
-    looks = len(leader) > 0
     one = U(1)
     v = U(0)
     node = U(0)
@@ -412,7 +289,7 @@ def _write_vertices(  # type: ignore[no-untyped-def]
                 if column >= 0:
                     item = columns[U(column), v]
                     if item < 0 or item >= externals.limit[k]:
-                        return np.int64(node), np.int64(at), np.int64(count), column, np.int64(v)
+                        return np.int64(count), column, np.int64(v)
                 elif column == DRAWN:
                     item += (np.int64(i) << INSTANCE_BITS) + (np.int64(v - base) << DRAW_BITS)
                 external_class[count] = externals.value_class[k]
@@ -429,39 +306,25 @@ def _write_vertices(  # type: ignore[no-untyped-def]
                     count += one
             edge = edges + U(packed[edge_start])
             edge_start += one
-            u = v
-            if looks:
-                if is_first[v]:
-                    u = U(leader[v])
-                else:
-                    lonely = traits[fragment, DRAWS] > 0
-                    for e in range(edge, edges + U(packed[edge_start])):
-                        lonely |= alone[base + U(packed[e])]
-                    alone[v] = lonely
-                    if not lonely:
-                        u = _leader(batch, columns, tables, equal, v, base, edge, given_start, given_value)
-            if u != v:
-                given_start[v] = given_start[u]
-            else:
-                own = np.int64(node) << 32
-                first = np.int64(at)
-                for k in range(tables.nodes.ptr[fragment], tables.nodes.ptr[fragment + one]):
-                    node_type[node] = tables.nodes.node_type[k]
-                    node += one
-                    operand_ptr[node] = first + tables.nodes.operand_end[k]
-                for k in range(tables.operands.ptr[fragment], tables.operands.ptr[fragment + one]):
-                    value = _value(
-                        k, tables.operands, own, external, shared_number, packed, base, edge, given_start, given_value
-                    )
-                    operands[at] = value >> 32
-                    operand_output[at] = value & 0xFFFFFFFF
-                    at += one
-                given_start[v] = last
-                for k in range(tables.given.ptr[fragment], tables.given.ptr[fragment + one]):
-                    given_value[last] = _value(
-                        k, tables.given, own, external, shared_number, packed, base, edge, given_start, given_value
-                    )
-                    last += one
+            own = np.int64(node) << 32
+            first = np.int64(at)
+            for k in range(tables.nodes.ptr[fragment], tables.nodes.ptr[fragment + one]):
+                node_type[node] = tables.nodes.node_type[k]
+                node += one
+                operand_ptr[node] = first + tables.nodes.operand_end[k]
+            for k in range(tables.operands.ptr[fragment], tables.operands.ptr[fragment + one]):
+                value = _value(
+                    k, tables.operands, own, external, shared_number, packed, base, edge, given_start, given_value
+                )
+                operands[at] = value >> 32
+                operand_output[at] = value & 0xFFFFFFFF
+                at += one
+            given_start[v] = last
+            for k in range(tables.given.ptr[fragment], tables.given.ptr[fragment + one]):
+                given_value[last] = _value(
+                    k, tables.given, own, external, shared_number, packed, base, edge, given_start, given_value
+                )
+                last += one
             pushed = U(given_start[v]) + tables.pushes.first[fragment]
             for k in range(tables.pushes.ptr[fragment], tables.pushes.ptr[fragment + one]):
                 output = tables.pushes.output[k]
@@ -472,35 +335,7 @@ def _write_vertices(  # type: ignore[no-untyped-def]
                 next_row[output] = row + one
                 pushed += one
             v += one
-    return np.int64(node), np.int64(at), np.int64(count), np.int64(-1), np.int64(-1)
-
-
-@njit(inline="always", **INNER, **UNCOUNTED)
-def _leader(batch, columns, tables, equal, v, base, begin, given_start, given_value):  # type: ignore[no-untyped-def]
-    """The first vertex with the same fragment, look-ups and gathered values as v, or v; neither is first. Values of
-    earlier vertices are known, those of equal ones the same."""
-    packed, _, _, fragment_of = batch
-    instance_of, taken = equal.instance_of, equal.taken
-    fragment = U(fragment_of[v])
-    one = U(1)
-    hashed = _with_look_ups(mixed(U(0), fragment), columns, tables.externals, fragment, v)
-    hashed = _with_gathered(hashed, tables.operands, packed, fragment, base, begin, given_start, given_value)
-    hashed = _with_gathered(hashed, tables.given, packed, fragment, base, begin, given_start, given_value)
-    last_slot = U(len(taken) - 1)
-    slot = hashed & last_slot
-    while taken[slot] >= 0:
-        u = U(taken[slot])
-        if fragment_of[u] == fragment and _look_up_equal(columns, tables.externals, fragment, u, v):
-            base_u, begin_u, _ = _edges(batch, U(instance_of[u]), u)
-            if _gather_equal(
-                tables.operands, packed, fragment, base_u, begin_u, base, begin, given_start, given_value
-            ) and _gather_equal(
-                tables.given, packed, fragment, base_u, begin_u, base, begin, given_start, given_value
-            ):  # fmt: skip
-                return u
-        slot = (slot + one) & last_slot
-    taken[slot] = v
-    return v
+    return np.int64(count), np.int64(-1), np.int64(-1)
 
 
 @njit(inline="always", **INNER, **UNCOUNTED)
@@ -508,30 +343,6 @@ def _gathered(k, references, packed, base, edge, given_start, given_value):  # t
     """The value of a reference that is GATHERED."""
     predecessor = base + U(packed[edge + references.item[k]])
     return given_value[U(given_start[predecessor]) + U(references.code[k])]
-
-
-@njit(**INNER, **UNCOUNTED)
-def _with_gathered(  # type: ignore[no-untyped-def]
-    hashed, references, packed, fragment, base, edge, given_start, given_value
-):
-    """The hash of what was hashed so far and the values that a vertex gathers for some references."""
-    for k in range(references.ptr[fragment], references.ptr[fragment + U(1)]):
-        if references.kind[k] == 2:
-            hashed = mixed(hashed, _gathered(k, references, packed, base, edge, given_start, given_value))
-    return hashed
-
-
-@njit(**INNER, **UNCOUNTED)
-def _gather_equal(  # type: ignore[no-untyped-def]
-    references, packed, fragment, base_u, edge_u, base_v, edge_v, given_start, given_value
-):
-    """True when two vertices of one fragment gather the same values for some references."""
-    is_equal = True
-    for k in range(references.ptr[fragment], references.ptr[fragment + U(1)]):
-        if references.kind[k] == 2:
-            of_u = _gathered(k, references, packed, base_u, edge_u, given_start, given_value)
-            is_equal &= of_u == _gathered(k, references, packed, base_v, edge_v, given_start, given_value)
-    return is_equal
 
 
 @njit(inline="always", **INNER, **UNCOUNTED)

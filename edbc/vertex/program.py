@@ -27,9 +27,7 @@ from edbc.vertex.instance import VertexInstance
 from edbc.vertex.join import Ints, Joined, Longs, VertexCapture, capture_of
 from edbc.vertex.tables import SIZES, AutomatonBuilder, FragmentTables, tabulate
 
-Limits = tuple[int, float, float]
 _NO_COLUMNS = np.zeros((0, 0), np.int64)
-_NOBODY_LOOKS: Limits = (-1, 0.0, 0.0)
 MAX_REFERENCES = 1 << 22
 """Operands of all fragments together; beyond, they are forgotten before the next mini-batch. Only vertices of very many
 different numbers of predecessors come there."""
@@ -71,9 +69,8 @@ class VertexProgram:
         """Number of fragments recorded so far."""
         return len(self._fragments)
 
-    def join(self, instances: Sequence[VertexInstance], share: Limits | None = None) -> VertexCapture:
-        """The Capture of a mini-batch; where the limits of the rule are given (`edbc.runtime.share.limits`), with equal
-        nodes as one.
+    def join(self, instances: Sequence[VertexInstance]) -> VertexCapture:
+        """The Capture of a mini-batch.
 
         Raises InputError for a vertex that the model cannot handle, UnsupportedError for what a vertex function does
         that cannot be batched, both with the first vertex that met it.
@@ -86,15 +83,13 @@ class VertexProgram:
             tables = self._tables
             positions = tables.columns.positions(instances)
             pools: Pools = {source: list(tensors) for source, tensors in tables.constants.items()}
-            joined = self._join(packed, instances, tables, positions, _NO_COLUMNS, share)
+            joined = self._join(packed, instances, tables, positions, _NO_COLUMNS)
             if joined.status == kernels.UNFILLED:
                 pulls = joined.totals[SIZES + len(tables.outputs) :].tolist()
                 tables.columns.fill(joined.columns, positions, pulls, instances, pools)
-                joined = self._join(packed, instances, tables, positions, joined.columns, share)
+                joined = self._join(packed, instances, tables, positions, joined.columns)
             if joined.status == kernels.WRITTEN:
-                return capture_of(
-                    joined, len(instances), tables, self.recorder.table, pools, share is not None and tables.are_whole
-                )
+                return capture_of(joined, len(instances), tables, self.recorder.table, pools)
             if joined.status == kernels.BEYOND:
                 raise _beyond_table(joined, tables, instances)
             with self._lock:
@@ -102,12 +97,11 @@ class VertexProgram:
                     self._record(joined.instance, instances[joined.instance], joined.vertex, joined.interfaces.tolist())
 
     def _join(self, packed: Ints, instances: Sequence[VertexInstance], tables: FragmentTables, positions: Longs,
-              given: Longs, share: Limits | None) -> Joined:  # fmt: skip
+              given: Longs) -> Joined:  # fmt: skip
         """See `kernels.join`."""
-        limits = share if share is not None and tables.are_whole else _NOBODY_LOOKS
         return Joined(*kernels.join(
-            packed, len(instances), *tables.automaton, positions, given, tables.contents, tables.sizes, tables.traits,
-            len(tables.outputs), *limits,
+            packed, len(instances), *tables.automaton, positions, given, tables.contents, tables.sizes,
+            len(tables.outputs),
         ))  # fmt: skip
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:

@@ -112,10 +112,6 @@ class FragmentTables:
     sizes: Longs
     """(f, SIZES + p + columns): nodes, operands, given values and externals of each, shared ones not counted, then how
     often it pushes to each output and pulls each column."""
-    traits: Longs
-    """(f, 3): whether a fragment draws, whether it gives nodes, and its number of first nodes; see `Fragment`."""
-    are_whole: bool
-    """Whether all fragments are, see `Fragment.is_whole`."""
     outputs: tuple[tuple[str, Slot], ...]
     """Name and slot of each output."""
     columns: Columns
@@ -162,8 +158,6 @@ def tabulate(
         automaton,
         packed(contents),
         np.ascontiguousarray(np.concatenate(counts, axis=1)),
-        np.array([(f.draws, f.gives_nodes, f.num_first) for f in fragments], np.int64).reshape(-1, 3),
-        all(fragment.is_whole for fragment in fragments),
         tuple(outputs.items()),
         columns.copy(),
         {source: list(tensors) for source, tensors in constants.items()},
