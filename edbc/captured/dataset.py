@@ -57,6 +57,10 @@ class CapturedDataset(Dataset[Any]):
             lexicon = net.in_mode().lexicon
             self._stored[lexicon] = Store(self.file, lexicon, self._learn, len(dataset))
 
+    def __reduce__(self) -> Any:
+        """For workers that are not forks: nothing that is captured, and a net without weights."""
+        return _anew, (self.dataset, self.net.skeleton, self.instance, self.limit, self.file)
+
     def as_json(self) -> dict[str, int]:
         """Items captured, given again, checked, and given as they are; and bytes."""
         return {name: getattr(self, name) for name in ("misses", "hits", "checked", "plain", "nbytes")}
@@ -184,6 +188,10 @@ class CapturedDataset(Dataset[Any]):
         whole = {item: stored[item] for item in stored} | {item: x for item, x in kept.items() if x is not None}
         write_store(target, whole, lexicon)
         return target
+
+
+def _anew(dataset: Any, net: Net, instance: Any, limit: int, file: Path | None) -> CapturedDataset:
+    return CapturedDataset(dataset, net, instance=instance, limit=limit, file=file)
 
 
 def items_of(data: Any, items: Sequence[int]) -> list[Any]:

@@ -253,16 +253,25 @@ class Collate:
         return batch
 
     def __reduce__(self) -> Any:
-        """For workers that are not forks: the plan, and the model without its weights, as bytes, for a file descriptor
-        would travel with every tensor."""
-        model = pickle.dumps(weightless(self.net.model))
-        return _collate_anew, (self.net.plan, model, self.net.binding, self.instance)
+        return Collate, (self.net.skeleton, self.instance)
 
 
-def _collate_anew(plan: Any, model: bytes, options: dict[str, Any], instance: Any) -> Collate:
+class Skeleton:
+    """What a net is pickled as for workers that are not forks: a net of the plan and of the model without its weights.
+    A net has one, so that what refers to it in one pickle refers to one net again."""
+
+    def __init__(self, net: Net):
+        self._net = net
+
+    def __reduce__(self) -> Any:
+        """As bytes, for a file descriptor would travel with every tensor."""
+        return _without_weights, (self._net.plan, pickle.dumps(weightless(self._net.model)), self._net.binding)
+
+
+def _without_weights(plan: Any, model: bytes, options: dict[str, Any]) -> Net:
     from edbc.runtime.session import Net
 
-    return Collate(Net(plan, pickle.loads(model), backend="reference", **options), instance)
+    return Net(plan, pickle.loads(model), backend="reference", **options)
 
 
 def weightless(model: nn.Module) -> nn.Module:

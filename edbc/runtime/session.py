@@ -31,7 +31,7 @@ from edbc.captured.cache import StructureCache, structure_cache
 from edbc.captured.join import Part, capture_each, joined, own_part, part_of
 from edbc.captured.value import Captured
 from edbc.captured.vocabulary import Lexicon, home_of, training_of
-from edbc.captured.workers import CapturedBatch, batch_capture
+from edbc.captured.workers import CapturedBatch, Skeleton, batch_capture
 from edbc.cells.canonical import cell_graph
 from edbc.cells.carry import carry_over
 from edbc.cells.graph import CellGraph
@@ -217,6 +217,7 @@ class Net:
         """Set it (`edbc.captured.cache.structure_cache`) to capture repeated structures once; it serves all modes."""
         self.exemplars: Callable[[], Iterable[Any]] | None = None
         """Gives instances to record where a captured one has a type that has not been recorded here."""
+        self.skeleton = Skeleton(self)
         self.transfers: list[tuple[float, float]] = []
         """Seconds of the first mini-batches that workers captured, and of receiving them."""
         self.lexicon = Lexicon(self.table, self.view, partial(home_of, self, training_of(model)), self._learn)
@@ -387,6 +388,7 @@ class Net:
         Messages count them from `first`."""
         self._follow_code()
         if type(instances) is CapturedBatch:
+            self.view.require_unchanged()
             return batch_capture(self, instances)
         kinds = set(map(type, instances))
         if VertexInstance in kinds:
@@ -395,6 +397,7 @@ class Net:
         if self.cache is None and Captured not in kinds:
             with self._leased(first) as leased:
                 return capture(*leased, instances)
+        self.view.require_unchanged()
         if kinds == {Captured}:
             return joined(self.lexicon, [own_part(self.lexicon, item, i) for i, item in enumerate(instances, first)])
         return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ordinary.registry import PROGRAMS, load_all
 from test_structures import Base, chain, words
 
-from edbc.captured import Captured
+from edbc.captured import Captured, collate
 from edbc.captured.value import DIGEST, FORMAT, MAGIC, _written
 from edbc.errors import EdbcError, InputError, StaleError, UnsupportedError
 from edbc.vertex import VertexInstance
@@ -275,6 +275,19 @@ def test_small_mini_batches_of_one_structure_share_their_graph() -> None:
     for batch in ([one], [two], [three], [two, one]):
         assert told(net(batch)) == told([net([item])[0] for item in batch])
     assert told(net([three])) == told(net([[9, 10]]))
+
+
+def test_a_model_that_changed_is_noticed() -> None:
+    """An attribute that forward reads is in the captured graph: where it changes, no number comes of it."""
+    model = seeded(Base, lambda net, ids: chain(net, ids) * net.scale)
+    model.scale = 1.0
+    net = bound(model, words(8))
+    captured, batch = net.capture([1, 2]), collate(net)([[1, 2], [3]])
+    model.scale = 2.0
+
+    for instances in ([[1, 2]], [captured], [captured, [3]], batch):
+        with pytest.raises(StaleError, match="'scale' of the model changed"):
+            net(instances)
 
 
 def test_vertices_are_told_to_run_alone() -> None:

@@ -69,6 +69,20 @@ def test_captured_items_and_plain_ones() -> None:
     assert len(other(batch)) == 3
 
 
+def test_captured_data_sets_in_workers_that_are_no_forks() -> None:
+    """They capture there, in the net of the collate function: a second epoch asks for no item again."""
+    net, plain = net_of(), sentences(10)
+    data = CapturedDataset(list(zip(plain, range(10), strict=True)), net, instance=0)
+    batches = loader(data, net, instance=0, num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
+
+    for _ in range(2):
+        found = list(batches)
+        assert [type(batch) for batch, _ in found] == [CapturedBatch, CapturedBatch]
+        assert [labels for _, labels in found] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+        assert outputs(net, [batch for batch, _ in found]) == outputs(net, [plain])
+    assert data.misses == 0
+
+
 def test_a_worker_needs_no_weights() -> None:
     """What is sent to a worker that is no fork is the model's code and shapes; recording there gives the same."""
     net = net_of()
