@@ -110,7 +110,7 @@ def _recorded_together(
 ) -> list[Part] | None:
     """The parts of instances that are recorded as one mini-batch; None where they cannot be told apart."""
     with NoGarbageCollection():
-        recording, collected = recorded(shadow, recorder, instances)
+        recording, collected = recorded(shadow, recorder, instances, settles=True)
         is_one_piece = recording.aborted == (0, 0) and len(recording.entries) == recording.instance_ends[-1]
         if not is_one_piece or collected.left is not None:
             return None
@@ -126,7 +126,7 @@ def part_of(shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instance: A
     """An instance recorded alone, `number` in messages."""
     recorder.first_instance = number
     with NoGarbageCollection():
-        recording, collected = recorded(shadow, recorder, [instance])
+        recording, collected = recorded(shadow, recorder, [instance], settles=True)
         built = build_collected(recording, collected)
         whole = np.array([0, built.graph.num_nodes], np.int64)
         parts = _split(built, collected._replace(ends=[len(built.result_node)]), lexicon, whole)

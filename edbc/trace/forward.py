@@ -30,21 +30,23 @@ from edbc.trace.gradmode import watched_by
 from edbc.trace.randomness import DRAW_REMEDY, NoRandomNumbers
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
+from edbc.trace.returned import settled
 from edbc.trace.source import location_of_function, raised_at
 from edbc.trace.values import refuse
 
 
-def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
-    """Run `forward` for each instance; see `trace.build.capture`."""
+def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool = False) -> Recording:
+    """Run `forward` for each instance; see `trace.build.capture`. Where it `settles`, the nodes of what an instance
+    returns are made with its others, not when all have run."""
     recorder.begin()
     with entered(recorder.home):
         recorder.switch_autocast()
         if recorder.needs_deep_stack:
-            return run_on_large_stack(lambda: _record(shadow, recorder, instances))
-        return _record(shadow, recorder, instances)
+            return run_on_large_stack(lambda: _record(shadow, recorder, instances, settles))
+        return _record(shadow, recorder, instances, settles)
 
 
-def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
+def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
     results: list[Any] = []
     ends: list[int] = []
     aborted = (0, 0)
@@ -69,6 +71,10 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
                         recorder.needs_deep_stack = is_deep = True
                     recorder.next_instance(number)
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
+                if settles:
+                    recorder.returned = location_of_function(forward)
+                    result = settled(result)
+                    recorder.returned = ""
             results.append(result)
             ends.append(len(recorder.entries))
         were_drawn = random_state != _random_state()
@@ -76,7 +82,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> 
             _refuse_random(forward, instances)
     if were_drawn:  # by another thread; what the search for them recorded is left behind
         recorder.begin()
-        return _record(shadow, recorder, instances)
+        return _record(shadow, recorder, instances, settles)
     recorder.tracer.require_unchanged()
     recorder.returned = location_of_function(forward)
     return recorder.finish(results, ends, aborted)

@@ -203,12 +203,14 @@ def _plain_attributes(shadow: nn.Module) -> Iterator[tuple[str, nn.Module, str]]
         yield from ((path, module, name) for name in module.__dict__ if name not in own)
 
 
-def recorded(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> tuple[Recording, Collected]:
-    """Run `forward` for each instance, and collect what they returned and what they left. The recording has ended
-    then, whatever happens."""
+def recorded(
+    shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool = False
+) -> tuple[Recording, Collected]:
+    """Run `forward` for each instance, and collect what they returned and what they left (`trace.forward.record`). The
+    recording has ended then, whatever happens."""
     before = references(recorder)
     try:
-        recording = record(shadow, recorder, instances)
+        recording = record(shadow, recorder, instances, settles)
         collected = collect_results(recording.results)
         recording.results.clear()
         recorder.forget_externals()

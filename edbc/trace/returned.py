@@ -104,6 +104,21 @@ def collect_results(nests: Sequence[Any]) -> Collected:
     return Collected(as_longs(refs), slots, results, ends)
 
 
+def settled(item: Any) -> Any:
+    """What an instance returned, with a value where a stack stands that is no node yet."""
+    kind = type(item)
+    if kind is Value or kind is Shared:
+        return item
+    if kind is list or kind is tuple:
+        is_plain = [type(x) for x in item].count(Value) == len(item)
+        return item if is_plain else kind([settled(x) for x in item])
+    if kind is dict:
+        return {key: settled(value) for key, value in item.items()}
+    if issubclass(kind, Lazy):
+        return item.materialise()
+    return _walk_other(item, settled)
+
+
 def shifted_results(nest: Any, offset: int) -> Any:
     """The nest with every Result moved by `offset`."""
 
