@@ -149,6 +149,3 @@ def _about_products(products: dict[str, Any], host: dict[str, Any]) -> Iterator[
     if products.get("peak_share", 1.0) < GOOD_SHARE:
         yield (f"products reach {products['peak_share']:.0%} of the core's peak",
                "close other programs, or pin this one to a core of its own (taskset -c 0)")  # fmt: skip
-    if products["kernel"] == "own" and host["threads"] > 1:
-        yield (f"torch has {host['threads']} threads, products of our own take one core",
-               "run one process per core; for large weights compare with 'edbc bench --products library'")  # fmt: skip

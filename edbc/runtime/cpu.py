@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any
 
@@ -33,7 +34,8 @@ from edbc.runtime.reduction import ReductionKernel
 from edbc.runtime.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
 from edbc.runtime.rowcode import RowKernel
 from edbc.runtime.tables import Native, NativeKernel, Snapshot, snapshot
-from edbc.runtime.threads import PRODUCT_THREADS, one_thread
+from edbc.runtime.team import TEAM
+from edbc.runtime.threads import PRODUCT_THREADS
 from edbc.runtime.walk import Batches, Memory, bind_rows, gather_rows, walk
 from edbc.trace.shadow import ModelView
 from edbc.trace.table import SharedRef
@@ -55,6 +57,7 @@ class CpuArenas:
 
     def __init__(self, placement: Placement, pool: Pool, demand: Demand):
         self.placement = placement
+        self.scratch_bytes = demand.scratch
         self._pool = pool
         self._tables: list[torch.Tensor] = []
         self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
@@ -281,16 +284,23 @@ class CpuBackend:
                 if on_batch is not None:
                     on_batch(begin)
                 continue
-            work = one_thread if self.products is OWN else partial(
-                count_work, first, last, schedule.batch_type, schedule.batch_ptr, shot.products, len(schedule.nodes)
-            )  # fmt: skip
             step = 1 if on_batch is not None else end - begin
             for b in range(begin, end, step):
-                with PRODUCT_THREADS.limited(work):
+                part = (b, b + step) if self.products is OWN else (first, last)
+                work = partial(count_work, *part, schedule.batch_type, schedule.batch_ptr, shot.products,
+                               len(schedule.nodes))  # fmt: skip
+                with self._threads(work, dtype.itemsize, arenas.scratch_bytes) as team:
                     walk(b, b + step, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
-                         shot.tables, _LIKE[dtype])  # fmt: skip
+                         shot.tables, _LIKE[dtype], team or 0)  # fmt: skip
                 if on_batch is not None:
                     on_batch(b)
+
+    def _threads(self, work: Callable[[], tuple[float, float]], width: int,
+                 scratch: int) -> AbstractContextManager[int | None]:  # fmt: skip
+        """Those of products of our own are a team, the library has its own. `work` is as `count_work` has it."""
+        if self.products is OWN:
+            return TEAM.helping(work, width, scratch)
+        return PRODUCT_THREADS.limited(work)
 
     def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
         found = {kind: kernel_of_type(kind) for kind in segment.placement.widest_batches}

@@ -47,6 +47,38 @@ def _use_wide_registers(builder: Any) -> None:
 
 
 @intrinsic
+def load_shared(typingctx: Any, address: Any) -> Any:
+    """An integer that another thread may write, with all that it wrote before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store_shared(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an integer for other threads, and before it all that was written."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], ir.IntType(64).as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def add_shared(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to an integer as one step; what it was before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
 def float_of_bits(typingctx: Any, bits: Any) -> Any:
     """The float32 with these 32 bits."""
 

@@ -7,9 +7,8 @@ class run, products of that size on dummy data are timed with one thread and wit
 for the life of the process. Real data are never used for timing, so that a mini-batch that runs twice gives the same
 bits (with another number of threads the last bit of some products differs).
 
-Products of fewer than SMALLEST multiplications always take one thread, and so does what the library multiplies beside
-products of our own (`one_thread`). Where the library offers no such switch (it is
-MKL's), its own setting stays.
+Products of fewer than SMALLEST multiplications always take one thread. Where the library offers no such switch (it is
+MKL's), its own setting stays. Products of our own have a team (`edbc.runtime.team`).
 """
 
 from __future__ import annotations
@@ -94,11 +93,6 @@ class ProductThreads:
             if every[-1] > HOPELESS * min(one):
                 return 1
         return 1 if statistics.median(one) <= statistics.median(every) else 0
-
-
-def one_thread() -> tuple[float, float]:
-    """The work of products that are to take one thread; see `ProductThreads.limited`."""
-    return 1.0, 1.0
 
 
 def seconds_of_product(multiplications: int, threads: int) -> float:

@@ -20,16 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edbc.kernelcache import INNER, UNCOUNTED, njit
-from edbc.kernels import steps
+from edbc.kernels import outer, steps
 from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
-from edbc.runtime import blas, pointers, reduction
-from edbc.runtime.pointers import call_at, copy_bytes, load, store
+from edbc.runtime import blas, pointers, reduction, teamwork
+from edbc.runtime.pointers import copy_bytes, load, store
 from edbc.runtime.reduction import OPS
+from edbc.runtime.teamwork import call_step
 from edbc.schedule.native import checksum
 
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _LONG = np.int64(0)
-_KERNEL, _BEGIN = int(StepField.KERNEL), int(StepField.BEGIN)
+_BEGIN = int(StepField.BEGIN)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
@@ -132,13 +133,13 @@ def _find_rows(t, first, last, batches, memory, tables, bases, strides, classes,
 
 
 @_jit
-def _program(t, first, last, batches, memory, tables, bases, strides, classes, at, slots):
+def _program(t, first, last, batches, memory, tables, bases, strides, classes, at, slots, team):
     """All steps of type t for rows first to last of a batch."""
     _find_rows(t, first, last, batches, memory, tables, bases, strides, classes, at, slots)
     for s in range(tables.step_ptr[t], tables.step_ptr[t + 1]):
         step = tables.steps[s]
         pieces = tables.pieces[step[_BEGIN] :]
-        call_at(step[_KERNEL], at, slots, last - first, step.ctypes.data, pieces.ctypes.data, bases[SCRATCH], _LONG)
+        call_step(step.ctypes.data, pieces.ctypes.data, at, slots, last - first, bases[SCRATCH], team, True)
 
 
 @_jit
@@ -196,7 +197,7 @@ def _excerpts(b, batches, memory, width):
 
 
 @_jit
-def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like):
+def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like, team):
     """Batches begin to end; see `walk`. `at` is passed as an array, not as an address: numba frees an array behind its
     last mention."""
     table = at.ctypes.data
@@ -213,28 +214,29 @@ def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at
         count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
         for first in range(0, count, block):
             _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, table,
-                     slots)  # fmt: skip
+                     slots, team)  # fmt: skip
 
 
 def _build(stamp: int) -> Callable[..., None]:
     """`walk`; see NOTE: [Stale caches]."""
 
     @njit(cache=True, **_flags)
-    def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like):
+    def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like, team):
         """Run batches begin to end, all of types with native code for `like`'s element type of `width` bytes.
 
-        `workspace` and `scratch` are addresses; the workspace has room for `block` rows of the widest type.
+        `workspace` and `scratch` are addresses; the workspace has room for `block` rows of the widest type. `team` is
+        the address of what threads share that help (`edbc.runtime.teamwork`), 0 where there are none.
         """
         slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
         bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         at = np.empty(block * slots + (stamp & 0), np.int64)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
-        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like)
+        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like, team)
 
     return walk
 
 
-COMPILED_IN = (blas, pointers, reduction, steps)
+COMPILED_IN = (blas, outer, pointers, reduction, steps, teamwork)
 walk = _build(checksum(*COMPILED_IN))
 
 

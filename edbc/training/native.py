@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,7 +37,8 @@ from edbc.runtime.kernels import count_work
 from edbc.runtime.placement import Longs
 from edbc.runtime.pool import ALIGNMENT, Pool, aligned
 from edbc.runtime.tables import NativeKernel, address_of_parameter
-from edbc.runtime.threads import PRODUCT_THREADS, one_thread
+from edbc.runtime.team import TEAM
+from edbc.runtime.threads import PRODUCT_THREADS
 from edbc.runtime.walk import gather_rows
 from edbc.trace.build import Capture
 from edbc.trace.lookup import look_up_of
@@ -358,18 +360,21 @@ class NativeReversal(Reversal):
             if dtype is None:
                 self.batch(begin)
             else:
-                with PRODUCT_THREADS.limited(self._threads(partial(self._work, begin, end))):
+                with self._threads(partial(self._work, begin, end), dtype) as team:
                     walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
                               self._workspace + self._scratch, self._outer(dtype), dtype.itemsize, *whole,
-                              _LIKE[dtype])  # fmt: skip
-        with PRODUCT_THREADS.limited(self._threads(self._work_of_weights)):
-            for dtype, (kinds, workspaces, filled) in self._products.items():
+                              _LIKE[dtype], team or 0)  # fmt: skip
+        for dtype, (kinds, workspaces, filled) in self._products.items():
+            with self._threads(self._work_of_weights, dtype) as team:
                 weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
-                                self._outer(dtype), dtype.itemsize, *whole, _LIKE[dtype])  # fmt: skip
+                                self._outer(dtype), dtype.itemsize, *whole, _LIKE[dtype], team or 0)  # fmt: skip
 
-    def _threads(self, work: Callable[[], tuple[float, float]]) -> Callable[[], tuple[float, float]]:
-        """Products of our own take one."""
-        return one_thread if self.tables.multiply is OWN else work
+    def _threads(self, work: Callable[[], tuple[float, float]],
+                 dtype: torch.dtype) -> AbstractContextManager[int | None]:  # fmt: skip
+        """See `CpuBackend`; rows of passes add to each other's gradients, and one thread runs them."""
+        if self.tables.multiply is OWN:
+            return TEAM.helping(work, dtype.itemsize, 0)
+        return PRODUCT_THREADS.limited(work)
 
     def _outer(self, dtype: torch.dtype) -> int:
         return self.tables.multiply.outer(dtype.itemsize)

@@ -23,8 +23,10 @@ from edbc.kernels import outer as outer_products
 from edbc.kernels import steps
 from edbc.kernels.outer import OUTER_WORDS, OuterField
 from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
-from edbc.runtime import blas, pointers
-from edbc.runtime.pointers import call_at, copy_bytes, load, store
+from edbc.runtime import blas, pointers, reduction, teamwork
+from edbc.runtime import walk as forward
+from edbc.runtime.pointers import copy_bytes, load, store
+from edbc.runtime.teamwork import call_outer, call_step
 from edbc.runtime.walk import address_of_row
 from edbc.schedule.native import checksum
 
@@ -38,7 +40,7 @@ PROGRAM, SUM, MEAN, EXTREME, EXCERPT = 1, 2, 3, 4, 5
 """What a type is differentiated by; 0: torch."""
 FIXED, REGULAR, SCATTERED = 0, 1, 2
 """Kinds of slots in `where`: fixed, base + r x stride, by row numbers; one more for those of gradients."""
-_KERNEL, _BEGIN = int(StepField.KERNEL), int(StepField.BEGIN)
+_BEGIN = int(StepField.BEGIN)
 _ROWS, _X, _D, _TARGET, _INPUTS, _COLUMNS = map(int, (
     OuterField.ROWS, OuterField.X, OuterField.D, OuterField.TARGET, OuterField.INPUTS, OuterField.COLUMNS))  # fmt: skip
 
@@ -170,7 +172,7 @@ def _row_address(where, slot, r, rows, of_values, of_gradients):
 
 
 @_jit
-def _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, at):
+def _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch, at, team):
     """The backward pass of type t for the live nodes of batch b. `at` has room for the slots of `block` rows."""
     begin, end = batches.live_ptr[b], batches.live_ptr[b + 1]
     rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
@@ -187,7 +189,7 @@ def _program(t, b, block, batches, values, gradients, tables, weights, where, wo
         for s in range(tables.step_ptr[t], tables.step_ptr[t + 1]):
             step = tables.steps[s]
             pieces = tables.pieces[step[_BEGIN] :]
-            call_at(step[_KERNEL], at, slots, last - first, step.ctypes.data, pieces.ctypes.data, scratch, _LONG)
+            call_step(step.ctypes.data, pieces.ctypes.data, at, slots, last - first, scratch, team, False)
 
 
 @_jit
@@ -251,7 +253,7 @@ def _excerpts(t, b, batches, values, gradients, tables, width, like):
 
 
 @_jit
-def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, outer, fields, like):
+def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, outer, fields, like, team):
     """Add the products of m gathered rows to the gradients of the weights of type t, (columns, rows) each, and the sums
     of their deltas to those of the biases."""
     for p in range(tables.product_ptr[t], tables.product_ptr[t + 1]):
@@ -271,7 +273,7 @@ def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, outer, field
         store(fields, _TARGET, weights.weight_gradient[p])
         store(fields, _INPUTS, rows)
         store(fields, _COLUMNS, columns)
-        call_at(outer, fields, _LONG, _LONG, _LONG, _LONG, _LONG, _LONG)
+        call_outer(outer, fields, team)
 
 
 @_jit
@@ -283,8 +285,8 @@ def _most_slots(tables):
 @_counted
 def _products(
     t, begin, end, at_once, block, workspace, filled, ends, outer, width, batches, values, gradients, tables, weights,
-    like,
-):
+    like, team,
+):  # fmt: skip
     """The gradients of the weights of type t: one product each over its live nodes in batches end - 1 down to begin, in
     blocks, but for batches of `at_once` nodes and more, if that is not 0. The first `filled` rows of the workspace come
     from later batches; unless this `ends` the products, rows of a block that is not full wait there for earlier ones.
@@ -312,11 +314,11 @@ def _products(
             filled += 1
             if filled == block:
                 _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, outer, fields.ctypes.data,
-                          like)  # fmt: skip
+                          like, team)  # fmt: skip
                 filled = 0
     if ends and filled:
         _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, outer, fields.ctypes.data,
-                          like)  # fmt: skip
+                          like, team)  # fmt: skip
         filled = 0
     return filled
 
@@ -326,7 +328,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
 
     @njit(cache=True, **_flags)
     def walk_back(begin, end, block, at_once, product_block, workspace, scratch, outer, width, batches, values,
-                  gradients, tables, weights, like):  # fmt: skip
+                  gradients, tables, weights, like, team):  # fmt: skip
         """Differentiate batches end - 1 down to begin, all of types with native code; in batches with at least
         `at_once` live nodes (0: in none) multiply for the weights too, in blocks of `product_block` rows."""
         slots = _most_slots(tables)
@@ -344,26 +346,26 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
                 _reduction(t, b, batches, values, gradients, tables, alive, width, like)
             else:
                 _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch,
-                         at.ctypes.data)  # fmt: skip
+                         at.ctypes.data, team)  # fmt: skip
                 many = 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]
                 if many and tables.product_ptr[t] < tables.product_ptr[t + 1]:
                     _products(t, b, b + 1, 0, product_block, workspace, 0, True, outer, width, batches, values,
-                              gradients, tables, weights, like)  # fmt: skip
+                              gradients, tables, weights, like, team)  # fmt: skip
 
     @njit(cache=True, **_flags)
     def weight_products(kinds, begin, end, at_once, block, workspaces, filled, outer, width, batches, values, gradients,
-                        tables, weights, like):  # fmt: skip
+                        tables, weights, like, team):  # fmt: skip
         """What `walk_back` has left of batches end - 1 down to begin: one product for each weight of types `kinds` over
         all nodes. Called with the end of the schedule first, with its beginning last; `filled` counts the rows that
         wait in each type's workspace from one call to the next."""
         for i in range(len(kinds) + (stamp & 0)):
             filled[i] = _products(kinds[i], begin, end, at_once, block, workspaces[i], filled[i], begin == 0, outer,
-                                  width, batches, values, gradients, tables, weights, like)  # fmt: skip
+                                  width, batches, values, gradients, tables, weights, like, team)  # fmt: skip
 
     return walk_back, weight_products
 
 
-COMPILED_IN = (blas, outer_products, pointers, steps)
+COMPILED_IN = (blas, forward, outer_products, pointers, reduction, steps, teamwork)
 walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 

@@ -43,7 +43,6 @@ def test_it_prints_every_section(monkeypatch: pytest.MonkeyPatch) -> None:
         ("products", "why_not_native", "numba is off", "no native code"),
         ("products", "kernel", "library", "multiplies"),
         ("products", "peak_share", 0.2, "20%"),
-        ("processor", "threads", 2, "one core"),
         ("processor", "load", 9.0, "busy"),
         ("caches", "writable", False, "NUMBA_CACHE_DIR"),
         ("caches", "bytes", 3 << 30, "delete"),

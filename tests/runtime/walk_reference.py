@@ -25,7 +25,7 @@ def walk_reference(kernel_of_type: Callable[[int], Any]) -> Callable[..., None]:
     """What `walk` is held to, for a net's kernels."""
 
     def walk(begin: int, end: int, block: int, workspace: int, scratch: int, width: int, batches: Batches,
-             memory: Memory, tables: Tables, like: Any) -> None:  # fmt: skip
+             memory: Memory, tables: Tables, like: Any, team: int) -> None:  # fmt: skip
         for b in range(begin, end):
             batch = _Batch(b, batches, memory, tables, width, like)
             count = int(batches.batch_ptr[b + 1] - batches.batch_ptr[b])

@@ -14,6 +14,7 @@ import pytest
 from numba import config, njit
 
 from edbc.kernels import library
+from edbc.runtime import teamwork
 from edbc.runtime import walk as forward
 from edbc.schedule.native import checksum, inner
 from edbc.training import walk as backward
@@ -53,7 +54,7 @@ def holds_native_code(module: ModuleType) -> bool:
     return "numba" in text or "njit" in text
 
 
-@pytest.mark.parametrize("walk", [forward, backward, library], ids=["forward", "backward", "library"])
+@pytest.mark.parametrize("walk", [forward, backward, library, teamwork], ids=["forward", "backward", "library", "team"])
 def test_the_key_of_a_walk_covers_what_is_compiled_into_it(walk: ModuleType) -> None:
     """Functions and numbers alike: the code of an operation that an edit moves must not meet an older walk."""
     covered, open_ends = {walk}, [walk]
