@@ -57,6 +57,8 @@ class Home(NamedTuple):
     config: str
     code: str
     """Name of the model's class, and a digest of the file that it stands in."""
+    structure: str
+    """A digest of its modules, the shapes of its tensors, and its numbers and texts: what its config made of it."""
     dtype: str
     training: str
     autocast: str
@@ -68,6 +70,7 @@ REMEDY = {
     "model": "capture again with this plan's model",
     "config": "capture again with this config",
     "code": "capture again with the model as it is now",
+    "structure": "capture again with a model of these modules, sizes and attributes",
     "dtype": "capture again in this dtype",
     "training": "capture once more in this mode, in which forward may do other things (a CapturedDataset does)",
     "autocast": "capture under the same torch.autocast",
@@ -94,8 +97,9 @@ def home_of(net: Net, training: str) -> Home:
     """The home of a net whose modules are, or were when it was made, in this mode."""
     plan, model = net.plan, net.model
     types = hashlib.sha256("\n".join(t.signature for t in plan.types).encode()).hexdigest()[:16]
+    config = json.dumps(plan.model.config, sort_keys=True)
     return Home(
-        __version__, types, plan.model.sha256, json.dumps(plan.model.config, sort_keys=True), _code_of(type(model)),
+        __version__, types, plan.model.sha256, config, _code_of(type(model)), _structure_of(model),
         dtype_name(net.dtype), training, str(net.autocast),
     )  # fmt: skip
 
@@ -106,6 +110,21 @@ def _code_of(kind: type) -> str:
     except (OSError, TypeError):
         text = b""
     return f"{kind.__module__}.{kind.__qualname__} {hashlib.sha256(text).hexdigest()[:16]}"
+
+
+def _structure_of(model: nn.Module) -> str:
+    """See `Home.structure`. Attributes that hold anything but plain values are left out."""
+    lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict(keep_vars=True).items()]
+    for path, module in model.named_modules():
+        plain = {name: value for name, value in vars(module).items() if name != "training" and _is_plain(value)}
+        lines.append(f"{path} {type(module).__qualname__} {sorted(plain.items())!r}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, int | float | str | None)
 
 
 def require_home(theirs: Home, ours: Home) -> None:

@@ -196,6 +196,17 @@ def test_it_is_refused_where_it_does_not_belong() -> None:
         assert "capture again" in str(error.value)
 
 
+def test_models_of_one_class_may_differ() -> None:
+    """The same class and types with another number in an attribute, or another layer: another home."""
+    net = net_of()
+    captured = Captured.from_bytes(bytes(net.capture(sentences(1)[0])))
+    for change in (lambda m: setattr(m, "depth", 3), lambda m: m.add_module("more", torch.nn.Linear(2, 2))):
+        model = seeded(EveryKind)
+        change(model)
+        with pytest.raises(StaleError, match=r"expected structure .*capture again"):
+            net_of(model)([captured])
+
+
 def test_a_type_that_nobody_recorded_is_asked_for() -> None:
     """A net that cannot learn a type says which, and how to let it."""
     net = net_of()
@@ -209,17 +220,20 @@ def test_a_type_that_nobody_recorded_is_asked_for() -> None:
         assert told(blank([captured])) == told(net([captured]))
 
 
-def test_rows_beyond_a_smaller_table_are_refused() -> None:
-    """The types of a plan do not say how many rows a table has; the net that takes the instance does."""
+def test_a_smaller_table_is_another_home() -> None:
+    """The types of a plan do not say how many rows a table has; the model's structure does, and rows are checked."""
     net = bound(seeded(Base, chain), words(8))
-    captured = net.capture([19])
+    captured = Captured.from_bytes(bytes(net.capture([19])))
     smaller = seeded(Base, chain)
     smaller.table = torch.nn.Embedding(10, 6)
     other = bound(smaller, [[1, 2], [3]])
     other.capture([1])
 
+    with pytest.raises(StaleError, match="expected structure"):
+        other([captured])
+    same = captured.of._replace(home=other.lexicon.home)
     with pytest.raises(InputError, match="instance 0: a captured instance: expected a row of its table"):
-        other([Captured.from_bytes(bytes(captured))])
+        other([Captured(same, captured.words, captured.nest_text)])
 
 
 def test_what_no_captured_instance_holds_is_refused() -> None:
