@@ -216,6 +216,7 @@ def compile(
     profile: bool = False,
     weights: str | Path | None = None,
     measure_gain: bool = True,
+    cells: str = "auto",
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
 ) -> LoadedPlan:
     """Compile a model file and write the plan, whole or not at all; executes the model file.
@@ -250,6 +251,7 @@ def compile(
         guards=existing_guards(target),
         measure_gain=measure_gain,
         stood=stands_eager(target),
+        cells=cells,
         progress=progress,
     )
     write_plan(compiled.plan, target)

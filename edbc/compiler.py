@@ -14,8 +14,9 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ from edbc.runtime.split import find_usage
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.run import lower_bound, run, total_cost, work_of
 from edbc.trace.autocast import entered
+from edbc.trace.automatic import BATCH_US, NODE_US, Trial, candidates, choose
 from edbc.trace.build import Capture, capture
+from edbc.trace.closed import Closed
 from edbc.trace.host import on_host
 from edbc.trace.objects import unchanged
 from edbc.trace.repeat import require_repeatable
@@ -64,6 +67,7 @@ MOST_SEARCHED = 20_000
 """Nodes of the largest training mini-batch that a beam searches: about a second."""
 MOST_WORK = 2_000_000
 """And its work (`schedule.run.work_of`), which many types make large: about two seconds."""
+CELLS = ("auto", "marked")
 TIME_LIMIT = 30.0
 """Seconds of processor time for learning, unless the caller says otherwise."""
 REQUIREMENTS = ("torch>=2.8",)
@@ -91,6 +95,8 @@ class Captured:
     table_index: tuple[int, ...]
     """Index in `table` of each of them."""
     trained_on: TrainedOn
+    automatic: dict[str, str] = field(default_factory=dict)
+    """See `Plan`."""
     split: bool = True
     """Whether eager and lazy parts are looked for."""
 
@@ -127,6 +133,7 @@ def compile_model(
     guards: dict[str, Guard] | None = None,
     measure_gain: bool = True,
     stood: bool | None = None,
+    cells: str = "auto",
     progress: Progress | None = None,
 ) -> Compiled:
     """Compile a model file; executes it.
@@ -135,14 +142,16 @@ def compile_model(
     generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
     means cheapest. Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand:
     the model's path in it is relative to that. `weights` are loaded, and recorded in the plan. `guards` are limits that
-    survive recompiling. With `measure_gain` the plan says `run: eager` where batching does not pay (`edbc.worth`);
-    `stood` is whether the plan that is written over says so, None without one.
+    survive recompiling. `cells` is "auto", or "marked" for no others (`trace.automatic`). With `measure_gain` the plan
+    says `run: eager` where batching does not pay (`edbc.worth`); `stood` is whether the plan that is written over says
+    so, None without one.
 
     Raises ModelError, InputError, UnsupportedError, StaleError for weights of another model, and CheckFailed when
     batched outputs differ from eager.
     """
     require_count("seed", seed, 0)
     require_name("policy", policy, POLICIES)
+    require_name("cells", cells, CELLS)
     require_count("trials", trials, 1, 1_000_000)
     if time_limit is not None:
         require_rate("time_limit", time_limit)
@@ -150,7 +159,8 @@ def compile_model(
     if encoding is not None:
         require_name("encoding", encoding, ENCODINGS)
     report = progress or (lambda *_: None)
-    captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights)
+    names = () if cells == "marked" else None
+    captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights, names)
     captured = replace(captured, split=split)
     plan = Plan(
         edbc=__version__,
@@ -166,6 +176,7 @@ def compile_model(
         types=tuple(PlanType(t.name, t.signature, t.source) for t in captured.types),
         policy=PlanPolicy("critical", None, "critical", {}, {}),
         costs=_costs(captured, costs or {}),
+        automatic=captured.automatic,
         cells=plan_cells(captured, report),
         guards={},
     )
@@ -225,8 +236,10 @@ def capture_for_compiling(
     report: Progress,
     mini_batches: int = 1,
     weights: Weights | None = None,
+    automatic: Collection[str] | None = None,
 ) -> Captured:
-    """Import and build the model, and capture the training and validation mini-batches."""
+    """Import and build the model, and capture the training and validation mini-batches; with the `automatic` cells of
+    these names, or with those that are worth it."""
     file = import_model_file(path)
     config = file.config(settings)
     for key, value in config.items():
@@ -237,7 +250,9 @@ def capture_for_compiling(
     choose = _loaded if inputs else _made_up
     training, fresh = choose(file, inputs, config, seed, mini_batches)
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
-    view, table = ModelView(model), TypeTable()
+    report("cells", 0, 1, {})
+    chosen = automatic_cells(model, training[0], automatic)
+    view, table = ModelView(model, automatic=chosen), TypeTable()
     shadow, recorder = recording_shadow(view, table)
     captures = []
     for number, batch in enumerate([*training, *fresh]):
@@ -257,8 +272,36 @@ def capture_for_compiling(
     require_repeatable(view, table, (shadow, recorder), training[0])
     first = replace(captures[0], graph=graphs[0])
     return Captured(
-        file, config, model, view, table, training[0], learned_on, held_out, first, types, table_index, trained_on
-    )
+        file, config, model, view, table, training[0], learned_on, held_out, first, types, table_index, trained_on,
+        chosen,
+    )  # fmt: skip
+
+
+def automatic_cells(
+    model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None
+) -> dict[str, str]:
+    """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
+    instances, or those of the names that may be."""
+    if names is not None and not names:
+        return {}
+    found, _ = candidates(model, Closed(model))
+    if names is None and found:
+        found = choose(found, partial(_attempt, model, instances))
+    return {c.name: c.location for c in found if names is None or c.name in names}
+
+
+def _attempt(model: nn.Module, instances: Sequence[Any], names: frozenset[str]) -> Trial:
+    """Record a mini-batch with the methods of these names as cells."""
+    table = TypeTable()
+    with unchanged(instances):
+        graph = capture(*recording_shadow(ModelView(model, automatic=names), table), instances).graph
+    used: dict[str, int] = {}
+    for kind in np.unique(graph.node_type).tolist():
+        name = graph.types[kind].op.removeprefix("cell ")
+        if name in names:
+            used[name] = used.get(name, 0) + 1
+    batches = run(graph, Policy("critical")).num_batches
+    return Trial(names, NODE_US * graph.num_nodes + BATCH_US * batches, used)
 
 
 MiniBatches = list[list[Any]]

@@ -15,7 +15,6 @@ Training is not what was measured, and runs batched.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -89,27 +88,6 @@ def reason(instances: int, nodes: int, batches: int) -> str:
 
 def what_would_help(plan: Plan) -> Iterator[str]:
     """What makes batching pay where it does not, a line each."""
-    worth = list(cells_worth_marking(plan))
-    if worth:
-        yield f"mark {_listed(worth)} with edbc.cell: several operations of one node are one node then"
-    if not any(t.signature.startswith("cell ") for t in plan.types) and not worth:
-        yield "move what is always computed together into a module of its own, and mark it with edbc.cell"
+    if not any(t.signature.startswith("cell ") for t in plan.types):
+        yield "move what is always computed together into a method that reads its arguments and weights alone: a cell"
     yield "larger mini-batches, and vertex functions, which run no Python per node"
-
-
-def cells_worth_marking(plan: Plan) -> Iterator[str]:
-    """Modules that hold several modules which the plan's types call, deepest first: candidates for `edbc.cell`."""
-    inside: dict[str, set[str]] = {}
-    for kind in plan.types:
-        called = re.match(r"module ([^(]+)\(", kind.signature)
-        if called is not None:
-            parent, _, name = called[1].rpartition(".")
-            inside.setdefault(parent, set()).add(name)
-    for parent, names in inside.items():
-        if parent and len(names) > 1 and not any(name.isdigit() for name in names):
-            yield parent
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3:,} more" * (len(names) > 3)
-    return ", ".join(names[:3]) + more

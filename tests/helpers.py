@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.compiler import _with_types, plan_cells
+from edbc.compiler import _with_types, automatic_cells, plan_cells
 from edbc.graph import Graph
 from edbc.parity import Eager, Parity
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
@@ -48,9 +48,11 @@ def counts(graph: Graph) -> dict[str, int]:
     return {t.name: c for t, c in zip(graph.types, graph.counts().tolist(), strict=True) if c}
 
 
-def bound(model: nn.Module, instances: Sequence[Any], **options: Any) -> Net:
-    """The model bound to a plan made in memory from these instances, with the critical-path policy."""
-    view, table = ModelView(model.eval()), TypeTable()
+def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", **options: Any) -> Net:
+    """The model bound to a plan made in memory from these instances, with the critical-path policy; with automatic
+    cells where `cells` is "auto"."""
+    automatic = automatic_cells(model.eval(), instances, () if cells == "marked" else None)
+    view, table = ModelView(model, automatic=automatic), TypeTable()
     graph = capture(*recording_shadow(view, table), instances).graph.lint()
     present = tuple(i for i, count in enumerate(graph.counts().tolist()) if count)
     types = tuple(graph.types[i] for i in present)
@@ -65,6 +67,7 @@ def bound(model: nn.Module, instances: Sequence[Any], **options: Any) -> Net:
         requirements=(),
         types=tuple(PlanType(t.name, t.signature, t.source) for t in types),
         policy=PlanPolicy("critical", None, "critical", {}, {}),
+        automatic=automatic,
         cells=plan_cells(parts) if types else {},
         guards={},
     )

@@ -22,7 +22,7 @@ from edbc.plan.plan import RunAs
 from edbc.plan.reader import read_plan
 from edbc.plan.writer import plan_text
 from edbc.runtime.session import Net
-from edbc.worth import CLEAR, TURNS, gain_of, is_eager_better, what_would_help
+from edbc.worth import CLEAR, TURNS, gain_of, is_eager_better
 
 MODEL = '''"""Chains of an unmarked module."""
 
@@ -72,6 +72,7 @@ def compiled(folder: Path, gains: list[float], *options: object) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "gain_of", lambda *_: gains)
         result = command("compile", folder / "chains.py", "-o", folder / "chains.yaml", "--policy", "critical",
+                         "--cells", "marked",
                          "--measure-gain", *options)  # fmt: skip
     assert result.exit_code == 0, result.output
     return result
@@ -123,7 +124,7 @@ def test_compiling_says_so_and_what_would_help(plan: Path, tmp_path: Path) -> No
 
     assert "run: eager, because recording 15 nodes of an instance costs more than running" in result.stdout
     assert "batched it takes 2.0 times as long here" in result.stdout
-    assert "what would help: mark step with edbc.cell" in result.stdout
+    assert "what would help: move what is always computed together into a method" in result.stdout
     assert (content["gain"], content["run"]) == (0.9, "eager")
     assert (tmp_path / "chains.yaml").read_bytes() == plan.read_bytes()
     compiled(tmp_path, [1.3] * TURNS)
@@ -135,7 +136,7 @@ def test_explaining_says_so(plan: Path) -> None:
     for options in ((), ("--static",)):
         text = " ".join(command("explain", plan, *options).stdout.split())
         assert "note: run: eager, because recording 15 nodes of an instance" in text
-        assert "note: what would help: mark step with edbc.cell" in text
+        assert "note: what would help: move what is always computed together into a method" in text
 
 
 def test_checking_takes_it_as_it_stands(plan: Path) -> None:
@@ -181,9 +182,9 @@ def net(plan: Path) -> Net:
 def recorded(net: Net) -> Iterator[bool]:
     """Whether calls, streams and calls in training mode record mini-batches, in this order."""
     seen: list[int] = []
-    capture = Net.capture
+    mini_batch = Net.mini_batch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Net, "capture", lambda self, *args, **more: (seen.append(1), capture(self, *args, **more))[1])
+        patch.setattr(Net, "mini_batch", lambda self, *args: (seen.append(1), mini_batch(self, *args))[1])
         for call in (lambda: net([1, 2]), lambda: list(net.stream([1, 2, 3])), lambda: net.model.train() and net([1])):
             before = len(seen)
             call()
@@ -208,17 +209,6 @@ def test_eager_calls_have_gradients_and_eager_results(net: Net) -> None:
     assert all(map(torch.equal, results, exact))
     sum(result.sum() for result in results).backward()
     assert net.model.start.grad.abs().sum() > 0
-
-
-def test_what_would_help_names_modules_worth_a_cell(plan: Path) -> None:
-    """A module that holds several that forward calls; not lists of modules, and not what is one already."""
-    known = read_plan(plan)
-    assert next(what_would_help(known)).startswith("mark step with edbc.cell")
-    names = ("layers.0", "layers.1", "a.b.x", "a.b.y", "single.x", "top")
-    kinds = tuple(replace(known.types[0], name=f"t{i}", signature=f"module {n}(f32[4]) -> f32[4]")
-                  for i, n in enumerate(names))  # fmt: skip
-    assert next(what_would_help(replace(known, types=kinds))).startswith("mark a.b with")
-    assert next(what_would_help(replace(known, types=kinds[:2]))).startswith("move what is always computed together")
 
 
 def test_a_structure_key_or_another_dtype_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ def run_compile(
     profile: bool,
     weights: str | None,
     measure_gain: bool,
+    cells: str,
     output_format: str,
     quiet: bool,
     report: str | None = None,
@@ -67,6 +68,7 @@ def run_compile(
         guards=guards,
         measure_gain=measure_gain,
         stood=stands_eager(target),
+        cells=cells,
         progress=progress,
     )
     write_plan(compiled.plan, target)
@@ -108,12 +110,16 @@ def run_compile(
 
 def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Iterator[str]:
     """What compiling gave: batches, what others need, operands that the layouts put in place, parity."""
+    from edbc.report.cells import cells_text
+
     plan, parity = compiled.plan, compiled.parity
     nodes, batches, bound = metrics["nodes"], metrics["batches"], metrics["lower_bound"]
     states = f" ({plan.policy.encoding}, {len(plan.policy.table)} states)" if plan.policy.encoding else ""
     yield f"{output}: {len(plan.types)} types, policy {plan.policy.kind}{states}"
     yield f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
     yield f"  gained: {nodes / max(batches, 1):.1f} nodes per batch, where eager PyTorch runs one after the other"
+    if plan.automatic:
+        yield f"  cells that nobody marked: {cells_text(plan.automatic)}"
     training = plan.policy.training
     others = {**training.get("baselines", {}), **({"beam": training["beam"]} if "beam" in training else {})}
     if others:

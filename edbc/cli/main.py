@@ -164,6 +164,13 @@ def doctor(**options: Any) -> None:
     default=True,
     help="Measure batched against eager execution; where it clearly loses the plan says 'run: eager'.",
 )
+@click.option(
+    "--cells",
+    type=click.Choice(("auto", "marked")),
+    default="auto",
+    show_default=True,
+    help="Make cells of methods that are functions of their arguments, or of what edbc.cell marks alone.",
+)
 @click.option("--profile", is_flag=True, help="Measure what batches cost, and choose the cheapest schedules.")
 @click.option(
     "--costs",

@@ -12,6 +12,8 @@ Definitions.
 (5) `linear` of a matrix multiplies row by row, which is for weights that stay in the first-level cache. (Of a vector it
     is a product of the cell, one for a whole batch.)
 
+(6) A tensor that a cell makes of numbers is runs of equal ones (`torch.zeros` is one run), MOST_RUNS of them at most.
+
 Everything else goes on as a call of torch's on whole batches (`edbc.runtime.evaluation`).
 """
 
@@ -21,6 +23,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edbc.cells.graph import CellOp
 from edbc.cells.program import Call, Span
 from edbc.cells.translate import SYNONYMS
 from edbc.kernels.value import V, Values
@@ -31,6 +34,7 @@ from edbc.trace.table import Hole, SharedRef
 
 MOST_WEIGHTS = 1 << 13
 """Definition (5): larger weights are torch's to multiply, with all rows of a batch at once."""
+MOST_RUNS = 64
 ShapeOf = Callable[[SharedRef], Sequence[int]]
 _Seen = tuple[V, tuple[int, ...]]
 """An operand and the shape that the call sees it in."""
@@ -39,12 +43,27 @@ _Seen = tuple[V, tuple[int, ...]]
 def value_of_call(step: Call, values: Values, read: Callable[[Span], V], shape_of: ShapeOf) -> V | None:
     """What a call computes, definition (1); None when it is not known."""
     op = step.op
+    if not op.sources or op.attributes == "whole":
+        return _constant(op, values, shape_of)
     if (getattr(op.call, "__module__", None) or "torch").partition(".")[0] != "torch" or not step.result.size:
         return None
     assert op.call is not None
     name = SYNONYMS.get(name_of(op.call), name_of(op.call))
     reader = _READERS.get(name)
     return None if reader is None or op.output is not None else reader(_Reading(step, values, read, shape_of), name)
+
+
+def _constant(op: CellOp, values: Values, shape_of: ShapeOf) -> V | None:
+    """A tensor that the cell makes of numbers, or a parameter used whole, definition (6)."""
+    if op.sources:
+        return values.parameter(op.template[0][0], 0, op.result.size)
+    tensor = op.call() if op.call is not None and op.attributes.startswith("constant ") else None
+    if tensor is None or not tensor.is_floating_point() or (tensor.isnan() | tensor.signbit() & (tensor == 0)).any():
+        return None
+    runs, lengths = tensor.reshape(-1).double().unique_consecutive(return_counts=True)
+    if len(runs) > MOST_RUNS:
+        return None
+    return values.cat(values.number(x, n) for x, n in zip(runs.tolist(), lengths.tolist(), strict=True))
 
 
 class _Reading:

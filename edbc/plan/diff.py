@@ -192,6 +192,7 @@ def _choices(plan: Plan) -> dict[str, Any]:
         "encoding": policy.encoding or "none",
         "fallback": policy.fallback,
         "beside": policy.beside or "none",
+        "automatic cells": ", ".join(sorted(plan.automatic)) or "none",
     }
 
 

@@ -121,6 +121,7 @@ class Record:
 Kind = Text | Choice | Integer | Number | AnyScalar | AnyValue | Nullable | ListOf | MapOf | Record
 
 TYPE_NAME = Text("a type name", r"[A-Za-z_][A-Za-z0-9_.]*", 200)
+METHOD_NAME = Text("a method's dotted name", r"[A-Za-z0-9_][ -~]*", 500)
 VARIABLE = Text("a variable name", r"[A-Za-z_][A-Za-z0-9_]*", 200)
 CONFIG_NAME = Text("a name", r"[A-Za-z_][A-Za-z0-9_.-]*", 200)
 METRIC = Text("a metric name", r"[A-Za-z_][A-Za-z0-9_./ -]*", 200)
@@ -214,11 +215,12 @@ PLAN = Record(
         "types": ListOf(TYPE, 10_000, least=1),
         "policy": POLICY,
         "run": RUN,
+        "automatic": MapOf(METHOD_NAME, Text("a file and line"), 10_000, least=1),
         "costs": MapOf(TYPE_NAME, COST, 10_000, least=1),
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
-    optional=("run", "costs"),
+    optional=("run", "automatic", "costs"),
 )
 """The kind of a whole plan."""
 

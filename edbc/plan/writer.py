@@ -71,6 +71,9 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     if plan.run is not None:
         yield "run:"
         yield f"  eager: {scalar_text(plan.run.eager)}"
+    if plan.automatic:
+        yield "automatic:"
+        yield from (f"  {scalar_text(name)}: {scalar_text(line)}" for name, line in sorted(plan.automatic.items()))
     yield from _cost_lines(plan)
     yield from _cell_lines(plan)
     yield from _guard_lines(plan.guards)

@@ -390,6 +390,7 @@ def _bind(plan: Plan, path: Path, model: str | None, settings: dict[str, Any]) -
 
 def _observe(bound: Bound, plan: Plan, inputs: Sequence[str | Path]) -> tuple[Observation, list[str]]:
     """What one mini-batch shows, and notes on it."""
+    from edbc.report.cells import cell_notes
     from edbc.report.observe import observe
 
     file, config, net, _ = bound
@@ -406,7 +407,8 @@ def _observe(bound: Bound, plan: Plan, inputs: Sequence[str | Path]) -> tuple[Ob
             notes.append(f"the plan was trained on {names}; name it with --input to see its first mini-batch")
     if config != plan.model.config:
         notes.append(f"run with {', '.join(f'{k}={v}' for k, v in config.items() if plan.model.config.get(k) != v)}")
-    return observe(net, instances, source), notes
+    observed = observe(net, instances, source)
+    return observed, [*notes, *cell_notes(plan, net.model, observed)]
 
 
 def _explain_model(path: Path, inputs: Sequence[str | Path], settings: dict[str, Any]) -> Explanation:
@@ -418,6 +420,7 @@ def _explain_model(path: Path, inputs: Sequence[str | Path], settings: dict[str,
 
 def explain_compiled(name: str, compiled: Compiled, notes: Sequence[str] = ()) -> Explanation:
     """Explain what compiling has just given, on the mini-batch that it was compiled on."""
+    from edbc.report.cells import cell_notes
     from edbc.report.observe import observe
     from edbc.runtime.session import Net
 
@@ -425,4 +428,4 @@ def explain_compiled(name: str, compiled: Compiled, notes: Sequence[str] = ()) -
     origin = "of the data" if trained_on.source == "file" else f"made up, seed {trained_on.seed}"
     net = Net(compiled.plan, captured.model)
     observed = observe(net, captured.instances, f"{len(captured.instances)} instances {origin}")
-    return explain_plan(name, compiled.plan, observed, notes)
+    return explain_plan(name, compiled.plan, observed, [*notes, *cell_notes(compiled.plan, net.model, observed)])

@@ -70,7 +70,6 @@ from edbc.trace.build import Capture, capture
 from edbc.trace.deep import run_deep
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.host import on_host
-from edbc.trace.rebind import Copies
 from edbc.trace.recorder import Recorder
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.sizes import without_numbers
@@ -188,7 +187,7 @@ class Net:
         require_name("layout", layout, LAYOUTS)
         self.recompute = require_recompute(recompute)
         chosen = backend is not None and not isinstance(backend, str)  # a back end of the caller's may do without data
-        self.view = ModelView(model, needs_data=not chosen)
+        self.view = ModelView(model, needs_data=not chosen, automatic=plan.automatic)
         first = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.device = first.device if first is not None else torch.device("cpu")
         self.dtype = first.dtype if first is not None else torch.float32
@@ -430,12 +429,10 @@ class Net:
 
     def _follow_code(self) -> None:
         """Record anew-made copies of the model's functions where a name in them means something else by now."""
-        if self.view.copies.still_hold():
-            return
         with self._lock:
-            self.view.copies = Copies()
-            self._idle.clear()
-            self._vertex_program = None
+            if self.view.follow_code():
+                self._idle.clear()
+                self._vertex_program = None
 
     def vertex_program(self) -> VertexProgram:
         """The model's vertex functions. Raises ModelError when it has none."""
@@ -632,7 +629,7 @@ class Net:
         `cell` itself where that is the same; None where the plan's own signature is of torch.autocast or its dtype."""
         operation = entry.operation
         if operation.autocast is None and not operation.draws:
-            is_training = operation.call is None and self.model.get_submodule(operation.name).training
+            is_training = operation.call is None and self.view.module_of(operation)[0].training
             in_evaluation = cell_of(entry, self.view, evaluating=True) if is_training else cell
             return cell if in_evaluation.lines() == cell.lines() else in_evaluation
         cast = operation.autocast
@@ -740,7 +737,8 @@ def cell_of(entry: Entry, view: ModelView, evaluating: bool = False) -> CellGrap
     """The canonical operation graph of an entry's cell, module or function; that of eval mode where it is
     `evaluating`."""
     operation = entry.operation
-    prefix = f"{operation.name}." if operation.call is None else ""
+    path = view.module_of(operation)[1] if operation.call is None else ""
+    prefix = f"{path}." if path else ""
     return cell_graph(view.trace(operation, evaluating), view, prefix)
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from edbc.trace.automatic import NotACell, is_cellable
 from edbc.trace.recorder import Recorder
 from edbc.trace.table import Entry, Hole
 from edbc.trace.values import Lazy, Shared, Slot, Value
@@ -38,8 +39,11 @@ _ABSENT = object()
 """Stands for an argument that a call of fewer does not have."""
 
 
-def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_Call], None]) -> _Call:
-    """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place."""
+def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_Call], None],
+                  automatic: tuple[str, _Call] | None = None) -> _Call:  # fmt: skip
+    """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place. Of an
+    automatic cell the attribute that it is, and what serves calls that are none (`trace.automatic`)."""
+    attribute, otherwise = automatic or ("__call__", None)
     known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
     unrolled: list[tuple[Any, Any]] = []
     gets_tensors = is_unrolled = False
@@ -69,8 +73,16 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 gets_tensors = True
                 unroll(recorder.table.entries[next(iter(known.values()))[0]])
             if any(issubclass(kind, _OPERANDS) for kind in kinds):
-                return self(*map(recorder.as_value, args), **kwargs)
-        result = recorder.call(path, kind, self, args, kwargs)
+                return getattr(type(self), attribute)(self, *map(recorder.as_value, args), **kwargs)
+        if otherwise is None:
+            result = recorder.call(path, kind, self, args, kwargs)
+        else:
+            try:
+                if not is_cellable(args, kwargs):
+                    raise NotACell
+                result = recorder.call(path, kind, self, args, kwargs)
+            except NotACell:
+                return otherwise(self, *args, **kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         shape = entry.operation.template, entry.outputs
         if not unrolled and is_unrollable(entry):

@@ -29,6 +29,7 @@ from torch import nn
 
 from edbc.graph import NodeType, ValueClass
 from edbc.trace import autocast, rules
+from edbc.trace.automatic import MOST_TYPES, NotACell
 from edbc.trace.changes import Changes, MustKeepBooks, change_in_place
 from edbc.trace.draws import INSTANCE_BITS, refuse_drawing
 from edbc.trace.excerpts import Excerpts, excerpts
@@ -43,10 +44,12 @@ from edbc.trace.signature import call_type, function_type
 from edbc.trace.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.trace.special import (
     CATS,
+    MAX_STEPS,
     derived,
     filled,
     is_view,
     lazy_stack,
+    num_steps,
     refuse_what_cannot_be_batched,
     special,
     view,
@@ -115,6 +118,7 @@ class Recorder:
         "_constant_of_key",
         "_constants_of_class",
         "_mini_batches",
+        "_num_calls",
         "_of_state",
         "_reductions",
         "_switches",
@@ -148,6 +152,7 @@ class Recorder:
         "keeps_books",
         "last_external",
         "looks",
+        "most_entries",
         "names",
         "needs_deep_stack",
         "next_value",
@@ -203,8 +208,11 @@ class Recorder:
         """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
         self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Entry] = {}
-        self._calls: dict[Any, Entry] = {}
+        self._calls: dict[Any, Entry | NotACell] = {}
         self._variants: dict[Any, int] = {}
+        self._num_calls: dict[str, int] = {}
+        self.most_entries = sys.maxsize
+        """In a cell."""
         self.numbers: dict[Any, set[Any] | bool] = {}
         self._reductions: dict[Any, Entry] = {}
         self.entry_of_excerpts: dict[Slot, Entry] = {}
@@ -482,11 +490,16 @@ class Recorder:
             self._whole[shared.key] = value
         return value
 
+    def _whole_of(self, ref: SharedRef) -> Value:
+        return self.whole(Shared(self, ref, self.tracer.shared(ref).detach()))
+
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     def emit(self, entry: Entry, operands: Sequence[int]) -> Any:
         """Append a node and return what the user's call returns."""
         if self.in_cell:
+            if len(self.entries) >= self.most_entries:
+                raise NotACell(f"it has more than {self.most_entries} operations")
             name = assigned_name(self.tracer.boundary)
             if name is not None:
                 self.names[len(self.entries)] = name
@@ -597,6 +610,8 @@ class Recorder:
             if lifted is not None:
                 return self.call(path, kind, module, *lifted)
             entry = self._calls[key] = self._new_call(path, kind, template, tuple(slots))
+        if isinstance(entry, NotACell):
+            raise NotACell(*entry.args)
         if quick is not None:
             self.functions[quick] = entry
         return self._emit_call(entry, operands)
@@ -761,6 +776,9 @@ class Recorder:
                 refuse(f"'{name}' returns a tensor that is not strided", "compute with strided tensors")
             first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)
             if first is not None and not slots:
+                if num_steps(template) > MAX_STEPS:
+                    args, kwargs = fill(template, (), self._whole_of)
+                    return self.function(func, args, kwargs, name)
                 result = derived(self, func, name, described, template, first)
                 if key is not None:
                     self.functions[key] = OfParameters(result)
@@ -844,12 +862,21 @@ class Recorder:
                 "pass what differs from node to node as a tensor",
             )
 
-    def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry:
-        self._bound_variants(path, slots)
-        if self.autocast != self.home:
-            self._require_known_state()
-        called = Operation(kind, path, None, template, slots, autocast=self.autocast)
-        outputs, classes = self.tracer.output_classes(called)
+    def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry | NotACell:
+        """The entry of a call that was not met before; of one that is none of an automatic cell, why."""
+        try:
+            self._bound_variants(path, slots)
+            self._num_calls[path] = self._num_calls.get(path, 0) + 1
+            if path in self.tracer.automatic and self._num_calls[path] > MOST_TYPES:
+                raise NotACell(f"it was called in more than {MOST_TYPES} ways")
+            if self.autocast != self.home:
+                self._require_known_state()
+            called = Operation(kind, path, None, template, slots, autocast=self.autocast)
+            outputs, classes = self.tracer.output_classes(called)
+        except Exception as error:
+            if path not in self.tracer.automatic:
+                raise
+            return error if type(error) is NotACell else NotACell(str(error))
         drawn = self.tracer.draws(called)
         drawn_slots = tuple(self.table.slot(value_class) for _, value_class in drawn)
         operation = called  # of which the tracer keeps the trace

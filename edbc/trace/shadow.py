@@ -19,7 +19,7 @@ import functools
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -30,8 +30,10 @@ from torch import nn
 from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 from edbc.graph import ValueClass
 from edbc.trace.autocast import State, entered
+from edbc.trace.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
 from edbc.trace.calls import recorded_call
 from edbc.trace.changes import KeepsBooks, MustKeepBooks
+from edbc.trace.closed import Closed
 from edbc.trace.gradmode import watched_by
 from edbc.trace.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.trace.lookup import looked_up
@@ -139,7 +141,7 @@ class ModelView(CellTracer):
     """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
     data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
 
-    def __init__(self, model: nn.Module, needs_data: bool = True):
+    def __init__(self, model: nn.Module, needs_data: bool = True, automatic: Iterable[str] = ()):
         if not isinstance(model, nn.Module):
             what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
             raise ModelError(f"bind: expected a model, an nn.Module, got {what}; build it first")
@@ -157,6 +159,9 @@ class ModelView(CellTracer):
         self._assigned: set[tuple[str, str]] = set()
         self.copies = Copies()
         """Of the functions that recordings run."""
+        self.closed = Closed(model)
+        self.automatic = self._proven(automatic)
+        """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
 
@@ -164,6 +169,27 @@ class ModelView(CellTracer):
     def boundary(self) -> CodeType:  # type: ignore[override]
         """See CellTracer."""
         return ModelView._trace.__code__
+
+    def _proven(self, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Those of the names that are closed methods of this model."""
+        if not names:
+            return {}
+        names = frozenset(names)
+        found, _ = candidates(self.model, self.closed)
+        return {c.name: (c.path, c.method) for c in found if c.name in names}
+
+    def follow_code(self) -> bool:
+        """Make copies of functions anew where a name in them means something else by now; False where none does.
+        What automatic cells were proven by may be gone too: then there are none any more."""
+        if self.copies.still_hold() and all(look_up.still_holds() for look_up in self.closed.look_ups):
+            return False
+        self.copies, self.automatic = Copies(), {}
+        return True
+
+    def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:
+        """The module whose method a cell or module is, its path, and the method's name."""
+        path, method = self.automatic.get(operation.name) or located(self.model, operation.name)
+        return self.model.get_submodule(path), path, method
 
     def require_unchanged(self) -> None:
         """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.
@@ -266,6 +292,8 @@ class ModelView(CellTracer):
     def _trace(self, operation: Operation, evaluating: bool, keeps_books: bool = False) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)
         recorder._tracer = self
+        if operation.name in self.automatic:
+            recorder.most_entries = MAX_OPERATIONS
         if keeps_books:
             recorder.keep_books()
         function: Callable[..., Any]
@@ -277,21 +305,25 @@ class ModelView(CellTracer):
             names = [f"x{i}" for i in range(len(operands))]
             args, kwargs = fill(operation.template, operands, lambda ref: self._stand_in(recorder, ref))
         else:
-            module = self.model.get_submodule(operation.name)
-            function = self.shadow(module, recorder)
+            module, _, method = self.module_of(operation)
+            shadow = self.shadow(module, recorder)
             if evaluating:
-                function.eval()
+                shadow.eval()
             if is_leaf(module) and getattr(module, "inplace", False):
-                function.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
-            names = _operand_names(module, operation.template, num_passed)
+                shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
+            function = shadow if method == "forward" else getattr(shadow, method)
+            names = _operand_names(getattr(module, method), operation.template, num_passed)
             names += [f"drawn{number}" for number in range(len(operation.draws))]
             args, kwargs = fill(operation.template, operands)
         if recorder.books is not None:
             recorder.books.hold(operands)
+        before = shape_of((args, kwargs))
         try:
             with NoRandomNumbers(), KeepsBooks(recorder), entered(operation.autocast), watched_by(recorder):
                 result = function(*args, **kwargs)
         except MustKeepBooks:
+            if operation.name in self.automatic:
+                raise NotACell("it changes a tensor in place") from None
             return self._trace(operation, evaluating, keeps_books=True)
         except EdbcError as error:
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
@@ -299,6 +331,10 @@ class ModelView(CellTracer):
         values = tuple(self._as_value(recorder, output) for output in outputs)
         classes = [*(operand.slot.base for operand in recorder.drawn_operands), *recorder.drawn_classes]
         draws = tuple(zip(recorder.draws, classes, strict=False))
+        if operation.name in self.automatic and operation.call is None:
+            given = {operand.ref for operand in operands}
+            is_passed = any(value.ref in given for value in values)
+            require_cell((args, kwargs), before, len(recorder.entries), template, is_passed)
         return CellTrace(recorder.finish([result]), tuple(names), values, template, draws)
 
     def _operand(self, recorder: Recorder, index: int, slot: Slot) -> Value:
@@ -421,6 +457,8 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
     for path, module in list(shadow.named_modules()):
         if path and (is_cell(module) or is_leaf(module)):
             _record_calls(recorder, path, module)
+    for name, (path, method) in view.automatic.items():
+        _record_automatic(recorder, name, shadow.get_submodule(path), method)
     for module in shadow.modules():
         # nn.Module finds children and parameters in __getattr__, after everything else failed; a plain attribute of
         # the same name is found at once (measured: half of the time of a recorded call).
@@ -448,6 +486,18 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
         call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
         call = _changing(recorder, call) if changes else call
     module.__class__ = derived_class(type(module), {"__call__": call})
+
+
+def _record_automatic(recorder: Recorder, name: str, module: nn.Module, method: str) -> None:
+    """Make calls of an automatic cell record a node, where they are cells (`trace.automatic`)."""
+    attribute = "__call__" if method == "forward" else method
+
+    def become(call: Callable[..., Any]) -> None:
+        setattr(type(module), attribute, call)
+
+    automatic = attribute, getattr(type(module), attribute)
+    call = recorded_call(recorder, name, "cell", become, automatic)
+    module.__class__ = derived_class(type(module), {attribute: call})
 
 
 def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -492,8 +542,8 @@ def _pass_call(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _operand_names(module: nn.Module, template: Any, count: int) -> list[str]:
-    """The names of forward's parameters where each is one tensor, else x0, x1, ..."""
+def _operand_names(method: Callable[..., Any], template: Any, count: int) -> list[str]:
+    """The names of a method's parameters where each is one tensor, else x0, x1, ..."""
     args, kwargs = template
     fallback = [f"x{i}" for i in range(count)]
     if kwargs or len(args) != count:
@@ -501,7 +551,7 @@ def _operand_names(module: nn.Module, template: Any, count: int) -> list[str]:
     try:
         names = [
             p.name
-            for p in inspect.signature(module.forward).parameters.values()
+            for p in inspect.signature(method).parameters.values()
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
     except (TypeError, ValueError):

@@ -18,7 +18,7 @@ from edbc.trace.lookup import looked_up
 from edbc.trace.nests import rebuilt
 from edbc.trace.numbers import LONG
 from edbc.trace.shapes import flat, pick, repeated, replace_first, take_views
-from edbc.trace.table import Hole, SharedRef, fill, is_flat
+from edbc.trace.table import Hole, SharedRef, fill, is_flat, shared_refs
 from edbc.trace.values import LOOK_REMEDY, Lazy, Rows, Shared, Symbol, Value, refuse
 
 if TYPE_CHECKING:
@@ -252,6 +252,17 @@ def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any
     if isinstance(result, tuple | list):
         return rebuilt(result, [without_gradient(rec, item, first_value) for item in result])
     return result
+
+
+MAX_STEPS = 64
+"""Of functions of parameters only: a value that is used twice at every step of a recurrence would be told, and
+computed, exponentially often."""
+
+
+def num_steps(template: Any) -> int:
+    """How many steps the parameters of a template are away from those of the model; at most what MAX_STEPS allows, and
+    one call more, were made of them."""
+    return sum(1 + num_steps(view.template) for ref in shared_refs(template) for view in ref.views)
 
 
 def derived(rec: Recorder, func: Any, name: str, described: Any, template: Any, first: Shared) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -20,6 +20,8 @@ class CellTracer:
     """What is recorded, as the user made it: eager execution runs it."""
     boundary: CodeType
     """The function that runs cells when they are traced."""
+    automatic: Mapping[str, Any] = {}
+    """Cells that nobody marked (`trace.automatic`), by name."""
     may_draw = False
     """True when random operations are recorded: in training."""
 

@@ -68,7 +68,7 @@ class Ways:
     def __init__(self, program: Program, order: str):
         self.program, self.order = program, order
         self.model = program.build()
-        self.net: Net = bound(self.model, program.instances(0, 3))
+        self.net: Net = bound(self.model, program.instances(0, 3), cells="auto")
         self.twin: nn.Module = copy.deepcopy(self.model).double() if program.in_double else self.model
 
     def instances(self, seed: int, count: int) -> list[Any]:

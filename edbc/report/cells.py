@@ -1,0 +1,46 @@
+"""What became a cell though nobody marked it, what did not, and what that costs: `edbc.trace.automatic`, for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from torch import nn
+
+from edbc.plan.plan import Plan
+from edbc.report.observe import Observation
+from edbc.trace.automatic import candidates, located
+from edbc.trace.closed import Closed, methods_of
+
+MOST = 3
+"""Methods told that are no cells."""
+
+
+def cells_text(automatic: dict[str, str]) -> str:
+    """Names and lines of a plan's automatic cells."""
+    return ", ".join(f"{name} ({line})" for name, line in sorted(automatic.items()))
+
+
+def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[str]:
+    """The automatic cells, and the methods inside of which most nodes are recorded one by one, with the reason."""
+    if plan.automatic:
+        yield f"cells that nobody marked: {cells_text(plan.automatic)}"
+    counts: Counter[tuple[str, int]] = Counter()
+    for step in observed.steps:
+        file, _, line = observed.types[step.kind].source.partition(",")[0].rpartition(":")
+        if line.isdigit() and not observed.types[step.kind].signature.startswith(("cell ", "module ")):
+            counts[file, int(line)] += step.size
+    found = []
+    for name, obstacle in candidates(model, Closed(model))[1].items():
+        path, method = located(model, name)
+        code = methods_of(model.get_submodule(path))[method].__code__
+        lines = range(code.co_firstlineno, 1 + max((line for *_, line in code.co_lines() if line), default=0))
+        file = obstacle.location.rpartition(":")[0]
+        nodes = sum(count for (where, line), count in counts.items() if where == file and line in lines)
+        if nodes:
+            found.append((nodes, name, obstacle))
+    for nodes, name, obstacle in sorted(found, key=lambda x: (-x[0], x[1]))[:MOST]:
+        yield (
+            f"{name} is no cell, so that {nodes:,} nodes in it are recorded one by one: {obstacle.location}: "
+            f"{obstacle.reason}"
+        )

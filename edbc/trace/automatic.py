@@ -1,0 +1,183 @@
+"""Automatic cells: methods of the user's that are cells though nobody marked them.
+
+A method whose code is closed (`trace.closed`) computes its result from its arguments and from what stays, whatever
+instance it is called for; so a call of it may be one node. Definitions.
+
+(1) A *candidate* is a closed method of a module, `forward` or another, by the dotted names of both
+    (`encoder.combine`); a module's `forward` goes by the module's name alone. The model's own `forward` reads instances
+    and is none, nor is what belongs to a marked cell or to a module with hooks.
+(2) A call is a node when its arguments are tensors, nests of tensors, and numbers, and when its trace shows two to
+    MAX_OPERATIONS operations, changes no tensor in place and no nest that it was given, and hands back no argument as
+    it came: `NotACell` says which of these fails. Such a call is recorded operation by operation, as without this file;
+    so is every call of a candidate that was not chosen.
+(3) All candidates that are called are cells at first, which makes the outermost of nested calls the node. What
+    batching loses by that (a cell per length of a list, or of a whole loop) is asked of the graph: where recording the
+    candidates of one class and method by their operations costs less, by NODE_US for each node and BATCH_US for each
+    batch of the sample under a fixed rule, they are given up, and what they called is asked next.
+
+The choice is a function of the model and the sample, without a clock. It stands in the plan, and binding a plan takes
+it from there: it proves anew that the methods are closed, and leaves out what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from edbc.errors import UnsupportedError
+from edbc.trace.closed import Closed, Obstacle, methods_of
+from edbc.trace.hooks import num_hooks
+from edbc.trace.mark import is_cell
+
+MAX_OPERATIONS = 400
+"""Of a cell: compiling a longer one takes longer than its batches save."""
+MOST_TYPES = 64
+"""Of one cell: what is called in more ways is recorded by its operations, which batch whatever the ways."""
+NODE_US, BATCH_US = 0.5, 4.0
+"""Microseconds: recording and joining a node; starting a batch. Medians of the zoo and of ordinary programs."""
+MOST_TRIED = 16
+"""Recordings of the sample while choosing."""
+
+
+class NotACell(UnsupportedError):
+    """A call that is recorded operation by operation, definition (2)."""
+
+
+class Candidate(NamedTuple):
+    """Definition (1)."""
+
+    path: str
+    method: str
+    kind: type
+    location: str
+
+    @property
+    def name(self) -> str:
+        """As types and plans have it."""
+        return ".".join(filter(None, (self.path, "" if self.method == "forward" else self.method)))
+
+
+def candidates(model: nn.Module, closed: Closed) -> tuple[list[Candidate], dict[str, Obstacle]]:
+    """The candidates of a model, and why its other methods are none, by name."""
+    found, obstacles = [], {}
+    cells: list[str] = []
+    for path, module in model.named_modules():
+        if any(path.startswith(f"{cell}.") for cell in cells):
+            continue
+        if is_cell(module):
+            cells.append(path)
+            continue
+        for method, function in methods_of(module).items():
+            if not path and method == "forward":
+                continue
+            code = function.__code__
+            candidate = Candidate(path, method, type(module), f"{_file(code.co_filename)}:{code.co_firstlineno}")
+            obstacle = _hooks(candidate, module) or closed.obstacle(module, method)
+            if obstacle is None:
+                found.append(candidate)
+            else:
+                obstacles[candidate.name] = obstacle
+    return found, obstacles
+
+
+def _file(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2]
+
+
+def _hooks(candidate: Candidate, module: nn.Module) -> Obstacle | None:
+    hooked = candidate.method == "forward" and any(map(num_hooks, module.modules()))
+    return Obstacle(candidate.location, "it, or a module inside it, has hooks") if hooked else None
+
+
+def located(model: nn.Module, name: str) -> tuple[str, str]:
+    """Path and method that a name of a cell stands for: the longest path of modules, and what is left."""
+    module, path = model, []
+    parts = name.split(".")
+    for part in parts:
+        child = module._modules.get(part)
+        if child is None:
+            break
+        module = child
+        path.append(part)
+    return ".".join(path), ".".join(parts[len(path) :]) or "forward"
+
+
+def is_cellable(args: Any, kwargs: Any) -> bool:
+    """Whether arguments are what a cell takes: tensors, at least one, nests of them, numbers and texts. A nest with a
+    number in it is an instance, or a part of one."""
+    given = [x for x in (*args, *kwargs.values()) if not _is_number(x)]
+    return bool(given) and all(x is None or isinstance(x, torch.Tensor) for x in _leaves(given))
+
+
+def shape_of(item: Any) -> Any:
+    """A nest's containers and what they hold, by identity: equal before and after a call that leaves it alone."""
+    if isinstance(item, list | tuple):
+        return isinstance(item, list) and id(item), tuple(map(shape_of, item))
+    if isinstance(item, dict):
+        return id(item), tuple(item), tuple(map(shape_of, item.values()))
+    return id(item)
+
+
+def require_cell(args: Any, before: Any, num_operations: int, template: Any, passed_through: bool) -> None:
+    """Raise NotACell for a trace that shows more or less than a cell, definition (2)."""
+    if shape_of(args) != before:
+        raise NotACell("it changes a list that it is given")
+    if not 2 <= num_operations <= MAX_OPERATIONS:
+        raise NotACell(f"it has {num_operations} operations, and a cell 2 to {MAX_OPERATIONS}")
+    if passed_through:
+        raise NotACell("it hands back an argument as it came")
+    if not all(map(_is_returnable, _leaves(template))):
+        raise NotACell("it returns more than tensors and numbers")
+
+
+def _is_number(item: Any) -> bool:
+    return item is None or type(item) in (int, float, bool, str)
+
+
+def _is_returnable(item: Any) -> bool:
+    return _is_number(item) or type(item).__name__ == "Hole"
+
+
+def _leaves(nest: Any) -> Iterator[Any]:
+    if type(nest).__name__ != "Hole" and isinstance(nest, list | tuple):
+        for item in nest:
+            yield from _leaves(item)
+    elif isinstance(nest, dict):
+        yield from _leaves(list(nest.values()))
+    else:
+        yield nest
+
+
+class Trial(NamedTuple):
+    """What a sample costs with some names as cells."""
+
+    names: frozenset[str]
+    cost: float
+    used: dict[str, int]
+    """Types of each cell that has nodes."""
+
+
+def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> list[Candidate]:
+    """Definition (3): the candidates that are cells, in their order. `attempt` records the sample."""
+    by_name = {candidate.name: candidate for candidate in found}
+    best = attempt(frozenset(by_name))
+    kept: set[tuple[type, str]] = set()
+    for _ in range(MOST_TRIED):
+        groups: dict[tuple[type, str], int] = {}
+        for name, types in best.used.items():
+            group = by_name[name].kind, by_name[name].method
+            groups[group] = groups.get(group, 0) + types
+        doubtful = sorted((g for g in groups if g not in kept), key=lambda g: (-groups[g], g[0].__name__, g[1]))
+        if not doubtful:
+            break
+        group = doubtful[0]
+        without = frozenset(n for n in best.names if (by_name[n].kind, by_name[n].method) != group)
+        trial = attempt(without)
+        if trial.cost < best.cost:
+            best = trial
+        else:
+            kept.add(group)
+    return [candidate for candidate in found if candidate.name in best.used]

@@ -1,0 +1,234 @@
+"""Which methods are functions of their arguments, as their code tells."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edbc.trace.closed import Closed, methods_of
+
+SIZE = 4
+LIMITS = {"low": -1.0}
+CALLS: list[int] = []
+
+
+class Pair(NamedTuple):
+    h: Tensor
+    c: Tensor
+
+
+class Config:
+    def __init__(self) -> None:
+        self.scale, self.changing = 2.0, 0
+
+
+def helper(x: Tensor) -> Tensor:
+    return torch.tanh(x) * SIZE
+
+
+def counting(x: Tensor) -> Tensor:
+    CALLS.append(1)
+    return x
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.linear(x))
+
+    def counted(self, x: Tensor) -> Tensor:
+        self.calls = 1
+        return x
+
+
+class Counts(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = 1
+        return x
+
+
+class Net(nn.Module):
+    limit = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.other, self.weight = Layer(), nn.Parameter(torch.ones(SIZE))
+        self.counts, self.config, self.activation = Counts(), Config(), torch.tanh
+        self.memory: list[Tensor] = []
+        self.names, self.steps, self.last = ("a", "b"), 3, 0.0
+
+    def touch(self) -> None:
+        self.last = 1.0
+        self.config.changing = 1
+
+    # closed
+
+    def of_arguments(self, x: Tensor, y: Tensor, *rest: Tensor, scale: float = 2.0) -> Any:
+        gates = [torch.sigmoid(g) for g in torch.chunk(x + y, 2)]
+        i, o = gates
+        for z in rest:
+            i = i + z[: SIZE // 2] * scale if len(rest) > 1 else i
+        return {"i": i, "o": (o, f"{len(gates)}")}
+
+    def of_parameters(self, x: Tensor) -> Tensor:
+        return self.activation(x * self.weight + self.config.scale) * self.limit + self.steps
+
+    def of_modules(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.other(x) + self.of_parameters(x) + helper(x) * math.sqrt(SIZE)
+
+    def of_classes(self, x: Tensor) -> Pair:
+        with torch.no_grad():
+            y = x * 2
+        if isinstance(x, Tensor) and x.dim() == 1 and y is not None:
+            return Pair(h=x, c=y)
+        raise ValueError("one dimension wanted")
+
+    def of_functions(self, xs: list[Tensor]) -> Tensor:
+        return torch.stack(sorted(xs, key=lambda x: x.shape[0])).sum(0)
+
+    # open
+
+    def reads_a_list(self, x: Tensor) -> Tensor:
+        return x + self.memory[-1]
+
+    def reads_a_dict(self, x: Tensor) -> Tensor:
+        return x + LIMITS["low"]
+
+    def reads_what_is_assigned(self, x: Tensor) -> Tensor:
+        return x + self.last
+
+    def reads_a_changing_object(self, x: Tensor) -> Tensor:
+        return x + self.config.changing
+
+    def assigns(self, x: Tensor) -> Tensor:
+        self.last = 2.0
+        return x
+
+    def passes_itself(self, x: Tensor) -> Tensor:
+        return helper(self)  # type: ignore[arg-type]
+
+    def calls_a_counter(self, x: Tensor) -> Tensor:
+        return counting(x)
+
+    def calls_a_module_that_counts(self, x: Tensor) -> Tensor:
+        return self.counts(x)
+
+    def calls_a_method_that_counts(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer.counted(x)
+        return x
+
+    def prints(self, x: Tensor) -> Tensor:
+        print(x.shape)
+        return x
+
+    def gets(self, x: Tensor) -> Tensor:
+        return getattr(self.other, "linear")(x)  # noqa: B009
+
+    def recurses(self, x: Tensor, depth: int) -> Tensor:
+        return x if depth == 0 else self.recurses(x, depth - 1)
+
+    def recurses_by_way_of(self, x: Tensor) -> Tensor:
+        return self.recurses(x, 2)
+
+    def imports(self, x: Tensor) -> Tensor:
+        import random
+
+        return x * random.random()
+
+    def generates(self, x: Tensor) -> Any:
+        yield x
+
+    def uses_super(self, x: Tensor) -> Any:
+        return super().forward(x)
+
+    @torch.no_grad()
+    def decorated(self, x: Tensor) -> Tensor:
+        return x
+
+
+MODEL = Net()
+CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions"]
+OPEN = {
+    "reads_a_list": "'list' objects may change unseen",
+    "reads_a_dict": "'dict' objects may change unseen",
+    "reads_what_is_assigned": "'last' is assigned outside of __init__",
+    "reads_a_changing_object": "'changing' is assigned outside of __init__",
+    "assigns": "self.last is assigned",
+    "passes_itself": "self itself is passed on",
+    "calls_a_counter": "'list' objects may change unseen",
+    "calls_a_module_that_counts": "self.calls is assigned",
+    "calls_a_method_that_counts": "self.calls is assigned",
+    "prints": "print does more than compute",
+    "gets": "getattr does more than compute",
+    "recurses": "recurses calls itself",
+    "recurses_by_way_of": "recurses calls itself",
+    "imports": "Import is more than a function of arguments needs",
+    "generates": "Yield is more",
+    "uses_super": "reads variables of a function around it",
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_functions_of_their_arguments_are_closed(name: str) -> None:
+    """Arguments, parameters, modules, plain attributes, functions of torch and of the user's that are closed."""
+    assert Closed(MODEL).obstacle(MODEL, name) is None
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_else_is_read_or_changed_makes_a_method_open(name: str) -> None:
+    """With the line where it stands."""
+    obstacle = Closed(MODEL).obstacle(MODEL, name)
+
+    assert obstacle is not None
+    assert OPEN[name] in obstacle.reason
+    assert obstacle.location.startswith("test_closed.py:")
+
+
+def test_decorated_methods_are_open() -> None:
+    """What runs is somebody else's code."""
+    obstacle = Closed(MODEL).obstacle(MODEL, "decorated")
+
+    assert obstacle is not None
+
+
+def test_code_without_source_is_open() -> None:
+    """Nothing is said of what cannot be read."""
+    scope: dict[str, Any] = {"nn": nn}
+    exec("class Made(nn.Module):\n    def combine(self, x):\n        return x * 2\n", scope)
+    made = scope["Made"]()
+
+    obstacle = Closed(made).obstacle(made, "combine")
+
+    assert obstacle is not None
+    assert "is not to be had" in obstacle.reason
+
+
+def test_names_are_looked_up_again() -> None:
+    """What was read of globals and of objects is a look-up, which fails once it finds something else."""
+    model = Net()
+    closed = Closed(model)
+    assert closed.obstacle(model, "of_parameters") is None
+    assert all(look_up.still_holds() for look_up in closed.look_ups)
+
+    setattr(model.config, "scale", 3.0)  # noqa: B010, an assignment in this file would tell
+
+    assert not all(look_up.still_holds() for look_up in closed.look_ups)
+
+
+def test_methods_are_the_users() -> None:
+    """Those of torch and special ones are none; what a class overrides is found as it is called."""
+    assert set(methods_of(Counts())) == {"forward", "counted"}
+    assert methods_of(Counts())["forward"] is Counts.forward
+    assert methods_of(nn.Linear(2, 2)) == {}
