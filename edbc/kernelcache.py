@@ -46,11 +46,61 @@ from numba.core import serialize
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 
 from edbc.errors import NotNative
 
-INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Options of functions that only native code calls."""
+
+class _Linked(JITCodeLibrary):
+    """What is linked into its callers and never called by address: of it alone no machine code is made, and it is
+    optimised where it is linked in."""
+
+    def _optimize_final_module(self) -> None:
+        """Nothing: each function of it was looked at before, and callers look at all of it."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """None; callers find it by its name."""
+        self._ensure_finalized()
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        """What makes code."""
+        return _WithoutEnvironments(self._codegen)
+
+
+class _WithoutEnvironments:
+    """Environments stand in machine code, which there is none of; functions without Python's objects read none."""
+
+    def __init__(self, codegen: Any):
+        self._codegen = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codegen, name)
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Nowhere."""
+
+
+class _LinkedOnly(Compiler):
+    """numba's compiler, for functions that only native code calls."""
+
+    def define_pipelines(self) -> Any:
+        """The usual ones, with another library."""
+        codegen = self.state.targetctx.codegen()
+        self.state.library = _Linked(codegen, self.state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
+INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _LinkedOnly}
+"""Options of functions that only native code calls. They are compiled into their callers; numba would optimise each
+alone too, and make machine code of it, which took a sixth of the time of a first start."""
 UNCOUNTED: dict[str, Any] = {"_nrt": False}
 """Options of functions that make no array: numba counts no references in them. It would count those of every array that
 is taken out of a named tuple, atomically (measured: more than half of the time of a walk over small batches)."""

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from numba import typeof, types
 from numba.core import registry
+from numba.core.codegen import JITCodeLibrary
 
-from edbc.kernelcache import KernelFiles, compiled_in, njit
+from edbc.kernelcache import INNER, KernelFiles, compiled_in, njit
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 KERNEL = "from edbc.kernelcache import njit\n\n\n@njit(cache=True)\ndef add(x):\n    return x + {}\n"
@@ -314,3 +315,26 @@ def test_no_python_runs_while_a_kernel_returns_arrays() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout == "<lambda>\n"
+
+
+@pytest.mark.compiled
+def test_functions_of_native_code_are_machine_code_in_their_callers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code is made once for a chain of three functions, and computes what they say."""
+    made: list[str] = []
+    finalize = JITCodeLibrary._finalize_specific
+    monkeypatch.setattr(JITCodeLibrary, "_finalize_specific", lambda self: (made.append(self.name), finalize(self)))
+
+    @njit(**INNER)
+    def twice(x):  # type: ignore[no-untyped-def]
+        return x + x
+
+    @njit(**INNER)
+    def more(x):  # type: ignore[no-untyped-def]
+        return twice(x) + 1
+
+    @njit
+    def called(x):  # type: ignore[no-untyped-def]
+        return more(x) * twice(x)
+
+    assert called(3) == 42
+    assert [name.rpartition(".")[2] for name in made if "<locals>" in name] == ["called"]  # others are numba's own
