@@ -162,7 +162,7 @@ def doctor(**options: Any) -> None:
 @click.option(
     "--measure-gain/--no-measure-gain",
     default=True,
-    help="Measure batched against eager execution; where it clearly loses the plan says 'run: eager'.",
+    help="Measure batched against eager execution; where it loses the plan says 'run: eager'.",
 )
 @click.option(
     "--cells",

@@ -68,7 +68,7 @@ def changes_in_place(function: Callable[..., Any], name: str, kwargs: dict[str, 
     if raw in ("__setitem__", "__set__"):
         return True
     if raw.endswith("_") and not raw.endswith("__"):
-        return True
+        return raw != "requires_grad_"
     return kwargs.get("out") is not None or kwargs.get("inplace") is True
 
 

@@ -53,6 +53,8 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     """Functions that are no node, or another node, in some cases."""
     if name in rules.DROPOUTS and rules.is_off(name, args, kwargs):
         return args[0]
+    if name == "requires_grad_":
+        return _requiring_grad(*args, **kwargs)
     if name in DRAWN and rec.tracer.may_draw and not rules.is_off(name, args, kwargs):
         return DRAWN[name](rec, name, *args, **kwargs)
     if name == "type" and isinstance(args[0], Symbol):
@@ -92,6 +94,13 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
+
+
+def _requiring_grad(value: Any, requires_grad: bool = True) -> Any:
+    """The tensor itself: whom gradients reach through it does not change."""
+    if not requires_grad:
+        refuse("requires_grad_(False) of a recorded tensor", "use x.detach(), as eager PyTorch asks for")
+    return value
 
 
 def constructed(
