@@ -590,12 +590,13 @@ class Net:
 
     def _tell_unseen(self, kind: int, node_type: NodeType) -> None:
         """A type that the plan does not know runs as defined, without an order of the plan; refused where `strict`.
-        A warning names the first cell, unless it is a planned one in other dtypes."""
+        A warning names the first cell that somebody marked, unless it is a planned one in other dtypes: what no mark
+        made a cell meets new lengths as operations do."""
         unseen = f"{node_type.source}: type {node_type.signature} is not in the plan"
         if self.strict:
             raise StaleError(f"{unseen}; compile again on instances that contain it, or run without --strict")
-        is_new_cell = node_type.op.startswith("cell ") and self.table.planned(kind) is None
-        if is_new_cell and not self._has_warned:
+        is_marked = node_type.op.startswith("cell ") and node_type.op.removeprefix("cell ") not in self.view.automatic
+        if is_marked and self.table.planned(kind) is None and not self._has_warned:
             self._has_warned = True
             warnings.warn(f"{unseen} and runs generically; compile again on instances that contain it", Unplanned, 2)
 
