@@ -343,7 +343,7 @@ def test_a_mini_batch_that_needs_no_gradient_is_captured_once(monkeypatch: pytes
     with torch.no_grad():
         expected = net(instances)
     calls: list[str] = []
-    for name in ("capture", "schedule"):
+    for name in ("mini_batch", "schedule"):
         whole = getattr(net, name)
 
         def counted(*args: Any, name: str = name, whole: Any = whole, **kwargs: Any) -> Any:
@@ -354,7 +354,7 @@ def test_a_mini_batch_that_needs_no_gradient_is_captured_once(monkeypatch: pytes
 
     results = net(instances)
 
-    assert calls == ["capture", "schedule"]
+    assert calls == ["mini_batch", "schedule"]
     for ours, theirs in zip(tensors(results), tensors(expected), strict=True):
         assert not ours.requires_grad
         assert torch.equal(ours, theirs)
