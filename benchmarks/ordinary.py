@@ -1,6 +1,7 @@
 """The corpus of ordinary code (`tests/ordinary`), one row per program, worst first.
 
-    python benchmarks/ordinary.py [--hidden 16] [--batch 32] [--rounds 3] [--programs NAME,...] [--json FILE]
+    python benchmarks/ordinary.py [--hidden 16] [--batch 32] [--rounds 3] [--programs NAME,...]
+                                  [--cells auto|marked] [--json FILE]
 
 A row: types, nodes and batches of one mini-batch; milliseconds of processor time of it by eager and by edbc, forward
 without gradients, the least of rounds that alternate in one process with one thread, after the mini-batches that are
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import statistics
 import sys
 import time
@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from helpers import bound  # noqa: E402
 from ordinary.registry import Program, load_all  # noqa: E402
 
+from edbc.doctor import processor_name  # noqa: E402
 from edbc.errors import EdbcError  # noqa: E402
 from edbc.runtime.session import Net, Stats  # noqa: E402
 from edbc.trace.recorder import LOOKS  # noqa: E402
@@ -46,13 +47,13 @@ def main() -> None:
     warnings.simplefilter("ignore")
     chosen = [p for p in load_all().values() if not options.programs or p.name in options.programs.split(",")]
     rows = sorted((measure(p, options) for p in chosen), key=lambda row: row.get("gain", 0.0))
-    print(f"{processor()}, hidden size {options.hidden}, mini-batches of {options.batch}")
+    print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
     print("\n".join(map(as_text, rows)))
     print(summary(rows))
     if options.json:
         Path(options.json).write_text(
-            json.dumps({"schema": 1, "processor": processor(), "rows": rows}, indent=1) + "\n"
+            json.dumps({"schema": 1, "processor": processor_name(), "rows": rows}, indent=1) + "\n"
         )
 
 
@@ -63,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--programs", default="")
+    parser.add_argument("--cells", choices=("auto", "marked"), default="auto", help="automatic cells, or none")
     parser.add_argument("--json", default=None)
     return parser.parse_args()
 
@@ -78,7 +80,7 @@ def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
 
     started = time.perf_counter()
     try:
-        net = bound(model, fresh())
+        net = bound(model, fresh(), options.cells)
         for _ in range(LOOKS + 1):
             net(fresh())
     except EdbcError as error:
@@ -127,12 +129,6 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"{len(rows)} programs: {len(rows) - len(gains)} refused; geometric mean {mean:.2f} x, "
         f"{sum(gain < 1 for gain in gains)} below 1.0 x"
     )
-
-
-def processor() -> str:
-    """Its name as the system gives it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
 
 
 if __name__ == "__main__":

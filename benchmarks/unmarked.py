@@ -1,0 +1,104 @@
+"""The zoo with its marks and without: what automatic cells (`edbc/trace/automatic.py`) make of files that mark none.
+
+    python benchmarks/unmarked.py [--hidden 128] [--batch 32] [--rounds 7] [--models NAME,...]
+
+A row: nodes and batches of one mini-batch of the model's sample, milliseconds of processor time of it by eager and by
+edbc, forward without gradients in one thread, medians of rounds in which all take turns: marked, unmarked, unmarked
+without automatic cells; the gains over eager; recording's share of eager's time, unmarked. The unmarked files are made
+here, by leaving out the lines `@edbc.cell`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
+
+from helpers import bound  # noqa: E402
+
+from edbc.doctor import processor_name  # noqa: E402
+from edbc.modelfile import import_model_file  # noqa: E402
+from edbc.runtime.session import Net, Stats  # noqa: E402
+from edbc.trace.objects import unchanged  # noqa: E402
+from edbc.trace.recorder import LOOKS  # noqa: E402
+
+MARK = re.compile(r"^@edbc\.cell\n", re.MULTILINE)
+SIZES = ("hidden_size", "hidden", "size")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--models", default="")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    names = options.models.split(",") if options.models else sorted(
+        p.stem for p in (ROOT / "models").glob("*.py") if MARK.search(p.read_text()) and not p.stem.startswith("_")
+    )  # fmt: skip
+    print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
+    print("| model | nodes marked, unmarked | batches | eager ms | marked | unmarked | no cells | gains | recording / eager |")
+    print("|---" * 9 + "|")
+    with tempfile.TemporaryDirectory() as folder:
+        for path in (ROOT / "models").glob("*.py"):
+            (Path(folder) / path.name).write_text(MARK.sub("", path.read_text()))
+        for name in names:
+            print(row(name, Path(folder), options), flush=True)
+
+
+@torch.no_grad()
+def row(name: str, unmarked: Path, options: argparse.Namespace) -> str:
+    """One model."""
+    nets, instances = [], []
+    for folder, cells in ((ROOT / "models", "marked"), (unmarked, "auto"), (unmarked, "marked")):
+        file = import_model_file(folder / f"{name}.py")
+        size = next((key for key in SIZES if key in file.config({})), None)
+        config = file.config({} if size is None else {size: options.hidden})
+        instances.append(file.sample(options.batch, 0, config))
+        nets.append(bound(file.build(config, 0), instances[-1], cells))
+    ways: list[Callable[[Sequence[Any]], Any]] = [lambda batch: [nets[0].model(x) for x in batch], *nets]
+    inputs = [instances[0], *instances]
+    for way, batch in zip(ways[1:], inputs[1:], strict=True):
+        for _ in range(LOOKS + 1):
+            with unchanged(batch):
+                way(batch)
+    times: list[list[float]] = [[] for _ in ways]
+    for _ in range(options.rounds):
+        for found, way, batch in zip(times, ways, inputs, strict=True):
+            found.append(seconds(way, batch))
+    eager, *ours = (1e3 * statistics.median(found) for found in times)
+    stats = Stats()
+    with unchanged(inputs[2]):
+        nets[1].prepare(inputs[2], stats)
+    captured = [net.prepare(batch).capture.graph for net, batch in zip(nets, inputs[1:], strict=True)]
+    batches = [net.prepare(batch).schedule.num_batches for net, batch in zip(nets, inputs[1:], strict=True)]
+    return (
+        f"| {name} | {captured[0].num_nodes:,}, {captured[1].num_nodes:,} ({captured[2].num_nodes:,}) | "
+        f"{batches[0]}, {batches[1]} ({batches[2]}) | {eager:.1f} | " + " | ".join(f"{x:.2f}" for x in ours)
+        + " | " + ", ".join(f"{eager / x:.1f}" for x in ours) + f" | {1e3 * stats.seconds.construction / eager:.2f} |"
+    )  # fmt: skip
+
+
+def seconds(way: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) -> float:
+    """Processor time of one mini-batch that leaves its instances as they were."""
+    with unchanged(batch):
+        started = time.process_time()
+        way(batch)
+        return time.process_time() - started
+
+
+if __name__ == "__main__":
+    main()
