@@ -29,7 +29,7 @@ from helpers import bound  # noqa: E402
 
 from edbc.doctor import processor_name  # noqa: E402
 from edbc.modelfile import import_model_file  # noqa: E402
-from edbc.runtime.session import Net, Stats  # noqa: E402
+from edbc.runtime.session import Stats  # noqa: E402
 from edbc.trace.objects import unchanged  # noqa: E402
 from edbc.trace.recorder import LOOKS  # noqa: E402
 
@@ -50,7 +50,7 @@ def main() -> None:
         p.stem for p in (ROOT / "models").glob("*.py") if MARK.search(p.read_text()) and not p.stem.startswith("_")
     )  # fmt: skip
     print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
-    print("| model | nodes marked, unmarked | batches | eager ms | marked | unmarked | no cells | gains | recording / eager |")
+    print("| model | nodes (no cells) | batches | eager ms | marked | unmarked | no cells | gains | recording |")
     print("|---" * 9 + "|")
     with tempfile.TemporaryDirectory() as folder:
         for path in (ROOT / "models").glob("*.py"):
