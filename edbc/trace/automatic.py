@@ -75,7 +75,7 @@ def candidates(model: nn.Module, closed: Closed) -> tuple[list[Candidate], dict[
                 continue
             code = function.__code__
             candidate = Candidate(path, method, type(module), f"{_file(code.co_filename)}:{code.co_firstlineno}")
-            obstacle = _hooks(candidate, module) or closed.obstacle(module, method)
+            obstacle = _is_more(candidate, module) or closed.obstacle(module, method)
             if obstacle is None:
                 found.append(candidate)
             else:
@@ -87,8 +87,12 @@ def _file(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2]
 
 
-def _hooks(candidate: Candidate, module: nn.Module) -> Obstacle | None:
-    hooked = candidate.method == "forward" and any(map(num_hooks, module.modules()))
+def _is_more(candidate: Candidate, module: nn.Module) -> Obstacle | None:
+    if candidate.method != "forward":
+        return None
+    if type(module).__call__ is not nn.Module.__call__:
+        return Obstacle(candidate.location, "its class has a __call__ of its own")
+    hooked = any(map(num_hooks, module.modules()))
     return Obstacle(candidate.location, "it, or a module inside it, has hooks") if hooked else None
 
 

@@ -30,16 +30,18 @@ import builtins
 import functools
 import inspect
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import nn
 
+from edbc.trace.hooks import num_hooks
 from edbc.trace.mark import is_cell
 from edbc.trace.rewrite import LookUp
 from edbc.trace.source import is_library
@@ -62,6 +64,10 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
 )  # fmt: skip
 _CONTEXTS = (torch.no_grad, torch.enable_grad, torch.autocast)
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
+_ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
+ANY = "*"
+_STATE = re.compile(r"is_.*enabled|is_inference.*|get_.*|set_.*|.*seed.*|.*rng.*|.*available|save|load|compile")
+"""Functions of torch that read or change what is no argument of theirs."""
 _MAKES = ("__init__", "__post_init__", "build")
 """Functions that make a model: what they assign stands before anything is recorded."""
 
@@ -87,10 +93,16 @@ class Closed:
         self._kept: list[Any] = []
 
     @functools.cached_property
-    def _assigned(self) -> frozenset[str]:
-        """Names of the attributes that code in the files of the model's classes assigns outside of `__init__`."""
-        files = {sys.modules.get(kind.__module__) for module in self.model.modules() for kind in type(module).__mro__}
-        return frozenset().union(*map(_assigned_in, filter(_is_users, files)))
+    def assigned(self) -> frozenset[str]:
+        """Names of the attributes that code in the files of the model's classes, and in what these import of the
+        user's, assigns outside of `__init__`; ANY where it assigns by names that are made."""
+        found: set[ModuleType] = set()
+        kinds = {kind.__module__ for module in self.model.modules() for kind in type(module).__mro__}
+        new = {module for module in map(sys.modules.get, kinds) if _is_users(module)}
+        while new:
+            found |= new
+            new = {module for file in new for module in _imported(file)} - found
+        return frozenset().union(*map(_assigned_in, found))
 
     @functools.cached_property
     def _methods(self) -> dict[str, list[nn.Module]]:
@@ -126,7 +138,12 @@ class Closed:
     def require_module(self, module: nn.Module) -> None:
         """Raise _Open where calls of a module, or of a module inside it, are open."""
         for part in module.modules():
-            if not is_cell(part) and "forward" in methods_of(part):
+            if is_cell(part):
+                continue
+            if num_hooks(part) or type(part).__call__ is not nn.Module.__call__:
+                what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
+                raise _Open(Obstacle(Path(inspect.getfile(type(part))).name, what))
+            if "forward" in methods_of(part):
                 self.require_function(methods_of(part)["forward"], part)
 
     def require_named(self, name: str) -> None:
@@ -151,7 +168,7 @@ def _is_torchs(name: str) -> bool:
     return name.partition(".")[0] == "torch"
 
 
-def _is_users(module: Any) -> bool:
+def _is_users(module: Any) -> TypeGuard[ModuleType]:
     name = getattr(module, "__file__", None)
     return name is not None and not is_library(name)
 
@@ -171,7 +188,28 @@ def _assignments(node: ast.AST) -> Iterator[str]:
             continue
         if isinstance(child, ast.Attribute) and not isinstance(child.ctx, ast.Load):
             yield child.attr
+        if isinstance(child, ast.Call) and _last_name(child.func) in _ASSIGN:
+            name = next((a.value for a in child.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), ANY)
+            yield name
+        if isinstance(child, ast.Attribute) and child.attr == "__dict__":
+            yield ANY
         yield from _assignments(child)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _imported(module: ModuleType) -> Iterator[ModuleType]:
+    """The user's own modules, installed packages apart, that names of a module come from."""
+    for item in list(vars(module).values()):
+        found = item if isinstance(item, ModuleType) else sys.modules.get(getattr(item, "__module__", None) or "")
+        if _is_users(found) and "site-packages" not in str(found.__file__) and not _is_standard(found.__name__):
+            yield found
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
 def _first_line(function: Any) -> str:
@@ -219,6 +257,8 @@ class _Reading:
             self._attribute(node)
         elif isinstance(node, ast.Call) and _is_named(node.func, "isinstance"):
             self.visit(node.args[0])  # the classes only tell
+        elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
+            self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
         elif isinstance(node, ast.AnnAssign):
             for part in filter(None, (node.target, node.value)):
                 self.visit(part)
@@ -229,7 +269,9 @@ class _Reading:
     def _name(self, node: ast.Name) -> None:
         if node.id == self.self_name:
             self.refuse(node, f"{node.id} itself is passed on, or assigned")
-        if node.id not in self.local:
+        code = self.function.__code__
+        is_variable = node.id in code.co_varnames or node.id in code.co_cellvars
+        if node.id not in self.local or not (is_variable or node.id not in self.function.__globals__):
             self._chain(node, node.id, ())
 
     def _attribute(self, node: ast.Attribute) -> None:
@@ -248,8 +290,13 @@ class _Reading:
             self.visit(base)
 
     def _unassigned(self, node: ast.AST, name: str) -> None:
-        if name in self.closed._assigned:
+        if name in self.closed.assigned:
             self.refuse(node, f"{ast.unparse(node)}: an attribute {name!r} is assigned outside of __init__")
+
+    def _require_kept(self, node: ast.AST, value: Any) -> None:
+        """Raise _Open for what may be assigned by a name that is made, unless it is a module or a tensor."""
+        if ANY in self.closed.assigned and not isinstance(value, nn.Module | torch.Tensor):
+            self.refuse(node, f"{ast.unparse(node)}: attributes are assigned by setattr, vars or __dict__")
 
     def _chain(self, node: ast.AST, name: str, names: tuple[str, ...]) -> None:
         """A name that is not local, and attributes of it."""
@@ -276,6 +323,7 @@ class _Reading:
             elif isinstance(found, ModuleType) or name in getattr(found, "__dict__", ()):
                 if not isinstance(found, ModuleType):
                     self._unassigned(node, name)
+                    self._require_kept(node, None)
                 if not hasattr(found, name):
                     self.refuse(node, f"{text} is not defined when the model is bound")
                 value = getattr(found, name)
@@ -289,6 +337,7 @@ class _Reading:
         """An attribute of a module; True where nothing more need be known of it."""
         for held in (module._parameters, module._buffers, module._modules, vars(module)):
             if name in held:
+                self._require_kept(node, held[name])
                 return held[name], False
         if name in _OF_MODULES and name not in methods_of(module):
             self.closed.require_module(module)
@@ -333,11 +382,18 @@ class _Reading:
 def _only_computes(found: Any) -> bool:
     """True for functions of torch and of `math`."""
     module = getattr(found, "__module__", None) or ""
+    if _STATE.fullmatch(getattr(found, "__name__", "")):
+        return False
     if type(found) is FunctionType:
         return _is_torchs(module)
     is_builtin = isinstance(found, BuiltinFunctionType) or type(found).__name__ == "_OpNamespace"
     return is_builtin and (_is_torchs(module) or module == "math" or module.startswith("_VariableFunctions")
                            or getattr(found, "__self__", None) in (math, torch._C._nn))  # fmt: skip
+
+
+def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:
+    """False for a comparison of identities, but for that with None, True or False."""
+    return not isinstance(operator, ast.Is | ast.IsNot) or isinstance(right, ast.Constant)
 
 
 def _is_named(node: ast.AST, name: str) -> bool:

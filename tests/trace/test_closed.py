@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,8 +26,8 @@ class Pair(NamedTuple):
 
 
 class Config:
-    def __init__(self) -> None:
-        self.scale, self.changing = 2.0, 0
+    def __init__(self, scale: float = 2.0) -> None:
+        self.scale, self.changing = scale, 0
 
 
 def helper(x: Tensor) -> Tensor:
@@ -55,6 +58,18 @@ class Counts(Layer):
         return x
 
 
+class Calls(Layer):
+    def __call__(self, x: Tensor) -> Tensor:
+        CALLS.append(2)
+        return self.forward(x)
+
+
+class Hooked(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear.register_forward_hook(lambda *_: None)
+
+
 class Net(nn.Module):
     limit = 0.5
 
@@ -63,6 +78,7 @@ class Net(nn.Module):
         self.layers = nn.ModuleList([Layer(), Layer()])
         self.other, self.weight = Layer(), nn.Parameter(torch.ones(SIZE))
         self.counts, self.config, self.activation = Counts(), Config(), torch.tanh
+        self.calls_itself, self.hooked = Calls(), Hooked()
         self.memory: list[Tensor] = []
         self.names, self.steps, self.last = ("a", "b"), 3, 0.0
 
@@ -129,6 +145,21 @@ class Net(nn.Module):
             x = layer.counted(x)
         return x
 
+    def compares_objects(self, x: Tensor, y: Tensor) -> Tensor:
+        return x if x is y else x + y
+
+    def asks_torch(self, x: Tensor) -> Tensor:
+        return x * 2 if torch.is_grad_enabled() else x
+
+    def names_a_variable_as_a_global(self, x: Tensor) -> Tensor:
+        return x * sum(LIMITS for LIMITS in range(2)) + LIMITS["low"]
+
+    def calls_what_has_a_call(self, x: Tensor) -> Tensor:
+        return self.calls_itself(x)
+
+    def calls_what_has_hooks(self, x: Tensor) -> Tensor:
+        return self.hooked(x)
+
     def prints(self, x: Tensor) -> Tensor:
         print(x.shape)
         return x
@@ -170,6 +201,9 @@ OPEN = {
     "calls_a_counter": "'list' objects may change unseen",
     "calls_a_module_that_counts": "self.calls is assigned",
     "calls_a_method_that_counts": "self.calls is assigned",
+    "compares_objects": "which objects arguments are",
+    "asks_torch": "objects may change unseen",
+    "names_a_variable_as_a_global": "'dict' objects may change unseen",
     "prints": "print does more than compute",
     "gets": "getattr does more than compute",
     "recurses": "recurses calls itself",
@@ -194,6 +228,63 @@ def test_what_else_is_read_or_changed_makes_a_method_open(name: str) -> None:
     assert obstacle is not None
     assert OPEN[name] in obstacle.reason
     assert obstacle.location.startswith("test_closed.py:")
+
+
+@pytest.mark.parametrize("name", ["calls_what_has_a_call", "calls_what_has_hooks"])
+def test_calls_of_modules_that_do_more_than_forward_make_a_method_open(name: str) -> None:
+    """A hook, or a `__call__` of the user's."""
+    obstacle = Closed(MODEL).obstacle(MODEL, name)
+
+    assert obstacle is not None
+    assert "has hooks, or a __call__ of its own" in obstacle.reason
+
+
+ASSIGNS = """
+from torch import nn
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.mode = nn.Linear(2, 2), 1
+
+    def combine(self, x):
+        return self.linear(x) * self.mode
+
+    def layer(self, x):
+        return self.linear(x).tanh()
+
+    def forward(self, x):
+        {}
+        return self.combine(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "line", ["setattr(self, 'mode', x)", "setattr(self, x.name, 2)", "vars(self)['mode'] = 2",
+             "self.__dict__['mode'] = 2", "object.__setattr__(self, 'mode', 2)", "self.mode = 2", "del self.mode"]
+)  # fmt: skip
+def test_what_may_be_assigned_is_not_read(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever name: a method that reads one is open, one that does not stays closed."""
+    (tmp_path / "made_here.py").write_text(ASSIGNS.format(line))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "made_here", raising=False)
+    made = importlib.import_module("made_here").Made()
+
+    assert Closed(made).obstacle(made, "combine") is not None
+    assert Closed(made).obstacle(made, "layer") is None
+
+
+def test_files_that_a_model_imports_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they assign may be the model's."""
+    (tmp_path / "changes_it.py").write_text("def change(model):\n    model.mode = 2\n")
+    text = "from changes_it import change\n" + ASSIGNS.format("change(self)")
+    (tmp_path / "made_of_two.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("changes_it", "made_of_two"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    made = importlib.import_module("made_of_two").Made()
+
+    assert Closed(made).obstacle(made, "combine") is not None
 
 
 def test_decorated_methods_are_open() -> None:
@@ -222,7 +313,7 @@ def test_names_are_looked_up_again() -> None:
     assert closed.obstacle(model, "of_parameters") is None
     assert all(look_up.still_holds() for look_up in closed.look_ups)
 
-    setattr(model.config, "scale", 3.0)  # noqa: B010, an assignment in this file would tell
+    model.config.__init__(3.0)  # type: ignore[misc]  # any other assignment in this file would tell
 
     assert not all(look_up.still_holds() for look_up in closed.look_ups)
 
