@@ -188,6 +188,7 @@ def model(idiom: str) -> Net:
     return seeded(Net, idiom)
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor", "ignore:Converting a tensor with requires_grad")
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_values_and_gradients_equal_eager(idiom: str) -> None:
     """Whatever way a function is reached."""
