@@ -44,14 +44,16 @@ from edbc.runtime.split import find_usage
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.run import lower_bound, run, total_cost, work_of
 from edbc.trace.autocast import entered
-from edbc.trace.automatic import BATCH_US, NODE_US, Trial, candidates, choose
+from edbc.trace.automatic import Trial, Work, candidates, choose, cost_of
 from edbc.trace.build import Capture, capture
 from edbc.trace.closed import Closed
 from edbc.trace.host import on_host
 from edbc.trace.objects import unchanged
+from edbc.trace.regions import Regions
 from edbc.trace.repeat import require_repeatable
 from edbc.trace.shadow import ModelView, recording_shadow
 from edbc.trace.table import TypeTable
+from edbc.trace.work import work_of_call
 from edbc.weights import Weights
 from edbc.worth import gain_of, is_eager_better, reason
 
@@ -284,7 +286,8 @@ def automatic_cells(
     instances, or those of the names that may be."""
     if names is not None and not names:
         return {}
-    found, _ = candidates(model, Closed(model))
+    closed = Closed(model)
+    found, _ = candidates(model, closed, Regions(model, closed))
     if names is None and found:
         found = choose(found, partial(_attempt, model, instances))
     return {c.name: c.location for c in found if names is None or c.name in names}
@@ -292,16 +295,22 @@ def automatic_cells(
 
 def _attempt(model: nn.Module, instances: Sequence[Any], names: frozenset[str]) -> Trial:
     """Record a mini-batch with the methods of these names as cells."""
-    table = TypeTable()
+    view, table = ModelView(model, automatic=names), TypeTable()
     with unchanged(instances):
-        graph = capture(*recording_shadow(ModelView(model, automatic=names), table), instances).graph
+        graph = capture(*recording_shadow(view, table), instances).graph
     used: dict[str, int] = {}
     for kind in np.unique(graph.node_type).tolist():
         name = graph.types[kind].op.removeprefix("cell ")
         if name in names:
             used[name] = used.get(name, 0) + 1
-    batches = run(graph, Policy("critical")).num_batches
-    return Trial(names, NODE_US * graph.num_nodes + BATCH_US * batches, used)
+    schedule = run(graph, Policy("critical"))
+    batches, nodes = np.bincount(schedule.batch_type, minlength=len(graph.types)), graph.counts()
+    cost = 0.0
+    for kind in np.flatnonzero(nodes).tolist():
+        entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
+        work = Work(0, 0) if entry is None else work_of_call(entry, view)
+        cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
+    return Trial(names, cost, used)
 
 
 MiniBatches = list[list[Any]]

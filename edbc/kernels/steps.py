@@ -200,8 +200,9 @@ class _Lowering:
         there were any."""
         before = len(self.stored), len(self.whole)
         users: dict[V, set[_Group]] = {}
+        computed = self._computed()
         for v in self.order:
-            if v not in self.stored | self.ends or v.op in ("product", "matmul", "turned", "cat"):
+            if v not in computed or v.op in ("product", "matmul", "turned", "cat"):
                 continue
             inside, group = self._inside(v), self._group(v)
             for u in (v, *inside):
@@ -218,6 +219,10 @@ class _Lowering:
             if any(group != own and group[0] == own[0] for group in users[v]):
                 self.whole.add(v)
         return (len(self.stored), len(self.whole)) != before
+
+    def _computed(self) -> set[V]:
+        """What loops compute: also the pieces of concatenations that are stored, which stand nowhere else."""
+        return self.stored | self.ends | {piece for v in self.stored if v.op == "cat" for piece in v.sources}
 
     # --- definition (4) --------------------------------------------------------------------------------------------
 
@@ -322,8 +327,9 @@ class _Lowering:
         for v in found.copy():
             found |= {u for source in v.sources for u in pieces_of(source)}
         found |= {v for number in self.late for v in pieces_of(self.outputs[number])}
+        computed = self._computed()
         for v in self.order:
-            if v in self.stored or v in self.ends or v.op in _IN_PLACE:
+            if v in computed or v.op in _IN_PLACE:
                 found |= {u for u in self._read_by(v) if self.level[u] < self.level[v]}
         return found | {v.sources[0] for v in found if v.op == "part"}
 

@@ -11,9 +11,12 @@ instance it is called for; so a call of it may be one node. Definitions.
     it came: `NotACell` says which of these fails. Such a call is recorded operation by operation, as without this file;
     so is every call of a candidate that was not chosen.
 (3) All candidates that are called are cells at first, which makes the outermost of nested calls the node. What
-    batching loses by that (a cell per length of a list, or of a whole loop) is asked of the graph: where recording the
-    candidates of one class and method by their operations costs less, by NODE_US for each node and BATCH_US for each
-    batch of the sample under a fixed rule, they are given up, and what they called is asked next.
+    batching loses by that (a cell per length of a list, or of a whole loop; a product that waits for what it does not
+    need) is asked of the graph: where recording the candidates of one class and method by their operations costs less,
+    they are given up, and what they called is asked next.
+(4) What a sample *costs* is NODE_US for each node, BATCH_US for each batch under a fixed rule, and what its products
+    take: a batch reads the weights of its type once, at WEIGHTS_PER_US, and each node multiplies with them, at
+    PRODUCTS_PER_US.
 
 The choice is a function of the model and the sample, without a clock. It stands in the plan, and binding a plan takes
 it from there: it proves anew that the methods are closed, and leaves out what is not.
@@ -31,6 +34,7 @@ from edbc.errors import UnsupportedError
 from edbc.trace.closed import Closed, Obstacle, methods_of
 from edbc.trace.hooks import num_hooks
 from edbc.trace.mark import is_cell
+from edbc.trace.regions import Regions
 
 MAX_OPERATIONS = 400
 """Of a cell: compiling a longer one takes longer than its batches save."""
@@ -38,6 +42,11 @@ MOST_TYPES = 64
 """Of one cell: what is called in more ways is recorded by its operations, which batch whatever the ways."""
 NODE_US, BATCH_US = 0.5, 4.0
 """Microseconds: recording and joining a node; starting a batch. Medians of the zoo and of ordinary programs."""
+_NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.device))
+"""What of the arguments is part of a cell's type."""
+WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
+"""Definition (4): numbers of 4 bytes at 20 GB/s, and a thread's multiplications; of the machines that edbc meets the
+order of magnitude, which is all that a choice needs."""
 MOST_TRIED = 16
 """Recordings of the sample while choosing."""
 
@@ -60,9 +69,12 @@ class Candidate(NamedTuple):
         return ".".join(filter(None, (self.path, "" if self.method == "forward" else self.method)))
 
 
-def candidates(model: nn.Module, closed: Closed) -> tuple[list[Candidate], dict[str, Obstacle]]:
-    """The candidates of a model, and why its other methods are none, by name."""
-    found, obstacles = [], {}
+def candidates(
+    model: nn.Module, closed: Closed, regions: Regions | None = None
+) -> tuple[list[Candidate], dict[str, Obstacle]]:
+    """The candidates of a model, and why its other methods are none, by name; with its regions where they are given."""
+    found: list[Candidate] = []
+    obstacles: dict[str, Obstacle] = {}
     cells: list[str] = []
     for path, module in model.named_modules():
         if any(path.startswith(f"{cell}.") for cell in cells):
@@ -71,6 +83,9 @@ def candidates(model: nn.Module, closed: Closed) -> tuple[list[Candidate], dict[
             cells.append(path)
             continue
         for method, function in methods_of(module).items():
+            for region in () if regions is None else regions.of_method(type(module), function).values():
+                if closed.function_obstacle(region.function, module) is None:
+                    found.append(Candidate(path, region.name, type(module), region.location))
             if not path and method == "forward":
                 continue
             code = function.__code__
@@ -138,7 +153,7 @@ def require_cell(args: Any, before: Any, num_operations: int, template: Any, pas
 
 
 def _is_number(item: Any) -> bool:
-    return item is None or type(item) in (int, float, bool, str)
+    return item is None or type(item) in _NUMBERS
 
 
 def _is_returnable(item: Any) -> bool:
@@ -153,6 +168,19 @@ def _leaves(nest: Any) -> Iterator[Any]:
         yield from _leaves(list(nest.values()))
     else:
         yield nest
+
+
+class Work(NamedTuple):
+    """What a call multiplies with: numbers in matrices of parameters, and multiplications by them."""
+
+    weights: int
+    products: int
+
+
+def cost_of(work: Work, num_nodes: int, num_batches: int) -> float:
+    """Microseconds, definition (4)."""
+    of_node, of_batch = NODE_US + work.products / PRODUCTS_PER_US, BATCH_US + work.weights / WEIGHTS_PER_US
+    return num_nodes * of_node + num_batches * of_batch
 
 
 class Trial(NamedTuple):

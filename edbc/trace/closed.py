@@ -32,7 +32,6 @@ import inspect
 import math
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -66,6 +65,11 @@ _CONTEXTS = (torch.no_grad, torch.enable_grad, torch.autocast)
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
 _ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
 ANY = "*"
+_CHANGING = frozenset(
+    "append appendleft extend extendleft insert pop popleft popitem remove discard clear sort reverse rotate update "
+    "add setdefault __setitem__ __delitem__ __iadd__ __next__ send".split()
+)
+"""Methods of lists, dicts, sets and queues that change them; those of tensors with these names do not."""
 _STATE = re.compile(r"is_.*enabled|is_inference.*|get_.*|set_.*|.*seed.*|.*rng.*|.*available|save|load|compile")
 """Functions of torch that read or change what is no argument of theirs."""
 _MAKES = ("__init__", "__post_init__", "build")
@@ -91,6 +95,9 @@ class Closed:
         self.look_ups: list[LookUp] = []
         self._verdicts: dict[tuple[int, Any], Obstacle | None] = {}
         self._kept: list[Any] = []
+        self._changing: set[tuple[int, Any]] = set()
+        """Closed functions that may change a nest they are given, or call one that may."""
+        self._being_read: list[tuple[int, Any]] = []
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -115,23 +122,32 @@ class Closed:
 
     def obstacle(self, module: nn.Module, name: str) -> Obstacle | None:
         """Why a method is open; None for a closed one."""
-        return self._of_function(methods_of(module)[name], module)
+        return self.function_obstacle(methods_of(module)[name], module)
 
-    def _of_function(self, function: Any, module: nn.Module | None) -> Obstacle | None:
+    def function_obstacle(self, function: Any, module: nn.Module | None) -> Obstacle | None:
+        """Why a function, or a method of a module, is open; None for a closed one."""
         key = id(module), function
         if key not in self._verdicts:
             self._verdicts[key] = Obstacle(_first_line(function), f"{function.__name__} calls itself")
             self._kept.append(module)
+            self._being_read.append(key)
             try:
-                _Reading(self, function, module).check()
+                reading = _Reading(self, function, module)
+                reading.check()
                 self._verdicts[key] = None
+                if reading.may_change_nests():
+                    self._changing.add(key)
             except _Open as found:
                 self._verdicts[key] = found.args[0]
+            finally:
+                self._being_read.pop()
+        if key in self._changing and self._being_read:
+            self._changing.add(self._being_read[-1])
         return self._verdicts[key]
 
     def require_function(self, function: Any, module: nn.Module | None) -> None:
         """Raise _Open for an open function."""
-        obstacle = self._of_function(function, module)
+        obstacle = self.function_obstacle(function, module)
         if obstacle is not None:
             raise _Open(obstacle)
 
@@ -145,6 +161,19 @@ class Closed:
                 raise _Open(Obstacle(Path(inspect.getfile(type(part))).name, what))
             if "forward" in methods_of(part):
                 self.require_function(methods_of(part)["forward"], part)
+
+    def only_computes(self, function: Any, module: nn.Module | None) -> bool:
+        """Whether a function, or a method of a module, is closed and leaves the nests that it is given as they are."""
+        return self.function_obstacle(function, module) is None and (id(module), function) not in self._changing
+
+    def module_only_computes(self, module: nn.Module) -> bool:
+        """Whether calls of a module do."""
+        try:
+            self.require_module(module)
+        except _Open:
+            return False
+        forwards = ((id(part), methods_of(part).get("forward")) for part in module.modules())
+        return self._changing.isdisjoint(forwards)
 
     def require_named(self, name: str) -> None:
         """Raise _Open unless a module's method of that name, called of something unknown, is closed in every module."""
@@ -221,7 +250,7 @@ class _Reading:
 
     def __init__(self, closed: Closed, function: Any, module: nn.Module | None):
         self.closed, self.function, self.module = closed, function, module
-        self.definition = _definition(function)
+        self.definition = _required_definition(function)
         arguments = self.definition.args
         named = [*arguments.posonlyargs, *arguments.args]
         self.self_name = named[0].arg if module is not None and named else None
@@ -233,7 +262,7 @@ class _Reading:
     def refuse(self, node: ast.AST, reason: str) -> None:
         """Raise _Open at a node's line."""
         code = self.function.__code__
-        line = code.co_firstlineno + getattr(node, "lineno", 1) - 1
+        line = getattr(node, "lineno", code.co_firstlineno)
         raise _Open(Obstacle(f"{Path(code.co_filename).name}:{line}", reason))
 
     def check(self) -> None:
@@ -246,6 +275,16 @@ class _Reading:
                 self.refuse(default, "a default that is made when the function is defined")
         for statement in self.definition.body:
             self.visit(statement)
+
+    def may_change_nests(self) -> bool:
+        """Whether its own code assigns to items, or calls what changes lists, dicts, sets and tensors."""
+        return any(
+            (isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load))
+            or isinstance(node, ast.AugAssign)
+            or (isinstance(node, ast.Attribute) and (node.attr in _CHANGING or is_in_place(node.attr)))
+            or (isinstance(node, ast.keyword) and node.arg in ("inplace", "out"))
+            for node in ast.walk(self.definition)
+        )
 
     def visit(self, node: ast.AST) -> None:
         """A statement or an expression."""
@@ -373,13 +412,18 @@ class _Reading:
         elif isinstance(found, type):
             if found not in _CONTEXTS and not (issubclass(found, tuple) and hasattr(found, "_fields")):
                 self.refuse(node, f"{text} makes objects of a class")
-        elif not _only_computes(found):
+        elif not only_computes(found):
             if type(found) is not FunctionType or _is_torchs(found.__module__ or ""):
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
             self.closed.require_function(found, None)
 
 
-def _only_computes(found: Any) -> bool:
+def is_in_place(name: str) -> bool:
+    """True for the name of a method or function of torch that changes a tensor."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def only_computes(found: Any) -> bool:
     """True for functions of torch and of `math`."""
     module = getattr(found, "__module__", None) or ""
     if _STATE.fullmatch(getattr(found, "__name__", "")):
@@ -410,20 +454,36 @@ def _chain_of(node: ast.Attribute) -> tuple[ast.expr, tuple[str, ...]]:
     return base, tuple(reversed(names))
 
 
-@functools.lru_cache(maxsize=4096)
-def _definition(function: Any) -> ast.FunctionDef:
+def _required_definition(function: Any) -> ast.FunctionDef:
     """A function's syntax tree. Raises _Open where its source is not to be had, or is not that of its code."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, TypeError, ValueError):
-        raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had")) from None
-    definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
+    definition = definition_of(function)
+    if definition is None:
+        raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
+    if definition.decorator_list:
         raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
-    written = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    if definition.name != function.__code__.co_name or not written <= set(_names(function.__code__)):
+    written = {n.attr for n in ast.walk(definition) if isinstance(n, ast.Attribute)}
+    if not written <= set(_names(function.__code__)):
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not what runs"))
     return definition
+
+
+@functools.lru_cache(maxsize=4096)
+def definition_of(function: Any) -> ast.FunctionDef | None:
+    """A function's syntax tree, with the lines and columns of its file; None where the source is not to be had, or is
+    that of another function."""
+    known = function.__dict__.get("_edbc_definition")
+    if known is not None:
+        return known
+    try:
+        source = inspect.getsource(function)
+        is_indented = source[:1].isspace()
+        tree = ast.parse("if 1:\n" + source if is_indented else source)
+    except (OSError, SyntaxError, TypeError, ValueError):
+        return None
+    definition = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+    if not isinstance(definition, ast.FunctionDef) or definition.name != function.__code__.co_name:
+        return None
+    return ast.increment_lineno(definition, function.__code__.co_firstlineno - 1 - is_indented)
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -46,9 +46,11 @@ _OF_CLASSES = frozenset(
 
 
 class Copies:
-    """The copies of one model's functions. `look_ups` is what they depend on."""
+    """The copies of one model's functions. `look_ups` is what they depend on. `outlined` gives a method as it is to be
+    copied, and the methods that it calls then, by name (`trace.regions`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, outlined: Callable[[type, FunctionType], tuple[FunctionType, dict[str, Any]]] | None = None):
+        self._outlined = outlined
         self._functions: dict[int, tuple[Any, Any]] = {}
         self._methods: dict[type, dict[str, Any]] = {}
         self._look_ups: dict[tuple[int, str], LookUp] = {}
@@ -77,9 +79,14 @@ class Copies:
             for name, attribute in list(vars(owner).items()) if _is_users(owner.__module__) else ():
                 if name in _OF_CLASSES or any(name in vars(c) for c in kind.__mro__[: kind.__mro__.index(owner)]):
                     continue
-                copy = self._of_attribute(attribute)
+                method: Any = attribute
+                regions: dict[str, Any] = {}
+                if self._outlined is not None and type(attribute) is FunctionType:
+                    method, regions = self._outlined(kind, attribute)
+                copy = self._of_attribute(method)
                 if copy is not attribute:
                     known[name] = copy
+                    known |= {region: self.copy(function) for region, function in regions.items()}
                     self._depend([LookUp(vars(owner), name, attribute)])
         return known
 
@@ -123,7 +130,7 @@ class Copies:
         if any(found is constructor for constructor in CONSTRUCTORS):
             return _of_constructor(found)
         if type(found) is FunctionType or type(found) is BuiltinFunctionType:
-            if id(found) in _overridable():
+            if id(found) in overridable():
                 return _of_builtin(found) if type(found) is BuiltinFunctionType else _of_function(found)
             copy = self.copy(found)
             return None if copy is found else copy
@@ -174,7 +181,7 @@ class _Cells(Mapping[str, Any]):
 
 
 @cache
-def _overridable() -> dict[int, Any]:
+def overridable() -> dict[int, Any]:
     """The torch functions that may be overridden, by identity."""
     return {id(f): f for functions in torch.overrides.get_overridable_functions().values() for f in functions}
 

@@ -128,6 +128,7 @@ class Recorder:
         "added",
         "addition",
         "autocast",
+        "before_books",
         "books",
         "constants",
         "described",
@@ -183,6 +184,8 @@ class Recorder:
         self.keeps_books = False
         """Whether it knows which stand-ins share memory, so that they may change in place (`trace.changes`)."""
         self.books: Changes | None = None
+        self.before_books: Callable[[], None] | None = None
+        """What is to be done before books are kept."""
         self.seen_in_place: dict[Any, bool] = {}
         """Whether a view shows its content itself, by the slots of both."""
         self.positions: dict[Any, torch.Tensor] = {}
@@ -264,6 +267,9 @@ class Recorder:
 
     def keep_books(self) -> None:
         """From now on, know which stand-ins share memory."""
+        if self.before_books is not None:
+            self.before_books()
+            self.before_books = None
         self.keeps_books = True
         self.books = Changes(self)
         self.functions.clear()  # what is known of calls does not tell which of them are views

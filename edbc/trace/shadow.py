@@ -21,7 +21,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -36,15 +36,16 @@ from edbc.trace.changes import KeepsBooks, MustKeepBooks
 from edbc.trace.closed import Closed
 from edbc.trace.gradmode import watched_by
 from edbc.trace.hooks import hooks_of, num_hooks, refuse_hooks
-from edbc.trace.lookup import looked_up
+from edbc.trace.lookup import LOOK_UP, look_up, looked_up, looks_up_numbers
 from edbc.trace.mark import is_cell
 from edbc.trace.randomness import NoRandomNumbers
 from edbc.trace.rebind import Copies
 from edbc.trace.recorder import Recorder
 from edbc.trace.recording import Recording
+from edbc.trace.regions import Regions
 from edbc.trace.shapes import split_outputs
 from edbc.trace.special import embedded
-from edbc.trace.stateless import derived_class
+from edbc.trace.stateless import derived_class, user_class
 from edbc.trace.states import without_history
 from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill
 from edbc.trace.tracer import CellTracer
@@ -157,11 +158,14 @@ class ModelView(CellTracer):
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
-        self.copies = Copies()
-        """Of the functions that recordings run."""
         self.closed = Closed(model)
+        self.regions = Regions(model, self.closed)
         self.automatic = self._proven(automatic)
         """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
+        self.copies = Copies(self._outlined)
+        """Of the functions that recordings run."""
+        self._as_written: Copies | None = None
+        self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
 
@@ -175,15 +179,41 @@ class ModelView(CellTracer):
         if not names:
             return {}
         names = frozenset(names)
-        found, _ = candidates(self.model, self.closed)
+        found, _ = candidates(self.model, self.closed, self.regions)
         return {c.name: (c.path, c.method) for c in found if c.name in names}
+
+    def _outlined(self, kind: type, method: FunctionType) -> tuple[FunctionType, dict[str, Any]]:
+        """A method with calls of the regions that are cells, and these."""
+        if kind not in self._chosen:
+            of_kind = [name for path, name in self.automatic.values() if type(self.model.get_submodule(path)) is kind]
+            self._chosen[kind] = frozenset(name for name in of_kind if ":" in name)
+        chosen = self._chosen[kind]
+        made = self.regions.outlined(kind, method, chosen)
+        if made is None:
+            return method, {}
+        regions = self.regions.of_method(kind, method)
+        return made, {LOOK_UP: look_up, **{name: region.function for name, region in regions.items() if name in chosen}}
+
+    def moving(self, kind: type) -> Iterator[str]:
+        """Names of a class's methods in which regions move operations."""
+        for chosen in self._chosen.get(kind, ()):
+            region = self.regions.find(kind, chosen)
+            if region is not None and region.moves:
+                yield chosen.rpartition(":")[0]
+
+    @property
+    def copies_as_written(self) -> Copies:
+        """Copies without regions, for recorders that keep books (`trace.regions`, definition (4))."""
+        if self._as_written is None:
+            self._as_written = Copies()
+        return self._as_written
 
     def follow_code(self) -> bool:
         """Make copies of functions anew where a name in them means something else by now; False where none does.
         What automatic cells were proven by may be gone too: then there are none any more."""
         if self.copies.still_hold() and all(look_up.still_holds() for look_up in self.closed.look_ups):
             return False
-        self.copies, self.automatic = Copies(), {}
+        self.copies, self.automatic, self._as_written = Copies(), {}, None
         return True
 
     def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:
@@ -254,7 +284,7 @@ class ModelView(CellTracer):
             ) from error
         own_path = self._paths[id(module)]
         for path, part in shadow.named_modules():
-            copies = self.copies.methods(type(part))
+            copies = (self.copies_as_written if recorder.keeps_books else self.copies).methods(type(part))
             _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
         return shadow
 
@@ -312,7 +342,7 @@ class ModelView(CellTracer):
             if is_leaf(module) and getattr(module, "inplace", False):
                 shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
             function = shadow if method == "forward" else getattr(shadow, method)
-            names = _operand_names(getattr(module, method), operation.template, num_passed)
+            names = _operand_names(getattr(module, method, function), operation.template, num_passed)
             names += [f"drawn{number}" for number in range(len(operation.draws))]
             args, kwargs = fill(operation.template, operands)
         if recorder.books is not None:
@@ -459,6 +489,8 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
             _record_calls(recorder, path, module)
     for name, (path, method) in view.automatic.items():
         _record_automatic(recorder, name, shadow.get_submodule(path), method)
+    if any(":" in method for _, method in view.automatic.values()):
+        recorder.before_books = functools.partial(_run_as_written, view, shadow)
     for module in shadow.modules():
         # nn.Module finds children and parameters in __getattr__, after everything else failed; a plain attribute of
         # the same name is found at once (measured: half of the time of a recorded call).
@@ -480,6 +512,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
 
     if isinstance(module, nn.Embedding) and not is_cell(module):
         call = _embedding_call(recorder, module)
+        looks_up_numbers(recorder, module)
     elif isinstance(module, _PASS_IN_EVAL) and not is_cell(module):
         call = _pass_call(type(module).forward)
     else:
@@ -495,9 +528,16 @@ def _record_automatic(recorder: Recorder, name: str, module: nn.Module, method: 
     def become(call: Callable[..., Any]) -> None:
         setattr(type(module), attribute, call)
 
-    automatic = attribute, getattr(type(module), attribute)
-    call = recorded_call(recorder, name, "cell", become, automatic)
+    call = recorded_call(recorder, name, "cell", become, getattr(type(module), attribute))
     module.__class__ = derived_class(type(module), {attribute: call})
+
+
+def _run_as_written(view: ModelView, shadow: nn.Module) -> None:
+    """Let a shadow run the methods that move operations as the user wrote them."""
+    for module in shadow.modules():
+        kind = user_class(module)
+        for name in view.moving(kind):
+            setattr(type(module), name, view.copies_as_written.methods(kind).get(name, getattr(kind, name)))
 
 
 def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -66,7 +66,7 @@ class Case:
     def draw(self, v: V) -> V | None:
         """A value of one more operation."""
         rng, values = self.rng, self.values
-        match rng.randrange(9):
+        match rng.randrange(10):
             case 0 | 1:
                 return values.map(rng.choice(TAME), [v])
             case 2 | 3:
@@ -86,6 +86,12 @@ class Case:
             case 7:
                 inner = rng.choice(divisors(v.size))
                 return values.spread(v, (v.size // inner, rng.choice([1, 2, 3]), inner))
+            case 8:  # pieces that no value stores, in a reduction
+                pairs = [(a, b) for a in self.pool for b in self.pool if a.size + b.size == v.size]
+                if not pairs:
+                    return None
+                product = values.map("mul", [v, values.cat(rng.choice(pairs))])
+                return values.reduce(rng.choice(self.reductions), product, (1, *rng.choice(halves(v.size))))
         if rng.random() < 0.5 and len(self.shapes) < 2:
             columns = rng.choice(SIZES)
             self.shapes.append((v.size, columns))
@@ -152,6 +158,11 @@ def run_natively(outputs: Sequence[V], rows: Sequence[torch.Tensor], lanes: int,
 def viewed(parameter: torch.Tensor) -> Callable[[SharedRef], torch.Tensor]:
     """What references to it show of a parameter."""
     return lambda ref: reduce(lambda seen, view: view.apply(seen), ref.views, parameter)
+
+
+def halves(n: int) -> list[tuple[int, int]]:
+    """Pairs of sizes whose product is a size."""
+    return [(d, n // d) for d in divisors(n)]
 
 
 def divisors(n: int) -> list[int]:

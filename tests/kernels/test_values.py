@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_values import ALONG, Case, run_natively
+from random_values import ALONG, Case, P, run_natively
 
 from edbc.errors import LayoutError
 from edbc.kernels.evaluate import Interpreter
-from edbc.kernels.steps import Multiply, Pass, steps_of
+from edbc.kernels.steps import SCRATCH, Multiply, Pass, steps_of
 from edbc.kernels.value import V, Values, in_order, lines, verify
 
 SEEDS = st.integers(0, 100_000)
@@ -55,10 +55,11 @@ def test_the_interpreter_lets_go_of_what_nobody_reads() -> None:
     assert held == {v}
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=400)
 @given(seed=SEEDS)
 def test_steps_are_complete_and_in_order(seed: int) -> None:
-    """Every output element is written once, nothing is read before it is written, and no place is of two values."""
+    """Every output element is written once, nothing is read before it is written, or from the scratch row in another
+    pass, and no place is of two values."""
     case = Case(seed)
     steps = steps_of(case.outputs, 3)
     first_output = 3 + len(case.sizes)
@@ -74,8 +75,10 @@ def test_steps_are_complete_and_in_order(seed: int) -> None:
             assert written.get(slot, set()).issuperset(range(offset, offset + size))
 
     for step in steps.steps:
+        before = frozenset(written.get(SCRATCH, set()))
         if isinstance(step, Multiply):
             for piece in step.pieces:
+                assert piece.slot != SCRATCH
                 read(piece.slot, piece.offset, piece.size)
             if step.addend is not None:
                 read(*step.addend, case.shapes[step.weight][1])
@@ -86,6 +89,7 @@ def test_steps_are_complete_and_in_order(seed: int) -> None:
                 assert place is not None or v.op == "parameter"
                 if place is not None:
                     read(*place, v.size)
+                    assert place[0] != SCRATCH or before.isdisjoint(range(place[1], place[1] + v.size))
             for (slot, offset), v, _ in loop.stores:
                 write(slot, offset, v.size)
     for number, output in enumerate(case.outputs):
@@ -138,6 +142,20 @@ def test_a_cell_takes_few_steps() -> None:
         [((5, 0), "add")],
     ]
     assert steps.width == 40
+
+
+def test_pieces_of_a_sum_are_computed_by_later_passes() -> None:
+    """`((f(x) + state(hs)) * cs).sum(0)`: what the first pass computes of `hs` is read behind the product `f(x)`."""
+    case = Case(0)
+    values, case.shapes, case.sizes = Values(), [(4, 4)], [4, 8, 4, 4]
+    x, hs, *cs = (values.load(k, 0, size) for k, size in enumerate(case.sizes))
+    gates = values.map("add", (values.spread(values.product(x, 0, 4, True), (1, 2, 4)),
+                               values.matmul(hs, values.parameter(P, 0, 16), 2, 4, 4)))  # fmt: skip
+    case.outputs = [values.reduce("total", values.map("mul", (gates, values.cat(cs))), (1, 2, 4))]
+    steps = steps_of(case.outputs, 4)
+    late = [place for step in steps.passes()[1:] for loop in step.loops for place in loop.places.values()]
+    stored = {store.place for loop in steps.passes()[0].loops for store in loop.stores}
+    assert stored.isdisjoint(place for place in late if place and place[0] == SCRATCH)
 
 
 def test_costly_values_of_several_passes_are_computed_once() -> None:

@@ -276,7 +276,7 @@ def unmarked_zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_zoo_without_marks_has_the_same_nodes(name: str, unmarked_zoo: Path) -> None:
     """What people marked is found, or more."""
     report: Any = lambda *_: None  # noqa: E731
-    marked = capture_for_compiling(MODELS / f"{name}.py", (), {}, 0, report)
+    marked = capture_for_compiling(MODELS / f"{name}.py", (), {}, 0, report, automatic=())
     unmarked = capture_for_compiling(unmarked_zoo / f"{name}.py", (), {}, 0, report)
 
     assert not marked.automatic
