@@ -21,8 +21,9 @@ from torch import nn
 from edbc.trace.table import Hole, SharedRef, View
 from edbc.trace.values import Shared, Slot, Value
 
-LOOK_UP = "look up"
-"""The method that copies call in place of a look-up by numbers; no name that a user's class could have."""
+LOOK_UP, LOOK_UP_ONE = "look up", "look up one"
+"""The methods that copies call in place of a look-up by numbers, and by `[number]`; no names that a user's class could
+have."""
 _ROWS = "rows by number"
 """What a recording nn.Embedding has for it."""
 
@@ -64,6 +65,13 @@ def look_up(_: nn.Module, words: Any, numbers: Any) -> Any:
     return words(torch.tensor(numbers)) if found is None else found
 
 
+def look_up_one(_: nn.Module, words: Any, number: Any) -> Any:
+    """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`."""
+    rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
+    found = None if rows is None or type(number) is not int else rows(number, True)
+    return words(torch.tensor([number])) if found is None else found
+
+
 def looks_up_numbers(recorder: Any, module: nn.Embedding) -> None:
     """Let a recording nn.Embedding give rows for numbers."""
     module.__dict__[_ROWS] = _rows_by_number(recorder, module)
@@ -74,25 +82,21 @@ def _rows_by_number(recorder: Any, module: Any) -> Callable[[Any], Any]:
     tables: list[Shared] = []
     slot_of_one: list[Slot] = []
 
-    def rows(numbers: Any) -> Any:
+    def rows(numbers: Any, is_one: bool = False) -> Any:
         if not recorder.flows or recorder.books is not None:
             return None
         if not tables:
             tables.append(looked_up(module.weight, module.padding_idx, module.sparse))
         [table] = tables
-        number = numbers[0] if type(numbers) is list and len(numbers) == 1 else numbers
-        if type(number) is int and 0 <= number < table.rows:  # `Shared.row` without its call
+        if type(numbers) is int and 0 <= numbers < table.rows:  # `Shared.row` without its call
             recorder.external_source.append(table.source)
-            recorder.external_index.append(number)
+            recorder.external_index.append(numbers)
             value = Value()
             value.rec = recorder
             value.ref = recorder.last_external = recorder.last_external - 1
-            if number is numbers:
-                value.slot = table.row_slot
-                return value
-            if not slot_of_one:
-                slot_of_one.append(table.lookup(number).unsqueeze(0).slot)
-            value.slot = slot_of_one[0]
+            if is_one and not slot_of_one:
+                slot_of_one.append(table.lookup(numbers).unsqueeze(0).slot)
+            value.slot = slot_of_one[0] if is_one else table.row_slot
             return value
         if type(numbers) is list and numbers and table.rows and {int} == set(map(type, numbers)):
             return table._many(numbers) if min(numbers) >= 0 and max(numbers) < table.rows else None

@@ -34,7 +34,7 @@ from torch import nn
 
 from edbc.trace.closed import Closed, definition_of
 from edbc.trace.expressions import LEAST, Expressions
-from edbc.trace.lookup import LOOK_UP
+from edbc.trace.lookup import LOOK_UP, LOOK_UP_ONE
 from edbc.trace.recompiled import compiled_like, function_of, is_same
 
 
@@ -455,7 +455,11 @@ class _Outliner(Expressions):
         if numbers is not None:
             assert isinstance(node, ast.Call)
             self.looks_up = True
-            method = ast.Attribute(ast.Name(self._self, ast.Load()), LOOK_UP, ast.Load())
+            one = numbers.elts if isinstance(numbers, ast.List) and len(numbers.elts) == 1 else []
+            is_one = bool(one) and not isinstance(one[0], ast.Starred)
+            numbers = one[0] if is_one else numbers
+            name = LOOK_UP_ONE if is_one else LOOK_UP
+            method = ast.Attribute(ast.Name(self._self, ast.Load()), name, ast.Load())
             return _located(ast.copy_location(ast.Call(method, [node.func, self._within(numbers)], []), node))
         if self.is_operation(node):
             unit = _Unit(ast.copy_location(ast.Expr(node), node), [node], [], True)

@@ -36,7 +36,7 @@ from edbc.trace.changes import KeepsBooks, MustKeepBooks
 from edbc.trace.closed import Closed
 from edbc.trace.gradmode import watched_by
 from edbc.trace.hooks import hooks_of, num_hooks, refuse_hooks
-from edbc.trace.lookup import LOOK_UP, look_up, looked_up, looks_up_numbers
+from edbc.trace.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one, looked_up, looks_up_numbers
 from edbc.trace.mark import is_cell
 from edbc.trace.randomness import NoRandomNumbers
 from edbc.trace.rebind import Copies
@@ -192,7 +192,8 @@ class ModelView(CellTracer):
         if made is None:
             return method, {}
         regions = self.regions.of_method(kind, method)
-        return made, {LOOK_UP: look_up, **{name: region.function for name, region in regions.items() if name in chosen}}
+        found = {name: region.function for name, region in regions.items() if name in chosen}
+        return made, {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, **found}
 
     def moving(self, kind: type) -> Iterator[str]:
         """Names of a class's methods in which regions move operations."""

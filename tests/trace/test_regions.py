@@ -21,7 +21,7 @@ from helpers import bound, seeded
 from torch import Tensor, nn
 
 from edbc.trace.closed import Closed, definition_of, methods_of
-from edbc.trace.lookup import LOOK_UP, look_up
+from edbc.trace.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
 from edbc.trace.regions import Region, Regions, compiled_like
 
 SIZE = 4
@@ -339,7 +339,8 @@ class Writer:
         pick = self.random.randrange
         inner = lambda: self.tensor(depth - 1)  # noqa: E731
         if depth == 0 or pick(6) == 0:
-            return self.random.choice(["a", "b", "c", "xs[0]", "ys[-1]", "self.words(torch.tensor(n))", "self.bias"])
+            return self.random.choice(["a", "b", "c", "xs[0]", "ys[-1]", "self.words(torch.tensor(n))", "self.bias",
+                                       "self.words(torch.tensor([n]))[0]"])  # fmt: skip
         kind = pick(13)
         if kind < 3:
             return f"torch.{self.random.choice(['tanh', 'sigmoid', 'relu'])}({inner()})"
@@ -423,6 +424,7 @@ def test_programs_at_random_do_what_they_did(tmp_path: Path) -> None:
             if outlined is None:
                 continue
             setattr(kind, LOOK_UP, look_up)
+            setattr(kind, LOOK_UP_ONE, look_up_one)
             for name in found:
                 setattr(kind, name, found[name].function)
             for n in range(4):
