@@ -444,7 +444,8 @@ def test_regions_are_what_is_left_out(tmp_path: Path) -> None:
     outlined = regions.outlined(type(model), type(model).forward, frozenset(found))
     assert outlined is not None
     assert found
-    assert set(found) <= {name for code in _codes(outlined.__code__) for name in code.co_names}
+    wholes = {name for name in found if name[-1] not in "ab"}
+    assert wholes <= {name for code in _codes(outlined.__code__) for name in code.co_names}
     assert all(isinstance(definition_of(region.function), ast.FunctionDef) for region in found.values())
 
 
