@@ -31,6 +31,7 @@ from edbc.schedule.run import lower_bound, run
 INPUTS = {
     "bilstm_tagger": ["wikiner_tags/first1200.txt"],
     "bilstm_tagger_char": ["wikiner_tags/first1200.txt"],
+    "greedy_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
     "lstm_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
     "tree_lstm": ["sst_trees/train-first4000.txt"],
     "tree_gru": ["sst_trees/train-first4000.txt"],

@@ -207,7 +207,8 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
     if plan.trained_on.source == "file":
         types, cells = plan.types, {**plan.cells, **{n: c for n, c in cells.items() if n in plan.cells}}
     trained_on = plan.trained_on if plan.trained_on.source == "file" else captured.trained_on
-    renewed = replace(plan, types=types, policy=policy, cells=cells, trained_on=trained_on)
+    reads = plan.reads if plan.trained_on.source == "file" else captured.reads
+    renewed = replace(plan, types=types, policy=policy, cells=cells, trained_on=trained_on, reads=reads)
     metrics = compiler.measure(renewed, captured)
     parity = compiler.check_parity(plan, captured)
     parity.require()
@@ -236,7 +237,7 @@ def _compare_guards(plan: Plan, metrics: dict[str, int | float], strict: bool) -
 
 def _compare_plans(plan: Plan, renewed: Plan) -> Iterator[Finding]:
     """Everything else that compiling again would write differently."""
-    for name in ("types", "trained_on", "requirements"):
+    for name in ("types", "trained_on", "requirements", "reads"):
         if getattr(plan, name) != getattr(renewed, name):
             yield Finding(name, CHANGED, f"{name}: compiling again gives something else", True)
     if plan.policy != renewed.policy:

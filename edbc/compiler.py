@@ -39,6 +39,7 @@ from edbc.modelfile import Config, ModelFile, file_sha256, import_model_file
 from edbc.parity import Eager, Parity
 from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, RunAs, TrainedOn
 from edbc.runtime.placement import place
+from edbc.runtime.segments import SegmentsUnplanned
 from edbc.runtime.session import Net, cell_of, plan_costs, policy_of
 from edbc.runtime.split import find_usage
 from edbc.schedule.policy import ENCODINGS, Policy
@@ -90,8 +91,8 @@ class Captured:
     instances: list[Any]
     training: list[Graph]
     validation: list[Graph]
-    capture: Capture
-    """Of the training mini-batch."""
+    segments: list[Capture]
+    """Of the training mini-batch: one, unless instances read values."""
     types: tuple[NodeType, ...]
     """The plan's types: those with a node in some mini-batch, in the order of their first recording."""
     table_index: tuple[int, ...]
@@ -99,6 +100,8 @@ class Captured:
     trained_on: TrainedOn
     automatic: dict[str, str] = field(default_factory=dict)
     """See `Plan`."""
+    reads: tuple[str, ...] = ()
+    """Lines that read values."""
     split: bool = True
     """Whether eager and lazy parts are looked for."""
 
@@ -179,6 +182,7 @@ def compile_model(
         policy=PlanPolicy("critical", None, "critical", {}, {}),
         costs=_costs(captured, costs or {}),
         automatic=captured.automatic,
+        reads=captured.reads,
         cells=plan_cells(captured, report),
         guards={},
     )
@@ -256,27 +260,39 @@ def capture_for_compiling(
     chosen = automatic_cells(model, training[0], automatic)
     view, table = ModelView(model, automatic=chosen), TypeTable()
     shadow, recorder = recording_shadow(view, table)
-    captures = []
+    captures: list[list[Capture]] = []
+    run_segment = SegmentsUnplanned(model, view, table)
     for number, batch in enumerate([*training, *fresh]):
         report("capture", number, len(training) + len(fresh), {"name": f"{len(batch)} instances"})
         with unchanged(batch):
-            captures.append(capture(shadow, recorder, batch))
+            captures.append(run_segment.taken(capture(shadow, recorder, batch, run_segment)))
     report("capture", len(captures), len(captures), {})
-    if not captures[0].graph.num_nodes:
+    if not any(part.graph.num_nodes for part in captures[0]):
         raise ModelError(f"{Path(path).name}: expected cells or torch operations in forward, got none to compile")
-    types, table_index = _types_with_nodes(table, [c.graph for c in captures])
-    graphs = [_with_types(c.graph, types, table_index).lint() for c in captures]
-    _require_dag(graphs[0])
-    learned_on, held_out = graphs[: len(training)], graphs[len(training) :]
+    segments = [[part for part in parts if part.graph.num_nodes] for parts in captures]
+    types, table_index = _types_with_nodes(table, [part.graph for parts in segments for part in parts])
+    segments = [
+        [replace(part, graph=_with_types(part.graph, types, table_index).lint()) for part in parts]
+        for parts in segments
+    ]
+    _require_dag(segments[0][0].graph)
+    count = len(training)
+    learned_on, held_out = (_some(list(itertools.chain(*of))) for of in (segments[:count], segments[count:]))
     trained_on = TrainedOn(
         "file" if inputs else "sample", refs, sum(map(len, training)), seed, sum(g.num_nodes for g in learned_on)
     )
-    require_repeatable(view, table, (shadow, recorder), training[0])
-    first = replace(captures[0], graph=graphs[0])
+    require_repeatable(view, table, (shadow, recorder), training[0], run_segment)
+    sites = dict.fromkeys(site for parts in captures if (reads := parts[-1].reads) for site in reads.sites())
     return Captured(
-        file, config, model, view, table, training[0], learned_on, held_out, first, types, table_index, trained_on,
-        chosen,
+        file, config, model, view, table, training[0], learned_on, held_out, segments[0], types, table_index,
+        trained_on, chosen, reads=tuple(sorted(sites)),
     )  # fmt: skip
+
+
+def _some(captures: list[Capture]) -> list[Graph]:
+    """Graphs of at most MOST_MINI_BATCHES of them, of reading models segments, from the first to the last."""
+    step = max(1, -(-len(captures) // MOST_MINI_BATCHES))
+    return [captured.graph for captured in captures[::step]]
 
 
 def automatic_cells(
@@ -297,19 +313,22 @@ def _attempt(model: nn.Module, instances: Sequence[Any], names: frozenset[str]) 
     """Record a mini-batch with the methods of these names as cells."""
     view, table = ModelView(model, automatic=names), TypeTable()
     with unchanged(instances):
-        graph = capture(*recording_shadow(view, table), instances).graph
+        run_segment = SegmentsUnplanned(model, view, table)
+        parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
     used: dict[str, int] = {}
-    for kind in np.unique(graph.node_type).tolist():
-        name = graph.types[kind].op.removeprefix("cell ")
+    types = table.graph_types()
+    for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
+        name = types[kind].op.removeprefix("cell ")
         if name in names:
             used[name] = used.get(name, 0) + 1
-    schedule = run(graph, Policy("critical"))
-    batches, nodes = np.bincount(schedule.batch_type, minlength=len(graph.types)), graph.counts()
     cost = 0.0
-    for kind in np.flatnonzero(nodes).tolist():
-        entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
-        work = Work(0, 0) if entry is None else work_of_call(entry, view)
-        cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
+    for part in parts:
+        schedule = run(part.graph, Policy("critical"))
+        batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()
+        for kind in np.flatnonzero(nodes).tolist():
+            entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
+            work = Work(0, 0) if entry is None else work_of_call(entry, view)
+            cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
     return Trial(names, cost, used)
 
 
@@ -525,18 +544,21 @@ def _segment_cell(node_type: NodeType) -> PlanCell:
 def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
     """The metrics that `check` guards, on the mini-batches that the plan was compiled on. Deterministic."""
     policy = policy_of(plan)
-    schedule = run(captured.training[0], policy, in_order=True)
-    placement = place(captured.training[0], schedule, captured.capture.result_node)
+    schedules = [run(part.graph, policy, in_order=True) for part in captured.segments]
+    placements = [
+        place(part.graph, schedule, part.result_node)
+        for part, schedule in zip(captured.segments, schedules, strict=True)
+    ]
     fresh = [run(graph, policy) for graph in captured.validation]
     cost = {"fresh_cost": round(sum(total_cost(s.batch_type, policy.cost) for s in fresh), 4)} if policy.cost else {}
     return {
         **cost,
-        "nodes": captured.training[0].num_nodes,
-        "batches": schedule.num_batches,
-        "lower_bound": lower_bound(captured.training[0]),
+        "nodes": sum(part.graph.num_nodes for part in captured.segments),
+        "batches": sum(schedule.num_batches for schedule in schedules),
+        "lower_bound": sum(lower_bound(part.graph) for part in captured.segments),
         "fresh_batches": sum(s.num_batches for s in fresh),
         "fresh_unseen_states": sum(s.unseen_states for s in fresh),
-        "gathered_rows": placement.gathered_rows,
+        "gathered_rows": sum(placement.gathered_rows for placement in placements),
         "copies": sum(cell.copies for cell in plan.cells.values()),
         "kernels": sum(len(cell.batches) for cell in plan.cells.values()),
     }
@@ -563,14 +585,9 @@ def check_parity(
     parity = Parity()
     for batch in batches or [captured.instances, captured.instances[:1]]:
         with unchanged(batch):
-            results = net.run(batch)[0]
+            results, prepared = net.run(batch)
         with eager.at_its_best(batch):
-            with unchanged(batch):
-                theirs = eager.run(batch)
-            exact = eager.reference(batch)
-        for each in zip(results, theirs, exact, strict=True):
-            parity.add(*each)
-    parity.pins = eager.pins
+            parity.add_all(results, prepared.capture.reads, eager, batch)
     return parity
 
 

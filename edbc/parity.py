@@ -29,7 +29,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -42,14 +42,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from edbc.errors import CheckFailed
 from edbc.instances import Cast, dtype_of
+from edbc.replay import Decisions, Replay, floating
 from edbc.runtime.outputs import by_name
 from edbc.trace.deep import run_deep
+from edbc.trace.fibers import Reads
 from edbc.trace.objects import unchanged
 from edbc.trace.states import without_history
 
 _SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 _UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, torch.float16: 0.25}
 """Definition (4): eager errors beyond this share of the scale."""
+Modes = Sequence[Replay] | None
 SMALL = 256
 """Definition (5)."""
 
@@ -106,6 +109,8 @@ class Parity:
     outputs: dict[str, OutputParity] = field(default_factory=dict)
     pins: bool = False
     """Whether forward asked for float32 where it would have been float64."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """Of models that read values."""
 
     @property
     def remark(self) -> str:
@@ -115,7 +120,7 @@ class Parity:
     @property
     def holds(self) -> bool:
         """True when the rule is met by every output."""
-        return all(output.holds for output in self.outputs.values())
+        return not self.decisions.fault and all(output.holds for output in self.outputs.values())
 
     @property
     def max_error(self) -> float:
@@ -151,6 +156,22 @@ class Parity:
                 _compare(output, a, b, c)
         self._share()
 
+    def add_all(self, results: Sequence[Any], reads: Reads | None, eager: Eager, instances: Sequence[Any]) -> None:
+        """Compare what a mini-batch of instances gave with eager; where it read values, with eager's replay
+        (`edbc.replay`)."""
+        replays = None if reads is None else [(Replay(each), Replay(each)) for each in reads.of_instance]
+        with unchanged(instances):
+            theirs = eager.run(instances, None if replays is None else [mine for mine, _ in replays])
+        exact = eager.reference(instances, None if replays is None else [double for _, double in replays])
+        for each in zip(results, theirs, exact, strict=True):
+            self.add(*each)
+        for known, (mine, double) in zip(reads.of_instance, replays, strict=True) if reads and replays else ():
+            self.decisions.add(known, mine, double, _SLACK.get(eager.dtype, 0.0))
+            numbers = floating(known), floating(known, mine), floating(known, double)
+            if numbers[0]:
+                self.add(*({"numbers read": list(tensors)} for tensors in numbers))
+        self.pins = eager.pins
+
     def _share(self) -> None:
         """Definition (5)."""
         shares: dict[torch.dtype, float] = {}
@@ -161,7 +182,9 @@ class Parity:
             output.shared_error = shares.get(output.dtype, 0.0) if output.shares else 0.0
 
     def require(self) -> None:
-        """Raise CheckFailed with the first output that breaks the rule."""
+        """Raise CheckFailed with the first output that breaks the rule, or decision that is not eager's."""
+        if self.decisions.fault:
+            raise CheckFailed(f"batched execution decides otherwise than eager: {self.decisions.fault}")
         for name, output in self.outputs.items():
             if not output.holds:
                 fault = output.broken or (
@@ -264,12 +287,14 @@ class Eager:
             done, elapsed = done + 1, time.perf_counter() - started
         return elapsed / done
 
-    def run(self, instances: Sequence[Any]) -> list[Any]:
-        """What the model returns for each instance."""
-        return _run(self.model, self.dtype, instances)
+    def run(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
+        """What the model returns for each instance, each in a mode of its own."""
+        return _run(self.model, self.dtype, instances, modes)
 
-    def reference(self, instances: Sequence[Any]) -> list[Any]:
+    def reference(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
         """The same in float64. Instances keep nothing of it."""
+        if modes is not None:
+            return self._in_float64(instances, modes)
         if not self._mixes_dtypes:
             self._mixes_dtypes = self.twin is self.model or self._mixes(instances[:1])
         if not self._mixes_dtypes:
@@ -293,10 +318,10 @@ class Eager:
         self.pins = self.pins or mode.pins
         return results, mode
 
-    def _in_float64(self, instances: Sequence[Any]) -> list[Any]:
+    def _in_float64(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
         with unchanged(instances):
             converted = self._cast(instances) if self._takes_double else instances
-            return _run(self.twin, torch.float64, converted)
+            return _run(self.twin, torch.float64, converted, modes)
 
 
 class _InDouble(TorchDispatchMode):
@@ -356,9 +381,16 @@ def _in_dtype(dtype: torch.dtype, item: Any) -> Any:
     return item.to(dtype) if is_other else item
 
 
-def _run(model: nn.Module, dtype: torch.dtype, instances: Sequence[Any]) -> list[Any]:
+def _run(model: nn.Module, dtype: torch.dtype, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
+    def each() -> list[Any]:
+        results = []
+        for number, instance in enumerate(instances):
+            with nullcontext() if modes is None else modes[number].anew():
+                results.append(model(instance))
+        return results
+
     with torch.no_grad(), _default_dtype(dtype):
-        return run_deep(lambda: [model(instance) for instance in instances])
+        return run_deep(each)
 
 
 @contextmanager

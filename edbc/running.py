@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from edbc.report.timeline import Timeline
     from edbc.runtime.session import Net, Prepared, Stats
     from edbc.schedule.policy import Policy
+    from edbc.trace.fibers import Reads
 
 Warn = Callable[[str], None]
 Tell = Callable[[str], None]
@@ -75,6 +76,8 @@ class Setting:
     strict: bool = False
     backend: str | None = None
     front_end: str = "record"
+    max_reads: int | None = None
+    """Values that one instance may read; None for edbc's own limit."""
     recompute: int | str | None = None
     """See `edbc.runtime.cut`; it matters when gradients are asked for."""
     epochs: int = 1
@@ -92,6 +95,8 @@ class Setting:
         """Raise EdbcError for what no run can do."""
         require_count("batch_size", self.batch_size)
         require_count("epochs", self.epochs)
+        if self.max_reads is not None:
+            require_count("max_reads", self.max_reads)
         if self.limit is not None:
             require_count("limit", self.limit, 0)
         require_name("device", self.device, DEVICES)
@@ -133,9 +138,10 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
         cast = Cast.between(dtype_of(model), getattr(torch, setting.dtype))
         model = model.to(setting.device, cast.to)
     rebind = cast.rebind(config != plan.model.config)
+    reads: dict[str, Any] = {} if setting.max_reads is None else {"max_reads": setting.max_reads}
     net = Net(plan, model, force=setting.force, strict=setting.strict, policy=setting.policy, layout=setting.layout,
               backend=setting.backend, rebind=rebind, split=setting.split, share=setting.share,
-              recompute=setting.recompute)  # fmt: skip
+              recompute=setting.recompute, **reads)  # fmt: skip
     net.cache = structure_cache(file.module, setting.verify)
     net.exemplars = lambda: cast(file.sample(plan.trained_on.instances, plan.trained_on.seed, config))
     return Bound(file, config, net, cast)
@@ -252,6 +258,7 @@ class Report:
             yield f"  shared       {s.shared_nodes:,} nodes{of_parts} equal others and ran once with them"
         yield f"  policy       {policy_text(self.net.policy, s)}"
         yield from self._unseen_lines()
+        yield from self._read_lines()
         yield from self._cache_lines()
         yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
         yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
@@ -267,6 +274,8 @@ class Report:
             verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
             errors = f"max error {self.parity.max_error:.2e}, eager's own {self.parity.eager_error:.2e}"
             yield f"  parity       {verdict}: {errors} (both against float64{self.parity.remark})"
+            if self.parity.decisions.reads:
+                yield f"  decisions    {self.parity.decisions}"
 
     def _unseen_lines(self) -> Iterator[str]:
         """What the plan did not foresee; of many types the first names."""
@@ -280,6 +289,15 @@ class Report:
             yield f"  unseen       {states}, types: {', '.join(told[:MOST_NAMES]) or 'none'}{more}"
         if names:
             yield f"  not planned  {count(len(names), 'type')} ran generically; compile again on instances like these"
+
+    def _read_lines(self) -> Iterator[str]:
+        """Values that instances waited for."""
+        s = self.stats
+        if s.reads:
+            sites = ", ".join(f"{site} ({count:,})" for site, count in list(s.reads.items())[:MOST_NAMES])
+            yield f"  reads        {sum(s.reads.values()):,} in {s.segments:,} segments: {sites}"
+        if s.unseen_reads:
+            yield f"  not planned  reads at {', '.join(sorted(s.unseen_reads))}; compile again on instances like these"
 
     def _epoch_lines(self) -> Iterator[str]:
         if len(self.epochs) > 1:
@@ -380,6 +398,8 @@ class _Running:
         self.one_by_one = Eager(self.net.model) if self.is_eager else None
         self.captured: CapturedDataset | None = None
         self.is_last = True
+        self.reads: Reads | None = None
+        """Of the mini-batch that has run last."""
 
     def run(self, name: str, tell: Tell) -> Report:
         """Every mini-batch in order, definition (2), once per epoch."""
@@ -456,7 +476,9 @@ class _Running:
 
         if self.timeline is not None:
             return self.timeline.run(self.net, given, self.stats, tell_demand)
-        return self.net.run(given, self.stats, on_prepared=tell_demand)[0]
+        results, prepared = self.net.run(given, self.stats, on_prepared=tell_demand)
+        self.reads = prepared.capture.reads
+        return results
 
     def _eager_results(self, given: list[Any]) -> list[Any]:
         import torch
@@ -473,12 +495,9 @@ class _Running:
         with eager.at_its_best(batch):
             with _unchanged(batch):
                 started = time.perf_counter()
-                theirs = eager.run(batch)
+                eager.run(batch)
                 self.eager_seconds += time.perf_counter() - started
-            reference = eager.reference(batch)
-        for ours, other, exact in zip(results, theirs, reference, strict=True):
-            self.parity.add(ours, other, exact)
-        self.parity.pins = eager.pins
+            self.parity.add_all(results, self.reads, eager, batch)
 
     def _write(self) -> None:
         if self.timeline is not None and self.setting.trace is not None:

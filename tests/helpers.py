@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from edbc.compiler import _with_types, automatic_cells, plan_cells
 from edbc.graph import Graph
 from edbc.parity import Eager, Parity
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
+from edbc.runtime.segments import SegmentsUnplanned
 from edbc.runtime.session import Net
 from edbc.trace.build import Capture, capture
 from edbc.trace.shadow import ModelView, recording_shadow
@@ -53,22 +55,25 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", **o
     cells where `cells` is "auto"."""
     automatic = automatic_cells(model.eval(), instances, () if cells == "marked" else None)
     view, table = ModelView(model, automatic=automatic), TypeTable()
-    graph = capture(*recording_shadow(view, table), instances).graph.lint()
-    present = tuple(i for i, count in enumerate(graph.counts().tolist()) if count)
-    types = tuple(graph.types[i] for i in present)
-    graphs = [_with_types(graph, types, present)] if present else []
-    parts: Any = SimpleNamespace(
+    run_segment = SegmentsUnplanned(model, view, table)
+    parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
+    recorded = [replace(part.graph, types=table.graph_types()).lint() for part in parts]
+    present = tuple(i for i in range(len(table.types)) if any((graph.node_type == i).any() for graph in recorded))
+    types = tuple(table.graph_types()[i] for i in present)
+    graphs = [_with_types(graph, types, present) for graph in recorded if graph.num_nodes]
+    compiling: Any = SimpleNamespace(
         types=types, table=table, view=view, table_index=present, split=True, training=graphs, validation=[]
     )
     plan = Plan(
         edbc="0",
         model=ModelRef("memory.py", "0" * 64, {}, 0),
-        trained_on=TrainedOn("sample", (), len(instances), 0, graph.num_nodes),
+        trained_on=TrainedOn("sample", (), len(instances), 0, sum(graph.num_nodes for graph in recorded)),
         requirements=(),
         types=tuple(PlanType(t.name, t.signature, t.source) for t in types),
         policy=PlanPolicy("critical", None, "critical", {}, {}),
         automatic=automatic,
-        cells=plan_cells(parts) if types else {},
+        reads=tuple(reads.sites()) if (reads := parts[-1].reads) else (),
+        cells=plan_cells(compiling) if types else {},
         guards={},
     )
     return Net(plan, model, **options)

@@ -193,6 +193,7 @@ def _choices(plan: Plan) -> dict[str, Any]:
         "fallback": policy.fallback,
         "beside": policy.beside or "none",
         "automatic cells": ", ".join(sorted(plan.automatic)) or "none",
+        "reads": ", ".join(plan.reads) or "none",
     }
 
 

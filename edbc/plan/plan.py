@@ -157,6 +157,8 @@ class Plan:
     """Set where mini-batches run eagerly unless somebody insists."""
     automatic: dict[str, str] = field(default_factory=dict)
     """Methods that are cells though nobody marked them (`edbc.trace.automatic`): `file:line` by dotted name."""
+    reads: tuple[str, ...] = ()
+    """Lines that read values of recorded tensors (`edbc.trace.fibers`): `file:line`."""
     costs: dict[str, BatchCost] = field(default_factory=dict)
     """One entry per type, by name, when the policy was chosen by cost; else empty."""
     cells: dict[str, PlanCell]

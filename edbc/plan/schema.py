@@ -216,11 +216,12 @@ PLAN = Record(
         "policy": POLICY,
         "run": RUN,
         "automatic": MapOf(METHOD_NAME, Text("a file and line"), 10_000, least=1),
+        "reads": ListOf(Text("a file and line"), 10_000, least=1),
         "costs": MapOf(TYPE_NAME, COST, 10_000, least=1),
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
-    optional=("run", "automatic", "costs"),
+    optional=("run", "automatic", "reads", "costs"),
 )
 """The kind of a whole plan."""
 

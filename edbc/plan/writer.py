@@ -74,6 +74,8 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     if plan.automatic:
         yield "automatic:"
         yield from (f"  {scalar_text(name)}: {scalar_text(line)}" for name, line in sorted(plan.automatic.items()))
+    if plan.reads:
+        yield from _list_lines("", "reads", plan.reads)
     yield from _cost_lines(plan)
     yield from _cell_lines(plan)
     yield from _guard_lines(plan.guards)

@@ -59,6 +59,7 @@ from edbc.runtime.execution import Execution, Value, WithoutGradients
 from edbc.runtime.memory import MemoryErrors
 from edbc.runtime.placement import Placement, place
 from edbc.runtime.reduction import ReductionKernel
+from edbc.runtime.segments import Segments
 from edbc.runtime.share import share
 from edbc.runtime.split import SplitBatch, Splittable, Splitter
 from edbc.runtime.stream import stream
@@ -68,6 +69,7 @@ from edbc.schedule.schedule import Schedule
 from edbc.trace.autocast import State, entered, state, without_state
 from edbc.trace.build import Capture, capture
 from edbc.trace.deep import run_deep
+from edbc.trace.fibers import MAX_READS, Reads, RunSegment
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.host import on_host
 from edbc.trace.recorder import Recorder
@@ -123,6 +125,12 @@ class Stats:
     """Of the largest mini-batch."""
     paths: dict[str, Path] = field(default_factory=dict)
     """What ran each type that was met."""
+    segments: int = 0
+    """Of mini-batches whose instances read values."""
+    reads: dict[str, int] = field(default_factory=dict)
+    """Values that instances read, by the user's line."""
+    unseen_reads: set[str] = field(default_factory=set)
+    """Of these lines, those that the plan has not seen reading."""
     launches: int = 0
     """Kernels that generated code launched on a device; torch's own are not counted."""
     seconds: Seconds = field(default_factory=Seconds)
@@ -178,7 +186,7 @@ class Net:
     def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
                  layout: str = "plan", backend: str | Backend | None = None, rebind: Rebind = None,
                  split: bool = True, share: bool = True, recompute: Recompute = None,
-                 autocast: State = None, force: bool = False):  # fmt: skip
+                 autocast: State = None, force: bool = False, max_reads: int = MAX_READS):  # fmt: skip
         self.plan = plan
         self.autocast = autocast
         self.model = model
@@ -208,6 +216,8 @@ class Net:
         """What `_orders` said last, and of which types."""
         self._kernels: dict[int, Any] = {}
         self._has_warned = False
+        self.max_reads = max_reads
+        """Values that one instance may read in a mini-batch."""
         self._known: dict[int, tuple[Schedule, Placement, Demand]] = Bounded()
         """Of graphs that may come again, by their addresses: schedules hold the graphs."""
         self._idle: list[tuple[nn.Module, Recorder]] = []
@@ -231,6 +241,7 @@ class Net:
             "share": share,
             "recompute": recompute,
             "force": force,
+            "max_reads": max_reads,
         }
         self._of_mode = {(tuple(module.training for module in model.modules()), autocast): self}
 
@@ -377,14 +388,19 @@ class Net:
                 "capture: expected instances that forward takes, got a VertexInstance, which is arrays already and is "
                 "joined as fast; run it as it is"
             )
+        if self.plan.reads:
+            return [UnsupportedError("forward reads values, so what it records is no function of the instance")] * len(
+                instances
+            )
         net = self.in_mode()
         net._follow_code()
         with entered(None), net._leased() as leased:
             return capture_each(*leased, net.lexicon, instances)
 
-    def mini_batch(self, instances: Sequence[Any], first: int = 0) -> Capture:
-        """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances.
-        Messages count them from `first`."""
+    def mini_batch(self, instances: Sequence[Any], first: int = 0, run_segment: RunSegment | None = None) -> Capture:
+        """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances; where
+        instances read values, of what comes after `run_segment` has executed what is read. Messages count them from
+        `first`."""
         self._follow_code()
         if type(instances) is CapturedBatch:
             self.view.require_unchanged()
@@ -395,11 +411,25 @@ class Net:
             return self.vertex_program().join(instances)
         if self.cache is None and Captured not in kinds:
             with self._leased(first) as leased:
-                return capture(*leased, instances)
+                captured = capture(*leased, instances, run_segment or Segments(self), self.max_reads)
+            if self.strict and captured.reads is not None:
+                self._require_planned(captured.reads)
+            return captured
         self.view.require_unchanged()
         if kinds == {Captured}:
             return joined(self.lexicon, [own_part(self.lexicon, item, i) for i, item in enumerate(instances, first)])
         return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])
+
+    def unplanned_reads(self, reads: Reads) -> dict[str, int]:
+        """How many reads there were of each line that the plan has not seen reading."""
+        return {site: count for site, count in reads.sites().items() if site not in self.plan.reads}
+
+    def _require_planned(self, reads: Reads) -> None:
+        for site in self.unplanned_reads(reads):
+            raise StaleError(
+                f"{site}: a value was read that the plan has seen nobody read; compile again on instances that do, or "
+                "run without --strict"
+            )
 
     def _part(self, instance: Any, number: int) -> Part:
         """An instance of a mini-batch that is joined."""
@@ -415,6 +445,7 @@ class Net:
         with self._lock:
             leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table, self.autocast)
         leased[1].first_instance = first
+        leased[1].reads = leased[1].reads or bool(self.plan.reads)
         try:
             yield leased
         finally:
@@ -447,18 +478,29 @@ class Net:
 
     @on_host
     def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,
-                share: bool = True) -> Prepared:  # fmt: skip
+                share: bool = True, on_segment: Callable[[Prepared], None] | None = None) -> Prepared:  # fmt: skip
         """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
-        nodes run one by one. See `mini_batch` for `first`."""
+        nodes run one by one. See `mini_batch` for `first`. Where instances read values, all segments but the last are
+        executed, after a call of `on_segment` for each."""
         started = time.perf_counter()
-        captured = self.mini_batch(instances, first)
+        segments = Segments(self, stats, on_segment, split=split, share=share)
+        captured = self.mini_batch(instances, first, segments)
         recorded = time.perf_counter()
         prepared = self.prepare_captured(captured, split, share)
         scheduled = time.perf_counter()
         if stats is not None:
-            stats.seconds.construction += recorded - started
-            stats.seconds.scheduling += scheduled - recorded
-            self._count(stats, len(instances), prepared)
+            stats.seconds.construction += recorded - started - segments.scheduling - segments.execution
+            stats.seconds.scheduling += scheduled - recorded + segments.scheduling
+            stats.seconds.execution += segments.execution
+            stats.seconds.issuing += segments.execution
+            stats.instances += len(instances)
+            stats.mini_batches += 1
+            self.count(stats, prepared)
+            if captured.reads is not None:
+                stats.segments += 1 + captured.reads.segments
+                stats.unseen_reads |= set(self.unplanned_reads(captured.reads))
+                for site, count in captured.reads.sites().items():
+                    stats.reads[site] = stats.reads.get(site, 0) + count
         return prepared
 
     def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
@@ -523,10 +565,10 @@ class Net:
             if planned is not None and company.adds_in_another_order(planned, self.program(kind)):
                 yield f"{captured.types[kind].name}: in parts its products add in another order than whole"
 
-    def _count(self, stats: Stats, num_instances: int, prepared: Prepared) -> None:
+    def count(self, stats: Stats, prepared: Prepared) -> None:
+        """Add what a prepared segment is to `stats`."""
         captured, schedule = prepared.whole
         graph = captured.graph
-        stats.instances += num_instances
         stats.nodes += graph.num_nodes + prepared.shared_nodes
         stats.shared_nodes += prepared.shared_nodes
         stats.shared_parts += prepared.shared_parts
@@ -535,7 +577,6 @@ class Net:
         stats.steps += len(schedule.batch_type)
         stats.table_steps += schedule.table_steps
         stats.unseen_states += schedule.unseen_states
-        stats.mini_batches += 1
         stats.by_rule += schedule.by_rule
         counts = graph.counts()
         stats.unseen_types |= {t.name for i, t in enumerate(graph.types) if i >= self.table.num_known and counts[i]}

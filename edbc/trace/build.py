@@ -19,6 +19,7 @@ from torch import nn
 from edbc.errors import UnsupportedError
 from edbc.frozen import frozen
 from edbc.graph import Graph, NodeType
+from edbc.trace.fibers import MAX_READS, Reads, RunSegment
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.left import Left, recorded
 from edbc.trace.recorder import Recorder
@@ -58,6 +59,8 @@ class Capture:
     """What forward left on the caller's objects."""
     recorded_as: Ints | None = field(default=None, kw_only=True)
     """The recorded node that each node was; None where they are the same."""
+    reads: Reads | None = field(default=None, kw_only=True)
+    """What instances have read of earlier segments, where they have; this is the last one then."""
     result_ptr: list[int] | None = field(default=None, kw_only=True)
     """Where the results of each instance begin that its nest counts from there; None where nests count from 0."""
 
@@ -68,14 +71,26 @@ class Capture:
         return other
 
 
-def capture(shadow: nn.Module, recorder: Recorder, instances: Iterable[Any]) -> Capture:
+def capture(
+    shadow: nn.Module, recorder: Recorder, instances: Iterable[Any], run_segment: RunSegment | None = None,
+    max_reads: int = MAX_READS,
+) -> Capture:  # fmt: skip
     """Run `forward` for each instance on a recording shadow and build the graph of the mini-batch.
+
+    Where instances read values, `run_segment` executes what has been recorded, and the mini-batch is what comes after
+    the last read (`trace.fibers`); without it reading is refused.
 
     Raises UnsupportedError (with the user's file and line) for what cannot be batched; an exception of the user's code
     passes with a note that names the instance.
     """
     with NoGarbageCollection():
-        return build_collected(*recorded(shadow, recorder, list(instances)))
+        recorder.run_segment, recorder.max_reads = run_segment, max_reads
+        try:
+            captured = build_collected(*recorded(shadow, recorder, list(instances)))
+            reads = recorder.recorded_reads
+            return captured if reads is None else captured.changed(reads=reads)
+        finally:
+            recorder.run_segment = recorder.recorded_reads = None
 
 
 def build(recording: Recording, fuse_sums: bool = True) -> Capture:

@@ -26,6 +26,7 @@ from edbc.trace.advice import advice_for
 from edbc.trace.autocast import entered
 from edbc.trace.changes import KeepsBooks, MustKeepBooks
 from edbc.trace.deep import run_on_large_stack, too_deep
+from edbc.trace.fibers import Fibers, MustSuspend, first_read
 from edbc.trace.gradmode import watched_by
 from edbc.trace.randomness import DRAW_REMEDY, NoRandomNumbers
 from edbc.trace.recorder import Recorder
@@ -47,6 +48,21 @@ def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], sett
 
 
 def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
+    if recorder.run_segment is None:
+        return _record_in_turn(shadow, recorder, instances, settles)
+    try:
+        if not recorder.reads:
+            recorder.reading = first_read
+            return _record_in_turn(shadow, recorder, instances, settles)
+    except MustSuspend:
+        pass
+    finally:
+        recorder.reading = None
+    return _record_reading(shadow, recorder, instances)
+
+
+def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
+    """One instance after the other. Raises MustSuspend where one reads a value, and values can be read."""
     results: list[Any] = []
     ends: list[int] = []
     aborted = (0, 0)
@@ -69,12 +85,15 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], set
                         if has_large_stack or is_deep:
                             raise too_deep() from None
                         recorder.needs_deep_stack = is_deep = True
+                        recorder.mend()
                     recorder.next_instance(number)
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
                 if settles:
                     recorder.returned = location_of_function(forward)
                     result = settled(result)
                     recorder.returned = ""
+            if recorder.reads and recorder.run_segment is not None:  # forward has caught the exception
+                raise MustSuspend
             results.append(result)
             ends.append(len(recorder.entries))
         were_drawn = random_state != _random_state()
@@ -86,6 +105,39 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], set
     recorder.tracer.require_unchanged()
     recorder.returned = location_of_function(forward)
     return recorder.finish(results, ends, aborted)
+
+
+def _record_reading(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
+    """All instances at once, each of which may wait for values."""
+    random_state = _random_state()
+    fibers, results = _run_fibers(shadow, recorder, instances)
+    if random_state != _random_state():
+        with NoRandomNumbers():  # raises where they were drawn; when nothing is drawn now, it was another thread
+            fibers, results = _run_fibers(shadow, recorder, instances)
+    recorder.tracer.require_unchanged()
+    recorder.recorded_reads = fibers.reads
+    recorder.returned = location_of_function(shadow.forward)
+    return recorder.finish(results, [], (0, fibers.aborted))
+
+
+def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> tuple[Fibers, list[Any]]:
+    """What forward returns for each instance. What an attempt recorded before that did not get to the end stays where
+    it is, unless nothing uses it."""
+    fibers = Fibers(recorder, recorder.run_segment, _OfFiber, len(recorder.entries))
+    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
+    try:
+        with watched_by(recorder):
+            return fibers, fibers.run(forward, instances)
+    except MustKeepBooks:
+        recorder.keep_books()
+    except RecursionError:
+        if recorder.needs_deep_stack:
+            with Recorded("forward", "instance", recorder.first_instance + recorder.instance):
+                raise too_deep() from None
+        recorder.needs_deep_stack = True
+        recorder.mend()
+        return run_on_large_stack(lambda: _run_fibers(shadow, recorder, instances))
+    return _run_fibers(shadow, recorder, instances)
 
 
 def _random_state() -> bytes:
@@ -142,7 +194,7 @@ class Recorded:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
+        if error is None or isinstance(error, MustSuspend):
             return
         where = f"while recording {self.what} {self.which}"
         if isinstance(error, EdbcError):
@@ -156,6 +208,17 @@ class Recorded:
                 f"({where}; {textwrap.shorten(described(error), 160)})"
             ) from error
         error.add_note(where)
+
+
+class _OfFiber(Recorded):
+    """An instance that runs as a fiber."""
+
+    def __init__(self, recorder: Recorder, number: int, instance: Any):
+        super().__init__("forward", "instance", recorder.first_instance + number, (recorder, instance))
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, MustKeepBooks | RecursionError):
+            super().__exit__(kind, error, traceback)
 
 
 def _runs_eagerly(recorder: Recorder, instance: Any) -> bool:

@@ -39,8 +39,8 @@ _of_thread = threading.local()
 
 
 @contextmanager
-def watched_by(watcher: Watcher) -> Iterator[None]:
-    """A context in which this thread tells `watcher`."""
+def watched_by(watcher: Watcher | None) -> Iterator[None]:
+    """A context in which this thread tells `watcher`, or nobody."""
     before = getattr(_of_thread, "watcher", None)
     _of_thread.watcher = watcher
     try:

@@ -33,6 +33,7 @@ from edbc.trace.automatic import MOST_TYPES, NotACell
 from edbc.trace.changes import Changes, MustKeepBooks, change_in_place
 from edbc.trace.draws import INSTANCE_BITS, refuse_drawing
 from edbc.trace.excerpts import Excerpts, excerpts
+from edbc.trace.fibers import read_function
 from edbc.trace.keys import is_constant, quick_key
 from edbc.trace.lazy import REDUCTIONS, Stack
 from edbc.trace.nests import rebuilt
@@ -153,6 +154,7 @@ class Recorder:
         "keeps_books",
         "last_external",
         "looks",
+        "max_reads",
         "most_entries",
         "names",
         "needs_deep_stack",
@@ -160,9 +162,13 @@ class Recorder:
         "numbers",
         "plain",
         "positions",
+        "reading",
+        "reads",
+        "recorded_reads",
         "refs",
         "returned",
         "rows",
+        "run_segment",
         "seen_in_place",
         "shared",
         "shown",
@@ -240,6 +246,17 @@ class Recorder:
         self.shared: list[Shared] = []
         """Stand-ins for parameters, which stay."""
         self._class_of_constant: dict[Any, tuple[int, Slot]] = {}
+        self.run_segment: Any = None
+        """What executes what has been recorded where an instance reads a value (`trace.fibers`); None where nothing
+        can be executed."""
+        self.reads = False
+        """Whether forward reads values, as far as is known."""
+        self.reading: Callable[[Any], torch.Tensor] | None = None
+        """What gives the tensor that a stand-in stands for; None where values are not read."""
+        self.max_reads = 0
+        """Of one instance."""
+        self.recorded_reads: Any = None
+        """What was read of the mini-batch."""
         self.standing = 0
         """References to the recorder that stay (`trace.left`)."""
         self.begin()
@@ -286,6 +303,30 @@ class Recorder:
         if self.books is None:
             raise MustKeepBooks
         return self.books
+
+    def cut(self) -> None:
+        """Go on behind what has been recorded: it is a segment, whose values are later ones' constants."""
+        self.entries, self.refs = [], []
+        self._switches = [] if self.flows else [0]
+        self.first_value = self.next_value
+
+    def mend(self) -> None:
+        """Forget what a node that was being recorded when an exception came (recursion that is too deep) has left half:
+        its operands, or its place among the values."""
+        arrays = self.table.arrays()
+        entries = np.array(self.entries, np.int64)
+        ends = np.cumsum(arrays.num_operands[entries])
+        count = int(np.searchsorted(ends, len(self.refs), side="right"))
+        del self.entries[count:]
+        del self.refs[int(ends[count - 1]) if count else 0 :]
+        self.next_value = self.first_value + int(arrays.num_outputs[entries[:count]].sum())
+        externals = min(len(self.external_source), len(self.external_index))
+        del self.external_source[externals:], self.external_index[externals:]
+        self.last_external = -self.first_external - externals
+
+    def carried(self, tensor: torch.Tensor) -> Value:
+        """The external for a value of an earlier segment."""
+        return self._new_constant(tensor)
 
     def forget_externals(self) -> None:
         """From now on, nothing refers to an external that exists already."""
@@ -462,6 +503,8 @@ class Recorder:
 
     def draw(self, draw: Draw, value_class: ValueClass) -> Value:
         """Random numbers, new ones for every call; see `trace.draws`."""
+        if self.reads and not self.in_cell:
+            refuse("random numbers are drawn in a forward that reads values", "draw outside of it, pass the numbers in")
         number, slot = len(self.draws), self.table.slot(value_class)
         self.draws.append(draw)
         if number < len(self.drawn_operands):
@@ -727,6 +770,8 @@ class Recorder:
             return self._recorded(func, (kwargs["input"],), rest, name)
         if rules.changes_in_place(func, name, kwargs):
             return change_in_place(self, func, name, args, kwargs)
+        if self.reading is not None and name in rules.READS and rules.looks_at_values(func, name):
+            return read_function(func, args, kwargs)
         refuse_what_cannot_be_batched(self, func, name, args, kwargs)
         taken = excerpts(self, func, name, key, args, kwargs)
         if taken is not None:

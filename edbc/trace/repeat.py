@@ -21,6 +21,7 @@ from torch import nn
 
 from edbc.errors import UnsupportedError
 from edbc.trace.build import Capture, capture
+from edbc.trace.fibers import RunSegment
 from edbc.trace.forward import NoGarbageCollection
 from edbc.trace.objects import unchanged
 from edbc.trace.recorder import Recorder
@@ -35,8 +36,9 @@ _PLAIN = (int, float, str, bool, bytes, type(None))
 
 
 def require_repeatable(
-    view: ModelView, table: TypeTable, used: tuple[nn.Module, Recorder], instances: Sequence[Any]
-) -> None:
+    view: ModelView, table: TypeTable, used: tuple[nn.Module, Recorder], instances: Sequence[Any],
+    run_segment: RunSegment | None = None,
+) -> None:  # fmt: skip
     """Raise UnsupportedError where recording an instance on the `used` shadow gives another graph than on a fresh one.
 
     The message has the user's line of the first difference and the attributes of the model that forward has changed.
@@ -46,7 +48,9 @@ def require_repeatable(
     if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
         shadows.append(_fresh(view, table, used[1]))
     with NoGarbageCollection():
-        passes = [_parts(shadow, instances, asked if i else asked[::-1]) for i, shadow in enumerate(shadows)]
+        passes = [
+            _parts(shadow, instances, asked if i else asked[::-1], run_segment) for i, shadow in enumerate(shadows)
+        ]
     for number in asked:
         for again in passes[1:]:
             line = _first_difference(passes[0][number], again[number])
@@ -62,18 +66,20 @@ def _fresh(view: ModelView, table: TypeTable, used: Recorder) -> tuple[nn.Module
     """A new copy whose recorder knows what the `used` one had to learn: what it began to record before stays in the
     first instance, and is no difference."""
     shadow, recorder = recording_shadow(view, table)
-    recorder.needs_deep_stack = used.needs_deep_stack
+    recorder.needs_deep_stack, recorder.reads = used.needs_deep_stack, used.reads
     if used.keeps_books:
         recorder.keep_books()
     return shadow, recorder
 
 
-def _parts(shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: Sequence[int]) -> dict[int, Capture]:
+def _parts(
+    shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: Sequence[int], run_segment: RunSegment | None
+) -> dict[int, Capture]:
     parts = {}
     for number in asked:
         shadow[1].first_instance = number
         with unchanged([instances[number]]):
-            parts[number] = capture(*shadow, [instances[number]])
+            parts[number] = capture(*shadow, [instances[number]], run_segment)
     return parts
 
 

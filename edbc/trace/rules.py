@@ -37,6 +37,11 @@ LOOKS = frozenset(
 )
 """They need values, or make a shape that depends on values."""
 
+READS = frozenset(
+    "item tolist numpy bool int float index array equal allclose is_nonzero _assert _assert_async".split()
+)
+"""Of LOOKS, those that give no tensor: numbers, or nothing."""
+
 DROPOUTS = frozenset(
     "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout feature_alpha_dropout".split()
 )

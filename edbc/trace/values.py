@@ -10,8 +10,8 @@ Definitions.
 (4) `Rows` stands for several rows of a table, looked up in one call and not yet used.
 
 Views make new stand-ins and no nodes; rows, slices and elements are nodes of few types (`trace.excerpts`). Asking for a
-tensor's VALUE (`if`, `.item()`, `int(t)`) raises UnsupportedError with the user's file and line: the graph of a
-mini-batch must not depend on values that do not exist yet.
+tensor's VALUE (`if`, `.item()`, `int(t)`) suspends the instance until it is computed (`trace.fibers`); where nothing is
+executed (a cell's inside, a captured instance) it raises UnsupportedError with the user's file and line.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ _LOOK = "the value of a tensor was asked for while recording"
 PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 """Classes whose equal objects are the same in a call."""
 LOOK_REMEDY = (
-    "the graph of a mini-batch must not depend on values; compute with the tensor (torch.where, gather), or take the "
-    "decision from the instance"
+    "what is recorded here must not depend on values; compute with the tensor (torch.where, gather), take the decision "
+    "from the instance, or read the value in forward, outside of cells"
 )
 
 
@@ -151,6 +151,17 @@ def record_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     else:
         rec = find_recorder((args, kwargs))
     return rec.function(func, args, kwargs)
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    """A method of tensors that looks at values."""
+    method = getattr(torch.Tensor, name)
+
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = self._read()
+        return method(tensor, *[item._read() if issubclass(type(item), Symbol) else item for item in args], **kwargs)
+
+    return read
 
 
 class Symbol:
@@ -230,18 +241,26 @@ class Symbol:
     def __setitem__(self, index: Any, value: Any) -> None:
         self.rec.function(torch.Tensor.__setitem__, (self, _as_python_has_it(index), value), {})
 
-    def _look(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _read(self) -> torch.Tensor:
+        """The tensor itself, for which the instance waits (`trace.fibers`)."""
         if self.rec.has_ended:
             refuse_ended()
-        refuse(_LOOK, LOOK_REMEDY)
+        if self.rec.reading is None:
+            refuse(_LOOK, LOOK_REMEDY)
+        return self.rec.reading(self)
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self.__dlpack_device__()
 
     def __dlpack_device__(self) -> NoReturn:
         """Asked by `torch.tensor` and its like where their name was not found in the user's code (`trace.rebind`)."""
         refuse("torch.tensor, or what else copies memory, was given a recorded tensor, which has none",
                "use x.detach().clone(), or torch.stack of several")  # fmt: skip
 
-    __bool__ = __int__ = __float__ = __index__ = __complex__ = __contains__ = __array__ = _look
-    item = tolist = numpy = __dlpack__ = is_nonzero = equal = allclose = _look
+    __bool__, __int__, __float__ = _reading("__bool__"), _reading("__int__"), _reading("__float__")
+    __index__, __complex__, __array__ = _reading("__index__"), _reading("__complex__"), _reading("__array__")
+    item, tolist, numpy, is_nonzero = _reading("item"), _reading("tolist"), _reading("numpy"), _reading("is_nonzero")
+    __contains__, equal, allclose = _reading("__contains__"), _reading("equal"), _reading("allclose")
 
     def __repr__(self) -> str:
         meta = self._meta()

@@ -59,10 +59,13 @@ class Inputs:
 
     def constant_externals(self, capture: Capture) -> dict[tuple[int, int], Longs]:
         """The externals that are each of the constants."""
-        return {
-            key: np.flatnonzero((capture.external_source == key[0]) & (capture.external_index == key[1]))
-            for key in self.constants
-        }
+        found: dict[tuple[int, int], list[int]] = {key: [] for key in self.constants}
+        if found:
+            pairs = zip(capture.external_source.tolist(), capture.external_index.tolist(), strict=True)
+            for external, key in enumerate(pairs):
+                if key in found:
+                    found[key].append(external)
+        return {key: np.array(externals, np.int64) for key, externals in found.items()}
 
 
 def sources_of(capture: Capture, of: Bools | None = None) -> list[int]:
@@ -97,10 +100,10 @@ def inputs_of(capture: Capture, dependences: Sequence[Dependence | None], view: 
 
 
 def _constants(capture: Capture) -> dict[tuple[int, int], torch.Tensor]:
-    return {
-        (source, index): tensor
-        for source, pool in capture.constants.items()
-        if not isinstance(pool, torch.Tensor)
-        for index, tensor in enumerate(pool)
-        if tensor.requires_grad
-    }
+    """Those that require a gradient, of those that are read: of a segment's mini-batch, other segments read others."""
+    pools = {source: pool for source, pool in capture.constants.items() if not isinstance(pool, torch.Tensor)}
+    if not any(tensor.requires_grad for pool in pools.values() for tensor in pool):
+        return {}
+    pairs = dict.fromkeys(zip(capture.external_source.tolist(), capture.external_index.tolist(), strict=True))
+    read = ((pair, pools[pair[0]][pair[1]]) for pair in pairs if pair[0] in pools)
+    return {pair: tensor for pair, tensor in read if tensor.requires_grad}

@@ -128,7 +128,8 @@ def _parts(capture: Capture, classes: Longs, requires: Bools) -> Iterator[Longs]
     node, output = capture.result_node, capture.result_output
     keys = np.arange(len(node))
     if len(node) > SINGLES:
-        kind: Longs = np.where(node >= 0, capture.graph.node_type[np.maximum(node, 0)], -1).astype(np.int64)
+        kind = np.full(len(node), -1, np.int64)
+        kind[node >= 0] = capture.graph.node_type[node[node >= 0]]
         for part in (output, classes, requires):  # one number per combination
             kind = kind * (int(part.max()) + 1) + part
         keys = kind

@@ -65,9 +65,13 @@ class Trainer:
 
     def run(self, instances: Sequence[Any]) -> list[Any]:
         """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
+        return self.run_captured(self.net.mini_batch(instances, run_segment=lambda part: self.run_captured(part)[0]))
+
+    def run_captured(self, captured: Capture) -> list[Any]:
+        """The same for a captured mini-batch, or a segment of one."""
         from edbc.training.function import MiniBatch, Run
 
-        capture = self.net.shared(self.net.mini_batch(instances))
+        capture = self.net.shared(captured)
         schedule = self.net.schedule(capture)
         dependences = self.dependences(capture)
         inputs = inputs_of(capture, dependences, self.net.view)

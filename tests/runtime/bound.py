@@ -12,6 +12,7 @@ from torch import nn
 
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.runtime.segments import SegmentsUnplanned
 from edbc.runtime.session import Net, cell_of
 from edbc.runtime.split import find_usage
 from edbc.trace.build import capture
@@ -79,7 +80,9 @@ def nothing(*_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical", split: Splits = nothing) -> Plan:
     """A plan with the types of these instances and planned layouts; `split` says what may be split off a cell."""
     view, table = ModelView(model), TypeTable()
-    graph = capture(*recording_shadow(view, table), instances).graph
+    run_segment = SegmentsUnplanned(model, view, table)
+    parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
+    graph = parts[0].graph
     usage = find_usage(graph)
     cells = {}
     for kind, node_type in enumerate(graph.types):
