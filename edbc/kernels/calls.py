@@ -9,8 +9,8 @@ Definitions.
     operations.
 (3) An operand of an element-wise function may be broadcast, along dimensions next to each other: it is spread.
 (4) Functions that keep elements within bounds (`clamp`, `leaky_relu`) are larger and smaller ones of two.
-(5) `linear` of a matrix multiplies row by row, which is for weights that stay in the first-level cache. (Of a vector it
-    is a product of the cell, one for a whole batch.)
+(5) `linear` of a matrix and `matmul` multiply row by row, which is for weights that stay in the first-level cache. (Of
+    a vector and a parameter it is a product of the cell, one for a whole batch.)
 
 (6) A tensor that a cell makes of numbers is runs of equal ones (`torch.zeros` is one run), MOST_RUNS of them at most.
 
@@ -80,8 +80,8 @@ class _Reading:
         given = dict(zip(names, self.args, strict=False)) | {_SAME.get(k, k): v for k, v in self.kwargs.items()}
         return None if set(given) - set(names) or given.get("dtype") is not None else given
 
-    def operand(self, arg: Any) -> _Seen | None:
-        """An operand; None when it is no run of elements."""
+    def operand(self, arg: Any, may_be_turned: bool = False) -> _Seen | None:
+        """An operand; None when it is no run of elements, expanded perhaps, or a matrix transposed where it may be."""
         if type(arg) is SharedRef:
             shape = tuple(self.shape_of(arg))
             return self.values.parameter(arg, 0, math.prod(shape)), shape
@@ -90,10 +90,16 @@ class _Reading:
         span, value_class = self.step.sources[arg.index]
         variables = [source for source in self.step.op.sources if source.variable is not None]
         seen = Glimpse.through(variables[arg.index].views, value_class.shape)
-        if seen is None or seen.order is not None:
+        if seen is None or not (seen.order is None or (may_be_turned and seen.order == (1, 0) and seen.wide is None)):
             return None
         v = self.values.part(self.read(span), seen.first, seen.stop - seen.first)
-        return self.map("held", v) if seen.is_detached else v, seen.shape
+        v = self.map("held", v) if seen.is_detached else v
+        if seen.order is not None:
+            v = self.values.turned(v, *seen.shape)
+        if seen.wide is not None:
+            sizes = _spread_sizes(seen.shape, seen.wide)
+            return None if sizes is None else (self.values.spread(v, sizes), seen.wide)
+        return v, seen.shown
 
     def first(self, given: dict[str, Any] | None) -> _Seen | None:
         """The operand called `input`."""
@@ -193,6 +199,12 @@ def _spread(reading: _Reading, v: V, seen: Sequence[int]) -> V | None:
     return None if sizes is None else reading.values.spread(v, sizes)
 
 
+def _widened(reading: _Reading, name: str) -> V | None:
+    """`x.expand_as(y)`."""
+    operand = reading.operand(reading.args[0])
+    return None if operand is None else _spread(reading, *operand)
+
+
 def _bounded(reading: _Reading, name: str) -> V | None:
     """Definition (4)."""
     names, defaults = _BOUNDS[name]
@@ -246,6 +258,21 @@ def _linear(reading: _Reading, name: str) -> V | None:
     return None if bias is None else reading.map("add", found, reading.values.spread(bias[0], (1, size // n, n)))
 
 
+def _matmul(reading: _Reading, name: str) -> V | None:
+    """Definition (5), of two matrices or vectors of a node's own, transposed perhaps, or of one and a parameter."""
+    if len(reading.args) != 2 or reading.kwargs:
+        return None
+    found = [reading.operand(arg, may_be_turned=True) for arg in reading.args]
+    (left, right) = (operand for operand in found if operand is not None) if None not in found else (None, None)
+    if left is None or right is None or len(left[1]) not in (1, 2) or len(right[1]) not in (1, 2):
+        return None
+    k = left[1][-1]
+    m, n = math.prod(left[1]) // max(k, 1), math.prod(right[1]) // max(k, 1)
+    if not m * k * n or max(m * k, k * n) > MOST_WEIGHTS or right[1][0] != k:
+        return None
+    return reading.values.matmul(left[0], right[0], m, k, n)
+
+
 def _sizes(shape: Sequence[int], dim: Any) -> tuple[int, int, int] | None:
     """Definition (2): of one dimension, several next to each other, or (None and none) all."""
     rank = len(shape)
@@ -277,7 +304,9 @@ _READERS: dict[str, Callable[[_Reading, str], V | None]] = {
     **dict.fromkeys(_OF_REDUCTION, _reduced),
     "layer_norm": _layer_norm,
     **dict.fromkeys(BINARY, _broadcast),
+    "expand_as": _widened,
     **dict.fromkeys(_BOUNDS, _bounded),
     "leaky_relu": _leaky_relu,
     "linear": _linear,
+    "matmul": _matmul,
 }

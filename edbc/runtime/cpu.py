@@ -25,6 +25,7 @@ from edbc.kernels.products import OWN, Products, best
 from edbc.kernels.read import values_of
 from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
+from edbc.runtime.batchcode import BatchKernel
 from edbc.runtime.evaluation import Evaluation
 from edbc.runtime.excerpts import ExcerptKernel, run_excerpts
 from edbc.runtime.kernels import count_work
@@ -182,10 +183,13 @@ class CellKernel:
 
     by_row: RowKernel | None = None
     """What runs batches of few rows, where something does."""
+    by_batch: BatchKernel | None = None
+    """What runs small batches, where something does."""
 
     def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype, device: torch.device):
         self._evaluation = Evaluation(cell)
         self.by_row = RowKernel(cell)
+        self.by_batch = BatchKernel(cell, self._evaluation)
         self.view, self.dtype, self._device = view, dtype, device
 
     def run(self, rows: Sequence[Longs], count: int, take: Callable[[int, Longs], torch.Tensor],
@@ -346,7 +350,17 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
     classes, of_outputs = arenas.classes(kind, segment.graph.types[kind])
     outputs_at = list(zip(of_outputs, output_rows[batch], strict=False))
     kernel = kernel_of_type(kind)
-    by_row = getattr(kernel, "by_row", None)
+    by_row, by_batch = getattr(kernel, "by_row", None), getattr(kernel, "by_batch", None)
+    if by_batch is not None and count > 1:
+        of_operand = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
+        if by_batch.fits(of_operand, count):
+            run = by_batch.run()
+            if run is not None:
+                values = [arenas.rows(c, r) for c, r in zip(classes, of_operand, strict=True)]
+                parameters = arenas.parameters(kernel.view, kernel.dtype)
+                run(parameters, count, *values, *(arenas.outputs(c, first, count) for c, first in outputs_at))
+                return
+            by_row = None if by_batch.waits else by_row
     if by_row is not None and by_row.pays(count):
         of_operands = placement.rows[at : at + len(classes) * num].tolist()
         addresses = [arenas.addresses(c, of_operands[k * num : (k + 1) * num]) for k, c in enumerate(classes)]

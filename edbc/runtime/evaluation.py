@@ -196,10 +196,11 @@ class Evaluation:
         """One of the results of a call, which is made once for all of them."""
         key = id(op.template), op.inputs
         if key not in results:
-            results[key] = self._function(op)(inputs, count, parameters.__getitem__)
+            results[key] = self.function(op)(inputs, count, parameters.__getitem__)
         return results[key][op.output or 0]
 
-    def _function(self, op: CellOp) -> RowFunction:
+    def function(self, op: CellOp) -> RowFunction:
+        """What runs a generic operation."""
         known = self._functions.get(op.name)
         if known is None:
             assert op.call is not None

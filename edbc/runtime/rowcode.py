@@ -28,10 +28,10 @@ from edbc.trace.values import torch_dtype
 def row_code(cell: CellGraph) -> Callable[..., None]:
     """`run(parameters, count, *operands, *outputs)`: parameters as a mapping by SharedRef, operands and outputs as
     lists of the addresses of `count` rows."""
-    return _Writer(cell).function()
+    return _RowWriter(cell).function()
 
 
-class _Writer:
+class Writer:
     """Lines of Python; `scope` has what they name."""
 
     def __init__(self, cell: CellGraph):
@@ -43,10 +43,44 @@ class _Writer:
         self.local = {name: f"x{i}" for i, (name, _) in enumerate(cell.operands)}
         self.calls: dict[tuple[int, tuple[str, ...]], str] = {}
 
+    def arguments(self, template: Any, values: Sequence[str]) -> str:
+        """A template's arguments, with values in its holes, as text."""
+        args, kwargs = template
+        if all(map(str.isidentifier, kwargs)):
+            named = [f"{name}={self._expression(item, values)}" for name, item in kwargs.items()]
+            return ", ".join([self._expression(item, values) for item in args] + named)
+        return f"*{self._expression(args, values)}, **{self._expression(kwargs, values)}"
+
+    def _expression(self, item: Any, values: Sequence[str]) -> str:
+        kind = type(item)
+        if kind is Hole:
+            return values[item.index]
+        if kind is SharedRef:
+            return f"parameters[{self.constant(item)}]"
+        if not _is_open(item):
+            return self.constant(item)
+        if kind is tuple:
+            return f"({''.join(self._expression(x, values) + ', ' for x in item)})"
+        if kind is list:
+            return f"[{', '.join(self._expression(x, values) for x in item)}]"
+        if kind is dict:
+            return "{" + ", ".join(f"{key!r}: {self._expression(x, values)}" for key, x in item.items()) + "}"
+        return f"{self.constant(fill)}({self.constant(item)}, [{', '.join(values)}], parameters.__getitem__)"
+
+    def constant(self, item: Any) -> str:
+        """A name for something."""
+        name = f"k{len(self.scope)}"
+        self.scope[name] = item
+        return name
+
+
+class _RowWriter(Writer):
+    """The lines of one row."""
+
     def function(self) -> Callable[..., None]:
         """The function that all lines make."""
         for i, (_, value_class) in enumerate(self.cell.operands):
-            shape, dtype = self._constant(value_class.shape), self._constant(torch_dtype(value_class.dtype))
+            shape, dtype = self.constant(value_class.shape), self.constant(torch_dtype(value_class.dtype))
             self.lines.append(f"x{i} = empty({shape}, dtype={dtype})")
             self.lines.append(f"memmove(x{i}.data_ptr(), in{i}[row], {bytes_of(value_class)})")
         for op in self.cell.ops:
@@ -69,12 +103,12 @@ class _Writer:
     def _operation(self, op: CellOp) -> None:
         made = self._generic(op) if op.op == "generic" else self._known(op)
         name = self.local[op.name] = f"v{len(self.local)}"
-        dtype = self._constant(torch_dtype(op.result.dtype))
+        dtype = self.constant(torch_dtype(op.result.dtype))
         self.lines += [f"{name} = {made}", f"if {name}.dtype is not {dtype}: {name} = {name}.to({dtype})"]
 
     def _known(self, op: CellOp) -> str:
         inputs = "".join(f"{self.local[name]}.unsqueeze(0), " for name in op.inputs)
-        return f"{self._constant(operation_of)}({self._constant(op)}, ({inputs}), parameters, 1)[0]"
+        return f"{self.constant(operation_of)}({self.constant(op)}, ({inputs}), parameters, 1)[0]"
 
     def _generic(self, op: CellOp) -> str:
         """One of the results of a call, which is made once for all of them."""
@@ -83,43 +117,15 @@ class _Writer:
         if call is None:
             call = self.calls[key] = f"r{len(self.calls)}"
             values = [self._seen(s.variable, s.views) for s in op.sources if s.variable is not None]
-            self.lines.append(f"{call} = {self._constant(op.call)}({self._arguments(op.template, values)})")
+            self.lines.append(f"{call} = {self.constant(op.call)}({self.arguments(op.template, values)})")
         return f"{call} if type({call}) is Tensor else tensors_of({call})[{op.output or 0}]"
 
     def _seen(self, variable: str, views: Sequence[Any]) -> str:
         seen = self.local[variable]
         for view in views:
             part = "" if view.index is None else f"[{view.index}]"
-            seen = f"{self._constant(view.function)}({self._arguments(view.template, [seen])}){part}"
+            seen = f"{self.constant(view.function)}({self.arguments(view.template, [seen])}){part}"
         return seen
-
-    def _arguments(self, template: Any, values: Sequence[str]) -> str:
-        args, kwargs = template
-        if all(map(str.isidentifier, kwargs)):
-            named = [f"{name}={self._expression(item, values)}" for name, item in kwargs.items()]
-            return ", ".join([self._expression(item, values) for item in args] + named)
-        return f"*{self._expression(args, values)}, **{self._expression(kwargs, values)}"
-
-    def _expression(self, item: Any, values: Sequence[str]) -> str:
-        kind = type(item)
-        if kind is Hole:
-            return values[item.index]
-        if kind is SharedRef:
-            return f"parameters[{self._constant(item)}]"
-        if not _is_open(item):
-            return self._constant(item)
-        if kind is tuple:
-            return f"({''.join(self._expression(x, values) + ', ' for x in item)})"
-        if kind is list:
-            return f"[{', '.join(self._expression(x, values) for x in item)}]"
-        if kind is dict:
-            return "{" + ", ".join(f"{key!r}: {self._expression(x, values)}" for key, x in item.items()) + "}"
-        return f"{self._constant(fill)}({self._constant(item)}, [{', '.join(values)}], parameters.__getitem__)"
-
-    def _constant(self, item: Any) -> str:
-        name = f"k{len(self.scope)}"
-        self.scope[name] = item
-        return name
 
 
 def _is_open(item: Any) -> bool:

@@ -44,8 +44,9 @@ class RowFunction:
         self.template = template
         self.views = views
         self.is_slow = False
-        self._is_believed = False
-        self._form: BatchedForm | None = None
+        self.is_believed = False
+        """Whether what runs all rows in one call was right for rows that differ."""
+        self.form: BatchedForm | None = None
         self._form_is_known = False
 
     def __call__(self, values: Sequence[torch.Tensor], count: int, shared: Shared) -> list[torch.Tensor]:
@@ -56,7 +57,7 @@ class RowFunction:
         if len(values[0]) == 1:  # what a batched form would be compared with
             return self._rows(values, shared)
         whole = None if self.is_slow else self._whole(values, shared)
-        if whole is not None and (self._is_believed or self._is_right(whole, values, shared)):
+        if whole is not None and (self.is_believed or self._is_right(whole, values, shared)):
             return whole
         self.is_slow = True
         return self._rows(values, shared)
@@ -88,16 +89,16 @@ class RowFunction:
         some = [value[:CHECKED] for value in values]
         with torch.no_grad():
             of_row = self._rows(some, shared)
-        self._is_believed = any(not torch.equal(x[:1].expand_as(x), x) for x in some)
+        self.is_believed = any(not torch.equal(x[:1].expand_as(x), x) for x in some)
         has_rows = len(of_row) == len(whole) and all(x.shape[:1] == values[0].shape[:1] for x in whole)
         return has_rows and all(map(_is_close, (x[:CHECKED].detach() for x in whole), of_row))
 
     def _batched_form(self, values: Sequence[torch.Tensor], shared: Shared) -> BatchedForm | None:
         if not self._form_is_known:
             shapes = [value.shape[1:] for value in values]
-            self._form = BatchedForm.find(self.call, self.template, self.views, shapes, shared)
+            self.form = BatchedForm.find(self.call, self.template, self.views, shapes, shared)
             self._form_is_known = True
-        return self._form
+        return self.form
 
     def _one(self, shared: Shared, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
         seen = []

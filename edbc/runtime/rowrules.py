@@ -8,8 +8,8 @@
 (3) Convolutions and poolings of one feature map per row, `(channels, ...)`, with shared weights: the rows are their
     batch; rows that have a batch of their own, `(m, channels, ...)`, are n x m maps of one. On the CPU convolutions
     in two dimensions are those of `runtime.convolution`.
-(4) What an operand's views show of a row must be one run of its elements in order (a *glimpse*): then the same run of
-    every row is what they show of a batch.
+(4) What an operand's views show of a row is seen of every row of a batch: one run of its elements in order, or that run
+    several times over in some dimensions (a *glimpse*), or every so many elements.
 (5) Functions of one operand that treat its elements, or its last dimensions, alike wherever they stand (`gelu`,
     `layer_norm`, `linear`, all that torch calls pointwise) take a batch as they take a row.
 (6) Functions along dimensions of one operand (`softmax`, `sum`, `sort`): the dimensions, counted from the left, are one
@@ -65,6 +65,8 @@ class Glimpse(NamedTuple):
     """Whether one of the views lets no gradient through."""
     order: tuple[int, ...] | None = None
     """Which of the dimensions of `shape` comes first, and so on."""
+    wide: tuple[int, ...] | None = None
+    """The shape that all of it is expanded to."""
 
     @classmethod
     def through(cls, views: Sequence[View], shape: Sequence[int]) -> Glimpse | None:
@@ -74,6 +76,11 @@ class Glimpse(NamedTuple):
         elements = torch.arange(torch.Size(shape).numel()).reshape(tuple(shape))
         for view in views:
             elements = view.apply(elements)
+        full = tuple(elements.shape)
+        for d in range(elements.ndim):
+            if elements.stride(d) == 0 and elements.shape[d] > 1:
+                elements = elements.narrow(d, 0, 1)
+        wide = None if elements.shape == full else full
         order = sorted(range(elements.ndim), key=elements.stride, reverse=True)
         in_order = elements.permute(order)
         flat = in_order.reshape(-1).tolist()
@@ -83,7 +90,14 @@ class Glimpse(NamedTuple):
         back = tuple(order.index(d) for d in range(len(order)))
         is_turned = back != tuple(range(len(order)))
         return cls(first, first + len(flat), tuple(in_order.shape), any(view.detaches for view in views),
-                   back if is_turned else None)  # fmt: skip
+                   back if is_turned else None, wide)  # fmt: skip
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """The shape in which a row is seen."""
+        if self.wide is not None:
+            return self.wide
+        return self.shape if self.order is None else tuple(self.shape[d] for d in self.order)
 
     @property
     def rank(self) -> int:
@@ -98,7 +112,52 @@ class Glimpse(NamedTuple):
             seen = value.reshape(count, -1)[:, self.first : self.stop].reshape(count, *self.shape)
         if self.order is not None:
             seen = seen.permute(0, *(1 + d for d in self.order))
+        if self.wide is not None:
+            seen = seen.expand(seen.shape[0], *self.wide)
         return seen.detach() if self.is_detached else seen
+
+
+class Strided(NamedTuple):
+    """What is no run of a row's elements: every so many of them, along each dimension; definition (4)."""
+
+    first: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    is_detached: bool
+
+    @classmethod
+    def through(cls, views: Sequence[View], shape: Sequence[int]) -> Strided | None:
+        """What `views` show of a row of that shape; None when they make new elements."""
+        if any(shared_refs(view.template) for view in views):
+            return None
+        row = torch.arange(torch.Size(shape).numel()).reshape(tuple(shape))
+        elements = row
+        for view in views:
+            elements = view.apply(elements)
+        if elements.untyped_storage().data_ptr() != row.untyped_storage().data_ptr():
+            return None
+        first, is_detached = int(elements.storage_offset()), any(view.detaches for view in views)
+        return cls(first, tuple(elements.shape), elements.stride(), is_detached)
+
+    @property
+    def shown(self) -> tuple[int, ...]:
+        """The shape in which a row is seen."""
+        return self.shape
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of what is seen of a row."""
+        return len(self.shape)
+
+    def of(self, value: torch.Tensor) -> torch.Tensor:
+        """What is seen of every row of `value`."""
+        flat = value.reshape(value.shape[0], -1).contiguous()
+        at = flat.storage_offset() + self.first
+        seen = flat.as_strided((len(flat), *self.shape), (flat.shape[1], *self.strides), at)
+        return seen.detach() if self.is_detached else seen
+
+
+Seen = Glimpse | Strided
 
 
 class BatchedForm(NamedTuple):
@@ -107,18 +166,31 @@ class BatchedForm(NamedTuple):
     rule: Rule
     call: Callable[..., Any]
     template: Any
-    glimpses: tuple[Glimpse, ...]
+    glimpses: tuple[Seen, ...]
 
     @classmethod
     def find(cls, call: Callable[..., Any], template: Any, views: Sequence[Sequence[View]],
              shapes: Sequence[Sequence[int]], shared: Shared) -> BatchedForm | None:  # fmt: skip
         """The batched form of a call on rows of these shapes, if it has one."""
-        seen = [Glimpse.through(chain, shape) for chain, shape in zip(views, shapes, strict=True)]
+        pairs = list(zip(views, shapes, strict=True))
+        seen = [Glimpse.through(chain, shape) or Strided.through(chain, shape) for chain, shape in pairs]
         glimpses = tuple(glimpse for glimpse in seen if glimpse is not None)
         if not glimpses or len(glimpses) != len(seen):
             return None
         rule = _rule_for(call, template, glimpses, shared)
         return cls(rule, call, template, glimpses) if rule else None
+
+    def plain(self) -> tuple[Any, int] | None:
+        """A template that the call itself takes as it is, and the dimensions that its operands are to have, 0 for those
+        that they have; None where the rule does more."""
+        if self.rule is _plain:
+            return self.template, 0
+        if self.rule is _broadcast and not shared_refs(self.template):
+            return self.template, 1 + max(glimpse.rank for glimpse in self.glimpses)
+        if self.rule is _along:
+            args, kwargs = self.template
+            return _counted_on(args, kwargs, 1 + self.glimpses[0].rank), 0
+        return None
 
     def apply(self, values: Sequence[torch.Tensor], shared: Shared) -> Any:
         """What the call returns, for every row."""
@@ -126,7 +198,7 @@ class BatchedForm(NamedTuple):
         return self.rule(self.call, self.template, seen, shared)
 
 
-def _rule_for(call: Callable[..., Any], template: Any, glimpses: Sequence[Glimpse], shared: Shared) -> Rule | None:
+def _rule_for(call: Callable[..., Any], template: Any, glimpses: Sequence[Seen], shared: Shared) -> Rule | None:
     if (getattr(call, "__module__", None) or "torch").partition(".")[0] != "torch" or not template[0]:
         return None
     name = name_of(call)
@@ -144,7 +216,7 @@ def _rule_for(call: Callable[..., Any], template: Any, glimpses: Sequence[Glimps
     return _rule_of_one(call, name, template, glimpses)
 
 
-def _rule_of_one(call: Callable[..., Any], name: str, template: Any, glimpses: Sequence[Glimpse]) -> Rule | None:
+def _rule_of_one(call: Callable[..., Any], name: str, template: Any, glimpses: Sequence[Seen]) -> Rule | None:
     """The rule of a function of one operand."""
     (first, *others), kwargs = template
     if len(glimpses) != 1 or type(first) is not Hole or _has_holes((others, kwargs)):
@@ -189,7 +261,7 @@ def _can_join(template: Any) -> bool:
     return len(dims) <= 1 and set(kwargs) <= {"dim"} and all(map(_is_dimension, dims))
 
 
-def _is_product_of_rows(template: Any, glimpses: Sequence[Glimpse], shared: Shared) -> bool:
+def _is_product_of_rows(template: Any, glimpses: Sequence[Seen], shared: Shared) -> bool:
     """Whether batches of products line up: matrices and vectors, or higher ranks with a matrix shared by all."""
     args, kwargs = template
     if len(args) != 2 or kwargs or any(type(arg) not in (Hole, SharedRef) for arg in args):
@@ -217,12 +289,16 @@ def _plain(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor]
 
 def _along(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
     """Definition (6)."""
-    args, kwargs = fill(template, seen, shared)
-    if len(args) > 1:
-        args = (args[0], _next(args[1], seen[0].ndim), *args[2:])
-    else:
-        kwargs = {**kwargs, "dim": _next(kwargs.get("dim"), seen[0].ndim)}
+    given, named = fill(template, seen, shared)
+    args, kwargs = _counted_on(given, named, seen[0].ndim)
     return call(*args, **kwargs)
+
+
+def _counted_on(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments whose dimensions are those of a batch of that rank."""
+    if len(args) > 1:
+        return (args[0], _next(args[1], rank), *args[2:]), kwargs
+    return args, {**kwargs, "dim": _next(kwargs.get("dim"), rank)}
 
 
 def _next(dim: Any, rank: int) -> Any:

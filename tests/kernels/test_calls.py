@@ -47,6 +47,14 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
     "part-of-a-row": lambda net, v, m: torch.softmax(m[1], 0) + m[2:].sum(0) + torch.softmax(v[1:3], 0).sum(),
     "transposed-back": lambda net, v, m: m.t().t().softmax(0),
     "attention": lambda net, v, m: torch.softmax(m @ v / 2, 0) @ m,
+    "products": lambda net, v, m: (
+        (m @ m.t() + m.t() @ m + m[:2].t() @ m[2:]) * (v @ m) + torch.mv(m.T, v),
+        (net.matrix @ m.tanh()).t() @ net.matrix,
+        torch.matmul(v, v.sigmoid()) + m.reshape(2, 8) @ m.view(8, 2),
+    ),
+    "expanded": lambda net, v, m: (
+        m.mean(0, keepdim=True).expand_as(m) * m + v.expand(3, -1).softmax(0).sum(0) + v.unsqueeze(1).expand(4, 4)
+    ),
     "bounds": lambda net, v, m: (
         m.clamp(-0.5, 0.5) + torch.clamp(m, max=0.3) + m.clamp_min(0.1) + F.hardtanh(m) + nn.Hardtanh(-0.2, 0.7)(m),
         F.relu6(m * 9) + nn.ReLU6()(-m) + torch.clip(v, min=0) + torch.clamp_max(m, -0.25),

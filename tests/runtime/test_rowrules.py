@@ -33,6 +33,8 @@ def index(*items: Any) -> View:
 
 COLUMNS, MIDDLE, LAST = index(slice(None), None, None), index(slice(3, 6)), index(3)
 STEPS = index(slice(None, None, 2))
+WINDOWS = View(torch.Tensor.unfold, ((INPUT, 1, 3, 1), {}), None, ".unfold(1, 3, 1)")
+WIDE = View(torch.Tensor.expand, ((INPUT, 5, -1), {}), None, ".expand(5, -1)")
 TURNED = View(torch.Tensor.t, ((INPUT,), {}), None, ".t()")
 JOINED = View(torch.Tensor.add, ((INPUT, BIAS), {}), None, "+ bias")
 
@@ -53,6 +55,9 @@ def softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 CALLS = {
+    "every other element": (torch.add, ((INPUT, 1), {}), [(6,)], [(STEPS,)]),
+    "windows of a matrix's rows": (torch.tanh, ((INPUT,), {}), [(2, 6)], [(WINDOWS,)]),
+    "one row for all": (torch.cumsum, ((INPUT, 0), {}), [(1, 4)], [(WIDE,)]),
     "a kernel of one pixel": (torch.conv2d, ((INPUT, PIXEL, BIAS), {}), [(3, 4, 6)], [()]),
     "no bias": (torch.conv2d, ((INPUT, PIXEL), {}), [(3, 4, 6)], [()]),
     "every argument": (torch.conv2d, ((INPUT, PIXEL, BIAS, (1, 1), (0, 0), (1, 1), 1), {}), [(3, 4, 6)], [()]),
@@ -156,7 +161,6 @@ NONE = {
     "a bias per row": (F.layer_norm, ((INPUT, (5,), OTHER), {}), [(5,), (5,)], [(), ()]),
     "a user's function of a known name": (softmax, ((INPUT, 0), {}), [(3, 2)], [()]),
     "a kernel per row": (torch.conv2d, ((INPUT, OTHER), {}), [(3, 4, 6), (5, 3, 1, 1)], [(), ()]),
-    "every other element": (torch.add, ((INPUT, 1), {}), [(6,)], [(STEPS,)]),
     "a view with a parameter in it": (torch.add, ((INPUT, 1), {}), [(5,)], [(JOINED,)]),
     "no operand": (torch.add, ((MAP, MAP), {}), [], []),
 }
