@@ -82,6 +82,9 @@ class Glimpse(NamedTuple):
                 elements = elements.narrow(d, 0, 1)
         wide = None if elements.shape == full else full
         order = sorted(range(elements.ndim), key=elements.stride, reverse=True)
+        of_several = [d for d in range(elements.ndim) if elements.shape[d] > 1]
+        if of_several == sorted(of_several, key=elements.stride, reverse=True):
+            order = list(range(elements.ndim))
         in_order = elements.permute(order)
         flat = in_order.reshape(-1).tolist()
         first = flat[0] if flat else 0
