@@ -128,7 +128,7 @@ def is_cellable(args: Any, kwargs: Any) -> bool:
     """Whether arguments are what a cell takes: tensors, at least one, nests of them, numbers and texts. A nest with a
     number in it is an instance, or a part of one."""
     given = [x for x in (*args, *kwargs.values()) if not _is_number(x)]
-    return bool(given) and all(x is None or isinstance(x, torch.Tensor) for x in _leaves(given))
+    return bool(given) and all(x is None or isinstance(x, torch.Tensor) for x in leaves_of(given))
 
 
 def shape_of(item: Any) -> Any:
@@ -148,7 +148,7 @@ def require_cell(args: Any, before: Any, num_operations: int, template: Any, pas
         raise NotACell(f"it has {num_operations} operations, and a cell 2 to {MAX_OPERATIONS}")
     if passed_through:
         raise NotACell("it hands back an argument as it came")
-    if not all(map(_is_returnable, _leaves(template))):
+    if not all(map(_is_returnable, leaves_of(template))):
         raise NotACell("it returns more than tensors and numbers")
 
 
@@ -160,12 +160,13 @@ def _is_returnable(item: Any) -> bool:
     return _is_number(item) or type(item).__name__ == "Hole"
 
 
-def _leaves(nest: Any) -> Iterator[Any]:
+def leaves_of(nest: Any) -> Iterator[Any]:
+    """What is in a nest of lists, tuples and dicts, in the order in which calls have their operands."""
     if type(nest).__name__ != "Hole" and isinstance(nest, list | tuple):
         for item in nest:
-            yield from _leaves(item)
+            yield from leaves_of(item)
     elif isinstance(nest, dict):
-        yield from _leaves(list(nest.values()))
+        yield from leaves_of(list(nest.values()))
     else:
         yield nest
 

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.trace.automatic import NotACell, is_cellable
+from edbc.trace.automatic import NotACell, is_cellable, leaves_of
 from edbc.trace.recorder import Recorder
 from edbc.trace.table import Entry, Hole
 from edbc.trace.values import Lazy, Shared, Slot, Value
@@ -75,10 +75,11 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         form = None if kwargs else forms.get(key)
         if form is not None:
             kinds = set(map(type, _leaves(args, (tuple, list))))
-            if torch.Tensor in kinds and not form.gets_tensors:
+            is_given = torch.Tensor in kinds and form.has_demands
+            if torch.Tensor in kinds and not form.gets_tensors and not is_given:
                 form.gets_tensors = True
                 unroll(form)
-            if any(issubclass(kind, _OPERANDS) for kind in kinds):
+            if any(issubclass(kind, _OPERANDS) for kind in kinds) and not is_given:
                 return form.call(self, *[_each(recorder.as_value, arg) for arg in args])
         if otherwise is None:
             result = recorder.call(path, kind, self, args, kwargs)
@@ -86,7 +87,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             try:
                 if not is_cellable(args, kwargs):
                     raise NotACell
-                result = recorder.call(path, kind, self, args, kwargs)
+                result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
             except NotACell:
                 return otherwise(self, *args, **kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
@@ -95,6 +96,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             recorder.standing += 1
             unroll(form)
         if form is not None and form.shape == (entry.operation.template, entry.outputs):
+            if entry.demands and not form.has_demands:
+                form.has_demands, form.gets_tensors = True, False
+                unroll(form)
             form.known[entry.operation.slots] = (entry.index, recorder.sites[entry.index], *entry.output_slots)
         return result
 
@@ -113,7 +117,14 @@ class _Form:
         self.shape = entry.operation.template, entry.outputs
         self.texts = _texts(entry)
         self.known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
-        self.gets_tensors = False
+        self.gets_tensors = self.has_demands = False
+
+
+def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
+    """Numbers of the operands that are recorded; None where all are."""
+    tensors = [x for x in leaves_of((*args, *kwargs.values())) if isinstance(x, torch.Tensor)]
+    found = frozenset(i for i, x in enumerate(tensors) if type(x) is not torch.Tensor)
+    return None if len(found) == len(tensors) else found
 
 
 def _form_of(item: Any) -> Any:

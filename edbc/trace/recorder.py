@@ -109,6 +109,12 @@ class OfStacks(NamedTuple):
     entry: Entry
 
 
+def _require_recorded(entry: Entry, recorded: frozenset[int] | None) -> None:
+    """Raise NotACell for a call one of whose results eager code has at once, of what the instance brought alone."""
+    if recorded is not None and not all(map(recorded.intersection, entry.demands)):
+        raise NotACell("it computes with what the instance brings alone")
+
+
 class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
@@ -639,8 +645,10 @@ class Recorder:
         part: Value = self.emit(known.entry, (whole.ref, self.last_external))
         return part
 
-    def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record the call of a cell or leaf module whose arguments are not all plain recorded values."""
+    def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
+             recorded: frozenset[int] | None = None) -> Any:  # fmt: skip
+        """Record the call of a cell or leaf module whose arguments are not all plain recorded values; of an automatic
+        cell with the numbers of the operands that were recorded, where not all were."""
         operands: list[int] = []
         parts: list[Any] = [path, len(args)]
         quick = None
@@ -648,6 +656,7 @@ class Recorder:
             quick = tuple(parts)
             entry = self.functions.get(quick)
             if entry is not None:
+                _require_recorded(entry, recorded)
                 return self._emit_call(entry, operands)
         operands = []
         slots: list[Slot] = []
@@ -657,12 +666,13 @@ class Recorder:
         if entry is None:
             lifted = lift_floats(self, path, kind, args, kwargs)
             if lifted is not None:
-                return self.call(path, kind, module, *lifted)
+                return self.call(path, kind, module, *lifted, recorded=recorded)
             entry = self._calls[key] = self._new_call(path, kind, template, tuple(slots))
         if isinstance(entry, NotACell):
             raise NotACell(*entry.args)
         if quick is not None:
             self.functions[quick] = entry
+        _require_recorded(entry, recorded)
         return self._emit_call(entry, operands)
 
     def _emit_call(self, entry: Entry, operands: list[int]) -> Any:
@@ -935,7 +945,9 @@ class Recorder:
             operation = replace(called, slots=(*slots, *drawn_slots), draws=tuple(draw for draw, _ in drawn))
         draft = self._marked(call_type(path, kind, template, operation.slots, classes, len(drawn)), self.autocast)
         index = self.table.add_type(draft, [self.returned or user_location()])
-        return self.table.add_entry(index, operation, tuple(map(self.table.slot, classes)), outputs)
+        demands = self.tracer.demands(called) if path in self.tracer.automatic else ()
+        slots_of_outputs = tuple(map(self.table.slot, classes))
+        return self.table.add_entry(index, operation, slots_of_outputs, outputs, demands=demands)
 
     def _new_function(
         self,

@@ -47,7 +47,7 @@ from edbc.trace.shapes import split_outputs
 from edbc.trace.special import embedded
 from edbc.trace.stateless import derived_class, user_class
 from edbc.trace.states import without_history
-from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill
+from edbc.trace.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs
 from edbc.trace.tracer import CellTracer
 from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value, class_of, refuse, value_of
 
@@ -74,6 +74,8 @@ class CellTrace:
     """Template of what the call returns."""
     draws: tuple[tuple[Draw, ValueClass], ...] = ()
     """What it draws, in order."""
+    demands: tuple[frozenset[int], ...] = ()
+    """See `Entry.demands`."""
 
 
 def shared_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -303,6 +305,10 @@ class ModelView(CellTracer):
         trace = self.trace(operation)
         return trace.template, tuple(class_of(value._meta()) for value in trace.outputs)
 
+    def demands(self, operation: Operation) -> tuple[frozenset[int], ...]:
+        """See CellTracer."""
+        return self.trace(operation).demands
+
     @property
     def may_draw(self) -> bool:  # type: ignore[override]
         """See CellTracer."""
@@ -366,7 +372,8 @@ class ModelView(CellTracer):
             given = {operand.ref for operand in operands}
             is_passed = any(value.ref in given for value in values)
             require_cell((args, kwargs), before, len(recorder.entries), template, is_passed)
-        return CellTrace(recorder.finish([result]), tuple(names), values, template, draws)
+        demands = _demands(recorder, [operand.ref for operand in operands], values)
+        return CellTrace(recorder.finish([result]), tuple(names), values, template, draws, demands)
 
     def _operand(self, recorder: Recorder, index: int, slot: Slot) -> Value:
         table = recorder.table
@@ -386,6 +393,23 @@ class ModelView(CellTracer):
         if isinstance(output, Lazy):
             return output.materialise()
         return recorder.constant(output)
+
+
+def _demands(recorder: Recorder, operands: Sequence[int], outputs: Sequence[Value]) -> tuple[frozenset[int], ...]:
+    """`Entry.demands` of a cell that has been recorded, by what each value is made of: operands, or (None) parameters.
+    O(operations * operands)."""
+    made_of: dict[int, frozenset[int | None]] = {ref: frozenset([i]) for i, ref in enumerate(operands)}
+    made_of |= {value.ref: frozenset([None]) for value in recorder._whole.values()}
+    at, number = 0, recorder.first_value
+    for index in recorder.entries:
+        entry = recorder.table.entries[index]
+        read = recorder.refs[at : at + entry.num_operands]
+        found = frozenset[int | None]().union(*(made_of.get(ref, frozenset()) for ref in read))
+        found |= {None} if shared_refs(entry.operation.template) else frozenset()
+        made_of |= {number + i: found for i in range(len(entry.output_slots))}
+        at, number = at + entry.num_operands, number + len(entry.output_slots)
+    of_outputs = [made_of.get(value.ref, frozenset()) for value in outputs]
+    return tuple({frozenset(x for x in found if x is not None) for found in of_outputs if None not in found})
 
 
 def _as_function(recorder: Recorder, operation: Operation, *args: Any, **kwargs: Any) -> Any:

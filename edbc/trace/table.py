@@ -204,6 +204,9 @@ class Entry:
     """True when the node adds two or more operands of one slot: a candidate for a segment sum."""
     flat: bool
     """True when the call returns a tuple of all its outputs in order (`is_flat`)."""
+    demands: tuple[frozenset[int], ...] = ()
+    """Of an automatic cell, for each output that no parameter has a part in: operands of which one must be recorded,
+    for else eager's numbers are there at once."""
 
     @property
     def num_operands(self) -> int:
@@ -369,11 +372,11 @@ class TypeTable:
         return [plain[text] for text in meant(without_state(signature), plain)]
 
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
-                  is_sum: bool = False) -> Entry:  # fmt: skip
+                  is_sum: bool = False, demands: tuple[frozenset[int], ...] = ()) -> Entry:  # fmt: skip
         """A new entry of a type."""
         with self._lock:
             flat = is_flat(outputs) and len(outputs) == len(output_slots)
-            entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat)
+            entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat, demands)
             self.entries.append(entry)
             self.operation_of_type.setdefault(type_index, entry)
             return entry

@@ -33,6 +33,10 @@ class CellTracer:
         """Template of the outputs of a cell or module and the class of each."""
         raise NotImplementedError
 
+    def demands(self, operation: Operation) -> tuple[frozenset[int], ...]:
+        """What calls of an automatic cell must give, see `Entry.demands`."""
+        raise NotImplementedError
+
     def shared(self, ref: SharedRef) -> torch.Tensor:
         """The model's parameter or buffer behind a reference, with its views taken."""
         raise NotImplementedError

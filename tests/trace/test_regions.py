@@ -193,6 +193,36 @@ def test_regions_are_cells() -> None:
     assert net.run([[1, 2, 3, 4]])[1].whole[0].graph.num_nodes == 4
 
 
+class OfTheInstance(Base):
+    """Reads values of what it computes of the instance alone, which eager code may."""
+
+    def spread(self, points: Tensor) -> Tensor:
+        centred = points - points.mean(0)
+        return (centred * centred).sum(1)
+
+    def forward(self, points: Tensor) -> Tensor:
+        near = torch.cdist(points, points).topk(2, largest=False).indices
+        h = torch.tanh(self.step(points[near].sum(1)) + points)
+        order = (points * points).sum(1).argsort()
+        if float(self.spread(points).max()) > 1.0:
+            h = torch.relu(h * 2 + points) - 1
+        widest = int(self.spread(points).argmax())
+        return h[order.tolist()[0]] + h[widest] + torch.tanh(self.spread(h)).sum()
+
+
+def test_what_the_instance_brings_is_computed_at_once() -> None:
+    """Its values may be read; the same method is in a cell where it gets recorded tensors."""
+    model = seeded(OfTheInstance)
+    generator = torch.Generator().manual_seed(0)
+    clouds = [torch.randn(5, SIZE, generator=generator) * scale for scale in (0.2, 1.0, 2.0) * 8]
+    net = bound(model, clouds, cells="auto")
+
+    assert net.view.automatic
+    for size in (1, 7, 24):
+        for got, expected in zip(net(clouds[:size]), map(model, clouds[:size]), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
 def test_one_torch_call_is_no_region() -> None:
     """Nor is a call of a module of the user's, which is a candidate itself."""
 
