@@ -277,7 +277,9 @@ def _of_function(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _only_node(rec: Any, before: tuple[int, int], operands: list[Any], result: Any) -> Entry | None:
-    """The entry of the one node that was made of the operands, and whose output was returned."""
+    """The entry of the one node that was made of the operands, and whose output was returned. Stacks are none yet."""
+    if any(type(operand) is not int for operand in operands):
+        return None
     if len(rec.entries) != before[0] + 1 or rec.refs[before[1] :] != operands or type(result) is not Value:
         return None
     entry: Entry = rec.table.entries[rec.entries[-1]]

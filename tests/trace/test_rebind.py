@@ -247,3 +247,19 @@ def test_the_users_objects_stay_as_they_are() -> None:
     assert {name: (value, getattr(value, "__code__", None)) for name, value in vars(Net).items()} == before
     assert helper.__code__ is code
     assert dict(globals()) == names
+
+
+def test_stacks_that_are_nodes_already() -> None:
+    """A function of torch's that is Python takes a stack that was made a node before, beside another operand."""
+
+    class Stacked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(SIZE, SIZE)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.up(x)
+            rows = torch.stack([h, h * 2])
+            return torch.tanh(rows) + F.layer_norm(rows, (SIZE,), h)
+
+    require_parity(seeded(Stacked), [torch.full((SIZE,), float(i)) for i in range(8)], sizes=(1, 8))
