@@ -47,6 +47,17 @@ class Region(NamedTuple):
     location: str
     moves: bool
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is not one of the two parts of another region."""
+        return self.name[-1].isdigit()
+
+    @property
+    def lines(self) -> range:
+        """Of its statements."""
+        lines = [n.end_lineno for n in ast.walk(self.function.__dict__["_edbc_definition"]) if isinstance(n, ast.expr)]
+        return range(self.function.__code__.co_firstlineno, 1 + max(line for line in lines if line is not None))
+
 
 class Regions:
     """The regions of one model's methods."""

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from click.testing import CliRunner
 from gradients import require_equal_gradients
 from helpers import bound, seeded
 from torch import Tensor, nn
 
+from edbc.cli.main import main
 from edbc.trace.closed import Closed, definition_of, methods_of
 from edbc.trace.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
 from edbc.trace.regions import Region, Regions, compiled_like
@@ -484,3 +486,49 @@ def _codes(code: Any) -> Any:
     for inner in code.co_consts:
         if hasattr(inner, "co_names"):
             yield from _codes(inner)
+
+
+NOTES = """\
+import random
+import torch
+from torch import nn
+
+class Reader(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.size, self.words, self.step = size, nn.Embedding(50, size), nn.Linear(2 * size, size)
+        self.out, self.log = nn.Linear(size, size), []
+
+    def noted(self, h):
+        self.log.append(len(h))
+        self.log.clear()
+        return torch.tanh(h)
+
+    def forward(self, words):
+        h, seen = torch.zeros(self.size), []
+        for word in words:
+            h = torch.tanh(self.step(torch.cat([self.words(torch.tensor(word)), h])))
+            seen.append(self.noted(h))
+        return torch.relu(self.out(torch.stack(seen).sum(0)))
+
+def build():
+    return Reader()
+
+def sample(count, seed):
+    rng = random.Random(seed)
+    return [[rng.randrange(50) for _ in range(rng.randint(2, 60))] for _ in range(count)]
+"""
+
+
+def test_explain_says_what_is_no_cell(tmp_path: Path) -> None:
+    """The cells with their lines, a method with the line that prevents it, and a region that does not pay."""
+    (tmp_path / "reader.py").write_text(NOTES)
+    runner, plan = CliRunner(), str(tmp_path / "reader.yaml")
+    made = runner.invoke(main, ["compile", str(tmp_path / "reader.py"), "-o", plan, "--policy", "critical"])
+    assert made.exit_code == 0, made.output
+    text = " ".join(runner.invoke(main, ["explain", plan]).output.split())
+
+    assert "cells that nobody marked: forward:1 (reader.py:19)" in text
+    assert "noted is no cell" in text
+    assert "recorded one by one: reader.py:12" in text
+    assert "forward:2 is no cell, so that 64 nodes in it are recorded one by one: reader.py:21: on the sample" in text
