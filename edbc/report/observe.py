@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from edbc.runtime.session import Net, Prepared, Stats
+    from edbc.trace.fibers import Reads
 
 REPEATS = 5
 BASELINES = ("depth", "agenda", "sufficient", "critical")
@@ -104,6 +105,8 @@ class Observation:
     loading_seconds: float
     """Copying look-ups and constants, and packing weights that changed: before the first batch."""
     unseen_states: int
+    reads: tuple[str, ...] = ()
+    """Where values were read, a line each."""
     first: Graph | None = None
     """The dataflow graph of the first instance alone."""
 
@@ -114,7 +117,7 @@ class Observation:
             f"{self.shared_nodes:,} of {self.num_nodes:,} nodes equal another one; a run by --front-end record "
             "computes them once"
         )
-        return ((shared,) if self.shared_nodes else ()) + self.whole + self.company
+        return self.reads + ((shared,) if self.shared_nodes else ()) + self.whole + self.company
 
     @property
     def lower_bound(self) -> int:
@@ -149,9 +152,9 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     """Run a mini-batch and say what happened. Raises what `Net.run` raises."""
     from edbc.runtime.session import Stats
 
-    _timed(net, _prepared(net, instances, None))
+    _timed(net, _prepared(net, instances, None)[0])
     stats = [Stats() for _ in range(REPEATS)]
-    prepared = [_prepared(net, instances, each) for each in stats][-1]
+    prepared, reads = [_prepared(net, instances, each) for each in stats][-1]
     loading, *of_batches = np.median([_timed(net, prepared) for _ in range(REPEATS)], axis=0).tolist()
     captured, schedule = prepared.whole
     graph = captured.graph
@@ -179,16 +182,29 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         scheduling_seconds=median(each.seconds.scheduling for each in stats),
         loading_seconds=loading,
         unseen_states=schedule.unseen_states,
-        first=_prepared(net, instances[:1], None).whole[0].graph,
+        first=_prepared(net, instances[:1], None)[0].whole[0].graph,
+        reads=() if reads is None else tuple(_told(reads)),
     )
 
 
-def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> Prepared:
-    """A mini-batch to execute, which changes no instance."""
+def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> tuple[Prepared, Reads | None]:
+    """A mini-batch to execute, which changes no instance; of one whose instances read values, its largest segment."""
     from edbc.trace.objects import unchanged
 
+    segments: list[Prepared] = []
     with unchanged(instances):
-        return net.prepare(instances, stats, share=False)
+        last = net.prepare(instances, stats, share=False, on_segment=segments.append)
+    return max(segments, default=last, key=lambda part: part.capture.graph.num_nodes), last.capture.reads
+
+
+def _told(reads: Reads) -> Iterator[str]:
+    """What instances read, a line each."""
+    most = max(map(len, reads.of_instance), default=0)
+    yield (
+        f"instances read values, at most {most:,} each: {reads.segments + 1:,} segments, the largest of which is told "
+        f"here; {mean(reads.live or [0]):.1f} instances wait for one"
+    )
+    yield from (f"{site} reads {count(number, 'value')}" for site, number in reads.sites().items())
 
 
 def _timed(net: Net, prepared: Prepared) -> list[float]:

@@ -28,16 +28,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import numpy as np
 import torch
 
 from edbc.errors import UnsupportedError
 from edbc.trace.autocast import entered
 from edbc.trace.gradmode import watched_by
-from edbc.trace.returned import Collected, Ints, Run, as_longs
+from edbc.trace.returned import Collected, Run, as_longs
 from edbc.trace.source import location_of, user_frame, user_location
 from edbc.trace.torchstate import Away, leave, torch_state
-from edbc.trace.values import Lazy, Shared, Symbol, Value
+from edbc.trace.values import Lazy, Shared, Slot, Symbol, Value
 
 if TYPE_CHECKING:
     from edbc.trace.build import Capture
@@ -135,6 +134,8 @@ class Fibers:
         self.reads = Reads([])
         self._collections = _collections()
         self._sites: dict[Any, str] = {}
+        self._plain: dict[Slot, Slot] = {}
+        """Slots without the views."""
         self._on_host: dict[int, torch.Tensor] = {}
         """What was read of the last segment, by its new ref."""
 
@@ -270,7 +271,8 @@ class Fibers:
                 assert told.ref is not None
                 tensor = rec.tracer.shared(told.ref)
                 tensor = tensor[index] if told.kind == "row" else tensor
-        tensor = tensor.detach()
+        if tensor.requires_grad:
+            tensor = tensor.detach()
         for step in value.slot.views:
             tensor = step.apply(tensor)
         return tensor
@@ -283,17 +285,23 @@ class Fibers:
 
         rec = self.recorder
         live = self._live()
-        refs = list(dict.fromkeys(value.ref for value in live))
-        class_of_ref = {value.ref: value.slot.base for value in live}
-        slots = [rec.table.slot(class_of_ref[ref]) for ref in refs]
-        recording, result_refs = _compacted(rec.finish([], aborted=(0, self.aborted)), refs)
+        slot_of_ref: dict[int, Slot] = {}
+        for value in live:
+            slot = value.slot
+            if value.ref not in slot_of_ref:
+                plain = self._plain.get(slot)
+                if plain is None:
+                    plain = self._plain[slot] = rec.table.slot(slot.base)
+                slot_of_ref[value.ref] = plain
+        refs, slots = list(slot_of_ref), list(slot_of_ref.values())
+        recording = _compacted(rec.finish([], aborted=(0, self.aborted)))
         rec.cut()
         self.aborted = 0
-        collected = Collected(result_refs, slots, [Run(0, len(refs))], [len(refs)])
+        collected = Collected(as_longs(refs), slots, [Run(0, len(refs))], [len(refs)])
         captured = build_collected(recording, collected)
         with watched_by(None), entered(None):
             tensors = self.run_segment(captured)
-        carried = {ref: rec.carried(tensor).ref for ref, tensor in zip(refs, tensors, strict=True)}
+        carried = dict(zip(refs, rec.carried(tensors, slots), strict=True))
         read = {fiber.wanted.ref for fiber in waiting if fiber.wanted is not None}
         which = [i for i, ref in enumerate(refs) if ref in read]
         copies = on_host([tensors[i] for i in which])
@@ -329,26 +337,21 @@ def on_host(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
-def _compacted(recording: Recording, result_refs: Sequence[int]) -> tuple[Recording, Ints]:
-    """The recording of a segment with those of the mini-batch's externals that it reads, numbered anew; and its
-    results."""
-    refs = np.concatenate([as_longs(recording.refs), as_longs(result_refs)])
-    is_external = refs < 0
-    numbers = -1 - (refs[is_external] + recording.first_external)
-    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(recording.external_source):
-        return recording, as_longs(result_refs)  # which building refuses, with the line
-    used, of_used = np.unique(numbers, return_inverse=True)
-    refs[is_external] = -1 - of_used
-    externals = used.tolist()
-    first_result = len(recording.refs)
-    compact = replace(
+def _compacted(recording: Recording) -> Recording:
+    """The recording of a segment with those of the mini-batch's externals that it reads, numbered anew."""
+    used: dict[int, int] = {}
+    refs = [ref if ref >= 0 else -1 - used.setdefault(ref, len(used)) for ref in recording.refs]
+    numbers = [-1 - (ref + recording.first_external) for ref in used]
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(recording.external_source):
+        return recording  # which building refuses, with the line
+    source, index = recording.external_source, recording.external_index
+    return replace(
         recording,
-        refs=refs[:first_result].tolist(),
-        external_source=[recording.external_source[i] for i in externals],
-        external_index=[recording.external_index[i] for i in externals],
+        refs=refs,
+        external_source=[source[i] for i in numbers],
+        external_index=[index[i] for i in numbers],
         first_external=0,
     )
-    return compact, refs[first_result:]
 
 
 def read_function(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -330,9 +330,24 @@ class Recorder:
         del self.external_source[externals:], self.external_index[externals:]
         self.last_external = -self.first_external - externals
 
-    def carried(self, tensor: torch.Tensor) -> Value:
-        """The external for a value of an earlier segment."""
-        return self._new_constant(tensor)
+    def carried(self, tensors: Sequence[torch.Tensor], slots: Sequence[Slot]) -> list[int]:
+        """New externals for values of an earlier segment, whose slots have no views."""
+        refs: list[int] = []
+        pools: dict[Slot, tuple[int, list[torch.Tensor]]] = {}
+        for tensor, slot in zip(tensors, slots, strict=True):
+            known = pools.get(slot)
+            if known is None:
+                refs.append(self._new_constant(tensor).ref)
+                source = self.external_source[-1]
+                pools[slot] = source, self.constants[source]
+                continue
+            source, pool = known  # `_new_constant` without its call
+            self.external_source.append(source)
+            self.external_index.append(len(pool))
+            pool.append(tensor)
+            self.last_external -= 1
+            refs.append(self.last_external)
+        return refs
 
     def forget_externals(self) -> None:
         """From now on, nothing refers to an external that exists already."""

@@ -34,15 +34,19 @@ def torch_state() -> TorchState:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
-        (
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
-            torch.is_autocast_enabled("cuda"),
-            torch.get_autocast_dtype("cuda"),
-            torch.is_autocast_cache_enabled(),
-        ),
+        _autocast(),
         tuple(_get_current_function_mode_stack()) if _num_modes() else (),
         _device.CURRENT_DEVICE,
+    )
+
+
+def _autocast() -> tuple[bool, torch.dtype, bool, torch.dtype, bool]:
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
     )
 
 
@@ -85,5 +89,14 @@ class Away:
 
 def leave(home: TorchState) -> Away | None:
     """Let this thread's state be `home`; None where it is, as nearly always."""
+    if (
+        torch.is_grad_enabled() is home.gradients
+        and torch.is_inference_mode_enabled() is home.inference
+        and torch.get_default_dtype() is home.dtype
+        and _num_modes() == 0 == len(home.modes)
+        and _autocast() == home.autocast
+        and _device.CURRENT_DEVICE is home.device
+    ):
+        return None
     state = torch_state()
     return None if state == home else Away(state, home)

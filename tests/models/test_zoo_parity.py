@@ -20,6 +20,8 @@ PLANS = sorted((Path(__file__).parents[2] / "plans").glob("*.yaml"))
 INPUTS = {
     "bilstm_tagger": ["wikiner_tags/first1200.txt"],
     "bilstm_tagger_char": ["wikiner_tags/first1200.txt"],
+    "early_exit": ["iwslt15_envi/tst2012.en"],
+    "easy_first": ["iwslt15_envi/tst2012.en"],
     "greedy_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
     "lstm_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
     "tree_lstm": ["sst_trees/dev.txt"],

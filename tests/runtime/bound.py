@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from random_cells import RandomCell
 from torch import nn
@@ -82,10 +84,14 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
     view, table = ModelView(model), TypeTable()
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
-    graph = parts[0].graph
-    usage = find_usage(graph)
+    graphs = [replace(part.graph, types=table.graph_types()) for part in parts]
+    found = [find_usage(graph) for graph in graphs]
+    usage = (
+        np.logical_and.reduce([external for external, _ in found]),
+        np.logical_or.reduce([read for _, read in found]),
+    )
     cells = {}
-    for kind, node_type in enumerate(graph.types):
+    for kind, node_type in enumerate(table.graph_types()):
         if node_type.op == "sum" or node_type.is_excerpt:
             cells[node_type.name] = PlanCell((), (), (), (), 0)
             continue
@@ -94,11 +100,11 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
         order = plan_cell_layout(own, batches).order if own.is_uniform() else tuple(own.classes())
         parts = split(own, batches, order, *(found[kind].tolist() for found in usage))
         cells[node_type.name] = PlanCell(own.lines(), batches, order, (), 0, *parts)
-    types = tuple(PlanType(t.name, t.signature, t.source) for t in graph.types)
+    types = tuple(PlanType(t.name, t.signature, t.source) for t in table.graph_types())
     return Plan(
         edbc="0",
         model=ModelRef("model.py", "0" * 64, {}, 0),
-        trained_on=TrainedOn("sample", (), len(instances), 0, graph.num_nodes),
+        trained_on=TrainedOn("sample", (), len(instances), 0, sum(graph.num_nodes for graph in graphs)),
         requirements=(),
         types=types,
         policy=PlanPolicy(policy, None, policy, {}, {}),

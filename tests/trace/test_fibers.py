@@ -24,6 +24,7 @@ from edbc.errors import StaleError, UnsupportedError
 from edbc.parity import Eager, Parity
 from edbc.replay import Replay
 from edbc.runtime.session import Net, Stats
+from edbc.trace.values import Value
 
 SIZE = 8
 
@@ -305,6 +306,32 @@ def test_what_forward_leaves_on_objects_is_there() -> None:
 
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close((a.first, a.last), (b.first, b.last))
+
+
+def test_a_stream_gives_what_calls_give() -> None:
+    model, instances = model_of(greedy), some(20)
+    net = bound(model, instances)
+    with torch.no_grad():
+        streamed, called = list(net.stream(iter(instances), batch_size=7)), net(instances)
+
+    assert [repr(tensors_of(a)) for a in streamed] == [repr(tensors_of(a)) for a in called]
+
+
+def test_nothing_is_left_of_many_mini_batches() -> None:
+    """No stand-in, and no tensor of any segment."""
+    net = bound(model_of(greedy), some(8))
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(x) is Value or type(x) is torch.Tensor for x in gc.get_objects())
+
+    with torch.no_grad():
+        net(some(8))
+        before = alive()
+        for seed in range(30):
+            net(some(8, seed=seed))
+
+    assert alive() <= before
 
 
 # --- torch's state -------------------------------------------------------------------------------------------------

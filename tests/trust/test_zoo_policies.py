@@ -36,5 +36,5 @@ def test_every_policy_gives_eager_s_outputs(name: str) -> None:
         last = net.prepare(zoo.instances, on_segment=segments.append)
         zoo.require_parity(net.execute(last))
         seen.add(b"|".join(prepared.schedule.batch_type.tobytes() for prepared in [*segments, last]))
-    if last.capture.graph.num_types > 2:
+    if last.capture.graph.num_types > 2 and not segments:  # segments may have one order only
         assert len(seen) > 1
