@@ -12,7 +12,7 @@ HOSTILE = (
         "repeat",
         "forward is not run again when compiling",
         "edbc/compiler.py",
-        "    require_repeatable(view, table, (shadow, recorder), training[0])\n",
+        "    require_repeatable(view, table, (shadow, recorder), training[0], run_segment)\n",
         "",
         ("tests/trace/test_repeat.py",),
     ),

@@ -22,8 +22,8 @@ from torch import nn
 from training_mechanisms import TRAINING
 
 import edbc as package
-from edbc.errors import UnsupportedError
 from edbc.parity import Eager
+from edbc.runtime.session import Stats
 from edbc.trace.mark import cell
 
 ROWS = (1, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20)
@@ -190,12 +190,19 @@ class Looking(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["item", "bool", "argmax", "numpy"])
-def test_reading_a_value_is_an_error_at_the_user_s_line(how: str) -> None:
-    """BUGS 13: `.item()`, `if tensor:`, an argmax as an index and `.numpy()` end nothing in silence: file and line."""
-    with pytest.raises(UnsupportedError, match=r"test_bugs\.py:\d+: ") as caught:
-        bound(Looking(how), [1])
-    assert caught.value.exit_code == 5
-    assert "; " in str(caught.value)
+def test_reading_a_value_ends_no_batching(how: str) -> None:
+    """BUGS 13: `.item()`, `if tensor:`, an argmax as an index and `.numpy()` are batched with those of other instances:
+    at most two batches of any number of them."""
+    torch.manual_seed(1)
+    model, stats, instances = Looking(how), Stats(), list(range(5)) * 4
+    net = bound(model, instances)
+    with torch.no_grad():
+        results, _ = net.run(instances, stats)
+        expected = [model(instance) for instance in instances]
+        for ours, theirs in zip(results, expected, strict=True):
+            assert list(map(float, ours)) == pytest.approx(list(map(float, theirs)), rel=1e-5)
+    assert stats.batches <= 3
+    assert stats.segments == 2
 
 
 def test_the_host_s_share_of_time_is_told(edbc, chain: Path) -> None:
