@@ -125,10 +125,25 @@ def sample(count, seed):
 """
 
 
-def test_value_dependent_structure_is_refused_with_file_and_line(edbc, tmp_path: Path) -> None:
-    """`if h.sum() > 0:` exits 5 and names the user's line."""
+def test_value_dependent_structure_is_batched_and_its_lines_are_in_the_plan(edbc, tmp_path: Path) -> None:
+    """`if h.sum() > 0:` compiles, the plan says where, and a run compares decisions and outputs with eager's."""
     model = tmp_path / "peek.py"
     model.write_text(VALUE_DEPENDENT)
+    result = edbc("compile", model, "-o", tmp_path / "plan.yaml")
+    assert result.exit_code == 0, result.output
+    assert 'reads: ["peek.py:13"]\n' in (tmp_path / "plan.yaml").read_text()
+
+    told = edbc("run", tmp_path / "plan.yaml", "--verify", "--strict", "--limit", "40")
+    assert told.exit_code == 0, told.output
+    assert "reads        40 in 4 segments: peek.py:13 (40)" in told.output
+    assert "decisions    40, 0 of them not eager's own" in told.output
+    assert edbc("run", tmp_path / "plan.yaml", "--max-reads", "1", "--force").exit_code == 0
+
+
+def test_value_dependent_shapes_are_refused_with_file_and_line(edbc, tmp_path: Path) -> None:
+    """`h[h > 0]` exits 5 and names the user's line."""
+    model = tmp_path / "peek.py"
+    model.write_text(VALUE_DEPENDENT.replace("if h.sum() > 0:", "if h[h > 0].numel():"))
     result = edbc("compile", model, "-o", tmp_path / "plan.yaml")
 
     assert result.exit_code == 5
@@ -290,6 +305,6 @@ def test_a_model_that_is_wrong_is_told_before_anything_is_learned(
     (tmp_path / "many.py").write_text(MANY)
     monkeypatch.setattr("edbc.compiler.learn", lambda *_: pytest.fail("learned"))
     for way in ("run", "reference"):
-        monkeypatch.setattr(Eager, way, lambda _, instances: [torch.ones(4)] * len(instances))
+        monkeypatch.setattr(Eager, way, lambda _, instances, *modes: [torch.ones(4)] * len(instances))
     with pytest.raises(CheckFailed, match="batched execution differs from eager"):
         compile_model(tmp_path / "many.py")
