@@ -1,10 +1,11 @@
 """A cell's operations on all rows of a batch, written out as Python: what small batches run by.
 
-`runtime.evaluation` asks of every operation which of its operands' rows are equal, how its template is filled and by
-which form it runs on many rows. For batches of some dozens of rows that takes longer than torch's functions do: 180
-microseconds for six of them, 60 written out. So once a cell has run there, and every batched form has been right for
-rows that differ (`runtime.rowfunction`), its small batches run by a function without a question: operands are gathered
-whole, each operation is one line, and parameters are looked up once for a mini-batch.
+`runtime.evaluation`, and the interpreter of values where they have several dtypes, ask of every operation which of its
+operands' rows are equal, how its template is filled and by which form it runs on many rows. For batches of some dozens
+of rows that takes longer than torch's functions do: 180 microseconds for six of them, 60 written out. So once a cell
+has run there, and every batched form has been right for rows that differ (`runtime.rowfunction`), its small batches run
+by a function without a question: operands are gathered whole, each operation is one line, and parameters are looked up
+once for a mini-batch.
 
 Time and memory are those of the functions; a function is written once per cell.
 """
@@ -21,12 +22,14 @@ from numpy.typing import NDArray
 
 from edbc.cells.graph import CellGraph, CellOp, Source
 from edbc.kernels.evaluate import MAPS
-from edbc.runtime.evaluation import SPREAD, Evaluation, operation_of
+from edbc.runtime.evaluation import SPREAD, operation_of
 from edbc.runtime.rowcode import Writer, bytes_of
 from edbc.runtime.rowfunction import RowFunction
 from edbc.runtime.rowrules import Glimpse, Seen
 from edbc.trace.values import torch_dtype
 
+FunctionOf = Callable[[CellOp], RowFunction]
+"""What runs a generic operation where batches are not small, which shows whether its batched form is right."""
 MOST, MOST_BYTES = 256, 2 << 20
 """Rows of a small batch, and bytes of its variables: beyond, questions are cheap, and memory is what counts."""
 
@@ -34,8 +37,8 @@ MOST, MOST_BYTES = 256, 2 << 20
 class BatchKernel:
     """Small batches of a cell, as soon as they can run without a question."""
 
-    def __init__(self, cell: CellGraph, evaluation: Evaluation):
-        self._cell, self._evaluation = cell, evaluation
+    def __init__(self, cell: CellGraph, function_of: FunctionOf):
+        self._cell, self._function_of = cell, function_of
         self._bytes = sum(map(bytes_of, cell.classes().values()))
         self._run: Callable[..., None] | None = None
 
@@ -49,7 +52,7 @@ class BatchKernel:
         """`run(parameters, count, *operands, *outputs)`: parameters as a mapping by SharedRef, operands and outputs as
         `(count, size)`. None as long as a batched form is not believed, or where one is wrong."""
         if self._run is None and all(map(_is_sure, self._functions())):
-            self._run = _BatchWriter(self._cell, self._evaluation).function()
+            self._run = _BatchWriter(self._cell, self._function_of).function()
         return self._run
 
     @property
@@ -58,7 +61,8 @@ class BatchKernel:
         return self._run is None and not any(function.is_slow for function in self._functions())
 
     def _functions(self) -> list[RowFunction]:
-        return [self._evaluation.function(op) for op in self._cell.ops if op.op == "generic"]
+        of_call = {(id(op.template), op.inputs): op for op in reversed(self._cell.ops) if op.op == "generic"}
+        return [self._function_of(op) for op in of_call.values()]  # of several results, the first
 
 
 def _is_sure(function: RowFunction) -> bool:
@@ -68,9 +72,9 @@ def _is_sure(function: RowFunction) -> bool:
 class _BatchWriter(Writer):
     """The lines of a batch."""
 
-    def __init__(self, cell: CellGraph, evaluation: Evaluation):
+    def __init__(self, cell: CellGraph, function_of: FunctionOf):
         super().__init__(cell)
-        self._evaluation = evaluation
+        self._function_of = function_of
         self._classes = cell.classes()
         self.scope["operation_of"] = operation_of
 
@@ -99,7 +103,7 @@ class _BatchWriter(Writer):
         call = self.calls.get(key)
         if call is None:
             call = self.calls[key] = f"r{len(self.calls)}"
-            self.lines.append(f"{call} = {self._call(self._evaluation.function(op), op)}")
+            self.lines.append(f"{call} = {self._call(self._function_of(op), op)}")
         return f"({call} if type({call}) is Tensor else tensors_of({call})[{op.output or 0}])"
 
     def _call(self, function: RowFunction, op: CellOp) -> str:

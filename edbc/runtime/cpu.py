@@ -189,7 +189,7 @@ class CellKernel:
     def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype, device: torch.device):
         self._evaluation = Evaluation(cell)
         self.by_row = RowKernel(cell)
-        self.by_batch = BatchKernel(cell, self._evaluation)
+        self.by_batch = BatchKernel(cell, self._evaluation.function)
         self.view, self.dtype, self._device = view, dtype, device
 
     def run(self, rows: Sequence[Longs], count: int, take: Callable[[int, Longs], torch.Tensor],
@@ -239,7 +239,10 @@ class CpuBackend:
         if program.cell is not None and not program.widths:
             return CellKernel(program.cell, view, dtype, device)
         kernel = ProgramKernel(program, view, dtype, device)
-        kernel.by_row = None if program.cell is None else RowKernel(program.cell)
+        if program.cell is not None:
+            functions = {step.op.name: function for step, function in kernel.functions.items()}
+            kernel.by_row = RowKernel(program.cell)
+            kernel.by_batch = BatchKernel(program.cell, lambda op: functions[op.name])
         return kernel
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:

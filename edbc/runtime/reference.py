@@ -27,6 +27,7 @@ from edbc.trace.table import SharedRef
 from edbc.trace.values import torch_dtype
 
 if TYPE_CHECKING:
+    from edbc.runtime.batchcode import BatchKernel
     from edbc.runtime.rowcode import RowKernel
 
 Operand = tuple[torch.Tensor, torch.Tensor | int]
@@ -117,6 +118,8 @@ class ProgramKernel:
 
     by_row: RowKernel | None = None
     """What runs batches of few rows, where something does."""
+    by_batch: BatchKernel | None = None
+    """What runs small batches, where something does."""
 
     def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
         self.program = program

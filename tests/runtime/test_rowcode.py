@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import edbc
 from edbc.runtime import rowcode
+from edbc.runtime.batchcode import MOST
 from edbc.runtime.evaluation import Evaluation
 from edbc.runtime.reference import ProgramKernel
 from edbc.runtime.rowcode import FEW, row_code
@@ -79,15 +80,17 @@ def test_equals_eager(net: Net, count: int) -> None:
 
 
 def test_few_rows_are_evaluated_by_nobody(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of up to FEW rows take none of what batches of many take: no blocks, no batched forms, no templates."""
+    """Batches of one row, and small ones that have been written out, take none of what batches of many take: no blocks,
+    no batched forms, no templates."""
     net(instances(2))
+    net(instances(3))
     for owner, name in ((Evaluation, "blocks"), (ProgramKernel, "run"), (rowcode, "fill")):
         monkeypatch.setattr(owner, name, None)
     with torch.no_grad():
         net(instances(1))
         net(instances(FEW))
         with pytest.raises(TypeError):
-            net(instances(FEW + 1))
+            net(instances(MOST + 1))
 
 
 def test_rows_of_many_bytes_are_few_sooner(net: Net) -> None:
