@@ -52,7 +52,7 @@ class BatchKernel:
         """`run(parameters, count, *operands, *outputs)`: parameters as a mapping by SharedRef, operands and outputs as
         `(count, size)`. None as long as a batched form is not believed, or where one is wrong."""
         if self._run is None and all(map(_is_sure, self._functions())):
-            self._run = _BatchWriter(self._cell, self._function_of).function()
+            self._run = _BatchWriter(self._cell, self._of_calls()).function()
         return self._run
 
     @property
@@ -61,8 +61,24 @@ class BatchKernel:
         return self._run is None and not any(function.is_slow for function in self._functions())
 
     def _functions(self) -> list[RowFunction]:
-        of_call = {(id(op.template), op.inputs): op for op in reversed(self._cell.ops) if op.op == "generic"}
-        return [self._function_of(op) for op in of_call.values()]  # of several results, the first
+        return list(self._of_calls().values())
+
+    def _of_calls(self) -> dict[tuple[int, tuple[str, ...]], RowFunction]:
+        """By template and operands: what has run, of the functions of a call's several results."""
+        found: dict[tuple[int, tuple[str, ...]], RowFunction] = {}
+        for op in self._cell.ops:
+            function = self._function_of(op) if op.op == "generic" else None
+            if function is not None and not (_has_run(found.get(_call_of(op))) and not function.is_slow):
+                found[_call_of(op)] = function
+        return found
+
+
+def _call_of(op: CellOp) -> tuple[int, tuple[str, ...]]:
+    return id(op.template), op.inputs
+
+
+def _has_run(function: RowFunction | None) -> bool:
+    return function is not None and (function.is_believed or function.is_slow)
 
 
 def _is_sure(function: RowFunction) -> bool:
@@ -72,9 +88,9 @@ def _is_sure(function: RowFunction) -> bool:
 class _BatchWriter(Writer):
     """The lines of a batch."""
 
-    def __init__(self, cell: CellGraph, function_of: FunctionOf):
+    def __init__(self, cell: CellGraph, functions: dict[tuple[int, tuple[str, ...]], RowFunction]):
         super().__init__(cell)
-        self._function_of = function_of
+        self._functions = functions
         self._classes = cell.classes()
         self.scope["operation_of"] = operation_of
 
@@ -99,11 +115,11 @@ class _BatchWriter(Writer):
 
     def _generic(self, op: CellOp) -> str:
         """One of the results of a call, which is made once for all of them."""
-        key = id(op.template), op.inputs
+        key = _call_of(op)
         call = self.calls.get(key)
         if call is None:
             call = self.calls[key] = f"r{len(self.calls)}"
-            self.lines.append(f"{call} = {self._call(self._function_of(op), op)}")
+            self.lines.append(f"{call} = {self._call(self._functions[key], op)}")
         return f"({call} if type({call}) is Tensor else tensors_of({call})[{op.output or 0}])"
 
     def _call(self, function: RowFunction, op: CellOp) -> str:
