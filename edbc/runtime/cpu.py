@@ -242,7 +242,8 @@ class CpuBackend:
         if program.cell is not None:
             functions = {step.op.name: function for step, function in kernel.functions.items()}
             kernel.by_row = RowKernel(program.cell)
-            kernel.by_batch = BatchKernel(program.cell, lambda op: functions[op.name])
+            if all(op.op != "generic" or op.name in functions for op in program.cell.ops):
+                kernel.by_batch = BatchKernel(program.cell, lambda op: functions[op.name])
         return kernel
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
