@@ -20,7 +20,7 @@ second form 9 general, 1.1 unrolled.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -73,14 +73,17 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         key = _form_of(args)
         form = None if kwargs else forms.get(key)
+        recorded = None
         if form is not None:
             kinds = set(map(type, _leaves(args, (tuple, list))))
-            is_given = torch.Tensor in kinds and form.has_demands
-            if torch.Tensor in kinds and not form.gets_tensors and not is_given:
+            if torch.Tensor in kinds and not form.gets_tensors and not form.demands:
                 form.gets_tensors = True
                 unroll(form)
-            if any(issubclass(kind, _OPERANDS) for kind in kinds) and not is_given:
-                return form.call(self, *[_each(recorder.as_value, arg) for arg in args])
+            recorded = _recorded(args, kwargs) if torch.Tensor in kinds and form.demands else None
+            if any(issubclass(kind, _OPERANDS) for kind in kinds) and form.is_met_by(recorded):
+                given = [_each(recorder.as_value, arg) for arg in args]
+                if recorded is None or form.knows(given):
+                    return form.call(self, *given)
         if otherwise is None:
             result = recorder.call(path, kind, self, args, kwargs)
         else:
@@ -96,9 +99,10 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             recorder.standing += 1
             unroll(form)
         if form is not None and form.shape == (entry.operation.template, entry.outputs):
-            if entry.demands and not form.has_demands:
-                form.has_demands, form.gets_tensors = True, False
+            if entry.demands and not form.demands:
+                form.gets_tensors = False
                 unroll(form)
+            form.demands.update(entry.demands)
             form.known[entry.operation.slots] = (entry.index, recorder.sites[entry.index], *entry.output_slots)
         return result
 
@@ -117,7 +121,17 @@ class _Form:
         self.shape = entry.operation.template, entry.outputs
         self.texts = _texts(entry)
         self.known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
-        self.gets_tensors = self.has_demands = False
+        self.gets_tensors = False
+        self.demands: set[frozenset[int]] = set()
+        """Those of all its entries."""
+
+    def is_met_by(self, recorded: frozenset[int] | None) -> bool:
+        """Whether these operands, or all, are enough to be recorded."""
+        return recorded is None or all(map(recorded.intersection, self.demands))
+
+    def knows(self, args: Sequence[Any]) -> bool:
+        """Whether calls of operands like these were met."""
+        return tuple(getattr(x, "slot", None) for x in _leaves(tuple(args), (tuple, list))) in self.known
 
 
 def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:

@@ -260,7 +260,7 @@ class _Outliner(Expressions):
         """Variables that an expression does not change before it ends."""
         self.looks_up = False
         """Whether there are look-ups by numbers."""
-        self._in_try = 0
+        self._in_try = self._in_loop = 0
         self._num = 0
         self._chosen: Callable[[str], bool] = lambda _: False
 
@@ -395,9 +395,13 @@ class _Outliner(Expressions):
         return f"{name}:{self._num}"
 
     def _results(self, units: list[_Unit], form: _Form) -> list[ast.expr]:
-        """The variables that are read elsewhere, then what the last statement uses."""
+        """The variables that are read afterwards, or anywhere where a loop comes back, then what the last statement
+        uses."""
         within = {id(n) for unit in units for part in unit.parts for n in ast.walk(part)}
-        outside = {n.id for n in self._loads if id(n) not in within} | {name for name, _ in form.leaves}
+        first = _position(units[0].statement)
+        outside = {n.id for n in self._loads if id(n) not in within and (
+            self._in_loop or n.id in self.seen_inside or _position(n) >= first)}  # fmt: skip
+        outside |= {name for name, _ in form.leaves} if self._in_loop else set()
         kept = [name for name in form.assigned if name in outside]
         return [*(ast.Name(name, ast.Load()) for name in kept), *form.results]
 
@@ -448,7 +452,9 @@ class _Outliner(Expressions):
         if isinstance(statement, ast.ClassDef | ast.AsyncFunctionDef | ast.Match | ast.Delete | ast.Import):
             return statement
         is_try = isinstance(statement, ast.Try | ast.TryStar)
+        is_loop = isinstance(statement, ast.For | ast.While)
         self._in_try += is_try
+        self._in_loop += is_loop
         for field, value in ast.iter_fields(statement):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 setattr(statement, field, self._block(value))
@@ -458,6 +464,7 @@ class _Outliner(Expressions):
             elif isinstance(value, ast.expr) and field not in ("target", "test", "annotation", "returns"):
                 setattr(statement, field, self._within(value))
         self._in_try -= is_try
+        self._in_loop -= is_loop
         return statement
 
     def _within(self, node: ast.expr) -> ast.expr:
@@ -527,6 +534,10 @@ class _Replaced(ast.NodeTransformer):
         """See ast.NodeTransformer."""
         new = self._replaced.get(id(node))
         return self.generic_visit(node) if new is None else ast.copy_location(new, node)
+
+
+def _position(node: Any) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 def _located(node: Any) -> Any:
