@@ -98,6 +98,9 @@ class Regions:
         return outliner.outline(chosen.__contains__)
 
     def _outliner(self, kind: type, function: FunctionType) -> _Outliner | None:
+        """None for what has no regions, as functions that are no attribute by their own name: several have one."""
+        if getattr(kind, _attribute(function), None) is not function:
+            return None
         definition = definition_of(function)
         arguments = definition.args if definition is not None else None
         if definition is None or arguments is None or not [*arguments.posonlyargs, *arguments.args]:
@@ -107,6 +110,13 @@ class Regions:
             return None
         module = self._modules[kind][0]
         return _Outliner(self._closed, module, function, copy.deepcopy(definition))
+
+
+def _attribute(function: FunctionType) -> str:
+    """The name of a method as its class has it: the compiler puts the class's name in front of private ones."""
+    name, owner = function.__name__, function.__qualname__.split(".")[-2:-1]
+    is_private = owner and name.startswith("__") and not name.endswith("__")
+    return f"_{owner[0].lstrip('_')}{name}" if is_private else name
 
 
 class _Conflict(Exception):
@@ -387,12 +397,8 @@ class _Outliner(Expressions):
         return isinstance(found, nn.Module) and not type(found).__module__.startswith("torch.nn.")
 
     def _named(self) -> str:
-        """As an attribute: the compiler puts the class's name in front of private ones."""
         self._num += 1
-        name, owner = self._function.__name__, self._function.__qualname__.split(".")[-2:-1]
-        if owner and name.startswith("__") and not name.endswith("__"):
-            name = f"_{owner[0].lstrip('_')}{name}"
-        return f"{name}:{self._num}"
+        return f"{_attribute(self._function)}:{self._num}"
 
     def _results(self, units: list[_Unit], form: _Form) -> list[ast.expr]:
         """The variables that are read afterwards, or anywhere where a loop comes back, then what the last statement

@@ -286,6 +286,39 @@ def test_a_last_statement_may_be_a_region_of_its_own() -> None:
     assert set(net.view.automatic) == {"forward:1a", "forward:1b"}
 
 
+def made(is_first: bool) -> Any:
+    """Methods of one name."""
+    if is_first:
+
+        def method(self: Any, x: Tensor) -> Tensor:
+            return torch.tanh(self.step(x)) + 1
+    else:
+
+        def method(self: Any, x: Tensor) -> Tensor:
+            return torch.relu(self.step(x)) - 1
+
+    return method
+
+
+def test_methods_of_one_name_are_told_apart() -> None:
+    """Functions that a class has by other names than theirs have no regions."""
+
+    class Named(Base):
+        first, second = made(True), made(False)
+
+        def forward(self, word: int) -> Tensor:
+            self.seen = word
+            x = self.words(torch.tensor(word))
+            return torch.cat([self.first(x), self.second(x)])
+
+    model = seeded(Named)
+    net = bound(model, [1, 2, 3], cells="auto")
+    regions = Regions(model, Closed(model))
+    assert not regions.of_method(Named, vars(Named)["first"])
+    for got, word in zip(net([4, 5]), (4, 5), strict=True):
+        torch.testing.assert_close(got, model(word))
+
+
 def test_compiled_definitions_are_the_code() -> None:
     """Of every method of this file: the same instructions, names and constants."""
     for function in (f for kind in (Base, Idioms) for f in vars(kind).values() if type(f) is FunctionType):
