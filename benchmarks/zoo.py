@@ -21,12 +21,15 @@ from typing import Any
 
 import torch
 
+from edbc.graph import Graph
 from edbc.modelfile import import_model_file
 from edbc.parity import Eager, Parity
 from edbc.plan.reader import read_plan
+from edbc.runtime.segments import Segments
 from edbc.runtime.session import Net
 from edbc.schedule.policy import Policy
 from edbc.schedule.run import lower_bound, run
+from edbc.trace.build import Capture
 
 INPUTS = {
     "bilstm_tagger": ["wikiner_tags/first1200.txt"],
@@ -100,8 +103,7 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     instances, real = load(file, path.stem, config, options)
     net = Net(plan, file.build(config, plan.model.seed), rebind=True)
     eager = Eager(net.model)
-    graph = net.mini_batch(instances[:BATCH]).graph
-    depth, agenda = (run(graph, Policy(kind)).num_batches for kind in ("depth", "agenda"))
+    graphs = segments(net, instances[:BATCH])
     parity = Parity()
     some = instances[:BATCH]
     for ours, theirs, exact in zip(net.run(some)[0], eager.run(some), eager.reference(some), strict=True):
@@ -113,18 +115,31 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     rate, eager_rate = len(instances) / statistics.median(ours), len(instances) / statistics.median(theirs)
     return {
         "name": path.stem if real else f"{path.stem} (sample)",
-        "nodes": graph.num_nodes,
-        "types": int((graph.counts() > 0).sum()),
-        "lower_bound": lower_bound(graph),
-        "depth": depth,
-        "agenda": agenda,
-        "plan": run(graph, net.policy).num_batches,
+        "nodes": sum(graph.num_nodes for graph in graphs),
+        "types": len({kind for graph in graphs for kind in graph.node_type.tolist()}),
+        "lower_bound": sum(map(lower_bound, graphs)),
+        "depth": sum(run(graph, Policy("depth")).num_batches for graph in graphs),
+        "agenda": sum(run(graph, Policy("agenda")).num_batches for graph in graphs),
+        "plan": sum(run(graph, net.policy).num_batches for graph in graphs),
         "max_error": parity.max_error,
         "eager_error": parity.eager_error,
         "parity": parity.holds,
         "instances_per_second": rate,
         "eager_instances_per_second": eager_rate,
     }
+
+
+def segments(net: Net, instances: list[Any]) -> list[Graph]:
+    """The graphs of a mini-batch: one, or one for each time that instances wait for values."""
+    run_segment = Segments(net)
+    graphs: list[Graph] = []
+
+    def noted(part: Capture) -> Any:
+        graphs.append(part.graph)
+        return run_segment(part)
+
+    last = net.mini_batch(instances, run_segment=noted)
+    return [graph for graph in (*graphs, last.graph) if graph.num_nodes]
 
 
 def as_text(row: dict[str, Any]) -> str:

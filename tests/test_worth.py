@@ -184,7 +184,7 @@ def recorded(net: Net) -> Iterator[bool]:
     seen: list[int] = []
     mini_batch = Net.mini_batch
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Net, "mini_batch", lambda self, *args: (seen.append(1), mini_batch(self, *args))[1])
+        patch.setattr(Net, "mini_batch", lambda self, *args, **kw: (seen.append(1), mini_batch(self, *args, **kw))[1])
         for call in (lambda: net([1, 2]), lambda: list(net.stream([1, 2, 3])), lambda: net.model.train() and net([1])):
             before = len(seen)
             call()
