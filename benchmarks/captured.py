@@ -5,6 +5,7 @@
 NAME is a model of the zoo or a program of the corpus (`tests/ordinary`: unmarked code). Instances are made up. Times
 are medians of processor time of this process, in milliseconds per mini-batch of 32, ways taking turns on every one:
 `first` captures (recording, splitting, joining), `later` joins what is captured, beside recording and vertex functions.
+forward returns a tensor for every vertex where vertex functions return one per name; `each` takes theirs apart likewise.
 `ready` is the part before execution: making the graph, sharing, scheduling, placing. With workers, `here` is what the
 main process spends on receiving, checking and joining a mini-batch that a worker captured, beyond what a loader that
 sends nothing takes, as a part of recording one. One thread.
@@ -79,17 +80,23 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.process_time() - started
 
 
-def forward(net: Net, batch: Any, built: list[float]) -> None:
+def forward(net: Net, batch: Any, built: list[float]) -> list[Any]:
     started = time.process_time()
     with torch.no_grad():
         prepared = net.in_mode().prepare(batch)
         built.append(time.process_time() - started)
-        net.in_mode().execute(prepared)
+        return net.in_mode().execute(prepared)
 
 
-def step(net: Net, batch: Any) -> None:
+def taken_apart(results: Sequence[Any]) -> list[list[torch.Tensor]]:
+    """The results of vertex functions as lists of tensors, one per vertex."""
+    return [list(tensor.unbind(0)) for result in results for _, tensor, _ in named_tensors(result)]
+
+
+def step(net: Net, batch: Any, each: bool) -> None:
     """Forward, a loss over all results, backward."""
-    found = [t for result in net(batch) for _, t, _ in named_tensors(result) if t.requires_grad]
+    results = taken_apart(net(batch)) if each else net(batch)
+    found = [t for result in results for _, t, _ in named_tensors(result) if t.requires_grad]
     alike = len({tensor.shape for tensor in found}) == 1
     (torch.stack(found) if alike else torch.cat([tensor.reshape(-1) for tensor in found])).sum().backward()
 
@@ -102,7 +109,7 @@ def report(name: str, options: Any) -> None:
         ways: dict[str, list[Any]] = {"record": batches_of(plain), "first": batches_of(plain)}
         ways["later"] = batches_of(net.capture_all(plain))
         if vertices is not None:
-            ways["vertex"] = batches_of(vertices)
+            ways["vertex"] = ways["each"] = batches_of(vertices)
         found: dict[str, list[float]] = {way: [] for way in ways}
         built: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(options.turns + 1):
@@ -117,7 +124,9 @@ def report(name: str, options: Any) -> None:
         if mode == "forward":
             line += "; ready " + ", ".join(f"{way} {1e3 * statistics.median(of):.2f}" for way, of in built.items())
         if vertices is not None:
-            line += f"; later / vertex throughput {medians['vertex'] / medians['later']:.2f}"
+            line += "; throughput of later: " + ", ".join(
+                f"{medians[way] / medians['later']:.2f} of {way}" for way in ("vertex", "each")
+            )
         print(f"{name:16} {mode:8} {line}", flush=True)
         net.model.eval()
     recorded = statistics.median(built_of(net, batches_of(plain)))
@@ -139,7 +148,12 @@ def report(name: str, options: Any) -> None:
 def run(net: Net, batch: Any, way: str, mode: str, built: list[float]) -> None:
     if way == "first":
         batch = net.capture_all(batch)
-    step(net, batch) if mode == "training" else forward(net, batch, built)
+    if mode == "training":
+        step(net, batch, way == "each")
+        return
+    results = forward(net, batch, built)
+    if way == "each":
+        taken_apart(results)
 
 
 def built_of(net: Net, batches: Sequence[Any]) -> Iterator[float]:
