@@ -1,9 +1,12 @@
 """edbc: an ahead-of-time compiler for dynamic neural networks in PyTorch.
 
-    @edbc.cell                                   # marks a module as one node of the dataflow graph
-    edbc.compile("model.py", "plan.yaml")        # learns a batching policy and a memory layout
-    net = edbc.load("plan.yaml").bind(model)     # binds the plan to a model with its weights
+    net = edbc.compile(model, instances)         # learns a batching policy and a memory layout
     outputs = net(instances)                     # runs a mini-batch of differently shaped instances
+    net.plan.save("plan.yaml")
+
+    edbc.compile("model.py", "plan.yaml")        # the same of a model file, for the command line and CI
+    net = edbc.load("plan.yaml").bind(model)     # binds a plan to a model with its weights
+    @edbc.cell                                   # marks a module as one node of the dataflow graph
 
 Importing edbc imports no torch; what needs it is imported when it is used.
 """

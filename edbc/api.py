@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from edbc.errors import EdbcError, PlanError
 from edbc.files import found_at, require_target
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edbc.bench import Row
     from edbc.check import Outcome
     from edbc.fit.loop import Epoch, Step
+    from edbc.modelobject import CompiledNet
     from edbc.plan.diff import PlanDiff
     from edbc.report.explain import Explanation
     from edbc.running import Report
@@ -198,7 +199,41 @@ def load(path: str | Path) -> LoadedPlan:
     return LoadedPlan(read_plan(Path(path)), Path(path))
 
 
-def compile(
+@overload
+def compile(model: str | Path, output: str | Path, **options: Any) -> LoadedPlan: ...
+
+
+@overload
+def compile(model: nn.Module, instances: Any, **options: Any) -> CompiledNet: ...
+
+
+def compile(model: Any, *where: Any, **options: Any) -> Any:
+    """Compile a model: an object in memory to a net, or a model file to a plan.
+
+        net = edbc.compile(model, instances)                    # an nn.Module; a list, data set or DataLoader
+        net = edbc.compile(model, instances, plan="plan.yaml")  # check and bind the plan that stands there, or write it
+        plan = edbc.compile("model.py", "plan.yaml")            # as `edbc compile`; executes the file
+
+    An object. Learns a policy from the first 32 instances, compares batched with eager outputs, and returns a net that
+    is called on lists of instances and has `net.plan.save(path)` and `net.explain()`. Where items of the data hold more
+    than an instance, `instance` says at which position or key it is. Where `plan` stands already nothing is learned:
+    its code, cells and numbers are checked; `renew` compiles anew. `force`, `strict` and `recompute` are those of
+    `LoadedPlan.bind`. Raises StaleError for the plan of another model.
+
+    A file. The options are those of `compile_file`.
+
+    Options for both: `seed`, `policy`, `encoding`, `trials`, `time_limit`, `split`, `mini_batches`, `profile`,
+    `measure_gain`, `cells`, `progress`; see `compile_file`. Raises ModelError, InputError, UnsupportedError, and
+    CheckFailed when batched outputs differ from eager.
+    """
+    if isinstance(model, str | Path):
+        return compile_file(model, *where, **options)
+    from edbc.modelobject import compile_object
+
+    return compile_object(model, *where, **options)
+
+
+def compile_file(
     model: str | Path,
     output: str | Path,
     *,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edbc.errors import EdbcError, PlanError, StaleError
+from edbc.errors import EdbcError, InputError, PlanError, StaleError
 from edbc.families import family, grouped, name_of
 from edbc.files import found_at, one_line, require_file
 from edbc.modelfile import hash_model_file, hashed_files
@@ -152,7 +152,13 @@ def _worsening(guard: Guard, value: float) -> float:
 
 
 def model_path(plan_path: Path, plan: Plan, override: str | None = None) -> Path:
-    """Where the plan's model file is."""
+    """Where the plan's model file is. Raises InputError for a plan of an object, which has none."""
+    if override is None and plan.is_of_object:
+        raise InputError(
+            f"{plan_path}: expected the plan of a model file, got that of an object, {plan.model.path}, which only a "
+            f"program has: bind it there with edbc.compile(model, instances, plan={plan_path.name!r}), or write a "
+            f"model file with 'edbc new NAME --from {plan.model.path}' and compile that"
+        )
     return Path(override) if override is not None else plan_path.parent / plan.model.path
 
 

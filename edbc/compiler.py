@@ -12,13 +12,12 @@ which a wide margin keeps from depending on the day (`edbc.worth`).
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,7 +35,8 @@ from edbc.cells.text import block_text
 from edbc.errors import GraphError, InputError, ModelError
 from edbc.graph import Graph, NodeType
 from edbc.modelfile import Config, ModelFile, file_sha256, import_model_file
-from edbc.parity import Eager, Parity
+from edbc.modelobject import ModelObject
+from edbc.parity import Eager, Parity, parity_of
 from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, RunAs, TrainedOn
 from edbc.runtime.placement import place
 from edbc.runtime.segments import SegmentsUnplanned
@@ -83,7 +83,7 @@ Progress = Callable[[str, int, int, dict[str, Any]], None]
 class Captured:
     """What compiling starts from: the model, the graphs of its mini-batches, and all types in them."""
 
-    file: ModelFile
+    file: ModelFile | ModelObject
     config: Config
     model: nn.Module
     view: ModelView
@@ -120,7 +120,7 @@ class Compiled:
 @entered(None)
 @on_host
 def compile_model(
-    path: str | Path,
+    path: str | Path | ModelObject,
     *,
     inputs: Sequence[str | Path] = (),
     settings: dict[str, str | int | float | bool] | None = None,
@@ -141,7 +141,7 @@ def compile_model(
     cells: str = "auto",
     progress: Progress | None = None,
 ) -> Compiled:
-    """Compile a model file; executes it.
+    """Compile a model file, which executes it, or an object with its instances (`edbc.modelobject`).
 
     Without `encoding` every state encoding is trained, with two seeds, on `mini_batches` mini-batches, and what
     generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
@@ -170,7 +170,7 @@ def compile_model(
     plan = Plan(
         edbc=__version__,
         model=ModelRef(
-            path=_relative(Path(path), Path(plan_folder)),
+            path=captured.file.reference(Path(plan_folder)),
             sha256=captured.file.sha256,
             config=captured.config,
             seed=seed,
@@ -221,7 +221,7 @@ def _gains(plan: Plan, captured: Captured, eager: Eager, report: Progress) -> li
 def _costs(captured: Captured, costs: Mapping[str, BatchCost]) -> dict[str, BatchCost]:
     from edbc.costs import require_costs
 
-    return require_costs(costs, [t.name for t in captured.types], f"costs for {captured.file.path.name}")
+    return require_costs(costs, [t.name for t in captured.types], f"costs for {captured.file.name}")
 
 
 def _profiled(plan: Plan, captured: Captured, report: Progress) -> dict[str, BatchCost]:
@@ -235,7 +235,7 @@ def _profiled(plan: Plan, captured: Captured, report: Progress) -> dict[str, Bat
 
 
 def capture_for_compiling(
-    path: str | Path,
+    path: str | Path | ModelObject,
     inputs: Sequence[str | Path],
     settings: dict[str, Any],
     seed: int,
@@ -246,15 +246,17 @@ def capture_for_compiling(
 ) -> Captured:
     """Import and build the model, and capture the training and validation mini-batches; with the `automatic` cells of
     these names, or with those that are worth it."""
-    file = import_model_file(path)
+    file = path if isinstance(path, ModelObject) else import_model_file(path)
     config = file.config(settings)
     for key, value in config.items():
-        require_setting(f"{file.path.name}: build's {key!r}", value)
+        require_setting(f"{file.name}: build's {key!r}", value)
     model = file.build(config, seed)
     if weights is not None:
         weights.load(model)
-    choose = _loaded if inputs else _made_up
-    training, fresh = choose(file, inputs, config, seed, mini_batches)
+    if inputs or isinstance(file, ModelObject):
+        training, fresh = _loaded(file, inputs, config, mini_batches)
+    else:
+        training, fresh = _made_up(file, config, seed, mini_batches)
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     report("cells", 0, 1, {})
     chosen = automatic_cells(model, training[0], automatic)
@@ -268,7 +270,7 @@ def capture_for_compiling(
             captures.append(run_segment.taken(capture(shadow, recorder, batch, run_segment)))
     report("capture", len(captures), len(captures), {})
     if not any(part.graph.num_nodes for part in captures[0]):
-        raise ModelError(f"{Path(path).name}: expected cells or torch operations in forward, got none to compile")
+        raise ModelError(f"{file.name}: expected cells or torch operations in forward, got none to compile")
     segments = [[part for part in parts if part.graph.num_nodes] for parts in captures]
     types, table_index = _types_with_nodes(table, [part.graph for parts in segments for part in parts])
     segments = [
@@ -278,8 +280,9 @@ def capture_for_compiling(
     _require_dag(segments[0][0].graph)
     count = len(training)
     learned_on, held_out = (_some(list(itertools.chain(*of))) for of in (segments[:count], segments[count:]))
+    source: Literal["sample", "file", "memory"] = "sample" if isinstance(file, ModelFile) else "memory"
     trained_on = TrainedOn(
-        "file" if inputs else "sample", refs, sum(map(len, training)), seed, sum(g.num_nodes for g in learned_on)
+        "file" if inputs else source, refs, sum(map(len, training)), seed, sum(g.num_nodes for g in learned_on)
     )
     require_repeatable(view, table, (shadow, recorder), training[0], run_segment)
     sites = dict.fromkeys(site for parts in captures if (reads := parts[-1].reads) for site in reads.sites())
@@ -335,9 +338,7 @@ def _attempt(model: nn.Module, instances: Sequence[Any], names: frozenset[str]) 
 MiniBatches = list[list[Any]]
 
 
-def _made_up(
-    file: ModelFile, _inputs: Sequence[str | Path], config: Config, seed: int, mini_batches: int
-) -> tuple[MiniBatches, MiniBatches]:
+def _made_up(file: ModelFile, config: Config, seed: int, mini_batches: int) -> tuple[MiniBatches, MiniBatches]:
     """Training and validation mini-batches from the model's `sample`."""
     training = [file.sample(BATCH, seed + TRAINING_SEEDS * i, config) for i in range(mini_batches)]
     fresh = [file.sample(size, seed + offset, config) for offset, size in VALIDATION]
@@ -345,7 +346,7 @@ def _made_up(
 
 
 def _loaded(
-    file: ModelFile, inputs: Sequence[str | Path], config: Config, _seed: int, mini_batches: int
+    file: ModelFile | ModelObject, inputs: Sequence[str | Path], config: Config, mini_batches: int
 ) -> tuple[MiniBatches, MiniBatches]:
     """Training mini-batches from the start of the data, then those of VALIDATION's sizes, as far as the data goes."""
     sizes = [BATCH] * mini_batches + [size for _, size in VALIDATION]
@@ -580,16 +581,5 @@ def check_parity(
     plan: Plan, captured: Captured, batches: MiniBatches | None = None, eager: Eager | None = None
 ) -> Parity:
     """Compare batched with eager outputs, on the training mini-batch and its first instance alone unless told which."""
-    net = Net(plan, captured.model)
-    eager = eager or Eager(captured.model)
-    parity = Parity()
-    for batch in batches or [captured.instances, captured.instances[:1]]:
-        with unchanged(batch):
-            results, prepared = net.run(batch)
-        with eager.at_its_best(batch):
-            parity.add_all(results, prepared.capture.reads, eager, batch)
-    return parity
-
-
-def _relative(model: Path, folder: Path) -> str:
-    return os.path.relpath(model.resolve(), folder.resolve()).replace(os.sep, "/")
+    batches = batches or [captured.instances, captured.instances[:1]]
+    return parity_of(Net(plan, captured.model), batches, eager or Eager(captured.model))

@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import inspect
 import itertools
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,15 @@ class ModelFile:
     path: Path
     sha256: str
     module: ModuleType
+
+    @property
+    def name(self) -> str:
+        """What messages know it by."""
+        return self.path.name
+
+    def reference(self, plan_folder: Path) -> str:
+        """Its path as a plan in that folder records it."""
+        return os.path.relpath(self.path.resolve(), plan_folder.resolve()).replace(os.sep, "/")
 
     def config(self, settings: Mapping[str, str | int | float | bool]) -> Config:
         """`build`'s defaults overridden by settings; text is converted to the default's type.
@@ -227,7 +237,7 @@ def _import(path: Path, sha256: str) -> ModuleType:
     folder = str(path.parent)
     for sibling in path.parent.glob("*.py"):
         loaded = getattr(sys.modules.get(sibling.stem), "__file__", None)
-        if loaded not in (None, str(sibling)) and not _is_installed(str(loaded)):
+        if loaded not in (None, str(sibling)) and not is_installed(str(loaded)):
             del sys.modules[sibling.stem]
     if folder in sys.path:
         sys.path.remove(folder)
@@ -246,7 +256,7 @@ def _import(path: Path, sha256: str) -> ModuleType:
     return module
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """True for files of Python itself, of installed packages and of edbc: a model's sibling of the same name must not
     take them away from those who use them."""
     folders = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -314,8 +324,18 @@ def _accepted(function: Callable[..., Any], config: Config) -> Config:
     return {key: value for key, value in config.items() if key in parameters}
 
 
+_KINDS: dict[Any, type] = {name: kind for kind in (int, float, bool) for name in (kind, kind.__name__)}
+
+
+def _kind_of(parameter: inspect.Parameter) -> type:
+    """Of the default; without one what the annotation says."""
+    if parameter.default is not parameter.empty:
+        return type(parameter.default)
+    return _KINDS.get(parameter.annotation, str)
+
+
 def _convert(text: str, parameter: inspect.Parameter, where: str) -> int | float | str | bool:
-    kind = type(parameter.default) if parameter.default is not parameter.empty else str
+    kind = _kind_of(parameter)
     try:
         if kind is bool:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]

@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -48,6 +48,9 @@ from edbc.trace.deep import run_deep
 from edbc.trace.fibers import Reads
 from edbc.trace.objects import unchanged
 from edbc.trace.states import without_history
+
+if TYPE_CHECKING:
+    from edbc.runtime.session import Net
 
 _SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 _UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, torch.float16: 0.25}
@@ -401,3 +404,14 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(previous)
+
+
+def parity_of(net: Net, batches: Sequence[Sequence[Any]], eager: Eager) -> Parity:
+    """Batched against eager outputs, on mini-batches of instances, which are left as they are."""
+    parity = Parity()
+    for batch in batches:
+        with unchanged(batch):
+            results, prepared = net.run(batch)
+        with eager.at_its_best(batch):
+            parity.add_all(results, prepared.capture.reads, eager, batch)
+    return parity

@@ -67,7 +67,7 @@ def compiling_for_tests() -> None:
     from edbc.cli.main import compile as command
 
     defaults: dict[str, object] = {"measure_gain": False, **({"trials": 4, "encoding": "sort"} if PLAIN else {})}
-    for function in (api.compile, compiler.compile_model):
+    for function in (api.compile_file, compiler.compile_model):
         inspect.unwrap(function).__kwdefaults__.update(defaults)
     for option in command.params:
         option.default = defaults.get(str(option.name), option.default)

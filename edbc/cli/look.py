@@ -61,12 +61,19 @@ def diff(**options: Any) -> None:
 
 @main.command()
 @click.argument("name", metavar="NAME", type=FILE)
+@click.option(
+    "--from", "source", default=None, metavar="MODULE:CLASS", help="Write it around a model that exists; imports it."
+)
 @one_line_errors
-def new(name: str) -> None:
-    """Write NAME.py, a commented model file that compiles and runs as it is."""
+def new(name: str, source: str | None) -> None:
+    """Write NAME.py, a commented model file that compiles and runs as it is.
+
+    With --from the file imports your class, and builds it with the arguments of its constructor. The module must stand
+    beside the file or be installed. What makes instances up is yours to write, unless the module has a 'sample'.
+    """
     from edbc.cli.new import run_new
 
-    run_new(name)
+    run_new(name, source)
 
 
 @main.command()

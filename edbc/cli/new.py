@@ -1,4 +1,4 @@
-"""`edbc new`: a commented model file to start from, which compiles and runs as it is."""
+"""`edbc new`: a commented model file to start from, which compiles and runs as it is, or one around a class."""
 
 from __future__ import annotations
 
@@ -109,15 +109,20 @@ def made_up(generator: random.Random, num_words: int, vocab_size: int) -> Tree:
 '''
 
 
-def run_new(name: str) -> None:
-    """Write the file; refuse to replace one."""
+def run_new(name: str, source: str | None = None) -> None:
+    """Write the file; refuse to replace one. `source` names a class that exists, `module:Class`."""
     path = Path(name if name.endswith(".py") else f"{name}.py")
     if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
         raise click.BadParameter(f"expected a name that Python can import, got {path.stem!r}")
     if path.exists():
         raise ModelError(f"{path}: expected no file there, got one; choose another name")
     title = path.stem.replace("_", " ").strip().capitalize() or "Model"
-    text = TEMPLATE.replace("TITLE", title).replace("STEM", path.stem).replace("FILE -o", f"{path.as_posix()} -o")
+    if source is not None:
+        from edbc.cli.around import file_around
+
+        text = file_around(source, path)
+    else:
+        text = TEMPLATE.replace("TITLE", title).replace("STEM", path.stem).replace("FILE -o", f"{path.as_posix()} -o")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

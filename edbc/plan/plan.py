@@ -8,6 +8,7 @@ writer. Orders are stored rather than offsets, so that one plan serves every hid
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 FORMAT_VERSION = 1
@@ -26,12 +27,14 @@ class FileRef:
 
 @dataclass(frozen=True)
 class ModelRef:
-    """The model file that the plan was compiled from."""
+    """The model file that the plan was compiled from, or the class of the object."""
 
     path: str
-    """Relative to the plan's folder, `/`-separated, `..` only at the start: `../models/tree_lstm.py`."""
+    """Relative to the plan's folder, `/`-separated, `..` only at the start: `../models/tree_lstm.py`. Of an object that
+    was compiled in memory `module:Class`."""
     sha256: str
-    """Of the model file and the modules that it imports from its own folder, line ends normalised."""
+    """Of the model file and the modules that it imports from its own folder, line ends normalised. Of an object, of the
+    code of its classes (`edbc.modelobject`)."""
     config: dict[str, Scalar]
     """Keyword arguments of the model's `build`."""
     seed: int
@@ -44,9 +47,10 @@ class ModelRef:
 class TrainedOn:
     """The instances that the policy was trained on."""
 
-    source: Literal["sample", "file"]
+    source: Literal["sample", "file", "memory"]
+    """`memory`: a list of the caller's."""
     files: tuple[FileRef, ...]
-    """Empty when `source` is `sample`."""
+    """Empty unless `source` is `file`."""
     instances: int
     seed: int
     nodes: int
@@ -165,3 +169,17 @@ class Plan:
     """One entry per type, by name."""
     guards: dict[str, Guard]
     """By metric."""
+
+    @property
+    def is_of_object(self) -> bool:
+        """Whether it was compiled from an object in memory, so that there is no model file."""
+        return self.trained_on.source == "memory"
+
+    def save(self, path: str | Path) -> Path:
+        """Verify the plan and write it, whole or not at all. Raises PlanError, and EdbcError where it cannot be."""
+        from edbc.plan.writer import write_plan
+
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_plan(self, target)
+        return target

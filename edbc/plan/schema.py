@@ -146,7 +146,7 @@ MODEL = Record(
 TRAINED_ON = Record(
     TrainedOn,
     {
-        "source": Choice(("sample", "file")),
+        "source": Choice(("sample", "file", "memory")),
         "files": ListOf(FILE, 1_000),
         "instances": Integer(),
         "seed": Integer(),

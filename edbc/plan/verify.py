@@ -1,6 +1,7 @@
 """What must hold between the fields of a plan, checked before anything uses it.
 
-(1) Model: its path is relative, `/`-separated, in normal form (`..` only at the start), and a Python file.
+(1) Model: its path is relative, `/`-separated, in normal form (`..` only at the start), and a Python file; or
+    `module:Class` of a model that was compiled in memory, exactly when the training's `source` is `memory`.
 (2) Training: data files are named exactly when `source` is `file`, each by a plain name, each once.
 (3) Types: names are unique. Requirements are too.
 (4) Policy: an `fsm` has an encoding and a table, nothing else has; every action is a type. Names of encodings and
@@ -21,6 +22,7 @@ The checks read nothing but the plan; none imports torch. Errors name the place:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeAlias
 
@@ -33,6 +35,8 @@ from edbc.plan.scalars import shorten
 Place: TypeAlias = Callable[..., str]
 """From keys and positions, `place("cells", "leaf", "batches", 3)`, to where that is, for an error."""
 
+IN_MEMORY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,500}:[A-Za-z_][A-Za-z0-9_]{0,200}")
+"""The model of a plan that was compiled in memory: `module:Class`. No name of it is ever imported."""
 MAX_OPERATION_TEXT = 1_000_000
 SAFETENSORS = ".safetensors"
 
@@ -70,6 +74,10 @@ def _verify_unique(names: Iterable[str], noun: str, place: Place, *path: str) ->
 def _verify_model_path(plan: Plan, place: Place) -> None:
     """Check (1)."""
     path = plan.model.path
+    if plan.trained_on.source == "memory":
+        if not IN_MEMORY.fullmatch(path):
+            _fail(place("model", "path"), "module:Class, as the source is 'memory'", shorten(path))
+        return
     segments = path.split("/")
     below = segments[next((i for i, s in enumerate(segments) if s != ".."), len(segments)) :]
     is_plain = all(s not in ("", ".", "..") for s in below) and not set(path) & set(':\\<>|"?*')

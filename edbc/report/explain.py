@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edbc.compiler import Compiled
     from edbc.report.observe import Observation, Step
     from edbc.running import Bound
+    from edbc.runtime.session import Net
 
 SCHEMA = 1
 """Version of the JSON form."""
@@ -420,12 +421,19 @@ def _explain_model(path: Path, inputs: Sequence[str | Path], settings: dict[str,
 
 def explain_compiled(name: str, compiled: Compiled, notes: Sequence[str] = ()) -> Explanation:
     """Explain what compiling has just given, on the mini-batch that it was compiled on."""
-    from edbc.report.cells import cell_notes
-    from edbc.report.observe import observe
     from edbc.runtime.session import Net
 
     captured, trained_on = compiled.captured, compiled.plan.trained_on
-    origin = "of the data" if trained_on.source == "file" else f"made up, seed {trained_on.seed}"
-    net = Net(compiled.plan, captured.model)
-    observed = observe(net, captured.instances, f"{len(captured.instances)} instances {origin}")
-    return explain_plan(name, compiled.plan, observed, [*notes, *cell_notes(compiled.plan, net.model, observed)])
+    origin = {"file": "of the data", "memory": "given"}.get(trained_on.source, f"made up, seed {trained_on.seed}")
+    return explain_net(Net(compiled.plan, captured.model), captured.instances, origin, name, notes)
+
+
+def explain_net(net: Net, instances: Sequence[Any], origin: str, name: str | None = None,
+                notes: Sequence[str] = ()) -> Explanation:  # fmt: skip
+    """Explain a bound plan on a mini-batch; `origin` says in words where its instances are from."""
+    from edbc.report.cells import cell_notes
+    from edbc.report.observe import observe
+
+    observed = observe(net, instances, f"{len(instances)} instances {origin}")
+    notes = [*notes, *cell_notes(net.plan, net.model, observed)]
+    return explain_plan(net.plan.model.path if name is None else name, net.plan, observed, notes)

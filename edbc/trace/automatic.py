@@ -34,6 +34,7 @@ from edbc.errors import UnsupportedError
 from edbc.trace.closed import Closed, Obstacle, methods_of
 from edbc.trace.hooks import num_hooks
 from edbc.trace.mark import is_cell
+from edbc.trace.notebook import shown_name
 from edbc.trace.regions import Regions
 
 MAX_OPERATIONS = 400
@@ -89,17 +90,13 @@ def candidates(
             if not path and method == "forward":
                 continue
             code = function.__code__
-            candidate = Candidate(path, method, type(module), f"{_file(code.co_filename)}:{code.co_firstlineno}")
+            candidate = Candidate(path, method, type(module), f"{shown_name(code.co_filename)}:{code.co_firstlineno}")
             obstacle = _is_more(candidate, module) or closed.obstacle(module, method)
             if obstacle is None:
                 found.append(candidate)
             else:
                 obstacles[candidate.name] = obstacle
     return found, obstacles
-
-
-def _file(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]
 
 
 def _is_more(candidate: Candidate, module: nn.Module) -> Obstacle | None:

@@ -42,6 +42,7 @@ from torch import nn
 
 from edbc.trace.hooks import num_hooks
 from edbc.trace.mark import is_cell
+from edbc.trace.notebook import cell_texts, shown_name
 from edbc.trace.rewrite import LookUp
 from edbc.trace.source import is_library
 
@@ -158,7 +159,7 @@ class Closed:
                 continue
             if num_hooks(part) or type(part).__call__ is not nn.Module.__call__:
                 what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
-                raise _Open(Obstacle(Path(inspect.getfile(type(part))).name, what))
+                raise _Open(Obstacle(_file_of(type(part)), what))
             if "forward" in methods_of(part):
                 self.require_function(methods_of(part)["forward"], part)
 
@@ -199,16 +200,34 @@ def _is_torchs(name: str) -> bool:
 
 def _is_users(module: Any) -> TypeGuard[ModuleType]:
     name = getattr(module, "__file__", None)
-    return name is not None and not is_library(name)
+    return _is_prompt(module) if name is None else not is_library(name)
+
+
+def _is_prompt(module: Any) -> bool:
+    """True for the module of a notebook or of Python's prompt."""
+    return getattr(module, "__name__", None) == "__main__" and getattr(module, "__file__", None) is None
+
+
+def _assigned_in(module: ModuleType) -> frozenset[str]:
+    if not _is_prompt(module):
+        return _assigned_in_file(str(module.__file__))
+    texts = cell_texts()
+    return frozenset({ANY}) if texts is None else frozenset().union(*map(_assigned_in_text, texts))
 
 
 @functools.cache
-def _assigned_in(module: ModuleType) -> frozenset[str]:
+def _assigned_in_file(name: str) -> frozenset[str]:
     try:
-        tree = ast.parse(Path(str(module.__file__)).read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        return _assigned_in_text(Path(name).read_bytes())
+    except OSError:
         return frozenset()
-    return frozenset(_assignments(tree))
+
+
+def _assigned_in_text(text: str | bytes) -> frozenset[str]:
+    try:
+        return frozenset(_assignments(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return frozenset()
 
 
 def _assignments(node: ast.AST) -> Iterator[str]:
@@ -233,7 +252,8 @@ def _imported(module: ModuleType) -> Iterator[ModuleType]:
     """The user's own modules, installed packages apart, that names of a module come from."""
     for item in list(vars(module).values()):
         found = item if isinstance(item, ModuleType) else sys.modules.get(getattr(item, "__module__", None) or "")
-        if _is_users(found) and "site-packages" not in str(found.__file__) and not _is_standard(found.__name__):
+        is_installed = "site-packages" in str(getattr(found, "__file__", ""))
+        if _is_users(found) and not is_installed and not _is_standard(found.__name__):
             yield found
 
 
@@ -241,8 +261,15 @@ def _is_standard(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
+def _file_of(kind: type) -> str:
+    try:
+        return Path(inspect.getfile(kind)).name
+    except (OSError, TypeError):  # defined at a prompt
+        return kind.__module__
+
+
 def _first_line(function: Any) -> str:
-    return f"{Path(function.__code__.co_filename).name}:{function.__code__.co_firstlineno}"
+    return f"{shown_name(function.__code__.co_filename)}:{function.__code__.co_firstlineno}"
 
 
 class _Reading:
@@ -263,7 +290,7 @@ class _Reading:
         """Raise _Open at a node's line."""
         code = self.function.__code__
         line = getattr(node, "lineno", code.co_firstlineno)
-        raise _Open(Obstacle(f"{Path(code.co_filename).name}:{line}", reason))
+        raise _Open(Obstacle(f"{shown_name(code.co_filename)}:{line}", reason))
 
     def check(self) -> None:
         """Raise _Open for the first obstacle."""

@@ -35,6 +35,7 @@ from torch import nn
 from edbc.trace.closed import Closed, definition_of
 from edbc.trace.expressions import LEAST, Expressions
 from edbc.trace.lookup import LOOK_UP, LOOK_UP_ONE
+from edbc.trace.notebook import shown_name
 from edbc.trace.recompiled import compiled_like, function_of, is_same
 
 
@@ -431,7 +432,7 @@ class _Outliner(Expressions):
         function = FunctionType(code.replace(co_name=name), self._function.__globals__, name)
         function.__module__ = self._function.__module__
         function.__dict__["_edbc_definition"] = definition
-        file = code.co_filename.replace("\\", "/").rpartition("/")[2]
+        file = shown_name(code.co_filename)
         self.regions.append(Region(name, function, f"{file}:{first.lineno}", form.moves))
 
     def _calling(self, call: ast.expr, results: list[ast.expr], units: list[_Unit], form: _Form) -> list[ast.stmt]:

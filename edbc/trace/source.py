@@ -13,16 +13,19 @@ from typing import Any
 
 import torch
 
+from edbc.trace.notebook import PROMPTS, shown_name
+
 _FOLDERS = (Path(__file__).parents[1], Path(torch.__file__).parent)
 _OWN, _OF_TORCH = (tuple(str(path) + os.sep for path in (folder, folder.resolve())) for folder in _FOLDERS)
 _LIBRARIES = (*_OWN, *_OF_TORCH)
 
 
 class _IsLibrary(dict[str, bool]):
-    """True for files of edbc itself and of torch, which are never what an author wants to read in a message."""
+    """True for files of edbc itself and of torch, and for none at all: never what an author wants to read."""
 
     def __missing__(self, filename: str) -> bool:
-        known = self[filename] = filename.startswith((*_LIBRARIES, "<"))
+        known = filename.startswith((*_LIBRARIES, "<")) and not filename.startswith(PROMPTS)
+        self[filename] = known
         return known
 
 
@@ -46,8 +49,8 @@ def user_frame(until: CodeType | None = None, start: FrameType | None = None) ->
 
 
 def location_of(frame: FrameType | None) -> str:
-    """`model.py:41`, or `<unknown>` for no frame."""
-    return "<unknown>" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    """`model.py:41`, in a notebook `In [3]:41`, or `<unknown>` for no frame."""
+    return "<unknown>" if frame is None else f"{shown_name(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def user_location() -> str:
@@ -77,7 +80,7 @@ def _before(frame: FrameType | None, folders: tuple[str, ...]) -> FrameType | No
 def raised_at(error: BaseException) -> str:
     """`model.py:41` for the innermost line of the user's code that an exception came through, or `<unknown>`."""
     lines = [
-        f"{Path(frame.f_code.co_filename).name}:{line}"
+        f"{shown_name(frame.f_code.co_filename)}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not _IS_LIBRARY[frame.f_code.co_filename]
     ]
@@ -92,7 +95,7 @@ def location_of_function(function: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _location_of_code(code: CodeType) -> str:
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+    return f"{shown_name(code.co_filename)}:{code.co_firstlineno}"
 
 
 @lru_cache(maxsize=256)

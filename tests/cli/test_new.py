@@ -70,3 +70,52 @@ def test_a_folder_without_models_is_refused(edbc, tmp_path: Path) -> None:
     """An empty folder, and none at all, exit 3."""
     assert edbc("models", tmp_path).exit_code == 3
     assert edbc("models", tmp_path / "missing").exit_code == 3
+
+
+CLASS = '''from torch import nn
+class Net(nn.Module):
+    """A net."""
+    def __init__(self, words: int, size: int = 8, act="tanh"):
+        super().__init__()
+        self.words, self.act = nn.Embedding(words, size), act
+    def forward(self, x):
+        return self.words.weight[x] * 2
+def sample(count, seed):
+    return [i % 40 for i in range(count)]
+'''
+
+
+def test_a_file_around_a_class_compiles(edbc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`new --from` builds the class by its constructor's arguments, and what the module lacks says what to write."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "around_this.py").write_text(CLASS)
+
+    assert edbc("new", "net", "--from", "around_this:Net").exit_code == 0
+    result = edbc("compile", "net.py", "-o", "net.yaml", "--set", "words=40", "--quiet")
+
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "net.py").read_text()
+    assert 'def build(words: int, size: int = 8, act: str = "tanh") -> nn.Module:' in text
+    assert "from around_this import Net, sample" in text
+    assert "yield the instances of these files" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("around_that:Nut", "it has: Net"),
+        ("missing_module:Net", "must stand in the folder"),
+        ("no module", "expected MODULE:CLASS"),
+    ],
+)
+def test_what_is_no_class_is_told(
+    edbc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, message: str
+) -> None:
+    """A class or module that is not there exits 3, with what is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "around_that.py").write_text(CLASS)
+    result = edbc("new", "net", "--from", source)
+
+    assert result.exit_code == 3
+    assert message in result.output
+    assert not (tmp_path / "net.py").exists()
