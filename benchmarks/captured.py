@@ -5,7 +5,7 @@
 NAME is a model of the zoo or a program of the corpus (`tests/ordinary`: unmarked code). Instances are made up. Times
 are medians of processor time of this process, in milliseconds per mini-batch of 32, ways taking turns on every one:
 `first` captures (recording, splitting, joining), `later` joins what is captured, beside recording and vertex functions.
-forward returns a tensor for every vertex where vertex functions return one per name; `each` takes theirs apart likewise.
+forward returns a tensor for every vertex where vertex functions return one per name; `each` takes theirs apart too.
 `ready` is the part before execution: making the graph, sharing, scheduling, placing. With workers, `here` is what the
 main process spends on receiving, checking and joining a mini-batch that a worker captured, beyond what a loader that
 sends nothing takes, as a part of recording one. One thread.
