@@ -298,9 +298,7 @@ def _some(captures: list[Capture]) -> list[Graph]:
     return [captured.graph for captured in captures[::step]]
 
 
-def automatic_cells(
-    model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None
-) -> dict[str, str]:
+def automatic_cells(model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None) -> dict[str, str]:
     """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
     instances, or those of the names that may be."""
     if names is not None and not names:
