@@ -12,7 +12,7 @@ COVERED := schedule layout plan
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test slow plain coverage lint format plans check zoo bench triton gpu clean
+.PHONY: help venv demo test test-reach slow plain coverage lint format plans check zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ demo: venv ## compile a tree-LSTM, run it on built-in samples, compare with eage
 
 test: venv ## run the tests (under ten minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+test-reach: venv ## add Ray (0.3 GB) and run the tests that start torchrun, Ray, servers and pools of processes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[reach]"
+	$(BIN)/python -m pytest tests/reach --reach
 
 # On circuits no table beats the fixed rule on fresh mini-batches (docs/policies.md), and training on 30,000 nodes is long.
 PLAN_OPTIONS_dag_gru := --policy critical

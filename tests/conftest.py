@@ -26,9 +26,10 @@ settings.load_profile("edbc")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Two switches: where the data is, and whether to run what takes minutes."""
+    """Three switches: where the data is, and whether to run what takes minutes or starts engines."""
     parser.addoption("--data", default=None, help="folder with the shared data sets (default: $EDBC_DATA)")
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+    parser.addoption("--reach", action="store_true", help="also run tests marked reach")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,16 +75,17 @@ def compiling_for_tests() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip slow tests unless asked, CUDA tests where there is no device, and tests of compiled code where nothing is
-    compiled; all with their reason.
+    """Skip slow tests and those of reach unless asked, CUDA tests where there is no device, and tests of compiled code
+    where nothing is compiled; all with their reason.
 
     Marks, not keywords: a test's keywords hold the names of its folders too.
     """
-    if not config.getoption("--slow"):
-        skip_slow = pytest.mark.skip(reason="slow: run with --slow")
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(skip_slow)
+    for name in ("slow", "reach"):
+        if not config.getoption(f"--{name}"):
+            skip = pytest.mark.skip(reason=f"{name}: run with --{name}")
+            for item in items:
+                if item.get_closest_marker(name):
+                    item.add_marker(skip)
     if PLAIN:
         for item in items:
             if item.get_closest_marker("compiled"):

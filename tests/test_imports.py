@@ -57,6 +57,17 @@ def test_imports_point_with_the_data_flow(part: str, repository: Path) -> None:
         assert not bad, f"{file.relative_to(repository)} imports {sorted(bad)}"
 
 
+def test_nothing_imports_reach_but_the_command_line(repository: Path) -> None:
+    """What `edbc.reach` adapts edbc to, edbc does without."""
+    files = {
+        str(file.relative_to(repository))
+        for file in sorted((repository / "edbc").rglob("*.py"))
+        if file.parent.name != "reach" and any(n.startswith("edbc.reach") for n in imported_modules(file))
+    }
+
+    assert files <= {"edbc/cli/run.py", "edbc/cli/train.py"}
+
+
 def loaded_after(statement: str) -> set[str]:
     """Modules that a fresh interpreter has loaded after a statement."""
     code = f"{statement}\nimport sys\nprint(*sys.modules)"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -16,27 +18,51 @@ from edbc.cli.console import ProgressLine, fold, print_json, warn
 from edbc.report.figures import count
 
 if TYPE_CHECKING:
-    from edbc.fit.loop import Epoch
-    from edbc.fit.session import Training
+    from edbc.fit.loop import Alone, Epoch
+    from edbc.fit.session import Setting, Training
 
 
 def run_train(model: str, plan: str, output: str | None, output_format: str, quiet: bool, settings: dict[str, str],
               inputs: tuple[str, ...], dev: tuple[str, ...], **options: Any) -> None:  # fmt: skip
     """Train, showing every epoch as it is done."""
-    progress = ProgressLine(quiet)
+    progress = ProgressLine(quiet or os.environ.get("RANK", "0") != "0")
     progress("import", 0, 1, {})
-    from edbc.fit.session import Setting, Training
+    from edbc.fit.session import Setting
 
     folder = f"{Path(plan).stem}.training" if output is None else output
-    training = Training(plan, model, Setting(folder, inputs, dev, config=settings, **options), warn)
-    is_text = output_format == "text"
+    setting = Setting(folder, inputs, dev, config=settings, **options)
+    with _ranks(plan, model, setting) as (ranks, setting):
+        _run(plan, model, setting, ranks, progress, output_format)
+
+
+@contextmanager
+def _ranks(plan: str, model: str, setting: Setting) -> Iterator[tuple[Alone | None, Setting]]:
+    """The ranks that torchrun started, if it did (`edbc.reach.ranks`); what they started anew resumes."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield None, setting
+        return
+    from edbc.reach.ranks import ranks, resumes
+
+    setting = replace(setting, resume=setting.resume or resumes(setting.output))
+    with ranks(plan, model, setting) as found:
+        yield found, setting
+
+
+def _run(plan: str, model: str, setting: Setting, ranks: Alone | None, progress: ProgressLine,
+         output_format: str) -> None:  # fmt: skip
+    from edbc.fit.session import Training
+
+    training = Training(plan, model, setting, warn, ranks)
+    is_text = output_format == "text" and training.ranks.rank == 0
+    folder = setting.output
     if is_text:
         click.echo(fold(_heading(plan, training)))
     _train(training, progress, is_text)
     if is_text:
         click.echo(fold(f"{folder}: weights, checkpoint, curve.jsonl and curve.svg"))
+    if output_format == "text" or training.ranks.rank:
         return
-    print_json({"plan": plan, "output": folder, "instances": len(training.loop.data.train),
+    print_json({"plan": plan, "output": str(folder), "instances": len(training.loop.data.train),
                 "epochs": [epoch.as_json() for epoch in training.history]})  # fmt: skip
 
 
@@ -53,9 +79,11 @@ def _train(training: Training, progress: ProgressLine, is_text: bool) -> None:
                 continue
             facts = {"unit": "mini-batches", "name": f"loss {event.loss:.4f}"}
             progress(f"{event.stage} {event.epoch + 1}", event.done, event.total, facts)
-            if is_interrupted():
+            if training.ranks.any(is_interrupted()):
                 progress.finish()
-                click.echo(f"{training.save()}: written; go on with --resume", err=True)
+                path = training.save()
+                if training.ranks.rank == 0:
+                    click.echo(f"{path}: written; go on with --resume", err=True)
                 raise KeyboardInterrupt
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,14 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str,
 
 
 def write_checkpoint(loop: Loop, identity: Identity, path: Path) -> None:
-    """Write where a loop stands, between two steps of it."""
+    """Write where a loop stands, between two steps of it. All ranks call it; the first one writes."""
+    state = replace(loop.state, tally=loop.ranks.total(loop.state.tally))
+    if loop.ranks.rank:
+        return
     tensors = {MODEL + name: t for name, t in loop.model.state_dict().items()}
     tensors |= {OPTIMIZER + name: t for name, t in state_tensors(loop.model, loop.optimizer).items()}
     tensors |= {RANDOM + name: t for name, t in _generators().items()}
-    write_tensors(tensors, path, {KEY: json.dumps({"format": FORMAT, "identity": identity, **_as_json(loop.state)})})
+    write_tensors(tensors, path, {KEY: json.dumps({"format": FORMAT, "identity": identity, **_as_json(state)})})
 
 
 def _generators() -> dict[str, Tensor]:
@@ -132,7 +135,10 @@ def restore(loop: Loop, checkpoint: Checkpoint) -> None:
     _restore_generators(checkpoint)
     loop.model.load_state_dict(weights)
     restore_state(loop.model, loop.optimizer, checkpoint.part(OPTIMIZER))
-    loop.state = checkpoint.state
+    state = checkpoint.state
+    loop.state = (
+        replace(state, tally=Tally(seconds=state.tally.seconds)) if loop.ranks.rank else state
+    )  # the sums stand in one of them
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

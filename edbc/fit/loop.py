@@ -19,13 +19,16 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from edbc.errors import EdbcError, ModelError
 from edbc.fit.objective import Objective, Tally
+
+if TYPE_CHECKING:
+    from edbc.runtime.session import Net
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -74,11 +77,39 @@ class Data:
     dev: Sequence[Any] = ()
 
 
+class Alone:
+    """Training in one process. Where there are more, each is a rank that trains on its part of every mini-batch: see
+    `edbc.reach.ranks`, which answers for them."""
+
+    rank = 0
+
+    def wrapped(self, net: Net) -> Run:
+        """The net, with gradients that are of whole mini-batches."""
+        return net
+
+    def weigh(self, instances: Sequence[Any], nodes: Callable[[Sequence[int]], Sequence[int]]) -> None:
+        """Be told instances, and how to count the nodes of some by their numbers."""
+
+    def part(self, batch: Sequence[Any], epoch: int, step: int) -> tuple[Sequence[Any], float]:
+        """The part of a mini-batch that this process runs, never empty, and the factor of its loss; 0 where it is not
+        to count."""
+        return batch, 1.0
+
+    def total(self, tally: Tally) -> Tally:
+        """The sums of all parts."""
+        return tally
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in any process."""
+        return flag
+
+
 class Loop:
     """Training of one model; iterate over `run(epochs)`, stop whenever, and `state` says where it stands."""
 
     def __init__(self, net: Run, model: nn.Module, optimizer: torch.optim.Optimizer, objective: Objective, data: Data,
-                 batch_size: int = 32, seed: int = 0, clock: Callable[[], float] = time.perf_counter):  # fmt: skip
+                 batch_size: int = 32, seed: int = 0, clock: Callable[[], float] = time.perf_counter,
+                 ranks: Alone | None = None):  # fmt: skip
         self.net = net
         self.model = model
         self.optimizer = optimizer
@@ -87,6 +118,7 @@ class Loop:
         self.batch_size = batch_size
         self.seed = seed
         self.clock = clock
+        self.ranks = ranks or Alone()
         self.state = State()
 
     def run(self, epochs: int) -> Iterator[Step | Epoch]:
@@ -113,14 +145,16 @@ class Loop:
 
     def _step(self, batch: list[Any]) -> float:
         started = self.clock()
+        own, weight = self.ranks.part(batch, self.state.epoch, self.state.step)
         self.optimizer.zero_grad(set_to_none=True)
-        outputs = self.net(batch)
-        loss = self.objective.loss_of(outputs, batch)
+        outputs = self.net(own)
+        loss = self.objective.loss_of(outputs, own)
         number = self._finite(loss)
-        loss.backward()
+        (loss if weight == 1 else loss * weight).backward()
         self._update()
         self.state.tally.seconds += self.clock() - started
-        self.state.tally.add(self.objective, number, outputs, batch)
+        if weight:
+            self.state.tally.add(self.objective, number, outputs, own)
         self.state.step += 1
         return number
 
@@ -151,14 +185,16 @@ class Loop:
         self.model.eval()
         batches = _cut(self.data.dev, self.batch_size)
         for done, batch in enumerate(batches, 1):
+            own, weight = self.ranks.part(batch, self.state.epoch, -done)
             with torch.no_grad():
-                outputs = self.net(batch)
-                loss = float(self.objective.loss_of(outputs, batch))
-            tally.add(self.objective, loss, outputs, batch)
+                outputs = self.net(own)
+                loss = float(self.objective.loss_of(outputs, own))
+            if weight:
+                tally.add(self.objective, loss, outputs, own)
             yield Step("dev", self.state.epoch, done, len(batches), loss)
 
     def _close(self, dev: Tally) -> Epoch:
-        tally = self.state.tally
+        tally, dev = self.ranks.total(self.state.tally), self.ranks.total(dev)
         rate = tally.instances / tally.seconds if tally.seconds else 0.0
         done = Epoch(self.state.epoch + 1, tally.means(), dev.means() if self.data.dev else None, rate)
         self.state = State(self.state.epoch + 1, history=[*self.state.history, done])

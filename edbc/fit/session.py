@@ -23,7 +23,7 @@ from edbc.captured.dataset import CapturedDataset, items_of
 from edbc.errors import EdbcError, InputError, ModelError, printable
 from edbc.files import found_at, one_line, replace_file, require_file
 from edbc.fit.checkpoint import read_checkpoint, require_same, restore, write_checkpoint, write_tensors
-from edbc.fit.loop import Data, Epoch, Loop, Run, Step
+from edbc.fit.loop import Alone, Data, Epoch, Loop, Run, Step
 from edbc.fit.objective import Objective
 from edbc.fit.optimizers import KINDS, optimizer_of
 from edbc.modelfile import ModelFile, file_sha256
@@ -87,7 +87,7 @@ class Setting:
 class Training:
     """One training: a loop bound to files. Iterate over `run()`; call `save()` between two steps to keep them."""
 
-    def __init__(self, plan: str | Path, model: str | None, setting: Setting, warn: Warn):
+    def __init__(self, plan: str | Path, model: str | None, setting: Setting, warn: Warn, ranks: Alone | None = None):
         self.setting = setting
         self.folder = Path(setting.output)
         self._require_folder()
@@ -98,9 +98,11 @@ class Training:
         objective = objective_of(bound.file)
         objective = replace(objective, loss=bound.cast.wrapped(objective.loss))
         data = _data(bound, setting)
-        net = _net(bound, data, setting)
+        self.ranks = ranks or Alone()
+        net = _net(bound, data, setting, self.ranks)
         optimizer = optimizer_of(bound.net.model, setting.optimizer, setting.rate)
-        self.loop = Loop(net, bound.net.model, optimizer, objective, data, setting.batch_size, setting.seed)
+        self.loop = Loop(net, bound.net.model, optimizer, objective, data, setting.batch_size, setting.seed,
+                         ranks=self.ranks)  # fmt: skip
         self.identity = _identity(bound, setting)
         torch.manual_seed(setting.seed)
         if setting.resume:
@@ -143,12 +145,16 @@ class Training:
             yield event
 
     def _keep_epoch(self, epoch: Epoch) -> None:
+        if self.ranks.rank == 0:
+            self._write_epoch(epoch)
+        self.save()
+
+    def _write_epoch(self, epoch: Epoch) -> None:
         if epoch.dev is None or epoch.dev["loss"] <= min(e.dev["loss"] for e in self.history if e.dev is not None):
             write_tensors(self.loop.model.state_dict(), self.folder / WEIGHTS)
         lines = "".join(json.dumps(e.as_json()) + "\n" for e in self.history)
         _write_text(self.folder / CURVE, lines)
         _write_text(self.folder / PICTURE, epochs_picture([(e.train, e.dev) for e in self.history]))
-        self.save()
 
     def save(self) -> Path:
         """Write the checkpoint and say where."""
@@ -200,8 +206,9 @@ def _data(bound: Bound, setting: Setting) -> Data:
     return Data(train, bound.cast(file.load(setting.dev, config)) if setting.dev else [])
 
 
-def _net(bound: Bound, data: Data, setting: Setting) -> Run:
+def _net(bound: Bound, data: Data, setting: Setting, ranks: Alone) -> Run:
     """The bound net, on instances that are captured once, or with vertex functions become arrays once."""
+    net = ranks.wrapped(bound.net)
     instances = [*data.train, *data.dev]
     number_of = {id(instance): number for number, instance in enumerate(instances)}
     known: Any = instances
@@ -212,9 +219,15 @@ def _net(bound: Bound, data: Data, setting: Setting) -> Run:
         known = CapturedDataset(instances, bound.net)
 
     def run(batch: Sequence[Any]) -> Sequence[Any]:
-        return bound.net(items_of(known, [number_of[id(instance)] for instance in batch]))
+        return net(items_of(known, [number_of[id(instance)] for instance in batch]))
 
+    ranks.weigh(instances, lambda numbers: list(map(_nodes, items_of(known, numbers))))
     return run if setting.front_end == "vertex" else bound.cast.wrapped(run)
+
+
+def _nodes(instance: Any) -> int:
+    """Nodes of what stands for an instance; 1 for one that is recorded whenever it runs."""
+    return int(getattr(instance, "num_nodes", getattr(instance, "num_vertices", 1)))
 
 
 def _identity(bound: Bound, setting: Setting) -> dict[str, Any]:

@@ -226,6 +226,8 @@ class Net:
         """Set it (`edbc.captured.cache.structure_cache`) to capture repeated structures once; it serves all modes."""
         self.exemplars: Callable[[], Iterable[Any]] | None = None
         """Gives instances to record where a captured one has a type that has not been recorded here."""
+        self.names_all = False
+        """Set it to name all parameters to autograd, those that no node reads too (`edbc.training.function`)."""
         self.skeleton = Skeleton(self)
         self.transfers: list[tuple[float, float]] = []
         """Seconds of the first mini-batches that workers captured, and of receiving them."""
@@ -313,7 +315,7 @@ class Net:
                     net = self._of_mode[mode] = Net(
                         self.plan, self.model, backend=self.backend, autocast=mode[1], **self._options
                     )
-        net.cache, net.exemplars = self.cache, self.exemplars
+        net.cache, net.exemplars, net.names_all = self.cache, self.exemplars, self.names_all
         return net
 
     def _autocast_now(self) -> State:

@@ -13,6 +13,9 @@ In-place changes of what the mini-batch reads, between forward and backward, are
 counters, because all of it is saved: rows of a frozen table are read again too. `create_graph=True` is refused: the
 reverse schedule is no function of autograd itself.
 
+`Net.names_all` names all parameters to autograd, in one function: their hooks are called in every backward pass,
+whether a mini-batch reaches them or not. Averaging gradients over processes waits for all of them (`edbc.reach.ranks`).
+
 Where training cuts schedules (`runtime.cut`), only what crosses borders stays in the arenas, and the backward pass
 executes each segment again, with the weights of the forward pass, before it runs it in reverse.
 """
@@ -160,10 +163,12 @@ class MiniBatch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Run, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Inputs are only named for autograd: forward reads the model."""
+        """Inputs are only named for autograd: forward reads the model. Its own come before those of `names_all`."""
         ctx.set_materialize_grads(False)
         ctx.run = run
-        ctx.save_for_backward(*inputs, *run.others)
+        own = len(run.inputs.tensors)
+        ctx.named = [_no_rows(p) if p in run.trainer.sparse else None for p in inputs[own:]]
+        ctx.save_for_backward(*inputs[:own], *run.others)
         tensors = run.forward()
         ctx.mark_non_differentiable(*(t for t, g in zip(tensors, run.groups, strict=True) if not g.requires_grad))
         return tuple(tensors)
@@ -183,7 +188,13 @@ class MiniBatch(torch.autograd.Function):
             found = run.backward(gradients, keeps_graph)
         if not keeps_graph:
             run.release()
-        return (None, *found)
+        return (None, *found, *ctx.named)
+
+
+def _no_rows(table: torch.Tensor) -> torch.Tensor:
+    """The gradient of a table with sparse ones, of no row. Averaging expects a sparse gradient, and not none."""
+    rows = torch.empty(1, 0, dtype=torch.int64, device=table.device)
+    return torch.sparse_coo_tensor(rows, table.new_empty(0, *table.shape[1:]), table.shape, check_invariants=False)
 
 
 def _keeps_graph() -> bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
 from edbc.cells.graph import CellGraph
 from edbc.graph import Graph, NodeType
@@ -62,6 +63,9 @@ class Trainer:
         self._lock = threading.RLock()
         self.pool = Pool()
         """Memory of backward passes."""
+        tables = (m for m in net.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse)
+        self.sparse = {m.weight for m in tables}
+        """Parameters whose gradients are sparse."""
 
     def run(self, instances: Sequence[Any]) -> list[Any]:
         """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
@@ -83,7 +87,8 @@ class Trainer:
             [] if d is None else [any(map(inputs.require, refs)) for refs in d.parameters] for d in dependences
         ]
         mini_batch = Run(self, prepared, inputs, reach_of(capture.graph, dependences, trainable, capture.detached))
-        tensors = MiniBatch.apply(mini_batch, *mini_batch.inputs.tensors)
+        named = [p for p in self.net.model.parameters() if p.requires_grad] if self.net.names_all else []
+        tensors = MiniBatch.apply(mini_batch, *mini_batch.inputs.tensors, *named)
         return restore(prepared.capture, mini_batch.groups, tensors)
 
     # --- the forward pass ------------------------------------------------------------------------------------------
