@@ -28,6 +28,8 @@ _Q = (1.0, 0.464130538, 0.0244761203, 0.000253915595)
 _E = (0.499999934, 0.166665201, 0.0416683942, 0.00836878044, 0.0013814467)
 _C = (0.287917486, 0.284152468, 0.279065227, 0.0550554013, 0.35844183, -0.359131937, 0.0944990872)
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504, 0.693145752, 1.42860677e-06
+_SHORT_ONE = 0x3F80
+"""The bits of 1 in bfloat16."""
 _EXP_HIGHEST, _EXP_LOWEST, _SIGMOID_LOWEST = 89.0, -104.0, -86.0
 _COMPARISONS: dict[type, str] = {
     ast.Lt: "olt", ast.LtE: "ole", ast.Gt: "ogt", ast.GtE: "oge", ast.Eq: "oeq", ast.NotEq: "une",
@@ -36,19 +38,23 @@ _SIGNS: dict[type, str] = {ast.Add: "fadd", ast.Sub: "fsub", ast.Mult: "fmul", a
 
 
 class Vectors:
-    """Operations on vectors of `lanes` elements of `width` bytes; `declared` gathers what the module has to declare."""
+    """Operations on vectors of `lanes` elements of `width` bytes; `declared` gathers what the module has to declare.
+
+    Elements of two bytes are bfloat16: float32 in registers, rounded to the nearest when they are written.
+    """
 
     def __init__(self, body: Body, width: int, lanes: int, declared: set[str]):
         self.body, self.width, self.lanes, self.declared = body, width, lanes, declared
-        self.element = "float" if width == 4 else "double"
+        self.element = "double" if width == 8 else "float"
         self.kind = f"<{lanes} x {self.element}>"
-        self._suffix = f"v{lanes}f{8 * width}"
+        self._suffix = f"v{lanes}f{64 if width == 8 else 32}"
+        self._is_short = width == 2
 
     # --- one operation ---------------------------------------------------------------------------------------------
 
     def number(self, x: float) -> str:
         """A constant, as often as there are lanes."""
-        rounded = unpack("f", pack("f", x))[0] if self.width == 4 else x
+        rounded = x if self.width == 8 else unpack("f", pack("f", x))[0]
         (bits,) = unpack("<Q", pack("<d", rounded))
         return f"<{', '.join([f'{self.element} 0x{bits:016X}'] * self.lanes)}>"
 
@@ -80,7 +86,7 @@ class Vectors:
 
     def of_library(self, name: str, *operands: str) -> str:
         """A function of the C library, element by element."""
-        called = f"{self.element} @{name}{'f' if self.width == 4 else ''}"
+        called = f"{self.element} @{name}{'' if self.width == 8 else 'f'}"
         self.declared.add(f"declare {called}({', '.join([self.element] * len(operands))})")
         result = "undef"
         for lane in range(self.lanes):
@@ -109,28 +115,66 @@ class Vectors:
 
     def read(self, address: str, mask: str = "") -> str:
         """A vector; where a mask leaves elements out they are 1, so that none is divided by 0."""
+        if self._is_short:
+            return self._widened(self._read(address, mask, f"<{self.lanes} x i16>", f"v{self.lanes}i16", _SHORT_ONE))
+        return self._read(address, mask, self.kind, self._suffix, 1.0)
+
+    def _read(self, address: str, mask: str, kind: str, suffix: str, other: float | int) -> str:
         if not mask:
-            return self.body.load(address, self.kind, self.width)
-        at, called = self._pointer(address), f"{self.kind} @llvm.masked.load.{self._suffix}.p0"
-        self.declared.add(f"declare {called}({pointer(self.kind)}, i32, <{self.lanes} x i1>, {self.kind})")
-        return self.body.new(f"call {called}({at}, i32 {self.width}, {mask}, {self.kind} {self.number(1.0)})")
+            return self.body.load(address, kind, self.width)
+        at, called = self._pointer(address, kind), f"{kind} @llvm.masked.load.{suffix}.p0"
+        self.declared.add(f"declare {called}({pointer(kind)}, i32, <{self.lanes} x i1>, {kind})")
+        others = _integers(self.lanes, other, "i16") if isinstance(other, int) else self.number(other)
+        return self.body.new(f"call {called}({at}, i32 {self.width}, {mask}, {kind} {others})")
+
+    def _widened(self, short: str) -> str:
+        """bfloat16's bits are the upper half of float32's."""
+        long = f"<{self.lanes} x i32>"
+        bits = self.body.new(f"zext <{self.lanes} x i16> {short} to {long}")
+        upper = self.body.new(f"shl {long} {bits}, {_integers(self.lanes, 16)}")
+        return self.body.new(f"bitcast {long} {upper} to {self.kind}")
 
     def write(self, address: str, value: str, mask: str = "") -> None:
         """A vector, or the elements that a mask lets through."""
+        kind, suffix = self.kind, self._suffix
+        if self._is_short:
+            kind, suffix = f"<{self.lanes} x bfloat>", f"v{self.lanes}bf16"
+            value = self.body.new(f"fptrunc {self.kind} {value} to {kind}")
         if not mask:
-            self.body.store(address, self.kind, value, self.width)
+            self.body.store(address, kind, value, self.width)
             return
-        at, called = self._pointer(address), f"void @llvm.masked.store.{self._suffix}.p0"
-        self.declared.add(f"declare {called}({self.kind}, {pointer(self.kind)}, i32, <{self.lanes} x i1>)")
-        self.body.add(f"call {called}({self.kind} {value}, {at}, i32 {self.width}, {mask})")
+        at, called = self._pointer(address, kind), f"void @llvm.masked.store.{suffix}.p0"
+        self.declared.add(f"declare {called}({kind}, {pointer(kind)}, i32, <{self.lanes} x i1>)")
+        self.body.add(f"call {called}({kind} {value}, {at}, i32 {self.width}, {mask})")
 
-    def _pointer(self, address: str) -> str:
-        kind = pointer(self.kind)
-        return f"{kind} {self.body.new(f'inttoptr i64 {address} to {kind}')}"
+    def _pointer(self, address: str, kind: str) -> str:
+        to = pointer(kind)
+        return f"{to} {self.body.new(f'inttoptr i64 {address} to {to}')}"
 
     def element_at(self, address: str) -> str:
         """One element."""
+        if self._is_short:
+            bits = self.body.new(f"zext i16 {self.body.load(address, 'i16', 2)} to i32")
+            return self.body.new(f"bitcast i32 {self.body.new(f'shl i32 {bits}, 16')} to float")
         return self.body.load(address, self.element, self.width)
+
+    def pair_at(self, address: str) -> str:
+        """Two elements of bfloat16, in every pair of lanes."""
+        kind = f"<{self.lanes} x i32>"
+        one = self.body.new(f"insertelement {kind} undef, i32 {self.body.load(address, 'i32', 2)}, i32 0")
+        every = self.body.new(f"shufflevector {kind} {one}, {kind} undef, {kind} zeroinitializer")
+        return self.body.new(f"bitcast {kind} {every} to <{2 * self.lanes} x bfloat>")
+
+    def pairs(self, address: str) -> str:
+        """A pair of elements of bfloat16 for every lane."""
+        return self.body.load(address, f"<{2 * self.lanes} x bfloat>", 2)
+
+    def dot(self, x: str, y: str, z: str) -> str:
+        """z plus the products of both elements of the pairs x and y."""
+        called = f"{self.kind} @llvm.x86.avx512bf16.dpbf16ps.512"
+        pair = f"<{2 * self.lanes} x bfloat>"
+        self.declared.add(f"declare {called}({self.kind}, {pair}, {pair})")
+        return self.body.new(f"call {called}({self.kind} {z}, {pair} {x}, {pair} {y})")
 
     # --- primitives ------------------------------------------------------------------------------------------------
 
@@ -222,8 +266,8 @@ class Vectors:
         return _Rendering(self, operands).value(parse(text))
 
 
-def _integers(lanes: int, x: int) -> str:
-    return f"<{', '.join([f'i32 {x}'] * lanes)}>"
+def _integers(lanes: int, x: int, kind: str = "i32") -> str:
+    return f"<{', '.join([f'{kind} {x}'] * lanes)}>"
 
 
 class _Rendering:

@@ -7,6 +7,8 @@ Definitions.
     adds, with one rounding for both.
 (2) Weights are packed in panels, one after the other: (inputs, panel's columns), the last panel as many whole vectors
     wide as its columns need, the rest zeros. See `Shape.panels`.
+    Of bfloat16, which the processor multiplies in pairs and adds up in float32, two rows of a panel stand beside each
+    other element by element.
 (3) What is multiplied consists of *pieces*, each a stretch of a slot's rows (`edbc.kernels.steps`), whose addresses
     stand in a table: nothing is gathered before the product.
 (4) A result is its addend plus its bias, plus the products of the elements of its row in their order. No number of rows
@@ -22,21 +24,32 @@ from dataclasses import dataclass
 from functools import cache, partial, reduce
 
 import torch
+from llvmlite.binding import llvm_version_info
 
 from edbc.kernels.formulas import Vectors
 from edbc.kernels.llvm import Body, Index, function
 from edbc.kernels.machinecode import address_of, processor
 from edbc.kernels.steps import PIECE_FIELDS, StepField
 
+ELEMENT = {2: "bf16", 4: "f32", 8: "f64"}
+"""Element types of native code, by their bytes."""
+_WITH_BFLOAT = 17
+"""The first LLVM whose products of bfloat16 take vectors of that type."""
+
 
 @dataclass(frozen=True)
 class Shape:
-    """Of tiles: bytes of an element, elements of a vector register, registers of a row, rows."""
+    """Of tiles: bytes of an element, results in a vector register, registers of a row, rows."""
 
     width: int
     lanes: int
     vectors: int
     rows: int
+
+    @property
+    def group(self) -> int:
+        """Rows of a weight that are multiplied at once."""
+        return 2 if self.width == 2 else 1
 
     @property
     def columns(self) -> int:
@@ -57,12 +70,13 @@ class Shape:
         rows, columns = matrix.shape
         packed = matrix.new_zeros(rows * self.padded(columns))
         for first, count in self.panels(columns):
-            self._panel(packed, rows, first, count).copy_(matrix[:, first : first + count])
+            part = matrix[:, first : first + count].unflatten(0, (rows // self.group, self.group))
+            self._panel(packed, rows, first, count).copy_(part)
         return packed
 
     def unpack(self, packed: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
         """The matrix that was packed."""
-        parts = [self._panel(packed, rows, first, count) for first, count in self.panels(columns)]
+        parts = [self._panel(packed, rows, first, count).flatten(0, 1) for first, count in self.panels(columns)]
         return torch.cat(parts, 1) if parts else packed.new_empty(rows, 0)
 
     def of_panel(self, b: Body, columns: str, first: Index) -> tuple[str, str]:
@@ -72,14 +86,19 @@ class Shape:
         return vectors, b.new(f"sub i64 {count}, {b.times(b.sum(vectors, -1), self.lanes)}")
 
     def _panel(self, packed: torch.Tensor, rows: int, first: int, count: int) -> torch.Tensor:
-        return packed[rows * first :][: rows * self.padded(count)].view(rows, -1 if rows else count)[:, :count]
+        """(groups of rows, rows of a group, columns)."""
+        padded = self.padded(count)
+        panel = packed[rows * first :][: rows * padded].view(rows // self.group, padded, self.group)
+        return panel.transpose(1, 2)[:, :, :count]
 
 
 @cache
 def shape_of(width: int) -> Shape | None:
-    """The tiles that fill this processor's registers with elements of `width` bytes; None where it has no fused
-    multiply-add on vectors that LLVM knows of."""
+    """The tiles that fill this processor's registers with elements of `width` bytes (2: bfloat16); None where it has no
+    fused multiply-add of them on vectors that LLVM knows of."""
     features = set(processor()[1].split(","))
+    if width == 2:
+        return Shape(width, 16, 4, 6) if "+avx512bf16" in features and llvm_version_info[0] >= _WITH_BFLOAT else None
     if "+avx512f" in features:
         return Shape(width, 64 // width, 4, 6)
     if {"+avx2", "+fma"} <= features:
@@ -111,7 +130,7 @@ def text_of(shape: Shape) -> str:
 
 
 def _name(shape: Shape) -> str:
-    return f"edbc_product_f{8 * shape.width}"
+    return f"edbc_product_{ELEMENT[shape.width]}"
 
 
 class _Tile:
@@ -173,8 +192,8 @@ class _Tile:
         slot, offset, size = (b.field(piece, i) for i in range(3))
         sources = [b.sum(b.load(b.sum(row, b.times(slot, 8))), offset) for row in self.table]
         carried = [("i64", so_far[0]), *((self.of.kind, x) for x in so_far[1:])]
-        width = self.shape.width
-        return b.counted(b.times(size, width), width, carried, lambda k, sums: self._element(sources, k, sums))
+        turn, step = (self._element, 1) if self.shape.group == 1 else (self._pair, self.shape.group)
+        return b.counted(b.times(size, self.shape.width), step * self.shape.width, carried, partial(turn, sources))
 
     def _element(self, sources: Sequence[str], k: Index, so_far: Sequence[str]) -> list[str]:
         """An element of every row times a row of the panel."""
@@ -185,6 +204,16 @@ class _Tile:
             for i, weight in enumerate(weights, r * self.vectors):
                 sums[i] = self.of.fma(every, weight, sums[i])
         return [self._vector_at(at, self.vectors), *sums]
+
+    def _pair(self, sources: Sequence[str], k: Index, so_far: Sequence[str]) -> list[str]:
+        """Two elements of every row times two rows of the panel."""
+        at, *sums = so_far
+        weights = [self.of.pairs(self._vector_at(at, 2 * v)) for v in range(self.vectors)]
+        for r, source in enumerate(sources):
+            every = self.of.pair_at(self.b.sum(source, k))
+            for i, weight in enumerate(weights, r * self.vectors):
+                sums[i] = self.of.dot(every, weight, sums[i])
+        return [self._vector_at(at, 2 * self.vectors), *sums]
 
     def _rows_at(self, field: int) -> list[str]:
         """Addresses of the panel's columns in rows of the slot in `field`, at the offset in the next one."""

@@ -22,7 +22,7 @@ from edbc.runtime.threads import PRODUCT_THREADS
 
 RUNS, SECONDS = 15, 2e-3
 """How often something is run, and for how long at least each time."""
-_DTYPES = {4: torch.float32, 8: torch.float64}
+_DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 
 
 def best_seconds(call: Callable[[], object]) -> float:

@@ -117,6 +117,12 @@ class Steps:
     num_operands: int
     num_outputs: int
 
+    @property
+    def has_pairs(self) -> bool:
+        """True when products can take the elements of every piece two at a time."""
+        products = [step for step in self.steps if isinstance(step, Multiply)]
+        return all(piece.size % 2 == 0 for step in products for piece in step.pieces)
+
     def passes(self) -> list[Pass]:
         """Those of the steps that are passes."""
         return [step for step in self.steps if isinstance(step, Pass)]

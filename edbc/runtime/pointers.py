@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from edbc.runtime.blas import SYMBOLS
+
+_INLINE: dict[str, Any] = {"jit_options": {"error_model": "numpy"}}
 
 
 @intrinsic
@@ -86,6 +89,54 @@ def float_of_bits(typingctx: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.int32), generate
+
+
+@intrinsic
+def bits_of_float(typingctx: Any, number: Any) -> Any:
+    """The 32 bits of a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+def load_number(address: Any, index: Any, like: Any) -> Any:
+    """As `load`; of bfloat16, which numba has no type for and whose bits are uint16 here, as float32."""
+
+
+def store_number(address: Any, index: Any, value: Any, like: Any) -> Any:
+    """As `store`; of bfloat16, a float32 rounded to the nearest, ties to even."""
+
+
+def widened(like: Any) -> Any:
+    """What numbers of `like`'s type are summed in: float32 for bfloat16."""
+
+
+@overload(widened, **_INLINE)
+def _widened(like):  # type: ignore[no-untyped-def]
+    return (lambda like: np.float32(0)) if like == types.uint16 else (lambda like: like)
+
+
+@overload(load_number, **_INLINE)
+def _load_number(address, index, like):  # type: ignore[no-untyped-def]
+    if like == types.uint16:
+        return lambda address, index, like: float_of_bits(np.int32(load(address, index, like)) << np.int32(16))
+    return lambda address, index, like: load(address, index, like)
+
+
+@overload(store_number, **_INLINE)
+def _store_number(address, index, value, like):  # type: ignore[no-untyped-def]
+    if like != types.uint16:
+        return lambda address, index, value, like: store(address, index, value)
+
+    def rounded(address, index, value, like):  # type: ignore[no-untyped-def]
+        bits = bits_of_float(value)
+        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        raised = np.uint32(bits + half) >> np.uint32(16)
+        store(address, index, np.uint16(raised if value == value else 0x7FC0))
+
+    return rounded
 
 
 @intrinsic

@@ -23,7 +23,7 @@ from edbc.kernelcache import INNER, UNCOUNTED, njit
 from edbc.kernels import outer, steps
 from edbc.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
 from edbc.runtime import blas, pointers, reduction, teamwork
-from edbc.runtime.pointers import copy_bytes, load, store
+from edbc.runtime.pointers import copy_bytes, load, load_number, store, store_number, widened
 from edbc.runtime.reduction import OPS
 from edbc.runtime.teamwork import call_step
 from edbc.schedule.native import checksum
@@ -143,28 +143,37 @@ def _program(t, first, last, batches, memory, tables, bases, strides, classes, a
 
 
 @_jit
-def _combine(op, target, item, n, like):
-    """`target[i] = target[i] op item[i]` for i < n; not-a-number wins."""
+def _combine(op, total, item, n, like, wide):
+    """`total[i] = total[i] op item[i]` for i < n; not-a-number wins."""
     for i in range(n):
-        x, y = load(target, i, like), load(item, i, like)
+        x, y = load(total, i, wide), load_number(item, i, like)
         if op == _MAX:
-            store(target, i, x if x > y or x != x else y)
+            store(total, i, x if x > y or x != x else y)
         elif op == _MIN:
-            store(target, i, x if x < y or x != x else y)
+            store(total, i, x if x < y or x != x else y)
         else:
-            store(target, i, x + y)
+            store(total, i, x + y)
 
 
 @_jit
-def _divide(target, count, n, like):
-    """`target[i] /= count` for i < n."""
+def _divide(total, count, n, wide):
+    """`total[i] /= count` for i < n."""
     for i in range(n):
-        store(target, i, load(target, i, like) / (like + np.float32(count)))
+        store(total, i, load(total, i, wide) / (wide + np.float32(count)))
 
 
 @_jit
-def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like):
-    """A batch of reductions; a node's items stand one after the other. `op` is a number of `reduction.OPS`."""
+def _copy(target, source, n, of_target, of_source):
+    """`target[i] = source[i]` for i < n, in elements of two types."""
+    for i in range(n):
+        store_number(target, i, load_number(source, i, of_source), of_target)
+
+
+@_jit
+def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like, short):
+    """A batch of reductions; a node's items stand one after the other. `op` is a number of `reduction.OPS`. What is
+    reduced of bfloat16 is float32, at address `short` (elsewhere 0), until all items are in it."""
+    wide = widened(like)
     fields = tables.num_operands[batches.batch_type[b]]
     items = batches.items[b]
     for k in range(fields):
@@ -174,13 +183,18 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
             node = batches.segment[batches.start[b] + i]
             item = _operand_row(k, i, batches, memory, bases, strides, classes)
             target = out + node * stride
-            if i == first:
-                copy_bytes(target, item, stride)
+            total = short if short else target
+            if i > first:
+                _combine(op, total, item, stride // width, like, wide)
+            elif short:
+                _copy(total, item, stride // width, wide, like)
             else:
-                _combine(op, target, item, stride // width, like)
+                copy_bytes(target, item, stride)
             if i + 1 == items or batches.segment[batches.start[b] + i + 1] != node:
                 if op == _MEAN:
-                    _divide(target, i + 1 - first, stride // width, like)
+                    _divide(total, i + 1 - first, stride // width, wide)
+                if short:
+                    _copy(target, total, stride // width, like, wide)
                 first = i + 1
 
 
@@ -197,15 +211,15 @@ def _excerpts(b, batches, memory, width):
 
 
 @_jit
-def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like, team):
-    """Batches begin to end; see `walk`. `at` is passed as an array, not as an address: numba frees an array behind its
-    last mention."""
-    table = at.ctypes.data
+def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team):
+    """Batches begin to end; see `walk`. `at` and `totals` are passed as arrays, not as addresses: numba frees an array
+    behind its last mention."""
+    table, short = at.ctypes.data, totals.ctypes.data if len(totals) else 0
     for b in range(begin, end):
         t = batches.batch_type[b]
         _find_slots(b, batches, memory, tables, bases, strides, classes)
         if tables.code[t] >= REDUCTION:
-            _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like)
+            _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like, short)
             continue
         if tables.code[t] == EXCERPT:
             _excerpts(b, batches, memory, width)
@@ -231,7 +245,8 @@ def _build(stamp: int) -> Callable[..., None]:
         bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         at = np.empty(block * slots + (stamp & 0), np.int64)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
-        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, slots, width, like, team)
+        totals = np.empty(memory.stride.max() // width if width == 2 else 0, np.float32)
+        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team)
 
     return walk
 

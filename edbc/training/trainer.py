@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from edbc.cells.graph import CellGraph
@@ -153,7 +154,7 @@ class Trainer:
         """The adjoint of a type that is differentiated natively."""
         if kind not in self._adjoints:
             kernel = self.net.kernel(kind)
-            is_native = self.native and isinstance(kernel, NativeKernel)
+            is_native = self.native and isinstance(kernel, NativeKernel) and kernel.dtype != torch.bfloat16
             self._adjoints[kind] = adjoint_of(kernel.program, kernel.values) if is_native else None
         return self._adjoints[kind]
 

@@ -103,9 +103,17 @@ class Case:
             v = values.turned(values.map("tanh", (v,)), k, v.size // k)
         return values.matmul(v, right, v.size // k, k, right.size // k)
 
-    def exact(self) -> list[torch.Tensor]:
+    def exact(self, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
         """The outputs by torch."""
-        return evaluate(self.outputs, self.rows, viewed(self.parameter), self.weights)
+        rows, weights = [row.to(dtype) for row in self.rows], [(w.to(dtype), b.to(dtype)) for w, b in self.weights]
+        return evaluate(self.outputs, rows, viewed(self.parameter.to(dtype)), weights)
+
+    def rounded(self, dtype: torch.dtype) -> Case:
+        """The same with numbers that a shorter dtype has."""
+        self.rows = [row.to(dtype).double() for row in self.rows]
+        self.parameter = self.parameter.to(dtype).double()
+        self.weights = [(w.to(dtype).double(), b.to(dtype).double()) for w, b in self.weights]
+        return self
 
     def run(self, dtype: torch.dtype, lanes: int, which: Sequence[int] = range(5)) -> list[torch.Tensor]:
         """The outputs of some of the rows by native steps."""

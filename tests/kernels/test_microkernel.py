@@ -19,7 +19,9 @@ pytestmark = [
     pytest.mark.compiled,
     pytest.mark.skipif(shape_of(4) is None, reason="no kernel for this processor: the library multiplies"),
 ]
-DTYPES = {4: torch.float32, 8: torch.float64}
+DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
+TOLERANCES = {2: 1e-2, 4: 2e-5, 8: 1e-13}
+WIDTHS = [pytest.param(2, marks=pytest.mark.skipif(shape_of(2) is None, reason="multiplies no bfloat16")), 4, 8]
 CUTS = st.lists(st.integers(1, 70), max_size=3)
 
 
@@ -43,7 +45,7 @@ class Product:
         """In float64."""
         operand = torch.cat([torch.zeros(self.rows, 0), *(s[:, 2:-1] for s in self.sources)], 1).double()
         result = operand @ self.weight.double()
-        result = result if self.bias is None else result + self.bias
+        result = result if self.bias is None else result + self.bias.double()
         return result if self.addend is None else result + self.addend
 
     def run(self, which: list[int], products: Products = OWN) -> torch.Tensor:
@@ -82,15 +84,27 @@ def test_products_of_any_size(sizes: list[int], columns: int, rows: int, width: 
     product = Product(sizes, columns, rows, width, rows, biased, added)
     found = product.run(list(range(rows)), products)
 
-    tolerance = 2e-5 if width == 4 else 1e-13
+    tolerance = TOLERANCES[width]
     torch.testing.assert_close(found.double(), product.expected(), rtol=tolerance, atol=tolerance * (1 + sum(sizes)))
 
 
-@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.skipif(shape_of(2) is None, reason="this processor multiplies no bfloat16")
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(sizes=CUTS, columns=st.integers(0, 150), rows=st.integers(1, 20), biased=st.booleans(), added=st.booleans())
+def test_products_of_pairs(sizes: list[int], columns: int, rows: int, biased: bool, added: bool) -> None:
+    """In bfloat16, where pieces have even sizes: added up in float32, rounded once."""
+    product = Product([2 * size for size in sizes], columns, rows, 2, rows, biased, added)
+    found, expected = product.run(list(range(rows))).double(), product.expected()
+
+    rounded = 2**-8 * expected.abs() + 1e-5 * (1 + sum(sizes))
+    assert ((found - expected).abs() <= rounded).all()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("columns", [1, 16, 64, 67, 130])
 def test_a_row_has_the_same_bits_in_any_company(columns: int, width: int) -> None:
     """Every row alone, and every row at every place among one to nineteen others: not one bit differs."""
-    product = Product([17, 40], columns, 23, width, columns)
+    product = Product([18 if width == 2 else 17, 40], columns, 23, width, columns)
     alone = torch.cat([product.run([r]) for r in range(product.rows)])
     rng = random.Random(columns)
     for count in range(1, 20):
@@ -100,24 +114,26 @@ def test_a_row_has_the_same_bits_in_any_company(columns: int, width: int) -> Non
             assert torch.equal(product.run(turned), alone[turned])
 
 
-@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_columns_do_not_see_each_other(width: int) -> None:
     """A column has the same bits whatever columns stand beside it and wherever it stands: what is fused changes
     nothing."""
-    product = Product([31], 140, 7, width, 0)
+    product = Product([32], 140, 7, width, 0)
     whole = product.run(list(range(7)))
     for begin, end in [(0, 1), (3, 140), (60, 70), (139, 140), (64, 128)]:
-        part = Product([31], end - begin, 7, width, 0)
+        part = Product([32], end - begin, 7, width, 0)
         part.sources, part.weight = product.sources, product.weight[:, begin:end]
         part.bias, part.addend = product.bias[begin:end], product.addend[:, begin:end].contiguous()
         assert torch.equal(part.run(list(range(7))), whole[:, begin:end])
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
-@given(rows=st.integers(0, 9), columns=st.integers(0, 100), lanes=st.sampled_from([2, 4, 8, 16]))
-def test_panels_hold_the_matrix(rows: int, columns: int, lanes: int) -> None:
+@given(rows=st.integers(0, 9), columns=st.integers(0, 100), lanes=st.sampled_from([2, 4, 8, 16]),
+       width=st.sampled_from([2, 8]))  # fmt: skip
+def test_panels_hold_the_matrix(rows: int, columns: int, lanes: int, width: int) -> None:
     """Packing and unpacking give the matrix back; what is packed beside it is zeros."""
-    shape, matrix = Shape(8, lanes, 4, 6), torch.randn(rows, columns, dtype=torch.float64)
+    rows = 2 * rows if width == 2 else rows
+    shape, matrix = Shape(width, lanes, 4, 6), torch.randn(rows, columns, dtype=torch.float64).to(DTYPES[width])
     packed = shape.pack(matrix)
 
     assert packed.numel() == rows * shape.padded(columns)

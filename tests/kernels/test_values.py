@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_values import ALONG, Case, P, run_natively
 
 from edbc.errors import LayoutError
 from edbc.kernels.evaluate import Interpreter
+from edbc.kernels.microkernel import shape_of
 from edbc.kernels.steps import SCRATCH, Multiply, Pass, steps_of
 from edbc.kernels.value import V, Values, in_order, lines, verify
 
@@ -26,6 +27,22 @@ def test_steps_compute_what_torch_does(seed: int, lanes: int) -> None:
     for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 3e-5)):
         for ours, exact in zip(case.run(dtype, lanes), case.exact(), strict=True):
             assert ((ours.double() - exact).abs() <= bound * (1 + exact.abs())).all()
+
+
+@pytest.mark.compiled
+@pytest.mark.skipif(shape_of(2) is None, reason="this processor multiplies no bfloat16")
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(seed=SEEDS)
+def test_steps_in_bfloat16(seed: int) -> None:
+    """No further from the values of the same operands in float64 than a few roundings, and than torch's bfloat16."""
+    case = Case(seed)
+    assume(steps_of(case.outputs, len(case.rows)).has_pairs)
+    rounded = case.rounded(torch.bfloat16)
+    with torch.no_grad():
+        exact, short = rounded.exact(), rounded.exact(torch.bfloat16)
+    for ours, by_torch, value in zip(rounded.run(torch.bfloat16, 16), short, exact, strict=True):
+        error, of_torch = ((x.double() - value).abs().amax() for x in (ours, by_torch))
+        assert error <= 4 * of_torch + 2e-2 * (1 + value.abs().amax())
 
 
 @pytest.mark.compiled
