@@ -233,9 +233,9 @@ class CpuBackend:
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
                        device: torch.device) -> NativeKernel | CellKernel | ProgramKernel:  # fmt: skip
         """See Backend."""
-        kernel = self._native_kernel(program, view)
-        if kernel is not None:
-            return kernel
+        native = self._native_kernel(program, view)
+        if native is not None:
+            return native
         if program.cell is not None and not program.widths:
             return CellKernel(program.cell, view, dtype, device)
         kernel = ProgramKernel(program, view, dtype, device)

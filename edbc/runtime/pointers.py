@@ -5,6 +5,9 @@ int64 table let one compiled function serve them all, without an array object, a
 Whoever builds a table keeps the owners alive while it is used.
 """
 
+# numba infers the types of what stands for a function, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,var-annotated"
+
 from __future__ import annotations
 
 from typing import Any
@@ -114,23 +117,23 @@ def widened(like: Any) -> Any:
 
 
 @overload(widened, **_INLINE)
-def _widened(like):  # type: ignore[no-untyped-def]
+def _widened(like):
     return (lambda like: np.float32(0)) if like == types.uint16 else (lambda like: like)
 
 
 @overload(load_number, **_INLINE)
-def _load_number(address, index, like):  # type: ignore[no-untyped-def]
+def _load_number(address, index, like):
     if like == types.uint16:
         return lambda address, index, like: float_of_bits(np.int32(load(address, index, like)) << np.int32(16))
     return lambda address, index, like: load(address, index, like)
 
 
 @overload(store_number, **_INLINE)
-def _store_number(address, index, value, like):  # type: ignore[no-untyped-def]
+def _store_number(address, index, value, like):
     if like != types.uint16:
         return lambda address, index, value, like: store(address, index, value)
 
-    def rounded(address, index, value, like):  # type: ignore[no-untyped-def]
+    def rounded(address, index, value, like):
         bits = bits_of_float(value)
         half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         raised = np.uint32(bits + half) >> np.uint32(16)
