@@ -58,21 +58,31 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     Raises PlanError, or StaleError when a later edbc wrote it.
     """
     where = one_line(path)
-    return parse_plan(_read_bytes(path, where), where)
+    return parse_plan(read_bytes(path, where), where)
 
 
 def parse_plan(text: bytes | str, where: str, loader: type = DEFAULT_LOADER) -> Plan:
     """The plan that `text` states, verified; `where` names it in errors. Raises as `read_plan` does."""
+    plan: Plan = parse_as(text, where, PLAN, "a plan", loader)
+    return verify_plan(plan, place_in(text, where, loader))
+
+
+def parse_as(text: bytes | str, where: str, kind: Record, noun: str, loader: type = DEFAULT_LOADER) -> Any:
+    """The document of a kind that `text` states, as the kind alone checks it; `noun` is what errors call it."""
     try:
-        data = text.encode() if isinstance(text, str) else bytes(text)
-        return verify_plan(_Reader(Events(data, where, loader)).plan(), _place_in(data, where, loader))
+        return _Reader(Events(_bytes(text), where, loader), kind, noun).document()
     except UnicodeEncodeError as error:
         raise PlanError(f"{where}: expected text that UTF-8 can hold, got {error.reason}; {REMEDY}") from None
     except (MemoryError, RecursionError) as error:
-        raise PlanError(f"{where}: expected a plan, got one too large to read ({type(error).__name__})") from None
+        raise PlanError(f"{where}: expected {noun}, got one too large to read ({type(error).__name__})") from None
 
 
-def _read_bytes(path: str | os.PathLike[str], where: str) -> bytes:
+def _bytes(text: bytes | str) -> bytes:
+    return text.encode() if isinstance(text, str) else bytes(text)
+
+
+def read_bytes(path: str | os.PathLike[str], where: str) -> bytes:
+    """The bytes of a file, one more than a document may have at most. Raises PlanError."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise PlanError(f"{where}: expected a plan file, got {found_at(path)}; check the path")
@@ -84,7 +94,10 @@ def _read_bytes(path: str | os.PathLike[str], where: str) -> bytes:
         raise PlanError(f"{where}: expected a path, got one with a null character; check the path") from None
 
 
-def _place_in(data: bytes, where: str, loader: type) -> Place:
+def place_in(text: bytes | str, where: str, loader: type = DEFAULT_LOADER) -> Place:
+    """Where values stand in a document that has been read."""
+    data = _bytes(text)
+
     def place(*path: str | int) -> str:
         position = locate(data, path, loader)
         return where if position is None else f"{where}:{position[0]}:{position[1]}"
@@ -93,26 +106,30 @@ def _place_in(data: bytes, where: str, loader: type) -> Place:
 
 
 class _Reader:
-    """One pass over the events of a plan. Methods take the first event of a value, and the name of its field."""
+    """One pass over the events of a document. Methods take the first event of a value, and the name of its field."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, kind: Record, noun: str) -> None:
         self._events = events
         self._next = events.next
+        self._kind = kind
+        self._noun = noun
 
-    def plan(self) -> Plan:
+    def document(self) -> Any:
         self._next()  # the stream's start
         event = self._next()
         if isinstance(event, yaml.StreamEndEvent):
-            self._fail(event, "a plan", "nothing")
+            self._fail(event, self._noun, "nothing")
         top = self._next()
-        plan: Plan = self._record(PLAN, top, "plan")
+        found = self._record(self._kind, top, self._noun.removeprefix("a "))
         self._end()
-        return plan
+        return found
 
     def _end(self) -> None:
         event = self._next()
         if not event.explicit:
-            self._fail(event, "the line '...' that ends a plan", "the end of the text", "it was truncated: " + REMEDY)
+            self._fail(
+                event, f"the line '...' that ends {self._noun}", "the end of the text", "it was truncated: " + REMEDY
+            )
         event = self._next()
         if not isinstance(event, yaml.StreamEndEvent):
             self._fail(event, "one document", "a second one", "remove what follows '...'")
@@ -124,7 +141,7 @@ class _Reader:
         values: dict[str, Any] = {}
         for key in self._keys(kind, event, field, values):
             name = key.value
-            if kind is PLAN and not values and name != "format_version":
+            if kind is self._kind and not values and name != "format_version":
                 self._fail(key, "'format_version' as the first key", shorten(name))
             if name not in kind.fields:
                 self._fail_unknown(key, kind, field)

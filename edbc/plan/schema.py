@@ -129,6 +129,8 @@ SHA256 = Text("64 lower-case hexadecimal digits", r"[0-9a-f]{64}", 64)
 STATE = Text("a state of printable ASCII", r"[ -~]+", 4_000)
 POLICY_WORD = Text("the name of an encoding or a rule", r"[A-Za-z_][A-Za-z0-9_.,:;+*()=/-]*", 200)
 
+VERSION = Text("a version", r"[0-9][0-9A-Za-z.+-]*", 50)
+
 FILE = Record(FileRef, {"name": Text("a file name", longest=255), "sha256": SHA256})
 
 MODEL = Record(
@@ -208,7 +210,7 @@ PLAN = Record(
     Plan,
     {
         "format_version": Integer(low=1),
-        "edbc": Text("a version", r"[0-9][0-9A-Za-z.+-]*", 50),
+        "edbc": VERSION,
         "model": MODEL,
         "trained_on": TRAINED_ON,
         "requirements": ListOf(REQUIREMENT, 100),

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from zoo_names import DYNAMIC
 
 from edbc.trace.mark import is_cell
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-NAMES = sorted(path.stem for path in MODELS.glob("*.py") if not path.stem.startswith("_"))
+NAMES = DYNAMIC
 
 
 def model(name: str) -> ModuleType:

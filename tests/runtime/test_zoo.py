@@ -10,6 +10,7 @@ import pytest
 import torch
 from bound import plan_for
 from budget import PLAIN
+from zoo_names import DYNAMIC
 
 from edbc.errors import StaleError, Unplanned
 from edbc.modelfile import ModelFile, import_model_file
@@ -17,7 +18,7 @@ from edbc.parity import Eager, Parity
 from edbc.runtime.session import Net
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-ZOO = sorted(path.stem for path in MODELS.glob("*.py") if not path.stem.startswith("_"))
+ZOO = DYNAMIC
 WHOLLY_NATIVE = (
     "mv_rnn", "tree_lstm", "tree_gru", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt"
 )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 import torch
 from bound import plan_for
 from gradients import Gradients, gradients, random_loss, require_equal, require_equal_gradients, tensors
+from zoo_names import DYNAMIC
 
 from edbc.modelfile import import_model_file
 from edbc.parity import Parity
@@ -18,7 +19,7 @@ from edbc.runtime.session import Net
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 QUICK = ("tree_lstm", "lattice_gru", "tree_gru")
-ZOO = sorted(path.stem for path in MODELS.glob("*.py") if not path.stem.startswith("_"))
+ZOO = DYNAMIC
 
 
 @pytest.fixture(autouse=True)

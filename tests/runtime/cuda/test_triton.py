@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from bound import RandomTreeModel, plan_for, random_trees
-from devices import DEVICE, MODELS, NINE, needs_triton, on_device, opened, paths, require_parity, zoo_net
+from devices import DEVICE, NINE, needs_triton, on_device, opened, paths, require_parity, zoo_net
 from rounding import round_as_a_device
 from torch import nn
+from zoo_names import DYNAMIC
 
 from edbc.kernels.evaluate import MAPS
 from edbc.operations import OPERATIONS as TABLE
@@ -20,7 +21,7 @@ from edbc.runtime.cuda.operations import OPERATIONS
 from edbc.trace.mark import cell
 
 pytestmark = needs_triton
-OTHERS = sorted(path.stem for path in MODELS.glob("*.py") if not path.stem.startswith("_") and path.stem not in NINE)
+OTHERS = [name for name in DYNAMIC if name not in NINE]
 
 
 @pytest.fixture(autouse=True)
