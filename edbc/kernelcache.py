@@ -188,6 +188,11 @@ class KernelCache(FunctionCache):
         stamp = self._impl.locator.get_source_stamp(), source.read_bytes() if source.is_file() else b""
         self._cache_file = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
 
+    def holds(self, sig: Any, codegen: Any) -> bool:
+        """True when there is a file for the types of some arguments."""
+        file = self._cache_file._name(self._index_key(sig, codegen))
+        return (Path(self._cache_path) / file).is_file()
+
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand. `sig`
         is the types of the arguments, of a callback a signature."""

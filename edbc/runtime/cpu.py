@@ -23,6 +23,7 @@ from edbc.cells.program import Program
 from edbc.graph import NodeType
 from edbc.kernels.products import OWN, Products, best
 from edbc.kernels.read import values_of
+from edbc.runtime import ahead
 from edbc.runtime.arenas import arena_bytes
 from edbc.runtime.backend import Demand, KernelOfType, Path, Segment
 from edbc.runtime.batchcode import BatchKernel
@@ -225,6 +226,7 @@ class CpuBackend:
 
     def __init__(self, products: Products | None = None) -> None:
         """By default the best products that there are here."""
+        ahead.begin()
         self.products = products or best()
         self._pool = Pool()
         self._lock = threading.Lock()

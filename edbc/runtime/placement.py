@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edbc.frozen import frozen
 from edbc.graph import Graph, NodeType, ValueClass
-from edbc.runtime import kernels
+from edbc.runtime import ahead, kernels
 from edbc.schedule.schedule import Schedule
 from edbc.trace.values import torch_dtype
 
@@ -80,6 +80,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
     O(nodes + operands)."""
     tables = _tables_of(graph.types, graph.classes)
     borders, crosses = _NOT_CUT, _NOTHING_CROSSES
+    ahead.join()
     if cut is not None:
         assert not tables.transient.any()
         borders, crosses = cut.borders, cut.crosses
