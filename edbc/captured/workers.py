@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import default_collate
 
 from edbc.captured.join import as_one, capture_of, require_words
 from edbc.captured.value import WORD, Captured, home_and_texts, tensor_of, vocabulary_of
@@ -100,8 +101,13 @@ class CapturedBatch(Closed):
         return other
 
     def to(self, *args: Any, **kwargs: Any) -> CapturedBatch:
-        """The same with its constants on another device."""
-        return self._with([(source, pool.to(*args, **kwargs)) for source, pool in self.constants])
+        """The same with its constants on another device. A dtype is refused: capture in it."""
+        moved = [(source, pool.to(*args, **kwargs)) for source, pool in self.constants]
+        if any(a.dtype is not b.dtype for (_, a), (_, b) in zip(moved, self.constants, strict=True)):
+            raise InputError(
+                "a captured mini-batch: expected a device to move to, got a dtype; capture it in that dtype"
+            )
+        return self._with(moved)
 
     def pin_memory(self) -> CapturedBatch:
         """The same with its constants in pinned memory."""
@@ -234,7 +240,7 @@ class Collate:
 
     def _column(self, items: Sequence[Any], key: Any) -> Any:
         column = [item[key] for item in items]
-        return self._batch(column) if key == self.instance else column
+        return self._batch(column) if key == self.instance else _stacked(column)
 
     def _batch(self, instances: Sequence[Any]) -> Any:
         lexicon = self.net.in_mode().lexicon
@@ -254,6 +260,13 @@ class Collate:
 
     def __reduce__(self) -> Any:
         return Collate, (self.net.skeleton, self.instance)
+
+
+def _stacked(column: list[Any]) -> Any:
+    """Numbers, and tensors of one shape, as the tensor that a DataLoader makes of them; else the list."""
+    is_number = all(type(item) in (int, float, bool) for item in column)
+    is_tensor = all(isinstance(item, torch.Tensor) for item in column) and len({item.shape for item in column}) == 1
+    return default_collate(column) if is_number or is_tensor else column
 
 
 class Skeleton:
@@ -290,7 +303,8 @@ def collate(net: Net, instance: int | str | None = None) -> Collate:
     `CapturedBatch`, which `net` takes in place of a list of instances.
 
     An item is an instance; or a tuple, list or dict with one at `instance`. Then a mini-batch is such a tuple, list or
-    dict too, with the batch in that place and lists in the others. Items may be captured already. Where an instance of
-    a mini-batch cannot be captured, the mini-batch is a list with that one as it is.
+    dict too, with the batch in that place; numbers, and tensors of one shape, become one tensor, all else a list. Items
+    may be captured already. Where an instance of a mini-batch cannot be captured, the mini-batch is a list with that
+    one as it is.
     """
     return Collate(net, instance)

@@ -45,13 +45,13 @@ def test_workers_give_the_bits_of_recording(context: str, persistent: bool) -> N
 
 
 def test_labels_stand_beside_the_batch() -> None:
-    """Tuples, lists and dicts of items become those of columns; in the main process too."""
+    """Tuples, lists and dicts of items become those of columns, numbers a tensor; in the main process too."""
     net, plain = net_of(), sentences(5)
     (one,) = loader(list(zip(plain, range(5), strict=True)), net, instance=0)
     (two,) = loader([[y, x] for y, x in enumerate(plain)], net, instance=1, num_workers=1)
     (three,) = loader([{"x": x, "y": y} for y, x in enumerate(plain)], net, instance="x")
 
-    assert one[1] == two[0] == three["y"] == [0, 1, 2, 3, 4]
+    assert one[1].tolist() == two[0].tolist() == three["y"].tolist() == [0, 1, 2, 3, 4]
     assert outputs(net, [one[0], two[1], three["x"]]) == 3 * outputs(net, [plain])
 
 
@@ -78,7 +78,7 @@ def test_captured_data_sets_in_workers_that_are_no_forks() -> None:
     for _ in range(2):
         found = list(batches)
         assert [type(batch) for batch, _ in found] == [CapturedBatch, CapturedBatch]
-        assert [labels for _, labels in found] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+        assert [labels.tolist() for _, labels in found] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
         assert outputs(net, [batch for batch, _ in found]) == outputs(net, [plain])
     assert data.misses == 0
 
