@@ -168,6 +168,10 @@ class KernelFiles(IndexDataCacheFile):
             return None
         return data if written == key else None
 
+    def has(self, key: Any) -> bool:
+        """True when there is a file for a signature; whether it can be read shows when it is."""
+        return (Path(self._cache_path) / self._name(key)).is_file()
+
     def _name(self, key: Any) -> str:
         return f"{self._base}.{self._of_source}.{_digest(key)}.nbc"
 
@@ -186,12 +190,11 @@ class KernelCache(FunctionCache):
         super().__init__(function)
         source = Path(function.__code__.co_filename)
         stamp = self._impl.locator.get_source_stamp(), source.read_bytes() if source.is_file() else b""
-        self._cache_file = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
+        self._cache_file: KernelFiles = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
 
     def holds(self, sig: Any, codegen: Any) -> bool:
         """True when there is a file for the types of some arguments."""
-        file = self._cache_file._name(self._index_key(sig, codegen))
-        return (Path(self._cache_path) / file).is_file()
+        return self._cache_file.has(self._index_key(sig, codegen))
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand. `sig`

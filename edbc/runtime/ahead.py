@@ -43,7 +43,7 @@ def begin() -> None:
     if config.DISABLE_JIT or _running is not None or _num_cores() < 2:  # type: ignore[attr-defined]
         return
     function, arguments = late()[0]
-    cache = getattr(function, "_cache", None)
+    cache: Any = getattr(function, "_cache", None)
     if function.signatures or not hasattr(cache, "holds") or cache.holds(arguments, function.targetctx.codegen()):
         return
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
