@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 # The venv's own programs, so that no activation is needed.
 BIN    := .venv/bin
-# Processes that run tests side by side, each with whole files.
+# Processes that run tests side by side; one that has run its own takes over some of another's.
 JOBS   ?= 2
 # What runs `make gpu`: the venv where there is one.
 GPU_PYTHON ?= $(or $(wildcard $(BIN)/python),$(PYTHON))
@@ -12,7 +12,7 @@ COVERED := schedule layout plan
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-reach slow plain coverage lint format plans check zoo bench triton gpu clean
+.PHONY: help venv demo test quick test-reach slow plain coverage lint format plans check zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,7 +30,10 @@ demo: venv ## compile a tree-LSTM, run it on built-in samples, compare with eage
 	$(BIN)/edbc run build/tree_lstm.yaml --batch-size 64 --verify
 
 test: venv ## run the tests (under ten minutes on two cores)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+quick: venv ## run every test once, without its other cases (under two minutes on two cores)
+	$(BIN)/python -m pytest --quick -n $(JOBS) --dist worksteal
 
 test-reach: venv ## add Ray (0.3 GB) and run the tests that start torchrun, Ray, servers and pools of processes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[reach]"
@@ -61,7 +64,7 @@ gpu: ## on a machine with a GPU: its tests, then the workloads against eager, in
 	$(GPU_PYTHON) benchmarks/gpu.py --json $(GPU_JSON)
 
 slow: venv ## run every test, the slow ones too
-	$(BIN)/python -m pytest --slow -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest --slow -n $(JOBS) --dist worksteal
 
 plain: venv ## run the tests without numba's compiler: every native loop as plain Python (long)
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest

@@ -6,6 +6,7 @@ repository is tried. Tests that need a file from it skip, and say so, where it i
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
@@ -22,18 +23,22 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 # How fast a busy machine draws examples says nothing of what is tested, and every run draws the same ones.
 settings.register_profile("edbc", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("edbc"), max_examples=20)
 settings.load_profile("edbc")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Three switches: where the data is, and whether to run what takes minutes or starts engines."""
+    """Switches: where the data is, whether to run what takes minutes or starts engines, and whether to run less."""
     parser.addoption("--data", default=None, help="folder with the shared data sets (default: $EDBC_DATA)")
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
     parser.addoption("--reach", action="store_true", help="also run tests marked reach")
+    parser.addoption("--quick", action="store_true", help="run every test once, with the first of its parameters only")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Under NUMBA_DISABLE_JIT=1 the reference back end is expected, and its warning no error."""
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
     if PLAIN:
         config.addinivalue_line("filterwarnings", "ignore::edbc.errors.NotNative")
 
@@ -80,6 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Marks, not keywords: a test's keywords hold the names of its folders too.
     """
+    if config.getoption("--quick"):
+        _keep_first_cases(config, items)
     for name in ("slow", "reach"):
         if not config.getoption(f"--{name}"):
             skip = pytest.mark.skip(reason=f"{name}: run with --{name}")
@@ -97,6 +104,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in cuda_items:
                 item.add_marker(pytest.mark.skip(reason="cuda: no CUDA device here"))
+
+
+def _keep_first_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect all cases of a test function but the first that is not marked slow."""
+    cases: dict[str, pytest.Item] = {}
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], item)
+    kept = set(cases.values())
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,6 +137,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         if PLAIN and "expected native code to run here" in str(error):
             pytest.skip(str(error))
         raise
+
+
+def pytest_collection_finish() -> None:
+    """What stands by now (torch, numba, thousands of tests) stays, and is no business of the garbage collector: looking
+    at all of it took three quarters of the time of a test that binds a model."""
+    _keep_for_good()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_a_file_leaves_stays() -> Generator[None, None, None]:
+    """Compiled kernels and what is known of types, mostly."""
+    yield
+    _keep_for_good()
+
+
+def _keep_for_good() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
