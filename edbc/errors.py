@@ -45,6 +45,13 @@ class EdbcError(Exception):
     exit_code = 3
     kind = "invalid"
 
+    @property
+    def code(self) -> str:
+        """`E0401`: its entry in the catalogue, which `edbc explain E0401` shows."""
+        from edbc.refusals import refusal_of
+
+        return refusal_of(self).code
+
     def __str__(self) -> str:
         return _escaped(super().__str__())
 

@@ -10,6 +10,7 @@ import click
 
 from edbc.check import Outcome, check_plan, find_plans
 from edbc.cli.console import ProgressLine, emit, is_live_terminal, paint, print_json
+from edbc.errors import EdbcError
 
 
 def run_check(
@@ -59,7 +60,7 @@ def _print(outcome: Outcome) -> None:
     metrics = ", ".join(f"{k} {v:g}" for k, v in outcome.metrics.items() if k in ("nodes", "batches", "lower_bound"))
     click.echo(f"{mark} {outcome.path}  {outcome.status}{f'  ({metrics})' if metrics else ''}")
     if outcome.error is not None:
-        click.echo(f"     {outcome.error}")
+        click.echo(f"     {outcome.error} [{outcome.error.code}]")
     for finding in outcome.findings:
         click.echo(f"     {finding.status.upper()}: {finding.text}{'' if finding.fails else ' (does not fail)'}")
     for note in outcome.notes:
@@ -86,6 +87,10 @@ def _update(outcome: Outcome, accept_regression: bool) -> bool:
     return True
 
 
+def _error_json(error: EdbcError) -> dict[str, object]:
+    return {"kind": error.kind, "code": error.code, "message": str(error)}
+
+
 def _as_json(outcome: Outcome) -> dict[str, object]:
     return {
         "plan": str(outcome.path),
@@ -95,5 +100,5 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
         "metrics": outcome.metrics,
         "findings": [asdict(finding) for finding in outcome.findings],
         "notes": outcome.notes,
-        "error": None if outcome.error is None else {"kind": outcome.error.kind, "message": str(outcome.error)},
+        "error": None if outcome.error is None else _error_json(outcome.error),
     }

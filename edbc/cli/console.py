@@ -128,8 +128,9 @@ def _show(error: EdbcError, output_format: str) -> None:
     elif cause is not None and not isinstance(cause, EdbcError) and not isinstance(error, InputError):
         traceback.print_exception(cause)
     if output_format == "json":
-        print_json({"error": {"kind": error.kind, "exit_code": error.exit_code, "message": str(error)}})
-    click.echo(f"Error: {error}", err=True)
+        told = {"kind": error.kind, "exit_code": error.exit_code, "code": error.code, "message": str(error)}
+        print_json({"error": told})
+    click.echo(f"Error: {error} [{error.code}]", err=True)
 
 
 def print_json(content: dict[str, Any]) -> None:

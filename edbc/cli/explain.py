@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from edbc.cli.console import print_json
-from edbc.files import require_target
+from edbc.errors import EdbcError
+from edbc.files import found_at, require_target
+from edbc.refusals import find_refusal, table
+
+CODE = re.compile(r"[Ee]\d{4}")
+"""Of an error."""
 
 
 def run_explain(
@@ -22,6 +29,9 @@ def run_explain(
     output_format: str,
 ) -> None:
     """Explain; write the files that are asked for, or print."""
+    if CODE.fullmatch(plan) and found_at(plan) == "nothing":
+        _explain_code(plan, output_format)
+        return
     from edbc.report.explain import explain_file
 
     if html is not None:
@@ -44,6 +54,17 @@ def run_explain(
         print_json(content)
     elif html is None and dot is None:
         click.echo(explanation.text(shutil.get_terminal_size().columns), nl=False)
+
+
+def _explain_code(code: str, output_format: str) -> None:
+    """What an error's code means."""
+    entry = find_refusal(code)
+    if entry is None:
+        raise EdbcError(f"explain: expected one of {', '.join(e.code for e in table())}, got {code}")
+    if output_format == "json":
+        print_json(asdict(entry))
+    else:
+        click.echo(entry.text(), nl=False)
 
 
 def _model_of(plan: str, model: str | None) -> Path:

@@ -11,7 +11,7 @@ from edbc.cli.main import FILE, _format, _input, _set, main
 
 
 @main.command()
-@click.argument("plan", metavar="PLAN.yaml|MODEL.py", type=FILE)
+@click.argument("plan", metavar="PLAN.yaml|MODEL.py|CODE", type=FILE)
 @_input
 @_set
 @click.option(
@@ -29,7 +29,8 @@ def explain(**options: Any) -> None:
 
     Runs the plan's model on one mini-batch (from --input, or made up by its `sample`) if its file is the one that the
     plan was compiled from; otherwise shows what the plan holds. Files of --input must be readable either way. A
-    MODEL.py is compiled in memory, which executes it.
+    MODEL.py is compiled in memory, which executes it. A CODE is that of an error, E0401: what it means, an example, and
+    what to do.
     """
     from edbc.cli.explain import run_explain
 

@@ -260,8 +260,13 @@ def compile(**options: Any) -> None:
 @click.option("--epochs", type=click.IntRange(1, MOST), default=1, show_default=True,
               help="Run all instances so often; from the second time on they need no Python.")  # fmt: skip
 @click.option("--recapture", is_flag=True, help="Run forward in every epoch, in place of capturing each instance once.")
-@click.option("--max-reads", type=click.IntRange(1, MOST), default=None, metavar="N",
-              help="Values that forward may read of one instance before it is taken for an endless loop: 10,000.")
+@click.option(
+    "--max-reads",
+    type=click.IntRange(1, MOST),
+    default=None,
+    metavar="N",
+    help="Values that forward may read of one instance before it is taken for an endless loop: 10,000.",
+)
 @_format
 @_quiet
 @one_line_errors
