@@ -12,7 +12,7 @@ COVERED := schedule layout plan
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick test-reach slow plain coverage lint format plans check zoo bench triton gpu clean
+.PHONY: help venv demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ plan-%: venv
 
 check: venv ## check the committed plans, as continuous integration does
 	$(BIN)/edbc check plans/
+
+rooms: ## every file in one sentence, room by room
+	@$(PYTHON) -m edbc.tools.rooms
 
 zoo: venv ## the table of the whole zoo on real data (EDBC_DATA=DIR names the data)
 	$(BIN)/python benchmarks/zoo.py

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edbc.graph import Graph
+from edbc.base.graph import Graph
 
 Node = tuple[str, list[int]]
 

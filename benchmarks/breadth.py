@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from edbc.modelfile import import_model_file
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SIZES = {"threads": (512, 256), "dtypes": (256, 64), "stream": (256, 32)}

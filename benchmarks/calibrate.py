@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from edbc.runtime import blas
+from edbc.native import blas
 
 REFERENCE_MICROSECONDS = 25.0
 

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 import edbc
-from edbc.trace.build import build
-from edbc.trace.forward import NoGarbageCollection, record
-from edbc.trace.shadow import ModelView, recording_shadow
-from edbc.trace.table import TypeTable
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import build
+from edbc.capture.forward.forward import NoGarbageCollection, record
+from edbc.capture.record.table import TypeTable
 
 SIZE = 8
 

@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
 import edbc  # noqa: E402
-from edbc.modelfile import import_model_file  # noqa: E402
-from edbc.runtime.outputs import named_tensors  # noqa: E402
-from edbc.runtime.session import Net  # noqa: E402
+from edbc.run.modelfile import import_model_file  # noqa: E402
+from edbc.run.outputs import named_tensors  # noqa: E402
+from edbc.run.session import Net  # noqa: E402
 
 SIZE = 32
 AHEAD = 0.02

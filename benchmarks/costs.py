@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from edbc.compiler import compile_model
-from edbc.modelfile import import_model_file
-from edbc.runtime.session import Net, Prepared
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net, Prepared
+from edbc.tools.compile.compiler import compile_model
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LATTICES, TREES = "zh_lattice_edbatch/train.txt", "gum_const_trees/gum-const-train.txt"

@@ -4,11 +4,11 @@
                                     [--plans DIR] [--processor-time]
     python benchmarks/end_to_end.py --device cuda --sweep --json cuda.json [--seconds N]
 
-Per workload: its plan from --plans, then `edbc.bench` at hidden size 128, mini-batches of 32, one thread, vocabularies
-of 256. With --processor-time the clock is the process's own, for machines that are busy. With --sweep also other batch
-sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32 and 256 with hidden sizes 128, 256 and 512 for
-every workload, the most telling combinations first. Medians; read ratios, not absolute figures, and compare within one
-run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
+Per workload: its plan from --plans, then `edbc.tools.benchmark` at hidden size 128, mini-batches of 32, one thread,
+vocabularies of 256. With --processor-time the clock is the process's own, for machines that are busy. With --sweep also
+other batch sizes and hidden sizes for trees and lattices; on a GPU batch sizes 1, 32 and 256 with hidden sizes 128, 256
+and 512 for every workload, the most telling combinations first. Medians; read ratios, not absolute figures, and compare
+within one run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
 
 On a GPU eager runs on the same GPU, `exec ms` is the time until the device is done, and the file of --json tells host
 and device time apart (`issuing`, `device_seconds`) and counts launches. --warm measures nothing: it runs every
@@ -37,12 +37,12 @@ from typing import Any
 
 import torch
 
-from edbc.bench import Row, Setting, bench_plan
-from edbc.cli.bench import HEADER, line_of
-from edbc.files import found_at, replace_file
-from edbc.modelfile import import_model_file
+from edbc.base.files import found_at, replace_file
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net
+from edbc.tools.benchmark import Row, Setting, bench_plan
+from edbc.tools.cli.bench import HEADER, line_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from edbc.compiler import compile_model
-from edbc.modelfile import import_model_file
-from edbc.runtime.session import Net, Stats
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net, Stats
+from edbc.tools.compile.compiler import compile_model
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 sys.path.insert(0, str(MODELS))

@@ -80,7 +80,7 @@ def start(name: str, arguments: Sequence[str], folder: Path) -> Child:
 def arguments_of_tests() -> list[str]:
     """Warnings of other versions than those that the project is tested with do not fail a test here."""
     workers = ["-n", str(PROCESSES)] if importlib.util.find_spec("xdist") else []
-    return ["-m", "pytest", "tests/runtime/cuda", "-q", "-W", "default", "-p", "no:cacheprovider", *workers]
+    return ["-m", "pytest", "tests/run/cuda", "-q", "-W", "default", "-p", "no:cacheprovider", *workers]
 
 
 def arguments_of_benchmark(options: argparse.Namespace, *more: str) -> list[str]:

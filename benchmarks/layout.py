@@ -24,16 +24,16 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from edbc.base.graph import ValueClass
+from edbc.capture.code.shadow import ModelView
+from edbc.capture.record.table import Hole, Operation, SharedRef, TypeTable
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.canonical import cell_graph
-from edbc.cells.graph import CellGraph
+from edbc.cells.kernels.steps import steps_of
 from edbc.cells.lower import lower
+from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Copy, Program
-from edbc.graph import ValueClass
-from edbc.kernels.read import values_of
-from edbc.kernels.steps import steps_of
-from edbc.trace.shadow import ModelView
-from edbc.trace.table import Hole, Operation, SharedRef, TypeTable
+from edbc.cells.values.read import values_of
 
 PAPER = {
     "GRUCell": (6, 666, 2, 14),

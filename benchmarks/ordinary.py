@@ -30,10 +30,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from helpers import bound  # noqa: E402
 from ordinary.registry import Program, load_all  # noqa: E402
 
-from edbc.doctor import processor_name  # noqa: E402
+from edbc.capture.record.recorder import LOOKS  # noqa: E402
 from edbc.errors import EdbcError  # noqa: E402
-from edbc.runtime.session import Net, Stats  # noqa: E402
-from edbc.trace.recorder import LOOKS  # noqa: E402
+from edbc.run.session import Net, Stats  # noqa: E402
+from edbc.tools.health import processor_name  # noqa: E402
 
 COLUMNS = ("program", "field", "types", "nodes", "batches", "eager ms", "edbc ms", "gain", "recording", "scheduling",
            "execution")  # fmt: skip

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from _graphs import Workload, workloads
 
-from edbc.graph import Graph
+from edbc.base.graph import Graph
+from edbc.schedule.learn.search import beam
+from edbc.schedule.learn.train import TrainingResult, select, train
 from edbc.schedule.policy import Policy
-from edbc.schedule.run import lower_bound, run
-from edbc.schedule.search import beam
-from edbc.schedule.train import TrainingResult, select, train
+from edbc.schedule.scheduler import lower_bound, run
 
 RULES = ("depth", "agenda", "sufficient", "chains", "critical")
 LEARNED = ("base", "max", "sort", "phase", "critical", "rank")

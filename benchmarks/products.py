@@ -2,9 +2,9 @@
 
     python benchmarks/products.py [--double] [--rounds 3]
 
-Per size (n x K by K x N): microseconds and billions of operations per second of `edbc.kernels.microkernel` and of the
-library inside torch, both as the walk calls them, in turns, and their share of the peak: multiply-adds in registers,
-measured in the same run. The least time of a call counts. One core.
+Per size (n x K by K x N): microseconds and billions of operations per second of `edbc.cells.kernels.microkernel` and of
+the library inside torch, both as the walk calls them, in turns, and their share of the peak: multiply-adds in
+registers, measured in the same run. The least time of a call counts. One core.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import itertools
 
 import torch
 
-from edbc.doctor import processor_name
-from edbc.kernels.peak import describe, peak_gflops, product_gflops
-from edbc.kernels.products import LIBRARY, OWN
+from edbc.cells.kernels.products import LIBRARY, OWN
+from edbc.tools.health import processor_name
+from edbc.tools.peak import describe, peak_gflops, product_gflops
 
 ROWS = (1, 4, 15, 50, 256)
 SIZES = ((256, 640), (128, 512), (512, 1280), (1024, 2560))

@@ -26,9 +26,9 @@ import torch
 from training import REPOSITORY, loss_of, peak_bytes, seconds
 from zoo import INPUTS
 
-from edbc.modelfile import ModelFile, import_model_file
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net
+from edbc.run.modelfile import ModelFile, import_model_file
+from edbc.run.session import Net
 
 MODELS = ("lstm_lm", "tree_lstm", "lattice_lstm")
 HEADER = "workload       steps batch recompute segments  pools MB resident MB        ms"

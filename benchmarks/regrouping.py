@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from edbc.modelfile import import_model_file
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net, Stats
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net, Stats
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DATA = {

@@ -12,7 +12,7 @@ cell is split.
 
 `ms` is the time of a mini-batch through vertex functions, from arrays to outputs, cells split where that pays: medians
 over four mini-batches and the rounds, both orders in turn, one core. The runtime orders nodes where values have
-`edbc.runtime.cpu.ORDERED_FROM` bytes or more.
+`edbc.run.cpu.cpubackend.ORDERED_FROM` bytes or more.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from zoo import INPUTS
 
-from edbc.graph import Graph
-from edbc.modelfile import import_model_file
+from edbc.base.graph import Graph
 from edbc.plan.reader import read_plan
-from edbc.runtime.placement import Placement, place
-from edbc.runtime.session import Net
+from edbc.run.modelfile import import_model_file
+from edbc.run.passes.placement import Placement, place
+from edbc.run.session import Net
 from edbc.schedule.order import order_nodes
-from edbc.schedule.run import run
 from edbc.schedule.schedule import Schedule
+from edbc.schedule.scheduler import run
 
 WORKLOADS = ("tree_lstm", "tree_gru", "mv_rnn", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger",
              "bilstm_tagger_char", "lstm_nmt")  # fmt: skip

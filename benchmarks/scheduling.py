@@ -16,10 +16,10 @@ from pathlib import Path
 
 from _graphs import workloads
 
-from edbc.graph import Graph
+from edbc.base.graph import Graph
+from edbc.schedule.learn.train import Hyper, cover, train
 from edbc.schedule.policy import ENCODINGS, FALLBACK, Policy
-from edbc.schedule.run import lower_bound, run
-from edbc.schedule.train import Hyper, cover, train
+from edbc.schedule.scheduler import lower_bound, run
 
 SIZES = {"nmt": 384}
 """Instances that make 20,000 nodes, where 256 do not."""

@@ -1,4 +1,4 @@
-"""What eager and lazy parts gain (`edbc.cells.split`): the same plan with every cell whole, and with its parts apart.
+"""What eager and lazy parts gain (`edbc.cells.parts`): the same plan with every cell whole, and with its parts apart.
 
     python benchmarks/split.py [--data DIR] [--batch-size 1,8,32,256] [--hidden 128] [--models NAME,...] [--always]
 
@@ -21,10 +21,10 @@ from typing import Any
 
 from zoo import INPUTS
 
-from edbc.cells.split import EAGER, SplitCell
-from edbc.modelfile import import_model_file
+from edbc.cells.parts import EAGER, SplitCell
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net, Prepared, Stats
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net, Prepared, Stats
 
 MODELS = "lattice_lstm,lattice_gru,bilstm_tagger,bilstm_tagger_char,lstm_nmt,lstm_lm,transition_parser,dag_gru"
 TURNS = {1: 60, 8: 30, 32: 15}

@@ -20,26 +20,26 @@ from typing import Any
 import torch
 from end_to_end import REPOSITORY, WORKLOADS, Workload, inputs_of, parse
 
-import edbc.runtime.session
-import edbc.vertex.kernels
-import edbc.vertex.program
-from edbc.modelfile import import_model_file
+import edbc.capture.vertex.vertexloops
+import edbc.capture.vertex.vertexprogram
+import edbc.run.session
+from edbc.capture.code.shadow import ModelView
+from edbc.capture.vertex.vertexprogram import VertexProgram
 from edbc.plan.reader import read_plan
-from edbc.runtime.cpu import CpuBackend
-from edbc.runtime.session import Net
-from edbc.runtime.split import Splitter
-from edbc.trace.shadow import ModelView
-from edbc.vertex.program import VertexProgram
+from edbc.run.cpu.cpubackend import CpuBackend
+from edbc.run.modelfile import import_model_file
+from edbc.run.passes.eagerlazy import Splitter
+from edbc.run.session import Net
 
 DEFAULT = "tree_lstm tree_gru tree_lstm_2type lattice_lstm lattice_gru".split()
 STAGES: dict[str, tuple[Any, str]] = {
     "unchanged": (ModelView, "require_unchanged"),
-    "native": (edbc.vertex.kernels, "join"),
-    "capture": (edbc.vertex.program, "capture_of"),
+    "native": (edbc.capture.vertex.vertexloops, "join"),
+    "capture": (edbc.capture.vertex.vertexprogram, "capture_of"),
     "join": (VertexProgram, "join"),
     "schedule": (Net, "schedule"),
     "split": (Splitter, "split"),
-    "place": (edbc.runtime.session, "place"),
+    "place": (edbc.run.session, "place"),
     "demand": (CpuBackend, "demand"),
     "prepare": (Net, "prepare"),
     "execute": (Net, "execute"),

@@ -38,7 +38,7 @@ class Compiling(event.Listener):
 
 compiling = Compiling()
 event.register("numba:compile", compiling)
-from edbc.cli.main import main
+from edbc.tools.cli.main import main
 main(["run", sys.argv[1], "--limit", "32"], standalone_mode=False)
 for module, seconds in compiling.seconds.most_common():
     print(f"    {seconds:6.2f} s  {module}", file=sys.stderr)

@@ -38,9 +38,9 @@ import numpy as np
 import torch
 from zoo import INPUTS, MADE_UP
 
-from edbc.modelfile import ModelFile, import_model_file
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net
+from edbc.run.modelfile import ModelFile, import_model_file
+from edbc.run.session import Net
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BATCH_SIZE = 32

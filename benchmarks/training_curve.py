@@ -2,9 +2,9 @@
 
     python benchmarks/training_curve.py [--data DIR] [--limit N] [--epochs N] [--hidden-size N] [--output FILE.svg]
 
-Both train the sentiment tree-LSTM in the same loop (edbc/fit/loop.py): the same weights at first, the same mini-batches
-in the same order, the same optimiser; one runs mini-batches by the plan, the other instance by instance. They take
-turns step by step. Times are processor time of steps (forward, loss, backward, optimiser) on one thread.
+Both train the sentiment tree-LSTM in the same loop (edbc/train/fit/loop.py): the same weights at first, the same
+mini-batches in the same order, the same optimiser; one runs mini-batches by the plan, the other instance by instance.
+They take turns step by step. Times are processor time of steps (forward, loss, backward, optimiser) on one thread.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
-from edbc.fit.loop import Data, Epoch, Loop, Run, Step
-from edbc.fit.optimizers import optimizer_of
-from edbc.fit.session import objective_of
 from edbc.plan.reader import read_plan
-from edbc.report.curves import Line, Panel, picture
-from edbc.running import Bound, Setting, bind_plan
+from edbc.tools.report.curves import Line, Panel, picture
+from edbc.tools.running import Bound, Setting, bind_plan
+from edbc.tools.training import objective_of
+from edbc.train.fit.loop import Data, Epoch, Loop, Run, Step
+from edbc.train.fit.optimizers import optimizer_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PLAN = REPOSITORY / "plans" / "tree_lstm.yaml"

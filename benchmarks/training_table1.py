@@ -25,12 +25,12 @@ import torch
 from torch import nn
 
 from edbc.errors import EdbcError
-from edbc.fit.objective import Objective
-from edbc.fit.optimizers import optimizer_of
-from edbc.fit.session import objective_of
-from edbc.modelfile import ModelFile
 from edbc.plan.reader import read_plan
-from edbc.running import Bound, Setting, bind_plan
+from edbc.run.modelfile import ModelFile
+from edbc.tools.running import Bound, Setting, bind_plan
+from edbc.tools.training import objective_of
+from edbc.train.fit.objective import Objective
+from edbc.train.fit.optimizers import optimizer_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WAYS = ("no batching", "depth", "agenda", "plan", "vertex")

@@ -1,4 +1,5 @@
-"""The zoo with its marks and without: what automatic cells (`edbc/trace/automatic.py`) make of files that mark none.
+"""The zoo with its marks and without: what automatic cells (`edbc/capture/code/automatic.py`) make of files that mark
+none.
 
     python benchmarks/unmarked.py [--hidden 128] [--batch 32] [--rounds 7] [--models NAME,...]
 
@@ -27,11 +28,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 from helpers import bound  # noqa: E402
 
-from edbc.doctor import processor_name  # noqa: E402
-from edbc.modelfile import import_model_file  # noqa: E402
-from edbc.runtime.session import Stats  # noqa: E402
-from edbc.trace.objects import unchanged  # noqa: E402
-from edbc.trace.recorder import LOOKS  # noqa: E402
+from edbc.capture.record.recorder import LOOKS  # noqa: E402
+from edbc.capture.standins.objects import unchanged  # noqa: E402
+from edbc.run.modelfile import import_model_file  # noqa: E402
+from edbc.run.session import Stats  # noqa: E402
+from edbc.tools.health import processor_name  # noqa: E402
 
 MARK = re.compile(r"^@edbc\.cell\n", re.MULTILINE)
 SIZES = ("hidden_size", "hidden", "size")

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from edbc.modelfile import ModelFile, import_model_file
-from edbc.trace.build import capture
-from edbc.trace.shadow import ModelView, recording_shadow
-from edbc.trace.table import TypeTable
-from edbc.vertex.program import VertexProgram
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import capture
+from edbc.capture.record.table import TypeTable
+from edbc.capture.vertex.vertexprogram import VertexProgram
+from edbc.run.modelfile import ModelFile, import_model_file
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 DEFAULT = "tree_lstm tree_gru mv_rnn lattice_lstm lattice_gru bilstm_tagger bilstm_tagger_char lstm_nmt dag_gru".split()

@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
-from edbc.graph import Graph
-from edbc.modelfile import import_model_file
-from edbc.parity import Eager, Parity
+from edbc.base.graph import Graph
+from edbc.capture.forward.build import Capture
 from edbc.plan.reader import read_plan
-from edbc.runtime.segments import Segments
-from edbc.runtime.session import Net
+from edbc.run.modelfile import import_model_file
+from edbc.run.segments import Segments
+from edbc.run.session import Net
 from edbc.schedule.policy import Policy
-from edbc.schedule.run import lower_bound, run
-from edbc.trace.build import Capture
+from edbc.schedule.scheduler import lower_bound, run
+from edbc.tools.parity import Eager, Parity
 
 INPUTS = {
     "bilstm_tagger": ["wikiner_tags/first1200.txt"],

@@ -16,13 +16,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edbc._version import __version__
+from edbc.capture.code.mark import cell
 from edbc.errors import EdbcError
-from edbc.trace.mark import cell
 
 if TYPE_CHECKING:
     from edbc.api import LoadedPlan, compile, load
-    from edbc.captured import Captured, CapturedDataset, collate
+    from edbc.capture.captured.instance import Captured
     from edbc.plan.plan import Plan
+    from edbc.run.dataset import CapturedDataset
+    from edbc.run.workers import collate
 
 __all__ = [
     "Captured",
@@ -37,18 +39,20 @@ __all__ = [
     "load",
 ]
 
+_HOMES = {
+    "Captured": "capture.captured.instance",
+    "CapturedDataset": "run.dataset",
+    "LoadedPlan": "api",
+    "Plan": "plan.plan",
+    "collate": "run.workers",
+    "compile": "api",
+    "load": "api",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("LoadedPlan", "compile", "load"):
-        import edbc.api
+    if name in _HOMES:
+        import importlib
 
-        return getattr(edbc.api, name)
-    if name in ("Captured", "CapturedDataset", "collate"):
-        import edbc.captured
-
-        return getattr(edbc.captured, name)
-    if name == "Plan":
-        from edbc.plan.plan import Plan
-
-        return Plan
+        return getattr(importlib.import_module(f"edbc.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'edbc' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """`python -m edbc`."""
 
-from edbc.cli import main
+from edbc.tools.cli import main
 
 main()

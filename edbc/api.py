@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from edbc.base.files import found_at, require_target
 from edbc.errors import EdbcError, PlanError
-from edbc.files import found_at, require_target
 from edbc.plan.plan import BatchCost, Guard, Plan
 from edbc.plan.reader import read_plan
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from edbc.bench import Row
-    from edbc.check import Outcome
-    from edbc.fit.loop import Epoch, Step
-    from edbc.modelobject import CompiledNet
-    from edbc.plan.diff import PlanDiff
-    from edbc.report.explain import Explanation
-    from edbc.running import Report
-    from edbc.runtime.session import Net
+    from edbc.plan.difference import PlanDiff
+    from edbc.run.session import Net
+    from edbc.tools.benchmark import Row
+    from edbc.tools.checking import Outcome
+    from edbc.tools.compile.modelobject import CompiledNet
+    from edbc.tools.explain.explanation import Explanation
+    from edbc.tools.running import Report
+    from edbc.train.fit.loop import Epoch, Step
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class LoadedPlan:
 
         Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
         `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and
-        `trust_changed_model` of `edbc.running.Setting`. Raises StaleError when the model file changed, when
+        `trust_changed_model` of `edbc.tools.running.Setting`. Raises StaleError when the model file changed, when
         the plan requires what is not here, and when its cells are not the model's. Repeated structures are captured
         once when the file of the model's class has a `structure_key`.
         """
-        from edbc.captured.cache import structure_cache
-        from edbc.modelfile import exemplars_of
-        from edbc.runtime.session import Net, check_requirements
+        from edbc.capture.captured.structurecache import structure_cache
+        from edbc.run.modelfile import exemplars_of
+        from edbc.run.session import Net, check_requirements
 
         options: dict[str, Any] = {"force": force, "strict": strict, "policy": policy, "layout": layout,
                                    "backend": backend, "recompute": recompute}  # fmt: skip
@@ -73,16 +73,16 @@ class LoadedPlan:
             module = sys.modules.get(type(model).__module__)
             net.cache, net.exemplars = structure_cache(module), exemplars_of(module, self.plan)
             return net
-        from edbc.running import Setting, bind_plan
+        from edbc.tools.running import Setting, bind_plan
 
         return bind_plan(self.path, self.plan, Setting(**options, **building), warnings.warn).net
 
     def run(self, inputs: Sequence[str | Path] = (), **options: Any) -> Report:
-        """Run instances and report, as `edbc run` does; `options` are the fields of `edbc.running.Setting`.
+        """Run instances and report, as `edbc run` does; `options` are the fields of `edbc.tools.running.Setting`.
 
         Raises CheckFailed when `verify` is asked for and the numbers are not eager's.
         """
-        from edbc.running import Setting, run_plan
+        from edbc.tools.running import Setting, run_plan
 
         report = run_plan(self.path, Setting(inputs, **options), warnings.warn)
         if report.parity is not None:
@@ -98,19 +98,19 @@ class LoadedPlan:
         run: bool = True,
     ) -> Explanation:
         """What batches with what and why; `str()` is text, a notebook shows pictures. See `edbc explain`."""
-        from edbc.report.explain import explain_file
+        from edbc.tools.explain.explanation import explain_file
 
         return explain_file(self.path, model=model, inputs=inputs, config=config, run=run)
 
     def check(self, *, strict: bool = False, against: str | None = None, accept_regression: bool = False) -> Outcome:
         """What `edbc check` finds; nothing is written (`write_plan(outcome.renewed, path)` is its `--update`)."""
-        from edbc.check import check_plan
+        from edbc.tools.checking import check_plan
 
         return check_plan(self.path, strict=strict, against=against, accept_regression=accept_regression)
 
     def diff(self, new: LoadedPlan) -> PlanDiff:
         """What changed from this plan to `new`; `text()` and `is_worse` as in `edbc diff`."""
-        from edbc.plan.diff import diff_plans
+        from edbc.plan.difference import diff_plans
 
         return diff_plans(self.plan, new.plan)
 
@@ -126,10 +126,10 @@ class LoadedPlan:
     ) -> list[Epoch]:
         """Train as `edbc train` does, with files in the folder `output`; gives the figures of every epoch.
 
-        `setting` are the fields of `edbc.fit.session.Setting`. `watch` is called after every step and every epoch; what
-        it raises ends training, and the last epoch's checkpoint remains.
+        `setting` are the fields of `edbc.tools.training.Setting`. `watch` is called after every step and every epoch;
+        what it raises ends training, and the last epoch's checkpoint remains.
         """
-        from edbc.fit.session import Setting, Training
+        from edbc.tools.training import Setting, Training
 
         training = Training(self.path, model, Setting(output, inputs, dev, **setting), warnings.warn)
         for event in training.run():
@@ -144,8 +144,8 @@ class LoadedPlan:
         model: str | None = None,
         **setting: Any,
     ) -> list[Row]:
-        """Measure as `edbc bench` does; `setting` are the fields of `edbc.bench.Setting`."""
-        from edbc.bench import Setting, bench_plan
+        """Measure as `edbc bench` does; `setting` are the fields of `edbc.tools.benchmark.Setting`."""
+        from edbc.tools.benchmark import Setting, bench_plan
 
         return bench_plan(self.path, self.plan, inputs, config or {}, Setting(**setting), model)
 
@@ -228,7 +228,7 @@ def compile(model: Any, *where: Any, **options: Any) -> Any:
     """
     if isinstance(model, str | Path):
         return compile_file(model, *where, **options)
-    from edbc.modelobject import compile_object
+    from edbc.tools.compile.modelobject import compile_object
 
     return compile_object(model, *where, **options)
 
@@ -258,12 +258,12 @@ def compile_file(
 
     The same as `edbc compile MODEL -o OUTPUT` with options of these names (`config` is `--set`): guards of a plan that
     stands at `output` are kept, and its cost table and its record of a weights file too, unless `costs`, `profile` or
-    `weights` say otherwise. Raises what `edbc.compiler.compile_model` raises, PlanError when `costs` names no plan with
-    a cost table, and what `edbc.weights.weights_for` raises.
+    `weights` say otherwise. Raises what `edbc.tools.compile.compiler.compile_model` raises, PlanError when `costs`
+    names no plan with a cost table, and what `edbc.run.weightsfile.weights_for` raises.
     """
-    from edbc.compiler import compile_model
     from edbc.plan.writer import write_plan
-    from edbc.weights import weights_for
+    from edbc.run.weightsfile import weights_for
+    from edbc.tools.compile.compiler import compile_model
 
     target = Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -291,8 +291,8 @@ def compile_file(
     )
     write_plan(compiled.plan, target)
     if report is not None:
-        from edbc.report.explain import explain_compiled
-        from edbc.report.page import write_page
+        from edbc.tools.explain.explanation import explain_compiled
+        from edbc.tools.explain.page import write_page
 
         write_page(report, explain_compiled(target.name, compiled).html())
     return LoadedPlan(compiled.plan, target)

@@ -69,8 +69,9 @@ def children_import_this_checkout() -> Generator[None, None, None]:
 def compiling_for_tests() -> None:
     """Compiling that is told nothing else does not measure whether batching pays, which on tiny models a clock would
     decide. Under NUMBA_DISABLE_JIT=1 it trains one encoding in a few trials: all of them would take minutes a plan."""
-    from edbc import api, compiler
-    from edbc.cli.main import compile as command
+    from edbc import api
+    from edbc.tools.cli.main import compile as command
+    from edbc.tools.compile import compiler
 
     defaults: dict[str, object] = {"measure_gain": False, **({"trials": 4, "encoding": "sort"} if PLAIN else {})}
     for function in (api.compile_file, compiler.compile_model):

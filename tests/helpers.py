@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.compiler import _with_types, automatic_cells, plan_cells
-from edbc.graph import Graph
-from edbc.parity import Eager, Parity
+from edbc.base.graph import Graph
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import Capture, capture
+from edbc.capture.record.table import TypeTable
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
-from edbc.runtime.segments import SegmentsUnplanned
-from edbc.runtime.session import Net
-from edbc.trace.build import Capture, capture
-from edbc.trace.shadow import ModelView, recording_shadow
-from edbc.trace.table import TypeTable
+from edbc.run.segments import SegmentsUnplanned
+from edbc.run.session import Net
+from edbc.tools.compile.compiler import _with_types, automatic_cells, plan_cells
+from edbc.tools.parity import Eager, Parity
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 

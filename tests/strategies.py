@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from edbc.graph import Graph
+from edbc.base.graph import Graph
 
 Nodes = list[tuple[str, list[int]]]
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import edbc
-from edbc.cli import main
 from edbc.errors import CheckFailed, StaleError
+from edbc.tools.cli import main
 
 
 def run(*arguments: object) -> str:
@@ -71,7 +71,7 @@ def test_training_gives_the_figures_of_the_command(loaded: edbc.LoadedPlan, tmp_
 
 def test_a_run_that_differs_from_eager_raises(loaded: edbc.LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `verify`, wrong numbers are an exception and not a field that nobody reads."""
-    from edbc.runtime.session import Net
+    from edbc.run.session import Net
 
     execute = Net.execute
     monkeypatch.setattr(Net, "execute", lambda *args: [result + 1 for result in execute(*args)])
@@ -118,7 +118,7 @@ SAME = {"plan", "plans", "output_format", "quiet", "verbose", "version", "help"}
 """What only a command line needs: names of files that are objects here, and how to print."""
 RENAMED = {"settings": "config", "batch_sizes": "batch_size"}
 ELSEWHERE = {
-    "explain": {"static": "run", "html": "Explanation.html", "dot": "edbc.report.dots.write_dots"},
+    "explain": {"static": "run", "html": "Explanation.html", "dot": "edbc.tools.explain.dots.write_dots"},
     "check": {"update": "write_plan(outcome.renewed, path)"},
     "bench": {"threads": "torch.set_num_threads", "trust_changed_model": "bench measures the model that is named"},
     "diff": {"exit_code": "PlanDiff.is_worse", "old": "the plan itself"},
@@ -127,12 +127,11 @@ ELSEWHERE = {
 
 def parameters_of(command: str) -> set[str]:
     """Names that the Python counterpart of a command takes."""
-    from edbc import bench, running
-    from edbc.fit import session
+    from edbc.tools import benchmark, running, training
 
     function = {"compile": edbc.compile}.get(command) or getattr(edbc.LoadedPlan, command)
     names = set(inspect.signature(function).parameters)
-    settings = {"run": running.Setting, "bench": bench.Setting, "train": session.Setting}.get(command)
+    settings = {"run": running.Setting, "bench": benchmark.Setting, "train": training.Setting}.get(command)
     return names | ({field.name for field in fields(settings)} if settings else set())
 
 

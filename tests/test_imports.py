@@ -1,71 +1,90 @@
-"""Imports follow the data flow (docs/architecture.md): what runs per mini-batch never needs what compiles."""
+"""Imports follow the data flow (docs/architecture.md): rooms know those before them, and no folder holds too much."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+ROOMS = "base native schedule layout plan capture cells run train stages tools reach".split()
+"""Rooms in the order of the data flow: a file imports its own room and those before it."""
+
 COMPILE_TIME = (
     "edbc.layout",
-    "edbc.schedule.train",
-    "edbc.schedule.search",
-    "edbc.schedule.beam",
-    "edbc.schedule.qlearn",
+    "edbc.schedule.learn",
     "edbc.cells.batching",
-    "edbc.compiler",
-    "edbc.check",
-    "edbc.report",
-    "edbc.cli",
+    "edbc.tools",
 )
-FORBIDDEN = {
-    "edbc/graph.py": ("edbc.trace", "edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", *COMPILE_TIME),
-    "edbc/trace": ("edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", *COMPILE_TIME),
-    "edbc/captured": ("edbc.schedule", "edbc.cells", "edbc.plan", *COMPILE_TIME),
-    "edbc/vertex": ("edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", *COMPILE_TIME),
-    "edbc/schedule": ("edbc.trace", "edbc.cells", "edbc.runtime", "edbc.plan", "edbc.layout", "edbc.cli", "torch"),
-    "edbc/layout": ("edbc.trace", "edbc.schedule", "edbc.cells", "edbc.runtime", "edbc.plan", "edbc.cli", "torch"),
-    "edbc/plan": ("edbc.trace", "edbc.cells", "edbc.runtime", "torch", "numba", *COMPILE_TIME),
-    "edbc/runtime": COMPILE_TIME,
-    "edbc/training": COMPILE_TIME,
+"""What only compiling needs; `run` and what stands before it never import it."""
+
+BACKWARDS = {
+    ("edbc/capture/captured/vocabulary.py", "edbc.run.session"): "the type of an argument",
+    ("edbc/run/session.py", "edbc.train.trainer"): "a mini-batch with gradients, imported when one comes",
+    ("edbc/tools/cli/train.py", "edbc.reach.ranks"): "torchrun's processes, imported where they are asked for",
 }
+"""Imports against the order, each with its reason."""
+
+FREE_OF = {
+    "base": ("torch", "numba"),
+    "schedule": ("torch",),
+    "layout": ("torch",),
+    "plan": ("torch", "numba"),
+    **dict.fromkeys(("capture", "run", "train"), COMPILE_TIME),
+}
+"""What no file of a room imports, whatever its place in the order."""
+
+MOST_FILES = 14
 
 
-def imported_modules(file: Path) -> set[str]:
-    """Every module that a file imports, inside functions too."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+def modules_of(room: str, repository: Path) -> Iterator[tuple[str, set[str]]]:
+    """Every file of a room, with every module that it imports, inside functions too."""
+    for file in sorted((repository / "edbc" / room).rglob("*.py")):
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        yield file.relative_to(repository).as_posix(), names
 
 
-@pytest.mark.parametrize("part", FORBIDDEN)
-def test_imports_point_with_the_data_flow(part: str, repository: Path) -> None:
-    """No file of a part imports a part that comes after it, or one that only compiling needs."""
-    path = repository / part
-    for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
-        bad = {
-            name for name in imported_modules(file) for no in FORBIDDEN[part] if name == no or name.startswith(f"{no}.")
-        }
-
-        assert not bad, f"{file.relative_to(repository)} imports {sorted(bad)}"
+def is_in(name: str, package: str) -> bool:
+    """Is this module, or what it holds, a part of the package?"""
+    return name == package or name.startswith(f"{package}.")
 
 
-def test_nothing_imports_reach_but_the_command_line(repository: Path) -> None:
-    """What `edbc.reach` adapts edbc to, edbc does without."""
-    files = {
-        str(file.relative_to(repository))
-        for file in sorted((repository / "edbc").rglob("*.py"))
-        if file.parent.name != "reach" and any(n.startswith("edbc.reach") for n in imported_modules(file))
-    }
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_with_the_data_flow(room: str, repository: Path) -> None:
+    """No file of a room imports a room that comes after it."""
+    later = [f"edbc.{other}" for other in ROOMS[ROOMS.index(room) + 1 :]]
+    for file, names in modules_of(room, repository):
+        allowed = [module for (who, module) in BACKWARDS if who == file]
+        bad = {name for name in names for no in later if is_in(name, no) and not any(is_in(name, a) for a in allowed)}
 
-    assert files <= {"edbc/cli/run.py", "edbc/cli/train.py"}
+        assert not bad, f"{file} imports {sorted(bad)}"
+
+
+@pytest.mark.parametrize("room", FREE_OF)
+def test_rooms_are_free_of_what_they_must_not_know(room: str, repository: Path) -> None:
+    """No file of a room imports what it must not know: torch in schedules, the compiler in what runs."""
+    for file, names in modules_of(room, repository):
+        bad = {name for name in names for no in FREE_OF[room] if is_in(name, no)}
+
+        assert not bad, f"{file} imports {sorted(bad)}"
+
+
+def test_a_folder_holds_few_files(repository: Path) -> None:
+    """At most fourteen files stand in a folder of the package, and every folder says what it is for."""
+    folders = {file.parent for file in (repository / "edbc").rglob("*.py")}
+    for folder in sorted(folders):
+        files = sorted(file.name for file in folder.glob("*.py"))
+
+        assert len(files) <= MOST_FILES, f"{folder.relative_to(repository)}: {len(files)} files"
+        assert len((ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").split()) > 3, folder
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -77,7 +96,7 @@ def loaded_after(statement: str) -> set[str]:
 def test_help_needs_no_torch() -> None:
     """`edbc --help` imports neither torch nor numba nor networkx, which is what makes it answer at once."""
     modules = loaded_after(
-        "from click.testing import CliRunner\nfrom edbc.cli import main\n"
+        "from click.testing import CliRunner\nfrom edbc.tools.cli import main\n"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0"
     )
 
@@ -86,6 +105,6 @@ def test_help_needs_no_torch() -> None:
 
 def test_running_loads_nothing_of_the_compiler() -> None:
     """Importing the runtime loads no layout planner, no training and no search."""
-    modules = loaded_after("import edbc.runtime.session")
+    modules = loaded_after("import edbc.run.session")
 
-    assert not [name for name in modules for no in COMPILE_TIME if name == no or name.startswith(f"{no}.")]
+    assert not [name for name in modules for no in COMPILE_TIME if is_in(name, no)]

@@ -17,9 +17,9 @@ from torch import nn
 
 import edbc
 from edbc import errors
-from edbc.cli import main
 from edbc.errors import EdbcError, StaleError
 from edbc.refusals import Refusal, find_refusal, page, refusal_of, table
+from edbc.tools.cli import main
 
 PACKAGE = Path(edbc.__file__).parent
 KINDS = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, EdbcError)}

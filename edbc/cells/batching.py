@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edbc.cells.graph import CellGraph
+from edbc.base.graph import Graph
+from edbc.base.operations import ELEMENTWISE
 from edbc.cells.lower import batch_key, lower
+from edbc.cells.opgraph import CellGraph
 from edbc.errors import ScheduleError
-from edbc.graph import Graph
 from edbc.layout import LayoutBatch, LayoutPlan, plan_layout
-from edbc.operations import ELEMENTWISE
+from edbc.schedule.learn.search import beam, exact
 from edbc.schedule.policy import Policy
-from edbc.schedule.run import run
 from edbc.schedule.schedule import Schedule
-from edbc.schedule.search import beam, exact
+from edbc.schedule.scheduler import run
 
 Batches = tuple[tuple[str, ...], ...]
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edbc.cells.graph import Block, CellGraph, CellOp, Source
+from edbc.base.graph import ValueClass
+from edbc.capture.code.shadow import CellTrace, ModelView
+from edbc.cells.opgraph import Block, CellGraph, CellOp, Source
 from edbc.cells.translate import translate
-from edbc.graph import ValueClass
-from edbc.trace.shadow import CellTrace, ModelView
 
 
 def cell_graph(trace: CellTrace, view: ModelView, prefix: str = "") -> CellGraph:

@@ -1,9 +1,9 @@
 """Carrying a plan's batches and memory order over to a cell that also draws random numbers, or casts.
 
 A plan is made of what a cell computes in evaluation and in the model's own dtype. In training it computes the same and
-multiplies some variables by what it draws (`edbc.trace.draws`), a variable x becoming x * m for all that read it, or
-for some. Under torch.autocast some variables are read in another dtype (`edbc.trace.autocast`). Batches and order carry
-over:
+multiplies some variables by what it draws (`edbc.capture.record.draws`), a variable x becoming x * m for all that read
+it, or for some. Under torch.autocast some variables are read in another dtype (`edbc.capture.semantics.autocast`).
+Batches and order carry over:
 
 (1) Operations *correspond* when they are the same operation with the same parameters over variables that correspond,
     whatever their dtypes; a product with a draw corresponds to what it multiplies, a cast to what it casts.
@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edbc.cells.graph import CellGraph, CellOp, Source
+from edbc.capture.record.table import SharedRef
 from edbc.cells.lower import batch_key
+from edbc.cells.opgraph import CellGraph, CellOp, Source
 from edbc.cells.translate import is_cast_view
-from edbc.trace.table import SharedRef
 
 Batches = Sequence[Sequence[str]]
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edbc.cells.graph import CellGraph, CellOp, Source
+from edbc.base.operations import ELEMENTWISE
+from edbc.capture.record.table import SharedRef
+from edbc.cells.opgraph import CellGraph, CellOp, Source
 from edbc.cells.program import Call, Copy, Load, Map, Packed, Placed, Product, Program, Span, Step, Store
 from edbc.errors import LayoutError
-from edbc.operations import ELEMENTWISE
-from edbc.trace.table import SharedRef
 
 
 def lower(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], where: str = "cell") -> Program:

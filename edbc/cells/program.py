@@ -8,7 +8,8 @@ Definitions.
     of adjacent results, with all weights packed into one matrix; `Map` applies one element-wise operation to adjacent
     variables at once; `Copy` moves a span where the layout could not make operands adjacent; `Call` runs any other
     torch function; `Store` gives an output's span.
-(3) A cell of several dtypes (integers, or casts: `edbc.trace.autocast`) has a workspace for each. Spans say which.
+(3) A cell of several dtypes (integers, or casts: `edbc.capture.semantics.autocast`) has a workspace for each. Spans say
+    which.
 
 A program is data: a back end turns it into torch calls, native code or device kernels, and no step knows a cell.
 """
@@ -18,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edbc.cells.graph import Block, CellGraph, CellOp
-from edbc.graph import ValueClass
-from edbc.trace.table import SharedRef
+from edbc.base.graph import ValueClass
+from edbc.capture.record.table import SharedRef
+from edbc.cells.opgraph import Block, CellGraph, CellOp
 
 
 @dataclass(frozen=True)

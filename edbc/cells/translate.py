@@ -11,9 +11,9 @@ Definitions.
 (5) torch's own recurrent cells on one row consist of affines, one per gate, and element-wise operations; so
     nn.LSTMCell, nn.GRUCell and nn.RNNCell lower like cells written by hand.
 (6) Everything else is generic.
-(7) What torch.autocast casts for a function (`edbc.trace.autocast`) is an operation: of each variable once, before the
-    function's views. Parameters that it casts are parameters by another name. A function that casts inside is generic,
-    torch's own recurrent cells apart, whose products are in autocast's dtype.
+(7) What torch.autocast casts for a function (`edbc.capture.semantics.autocast`) is an operation: of each variable once,
+    before the function's views. Parameters that it casts are parameters by another name. A function that casts inside
+    is generic, torch's own recurrent cells apart, whose products are in autocast's dtype.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from typing import Any
 
 import torch
 
-from edbc import operations
-from edbc.cells.graph import Block, CellGraph, CellOp, Source
-from edbc.graph import ValueClass
-from edbc.operations import OPERATIONS
-from edbc.trace import autocast
-from edbc.trace.build import build
-from edbc.trace.lazy import REDUCTIONS
-from edbc.trace.shadow import CellTrace, ModelView
-from edbc.trace.shapes import filled_with_zeros
-from edbc.trace.table import Entry, Hole, SharedRef, View, shared_refs
-from edbc.trace.values import Slot, class_of, dtype_name, torch_dtype
+from edbc.base import operations
+from edbc.base.graph import ValueClass
+from edbc.base.operations import OPERATIONS
+from edbc.capture.code.shadow import CellTrace, ModelView
+from edbc.capture.forward.build import build
+from edbc.capture.record.table import Entry, Hole, SharedRef, View, shared_refs
+from edbc.capture.semantics import autocast
+from edbc.capture.semantics.shapes import filled_with_zeros
+from edbc.capture.standins.lazy import REDUCTIONS
+from edbc.capture.standins.standin import Slot, class_of, dtype_name, torch_dtype
+from edbc.cells.opgraph import Block, CellGraph, CellOp, Source
 
 SYNONYMS = {**operations.SYNONYMS, "mm": "matmul", "mv": "matmul"}
 _FLAT = View(torch.Tensor.reshape, ((Hole(0), -1), {}), None, ".reshape(-1)")

@@ -34,7 +34,7 @@ class ModelRef:
     was compiled in memory `module:Class`."""
     sha256: str
     """Of the model file and the modules that it imports from its own folder, line ends normalised. Of an object, of the
-    code of its classes (`edbc.modelobject`)."""
+    code of its classes (`edbc.tools.compile.modelobject`)."""
     config: dict[str, Scalar]
     """Keyword arguments of the model's `build`."""
     seed: int
@@ -97,7 +97,7 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RunAs:
-    """How mini-batches run where batching does not pay (`edbc.worth`): one instance after the other."""
+    """How mini-batches run where batching does not pay (`edbc.tools.compile.worth`): one instance after the other."""
 
     eager: str
     """Why."""
@@ -105,7 +105,7 @@ class RunAs:
 
 @dataclass(frozen=True)
 class BatchCost:
-    """What a batch of one type takes, measured by `edbc compile --profile` (`edbc.costs`)."""
+    """What a batch of one type takes, measured by `edbc compile --profile` (`edbc.tools.compile.costs`)."""
 
     fixed_us: int | float
     """Microseconds however many rows it has."""
@@ -118,7 +118,7 @@ class PlanCell:
     """The static subgraph of one type: its operations, their batches, and the memory order of its variables."""
 
     operations: tuple[str, ...]
-    """SSA lines in the grammar of `edbc.plan.operations`: `i = sigmoid(v3)`."""
+    """SSA lines in the grammar of `edbc.plan.oplines`: `i = sigmoid(v3)`."""
     batches: tuple[tuple[str, ...], ...]
     """Variables that are computed together, in execution order."""
     layout: tuple[str, ...]
@@ -160,9 +160,9 @@ class Plan:
     run: RunAs | None = None
     """Set where mini-batches run eagerly unless somebody insists."""
     automatic: dict[str, str] = field(default_factory=dict)
-    """Methods that are cells though nobody marked them (`edbc.trace.automatic`): `file:line` by dotted name."""
+    """Methods that are cells though nobody marked them (`edbc.capture.code.automatic`): `file:line` by dotted name."""
     reads: tuple[str, ...] = ()
-    """Lines that read values of recorded tensors (`edbc.trace.fibers`): `file:line`."""
+    """Lines that read values of recorded tensors (`edbc.capture.forward.fibers`): `file:line`."""
     costs: dict[str, BatchCost] = field(default_factory=dict)
     """One entry per type, by name, when the policy was chosen by cost; else empty."""
     cells: dict[str, PlanCell]

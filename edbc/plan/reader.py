@@ -24,10 +24,10 @@ from typing import Any, NoReturn
 import yaml
 
 from edbc._version import __version__
+from edbc.base.files import found_at, one_line
 from edbc.errors import PlanError, StaleError
-from edbc.files import found_at, one_line
 from edbc.plan.events import DEFAULT_LOADER, MAX_BYTES, REMEDY, Events, locate
-from edbc.plan.operations import LARGEST_INTEGER
+from edbc.plan.oplines import LARGEST_INTEGER
 from edbc.plan.plan import FORMAT_VERSION, Plan, Scalar
 from edbc.plan.scalars import plain_value, shorten
 from edbc.plan.schema import (

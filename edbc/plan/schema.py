@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from edbc.plan.operations import LARGEST_INTEGER
+from edbc.plan.oplines import LARGEST_INTEGER
 from edbc.plan.plan import (
     BatchCost,
     FileRef,

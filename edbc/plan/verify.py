@@ -7,7 +7,7 @@
 (4) Policy: an `fsm` has an encoding and a table, nothing else has; every action is a type. Names of encodings and
     rules, and what a state means, are the policy's own to judge (`edbc.schedule.policy`).
 (5) Cells: one entry per type and no other.
-(6) Cell: every operation parses and is in the table of `edbc.plan.operations`; every name is defined once, before its
+(6) Cell: every operation parses and is in the table of `edbc.plan.oplines`; every name is defined once, before its
     use. All operations together are at most MAX_OPERATION_TEXT characters, which bounds the time of this check.
 (7) Batches: every operation that is no source is in exactly one; a batch holds one operation's nodes only; its
     operands were computed by earlier batches or are sources.
@@ -28,7 +28,7 @@ from typing import NoReturn, TypeAlias
 
 from edbc.errors import PlanError
 from edbc.plan.events import REMEDY
-from edbc.plan.operations import OPERATIONS, Line, parse_line
+from edbc.plan.oplines import OPERATIONS, Line, parse_line
 from edbc.plan.plan import Plan, PlanCell
 from edbc.plan.scalars import shorten
 

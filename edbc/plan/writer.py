@@ -16,8 +16,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from edbc.base.files import one_line, replace_file
 from edbc.errors import PlanError
-from edbc.files import one_line, replace_file
 from edbc.plan.plan import FORMAT_VERSION, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.plan.reader import parse_plan
 from edbc.plan.scalars import scalar_text

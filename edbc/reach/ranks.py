@@ -39,17 +39,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from edbc._version import __version__
-from edbc.check import model_path
 from edbc.errors import EdbcError, StaleError
-from edbc.fit.loop import Alone, Run
-from edbc.fit.objective import Tally
-from edbc.modelfile import file_sha256, hash_model_file
 from edbc.plan.reader import read_plan
 from edbc.reach.sampler import deal
+from edbc.run.modelfile import file_sha256, hash_model_file
+from edbc.tools.checking import model_path
+from edbc.train.fit.loop import Alone, Run
+from edbc.train.fit.objective import Tally
 
 if TYPE_CHECKING:
-    from edbc.fit.session import Setting
-    from edbc.runtime.session import Net
+    from edbc.run.session import Net
+    from edbc.tools.training import Setting
 
 TIMEOUT = 600.0
 
@@ -79,7 +79,7 @@ def is_started_by_torchrun() -> bool:
 
 def resumes(output: str | Path) -> bool:
     """Whether torchrun has started these ranks again, and there is a checkpoint to go on from; definition (5)."""
-    from edbc.fit.session import CHECKPOINT
+    from edbc.tools.training import CHECKPOINT
 
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0 and (Path(output) / CHECKPOINT).exists()
 
@@ -157,8 +157,8 @@ def gathered(text: str) -> list[str]:
 
 
 class Ranks(Alone):
-    """The ranks of a training, seen from one of them; what `edbc.fit.loop` asks of it. All ranks call its methods in
-    the same order."""
+    """The ranks of a training, seen from one of them; what `edbc.train.fit.loop` asks of it. All ranks call its methods
+    in the same order."""
 
     def __init__(self, seed: int):
         self.seed = seed

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from edbc.arguments import require_count
+from edbc.base.arguments import require_count
 from edbc.errors import EdbcError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from edbc.runtime.session import Net
+    from edbc.run.session import Net
 
 Floats = NDArray[np.float64]
 
@@ -115,7 +115,7 @@ def costs_of(net: Net, instances: Sequence[Any], by: str = "nodes") -> list[floa
     """What instances cost: nodes of their graphs, or `by="time"` the microseconds of their rows by the plan's cost
     table (`edbc compile --profile`). They are captured for it. Raises UnsupportedError for one that cannot be,
     EdbcError where the plan has no cost table."""
-    from edbc.captured.value import Captured, Words, sections
+    from edbc.capture.captured.instance import Captured, Words, sections
 
     if by not in ("nodes", "time"):
         raise EdbcError(f"by: expected nodes or time, got {by!r}")

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edbc.graph import Ints
-from edbc.kernelcache import U
-from edbc.schedule.native import inner, inner_uncounted, native
+from edbc.base.graph import Ints
+from edbc.native.kernelcache import U
+from edbc.native.kinds import inner, inner_uncounted, native
 from edbc.schedule.rows import LANES, add_row, copy_row, differing_lanes, lower_row, padded, put_row, raise_row
 
 

@@ -45,13 +45,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edbc.graph import Ints
-from edbc.kernelcache import U
+from edbc.base.graph import Ints
+from edbc.native.kernelcache import U
+from edbc.native.kinds import inlined, inner_uncounted, native, native_uncounted
 from edbc.schedule.analysis import Dag
 from edbc.schedule.engine import Frontier
-from edbc.schedule.native import inlined, inner_uncounted, native, native_uncounted
 from edbc.schedule.rows import padded, raise_row, tally_row
-from edbc.schedule.tables import mix
+from edbc.schedule.statetable import mix
 
 BASE, MAX, SORT, PHASE, CRITICAL, RANK = range(6)
 MOST, AGENDA, SUFFICIENT, RANDOM, CHAINS, CRITICAL_PATH = range(6)

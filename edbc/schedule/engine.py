@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edbc.graph import Ints
-from edbc.kernelcache import U
+from edbc.base.graph import Ints
+from edbc.native.kernelcache import U
+from edbc.native.kinds import inlined, inner_uncounted, native, native_uncounted
 from edbc.schedule.analysis import ALONE, FIRST, MORE, WAITS, Dag, copy
-from edbc.schedule.native import inlined, inner_uncounted, native, native_uncounted
 from edbc.schedule.rows import raise_row
 
 

@@ -11,7 +11,7 @@ schedule. Two linear passes choose it.
     the operand that a batch reads is in order wherever one batch made it.
 (2) Forward. Nodes without readers are ordered by the rows of their first operand that is a node.
 
-Whether that pays is the back end's to say (`edbc.runtime.backend.Backend.ordered_from`). Where it does not, nodes stand
+Whether that pays is the back end's to say (`edbc.run.backend.Backend.ordered_from`). Where it does not, nodes stand
 in the order in which they became ready.
 
 Nothing is compared: each pass deals nodes out to their batches in the order in which those fill. O(nodes + operands) in
@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edbc.graph import Graph
+from edbc.base.graph import Graph
 from edbc.schedule.schedule import Schedule
 
 
 def order_nodes(graph: Graph, schedule: Schedule) -> Schedule:
     """The same schedule with the nodes inside each batch reordered."""
-    from edbc.schedule.ordering import ordered
+    from edbc.schedule.orderloops import ordered
 
     nodes = ordered(graph.operand_ptr, graph.operands, schedule.batch_ptr, schedule.nodes)
     return replace(schedule, nodes=nodes)

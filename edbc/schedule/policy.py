@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edbc.graph import Ints
-    from edbc.schedule.tables import Table
+    from edbc.base.graph import Ints
+    from edbc.schedule.statetable import Table
 
 State = tuple[int, ...]
 
@@ -128,7 +128,7 @@ class Policy:
         """(4) for graphs of so many types, `(num_types,)`; made once for each number."""
         costs = self._costs.get(num_types)
         if costs is None:
-            from edbc.schedule.run import costs_of
+            from edbc.schedule.scheduler import costs_of
 
             costs = self._costs[num_types] = costs_of(self.cost, num_types)
         return costs
@@ -139,13 +139,14 @@ class Policy:
 
     @cached_property
     def asked(self) -> dict[bool, Any]:
-        """What this policy asks of the engine, by whether the rule beside it may run; `edbc.schedule.run` fills it."""
+        """What this policy asks of the engine, by whether the rule beside it may run; `edbc.schedule.scheduler` fills
+        it."""
         return {}
 
     @cached_property
     def compiled(self) -> tuple[Table, Ints]:
         """The table as the engine reads it; made once."""
-        from edbc.schedule.tables import compile_table
+        from edbc.schedule.statetable import compile_table
 
         return compile_table(self.table)
 

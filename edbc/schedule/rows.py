@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numba import config, types
 
-from edbc.graph import Ints
-from edbc.schedule.native import inner_uncounted
+from edbc.base.graph import Ints
+from edbc.native.kinds import inner_uncounted
 
 LANES = 4
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edbc.frozen import frozen
-from edbc.graph import Graph, Ints
+from edbc.base.frozen import frozen
+from edbc.base.graph import Graph, Ints
 
 
 @frozen

@@ -4,9 +4,9 @@ A model is *static* when forward does the same operations whatever the instance:
 and instances are nests of tensors of the same shapes, each with a leading batch dimension of 1. Then instances *stack*:
 forward of the concatenation along that dimension gives the concatenation of the results. `torch.fx` traces such a
 forward once, symbolically; sizes stay symbols of the trace (`x.size(0)`), so one graph serves every batch size. That
-stacking gives the same numbers is not believed but compared, by the rule of `edbc.parity`.
+stacking gives the same numbers is not believed but compared, by the rule of `edbc.tools.parity`.
 
-edbc's own recorder (`edbc.trace`) is not used here: it runs forward on one instance's own sizes, and makes types of
+edbc's own recorder (`edbc.capture`) is not used here: it runs forward on one instance's own sizes, and makes types of
 what can run in one batch. Here nothing is batched but by the user's own batch dimension.
 
 Shapes are found by running the traced graph on meta tensors, which hold no data.

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edbc.kernelcache import U
-from edbc.schedule.native import inner, native
+from edbc.native.kernelcache import U
+from edbc.native.kinds import inner, native
 
 MOST_UNITS = 63
 MOST_GROUPS = 100_000

@@ -32,8 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.errors import ModelError, StaleError
-from edbc.kernelcache import U
-from edbc.schedule.native import inner, native
+from edbc.native.kernelcache import U
+from edbc.native.kinds import inner, native
 from edbc.stages.endings import Dag, TooWide, Transitions, members, transitions
 from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Cost, Groups, Known
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edbc._version import __version__
+from edbc.base.files import replace_file
 from edbc.errors import PlanError, StaleError
-from edbc.files import replace_file
 from edbc.plan.plan import FORMAT_VERSION
 from edbc.plan.reader import parse_as, read_bytes
 from edbc.plan.scalars import scalar_text

@@ -7,11 +7,11 @@ import random
 import torch
 from torch import nn
 
+from edbc.capture.code.shadow import ModelView
+from edbc.capture.record.table import Hole, Operation, SharedRef, TypeTable
 from edbc.cells.canonical import cell_graph
-from edbc.cells.graph import CellGraph
+from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Call, Copy, Map, Packed, Product, Program, Span
-from edbc.trace.shadow import ModelView
-from edbc.trace.table import Hole, Operation, SharedRef, TypeTable
 
 UNARY = (torch.sigmoid, torch.tanh, torch.relu, torch.neg, torch.exp)
 BINARY = (torch.add, torch.mul, torch.sub, torch.maximum)
@@ -66,7 +66,7 @@ class Holder(nn.Module):
 def traced(cell: RandomCell) -> tuple[CellGraph, ModelView]:
     """The canonical operation graph of a cell."""
     view = ModelView(Holder(cell))
-    from edbc.graph import ValueClass
+    from edbc.base.graph import ValueClass
 
     slot = TypeTable().slot(ValueClass((cell.size,), "f64"))
     operation = Operation("cell", "cell", None, (tuple(Hole(i) for i in range(cell.arity)), {}), (slot,) * cell.arity)

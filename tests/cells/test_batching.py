@@ -8,7 +8,7 @@ from random_cells import RandomCell, traced
 from edbc.cells.batching import batch_operations, plan_cell_layout, typed_dag
 from edbc.cells.lower import check_batches, lower
 from edbc.schedule.policy import Policy
-from edbc.schedule.run import lower_bound, run
+from edbc.schedule.scheduler import lower_bound, run
 
 
 @pytest.mark.parametrize("seed", range(40))

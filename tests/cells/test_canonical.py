@@ -11,12 +11,12 @@ from random_cells import interpret
 from torch import nn
 from torch.nn import functional as F
 
+from edbc.base.graph import ValueClass
+from edbc.capture.code.shadow import ModelView
+from edbc.capture.record.table import Hole, Operation, TypeTable
 from edbc.cells.canonical import cell_graph
-from edbc.cells.graph import CellGraph
 from edbc.cells.lower import lower
-from edbc.graph import ValueClass
-from edbc.trace.shadow import ModelView
-from edbc.trace.table import Hole, Operation, TypeTable
+from edbc.cells.opgraph import CellGraph
 
 SIZE = 4
 

@@ -9,8 +9,8 @@ import torch
 from random_cells import RandomCell, interpret, traced
 
 from edbc.cells.batching import batch_operations, layout_batches, plan_cell_layout
-from edbc.cells.graph import CellGraph
 from edbc.cells.lower import batch_key, lower
+from edbc.cells.opgraph import CellGraph
 from edbc.errors import LayoutError
 from edbc.layout import verify_layout
 

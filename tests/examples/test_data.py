@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import edbc
-from edbc.captured.workers import CapturedBatch
 from edbc.errors import InputError
+from edbc.run.workers import CapturedBatch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 QUICK = {"trials": 20, "measure_gain": False}

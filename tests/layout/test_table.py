@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
+from edbc.capture.code.mark import cell as as_cell
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import capture
+from edbc.capture.record.table import TypeTable
 from edbc.cells.batching import batch_operations, plan_cell_layout
-from edbc.parity import Eager, Parity
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
-from edbc.runtime.session import Net, cell_of
-from edbc.trace.build import capture
-from edbc.trace.mark import cell as as_cell
-from edbc.trace.shadow import ModelView, recording_shadow
-from edbc.trace.table import TypeTable
+from edbc.run.session import Net, cell_of
+from edbc.tools.parity import Eager, Parity
 
 BATCH, SIZE = 8, 64
 

@@ -12,7 +12,7 @@ import torch
 from zoo import MODELS, NAMES, model, run, small, tensors
 
 from edbc.errors import ModelError
-from edbc.modelfile import import_model_file
+from edbc.run.modelfile import import_model_file
 
 KIND = inspect.Parameter
 HELPERS = sorted(path.stem for path in MODELS.glob("_*.py"))

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from edbc.modelfile import import_model_file
-from edbc.parity import Eager, Parity
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net, Stats
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net, Stats
+from edbc.tools.parity import Eager, Parity
 
 PLANS = sorted((Path(__file__).parents[2] / "plans").glob("*.yaml"))
 INPUTS = {

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from zoo_names import DYNAMIC
 
-from edbc.trace.mark import is_cell
+from edbc.capture.code.mark import is_cell
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 NAMES = DYNAMIC

@@ -19,14 +19,14 @@ from budget import PLAIN
 from helpers import bound
 from torch import nn
 
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import capture
+from edbc.capture.forward.repeat import require_repeatable
+from edbc.capture.record.table import TypeTable
 from edbc.errors import EdbcError, UnsupportedError
-from edbc.parity import Eager, Parity
-from edbc.runtime.outputs import by_name
-from edbc.runtime.session import Net
-from edbc.trace.build import capture
-from edbc.trace.repeat import require_repeatable
-from edbc.trace.shadow import ModelView, recording_shadow
-from edbc.trace.table import TypeTable
+from edbc.run.outputs import by_name
+from edbc.run.session import Net
+from edbc.tools.parity import Eager, Parity
 from ordinary.registry import PROGRAMS, Program, in_order, load_all
 
 SIZES, ORDERS = (1, 7, 32), ("as they come", "shuffled", "twice")
@@ -105,7 +105,7 @@ def gradients(model: nn.Module, results: list[Any]) -> list[torch.Tensor]:
 
 
 def require_equal(results: list[Any]) -> None:
-    """The rule of `edbc.parity`, instance by instance."""
+    """The rule of `edbc.tools.parity`, instance by instance."""
     parity = Parity()
     for three in zip(*results, strict=True):
         parity.add(*three)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from edbc.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, RunAs, TrainedOn
-from edbc.plan.operations import LARGEST_INTEGER
+from edbc.plan.oplines import LARGEST_INTEGER
 
 WORDS = st.sampled_from(["y", "n", "no", "Yes", "true", "null", "on", "leaf", "out", "x", "_", "e1", "nan", "inf"])
 NAMES = st.one_of(WORDS, st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True))

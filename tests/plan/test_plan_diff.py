@@ -11,7 +11,7 @@ from plan_examples import LEAF, small_plan
 from plan_strategies import plans
 
 from edbc.plan import BatchCost, Guard, Plan, PlanPolicy, PlanType, RunAs, plan_text
-from edbc.plan.diff import Change, MetricChange, diff_plans
+from edbc.plan.difference import Change, MetricChange, diff_plans
 
 
 @settings(derandomize=True, max_examples=40, deadline=None)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edbc.operations import ELEMENTWISE
-from edbc.plan.operations import ANY_NUMBER, LARGEST_INTEGER, OPERATIONS, Line, parse_line
+from edbc.base.operations import ELEMENTWISE
+from edbc.plan.oplines import ANY_NUMBER, LARGEST_INTEGER, OPERATIONS, Line, parse_line
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True)
 NUMBERS = st.one_of(

@@ -12,7 +12,7 @@ from plan_strategies import cells, plans
 
 from edbc.errors import PlanError
 from edbc.plan import BatchCost, Plan, PlanCell, PlanPolicy, verify_cell, verify_plan
-from edbc.plan.operations import OPERATIONS, parse_line
+from edbc.plan.oplines import OPERATIONS, parse_line
 from edbc.plan.verify import MAX_OPERATION_TEXT
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import edbc
-from edbc.parity import Eager, Parity
+from edbc.tools.parity import Eager, Parity
 
 MODEL = """
 import torch, torch.nn as nn, torch.nn.functional as F

@@ -149,7 +149,7 @@ def test_a_rank_that_hangs_ends_all(folder: Path, tmp_path: Path) -> None:
 WRAPPER = """
 import os, sys
 from pathlib import Path
-from edbc.cli import main
+from edbc.tools.cli import main
 if os.environ["RANK"] == "1":
     {fault}
 try:

@@ -101,7 +101,7 @@ def test_times_are_the_rows_of_the_plans_table() -> None:
     from dataclasses import replace
 
     from edbc.plan.plan import BatchCost
-    from edbc.runtime.session import Net
+    from edbc.run.session import Net
 
     net = bound(fresh(), sequences(10))
     table = {t.name: BatchCost(100, 1 + i) for i, t in enumerate(net.plan.types)}

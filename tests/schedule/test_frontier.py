@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs, random_graph, random_lattice_graph, swapped_trees_graph
 
-from edbc.graph import Graph
+from edbc.base.graph import Graph
 from edbc.schedule.analysis import ALONE, FIRST, analyse
-from edbc.schedule.check import check_schedule
+from edbc.schedule.checker import check_schedule
 from edbc.schedule.choice import describe, new_scratch
 from edbc.schedule.engine import execute, new_frontier, restart
+from edbc.schedule.learn.definitions import ReferenceFrontier, run_reference
+from edbc.schedule.learn.train import cover
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, RULES, Policy
-from edbc.schedule.reference import ReferenceFrontier, run_reference
-from edbc.schedule.run import lower_bound, run, total_cost
 from edbc.schedule.schedule import Schedule
-from edbc.schedule.train import cover
+from edbc.schedule.scheduler import lower_bound, run, total_cost
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numba import config, njit
 
-from edbc.kernels import library
-from edbc.runtime import teamwork
-from edbc.runtime import walk as forward
-from edbc.schedule.native import checksum, inner
-from edbc.training import walk as backward
+from edbc.cells.kernels import library
+from edbc.native.kinds import checksum, inner
+from edbc.run.cpu import teamwork
+from edbc.run.cpu import walk as forward
+from edbc.train.backward import backwalk as backward
 
 
 @inner
@@ -40,7 +40,7 @@ def imported(module: ModuleType) -> Iterator[ModuleType]:
             inner_names = [f"{node.module}.{alias.name}" for alias in node.names]
             for name in [n for n in inner_names if importlib.util.find_spec(n)] if is_package(node.module) else []:
                 yield importlib.import_module(name)
-            if not is_package(node.module) and node.module not in ("edbc.kernelcache", "edbc.schedule.native"):
+            if not is_package(node.module) and node.module not in ("edbc.native.kernelcache", "edbc.native.kinds"):
                 yield importlib.import_module(node.module)
 
 

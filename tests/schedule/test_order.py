@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from edbc.graph import Graph
-from edbc.schedule.check import check_schedule
+from edbc.base.graph import Graph
+from edbc.schedule.checker import check_schedule
 from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy
-from edbc.schedule.run import run
 from edbc.schedule.schedule import Schedule
+from edbc.schedule.scheduler import run
 
 
 def random_graph(seed: int) -> Graph:
@@ -23,7 +23,7 @@ def random_graph(seed: int) -> Graph:
         (rng.randrange(4), [rng.randrange(v) if v and rng.random() < 0.9 else -1 for _ in range(rng.randrange(4))])
         for v in range(size)
     ]
-    from edbc.graph import ValueClass
+    from edbc.base.graph import ValueClass
 
     return Graph.build(["a", "b", "c", "d"], nodes, externals=[ValueClass(())]).lint()
 

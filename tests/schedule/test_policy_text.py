@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from strategies import graphs, random_graph
 
+from edbc.base.graph import Graph
 from edbc.errors import PlanError
-from edbc.graph import Graph
+from edbc.schedule.learn.train import cover
 from edbc.schedule.policy import ENCODINGS, Policy
-from edbc.schedule.train import cover
 
 NAMES = ["leaf", "internal", "out"]
 
@@ -100,7 +100,7 @@ def test_unknown_names_are_refused(arguments: tuple[str, ...], message: str) -> 
 
 def test_a_covered_graph_has_no_unseen_state() -> None:
     """`cover` puts every state that the policy meets into its table, and keeps its choices."""
-    from edbc.schedule.run import run
+    from edbc.schedule.scheduler import run
 
     graph = random_graph(5, 40, 4)
     bare = Policy("fsm", "sort", "chains")

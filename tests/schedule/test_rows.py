@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edbc.kernelcache import U, njit
+from edbc.native.kernelcache import U, njit
 from edbc.schedule import rows
 from edbc.schedule.rows import LANES, add_row, copy_row, differing_lanes, lower_row, put_row, raise_row, tally_row
 

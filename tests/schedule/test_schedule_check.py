@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs
 
+from edbc.base.graph import Graph, NodeType
 from edbc.errors import ScheduleError
-from edbc.graph import Graph, NodeType
-from edbc.schedule.check import check_schedule
+from edbc.schedule.checker import check_schedule
 from edbc.schedule.schedule import Schedule
 
 
@@ -98,13 +98,13 @@ def test_the_checker_and_the_runner_import_only_what_they_need() -> None:
     loaded = [
         set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
         for code in (
-            "import sys, edbc.schedule.check; print(*sys.modules)",
-            "import sys\nfrom edbc.graph import Graph\nfrom edbc.schedule.policy import Policy\n"
-            "from edbc.schedule.run import run\nrun(Graph.build(['a'], [('a', [])]), Policy('critical'))\n"
+            "import sys, edbc.schedule.checker; print(*sys.modules)",
+            "import sys\nfrom edbc.base.graph import Graph\nfrom edbc.schedule.policy import Policy\n"
+            "from edbc.schedule.scheduler import run\nrun(Graph.build(['a'], [('a', [])]), Policy('critical'))\n"
             "print(*sys.modules)",
         )
     ]
 
-    assert not {"edbc.schedule.engine", "edbc.schedule.run", "numba"} & loaded[0]
+    assert not {"edbc.schedule.engine", "edbc.schedule.scheduler", "numba"} & loaded[0]
     assert "edbc.schedule.engine" in loaded[1]
     assert not {f"edbc.schedule.{name}" for name in ("train", "qlearn", "search", "beam")} & loaded[1]

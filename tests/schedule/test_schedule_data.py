@@ -11,12 +11,12 @@ from types import ModuleType
 import pytest
 from budget import budget
 
-from edbc.graph import Graph
-from edbc.schedule.check import check_schedule
+from edbc.base.graph import Graph
+from edbc.schedule.checker import check_schedule
+from edbc.schedule.learn.search import beam
+from edbc.schedule.learn.train import TrainingResult, train
 from edbc.schedule.policy import Policy
-from edbc.schedule.run import lower_bound, run
-from edbc.schedule.search import beam
-from edbc.schedule.train import TrainingResult, train
+from edbc.schedule.scheduler import lower_bound, run
 
 Batch = Callable[[str, int, int], Graph]
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import chain_graph, graphs, random_graph, random_lattice_graph, random_tree_graph
 
+from edbc.base.graph import Graph
 from edbc.errors import ScheduleError
-from edbc.graph import Graph
-from edbc.schedule.check import check_schedule
+from edbc.schedule.checker import check_schedule
+from edbc.schedule.learn.definitions import ReferenceFrontier
+from edbc.schedule.learn.search import beam, exact, follow_sequence, proven_bound
 from edbc.schedule.policy import RULES, Policy
-from edbc.schedule.reference import ReferenceFrontier
-from edbc.schedule.run import lower_bound, run
-from edbc.schedule.search import beam, exact, follow_sequence, proven_bound
+from edbc.schedule.scheduler import lower_bound, run
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
 

@@ -12,16 +12,14 @@ import yaml
 from budget import budget
 from strategies import chain_graph, random_lattice_graph, random_tree_graph, swapped_trees_graph
 
-from edbc.graph import Graph
+from edbc.base.graph import Graph
 from edbc.schedule.analysis import analyse
-from edbc.schedule.check import check_schedule
+from edbc.schedule.checker import check_schedule
 from edbc.schedule.engine import new_frontier
-from edbc.schedule.policy import ENCODINGS, Policy, State
-from edbc.schedule.qlearn import Memory, Settings, learn, new_memory
-from edbc.schedule.reference import ReferenceFrontier
-from edbc.schedule.run import lower_bound, run, total_cost
-from edbc.schedule.search import exact
-from edbc.schedule.train import (
+from edbc.schedule.learn.definitions import ReferenceFrontier
+from edbc.schedule.learn.qlearn import Memory, Settings, learn, new_memory
+from edbc.schedule.learn.search import exact
+from edbc.schedule.learn.train import (
     BASELINES,
     UNSEEN_LIMIT,
     Hyper,
@@ -33,6 +31,8 @@ from edbc.schedule.train import (
     train,
     unseen_share,
 )
+from edbc.schedule.policy import ENCODINGS, Policy, State
+from edbc.schedule.scheduler import lower_bound, run, total_cost
 
 LATTICES = [random_lattice_graph(seed, 16, 4) for seed in range(3)]
 UNSEEN = [random_lattice_graph(seed, 16, 4) for seed in range(10, 13)]
@@ -306,7 +306,7 @@ def test_a_rule_runs_beside_a_table_where_it_saves_more_than_its_walks(
 ) -> None:
     """The price is per node of the graphs on which the table is above the bound; there is none at the bound, where
     nobody simulates the rule, nor for an encoding without a rule of its own."""
-    monkeypatch.setattr("edbc.schedule.train.SECOND_WALK", per_node)
+    monkeypatch.setattr("edbc.schedule.learn.train.SECOND_WALK", per_node)
     poor = train(LATTICES, encoding="rank", trials=1, hyper=Hyper(prior=-1.0, refinements=0)).policy
     alone = replace(poor, beside=None)
     beside = replace(poor, beside="critical")

@@ -13,7 +13,7 @@ from chains import write_model
 from click.testing import CliRunner, Result
 
 import edbc as package
-from edbc.cli import main
+from edbc.tools.cli import main
 
 HEARS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
@@ -31,7 +31,7 @@ def start_edbc(repository: Path) -> Callable[..., subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
 
     def start(*arguments: object, prelude: str = "") -> subprocess.Popen[str]:
-        code = f"{HEARS_SIGINT}\n{prelude}\nimport sys\nfrom edbc.cli import main\nmain(sys.argv[1:])"
+        code = f"{HEARS_SIGINT}\n{prelude}\nimport sys\nfrom edbc.tools.cli import main\nmain(sys.argv[1:])"
         command = [sys.executable, "-c", code, *map(str, arguments)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 

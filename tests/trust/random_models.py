@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from edbc.trace.mark import cell
+from edbc.capture.code.mark import cell
 
 CODE = 6
 """Bytes of an operation: what, three operands, one for details, one that says whether the value is returned."""

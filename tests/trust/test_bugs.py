@@ -22,9 +22,9 @@ from torch import nn
 from training_mechanisms import TRAINING
 
 import edbc as package
-from edbc.parity import Eager
-from edbc.runtime.session import Stats
-from edbc.trace.mark import cell
+from edbc.capture.code.mark import cell
+from edbc.run.session import Stats
+from edbc.tools.parity import Eager
 
 ROWS = (1, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 20)
 
@@ -150,7 +150,7 @@ class Dropped(nn.Module):
 
 def test_dropout_does_nothing_in_eval_mode() -> None:
     """BUGS 11: with `eval()` outputs are eager's, bit-equal between runs, and no node is dropout's; masks of training
-    are tested in tests/training/test_random.py."""
+    are tested in tests/train/test_random.py."""
     model = seeded(Dropped)
     net = require_parity(model, [0, 1, 4], sizes=(1, 3))
     assert torch.equal(torch.stack(net([0, 1])), torch.stack(net([0, 1])))

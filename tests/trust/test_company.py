@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from edbc.cells.split import SplitCell
-from edbc.kernels.microkernel import shape_of
-from edbc.modelfile import import_model_file
+from edbc.capture.semantics.shapes import flat
+from edbc.cells.kernels.microkernel import shape_of
+from edbc.cells.parts import SplitCell
 from edbc.plan.reader import read_plan
-from edbc.runtime.cpu import CpuBackend
-from edbc.runtime.session import Net
-from edbc.trace.shapes import flat
+from edbc.run.cpu.cpubackend import CpuBackend
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net
 
 pytestmark = [
     pytest.mark.compiled,
@@ -71,7 +71,7 @@ def test_under_any_policy_block_and_number_of_threads(name: str, monkeypatch: py
     expected = outputs(net, instances)
     for policy in ("depth", "agenda", "critical"):
         assert_same_bits(outputs(zoo_net(name, torch.float32, policy=policy)[0], instances), expected)
-    monkeypatch.setattr("edbc.runtime.cpu.BLOCK", 3)
+    monkeypatch.setattr("edbc.run.cpu.cpubackend.BLOCK", 3)
     assert_same_bits(outputs(net, instances), expected)
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -97,7 +97,7 @@ def test_cells_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_depends_on_company_is_named() -> None:
     """Types that torch runs, by name; nothing of a model without any; everything where the library multiplies."""
-    from edbc.kernels.products import LIBRARY
+    from edbc.cells.kernels.products import LIBRARY
 
     net, instances = zoo_net("neural_module_network", torch.float32)
     assert any("find" in line and "torch" in line for line in net.depends_on_company(net.prepare(instances)))

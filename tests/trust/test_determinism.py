@@ -19,7 +19,7 @@ def start(repository: Path, folder: Path, environment: dict[str, str]) -> subpro
     """A process that compiles a model with a learned table, and runs the plan twice."""
     folder.mkdir()
     code = (
-        "import sys; from edbc.cli import main; from click.testing import CliRunner\n"
+        "import sys; from edbc.tools.cli import main; from click.testing import CliRunner\n"
         "model, folder = sys.argv[1:]\n"
         "def do(*arguments):\n"
         "    result = CliRunner().invoke(main, list(arguments)); assert result.exit_code == 0, result.output\n"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from edbc.modelfile import import_model_file
+from edbc.run.modelfile import import_model_file
 
 
 def edit(path: Path, old: str, new: str) -> None:

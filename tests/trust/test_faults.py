@@ -23,12 +23,12 @@ from helpers import bound
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from edbc.base.files import replace_file
+from edbc.capture.code.mark import cell
+from edbc.capture.forward.deep import run_on_large_stack
 from edbc.errors import DeviceError
-from edbc.files import replace_file
+from edbc.native import memory
 from edbc.plan.reader import read_plan
-from edbc.runtime import memory
-from edbc.trace.deep import run_on_large_stack
-from edbc.trace.mark import cell
 
 
 def files_in(folder: Path) -> set[str]:
@@ -45,8 +45,8 @@ def test_short_memory_is_known_before_execution(
     """BUGS 14: what a mini-batch needs is held against what is left, before anything executes: exit 4, both sizes."""
     monkeypatch.setattr(memory, "WORTH_ASKING", 1)
     monkeypatch.setattr(memory, "available_bytes", lambda: 12_345)
-    monkeypatch.setattr("edbc.runtime.reference.ReferenceBackend.execute", None)
-    monkeypatch.setattr("edbc.runtime.cpu.CpuBackend.execute", None)
+    monkeypatch.setattr("edbc.run.reference.ReferenceBackend.execute", None)
+    monkeypatch.setattr("edbc.run.cpu.cpubackend.CpuBackend.execute", None)
     lengths = write_lengths(chain.parent, *[1000] * 8)
     result = edbc("run", chain, "--input", lengths, "--backend", backend)
 
@@ -177,7 +177,7 @@ def test_a_link_is_followed_and_keeps_its_target_s_permissions(tmp_path: Path) -
 
 DIES = """
 import os, signal, sys
-from edbc.files import replace_file
+from edbc.base.files import replace_file
 def write(path):
     path.write_text("half")
     path.with_name("another").write_text("of a library's own")
@@ -228,7 +228,7 @@ def test_files_are_written_whole_without_locks(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOLCK, "no locks")
 
     for missing in (SimpleNamespace(flock=no_locks, LOCK_EX=2, LOCK_NB=4), None):
-        monkeypatch.setattr("edbc.files.fcntl", missing)
+        monkeypatch.setattr("edbc.base.files.fcntl", missing)
         replace_file(tmp_path / "plan.yaml", lambda temporary: temporary.write_text("new"))
         assert files_in(tmp_path) == {"plan.yaml", left.name}
 
@@ -259,7 +259,7 @@ def test_an_interrupt_that_native_code_reports_is_one(edbc, chain: Path, monkeyp
         def interrupted(*_: object, cause: BaseException = cause, **__: object) -> None:
             raise SystemError("returned a result with an exception set") from cause
 
-        monkeypatch.setattr("edbc.runtime.session.run", interrupted)
+        monkeypatch.setattr("edbc.run.session.run", interrupted)
         result = edbc("run", chain)
         assert result.exit_code == code
         assert result.stderr.endswith("interrupted\n") == (code == 130)
@@ -332,7 +332,7 @@ def test_an_empty_input_and_instances_without_outputs(edbc, chain: Path, tmp_pat
 
 def test_weights_that_are_not_a_number_stay_so(edbc, chain: Path, tmp_path: Path) -> None:
     """NaN and infinities in weights: batched outputs are not-a-number exactly where eager's are, and no sooner."""
-    from edbc.modelfile import import_model_file
+    from edbc.run.modelfile import import_model_file
 
     state = import_model_file(chain.with_suffix(".py")).build({}, 0).state_dict()
     state["table.weight"][3] = math.nan

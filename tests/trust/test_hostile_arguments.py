@@ -256,5 +256,5 @@ def test_other_errors_of_the_system_are_one_line(edbc, chain: Path, monkeypatch:
         def fail(*_: object, _error: Exception = error, **__: object) -> None:
             raise _error
 
-        monkeypatch.setattr("edbc.cli.run.run_run", fail)
+        monkeypatch.setattr("edbc.tools.cli.run.run_run", fail)
         one_line_error(edbc("run", chain), code, words)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import edbc
 from edbc.errors import EdbcError, InputError, ModelError, StaleError, UnsupportedError
-from edbc.runtime.session import Net
+from edbc.run.session import Net
 
 LENGTHS = [3, 1, 7, 0, 4]
 
@@ -324,8 +324,8 @@ def test_a_pickled_net_is_bound_anew(net: Net, chain: Path, monkeypatch: pytest.
 @pytest.mark.compiled
 def test_kernels_run_where_none_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no folder takes compiled kernels, in a read-only installation without a home: one warning, and they run."""
-    from edbc import kernelcache
     from edbc.errors import NotNative
+    from edbc.native import kernelcache
 
     def no_folder(_: object) -> None:
         raise RuntimeError("cannot cache function: no locator available")

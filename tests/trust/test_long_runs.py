@@ -11,7 +11,7 @@ from helpers import bound
 from memory import Held, held
 from random_models import CODE, RandomModel
 
-from edbc.runtime.session import Net
+from edbc.run.session import Net
 
 POOL = 24
 

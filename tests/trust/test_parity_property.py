@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from random_models import CODE, RandomModel
 
 from edbc.errors import DeviceError
-from edbc.parity import Eager, Parity
-from edbc.runtime import share as rule
-from edbc.runtime.backend import NAMES, backend_of
-from edbc.runtime.cuda.backend import CudaBackend
-from edbc.runtime.session import Net
+from edbc.run.backend import NAMES, backend_of
+from edbc.run.cuda.cudabackend import CudaBackend
+from edbc.run.passes import share as rule
+from edbc.run.session import Net
+from edbc.schedule.learn.train import cover
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, Policy, ready_types
-from edbc.schedule.train import cover
+from edbc.tools.parity import Eager, Parity
 
 POOL, LONGEST = 10, 10
 """Instances of a universe, and operations of the longest."""

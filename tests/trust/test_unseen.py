@@ -17,10 +17,10 @@ from torch import nn
 
 import edbc as package
 from edbc.errors import StaleError, Unplanned
-from edbc.parity import Eager, Parity
-from edbc.runtime.session import Net, Stats
+from edbc.run.session import Net, Stats
+from edbc.schedule.learn.train import cover
 from edbc.schedule.policy import Policy
-from edbc.schedule.train import cover
+from edbc.tools.parity import Eager, Parity
 from edbc.vertex import Vertex, VertexFunction, VertexInstance
 
 RARE = MODEL.replace(

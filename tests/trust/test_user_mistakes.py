@@ -15,9 +15,9 @@ from helpers import bound, captured
 from torch import nn
 
 from edbc.errors import CheckFailed, ModelError, UnsupportedError
-from edbc.modelfile import import_model_file
-from edbc.parity import Parity
-from edbc.runtime.session import Net
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net
+from edbc.tools.parity import Parity
 
 NET = MODEL.replace('{"h": [h]} if length else {}', "self.last(h)").replace(
     "class Chain(nn.Module):\n", "class Chain(nn.Module):\n    def last(self, h):\n        return h\n\n"

@@ -7,9 +7,9 @@ import random
 import pytest
 from zoo_models import ZOO, zoo_model
 
-from edbc.runtime.session import Net, Prepared
+from edbc.run.session import Net, Prepared
+from edbc.schedule.learn.train import cover
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, Policy, ready_types
-from edbc.schedule.train import cover
 
 
 def policies(net: Net, instances: list, seed: int) -> list[Policy]:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from mechanisms import Mechanism
 
-MODELS = "tests/training/test_training_models.py"
-TREES = "tests/training/test_training_trees.py"
-NATIVE = "tests/training/test_native_gradients.py"
-RANDOM = "tests/training/test_random.py"
-MODE = "tests/training/test_grad_mode.py"
-SEGMENTS = "tests/training/test_segments.py"
-TAPE = "tests/training/test_tape.py"
-CUT = "tests/runtime/test_cut.py"
-EVALUATION = "tests/runtime/test_evaluation.py"
-AUTOCAST = "tests/training/test_training_autocast.py"
-CHECKPOINT = "tests/fit/test_checkpoint.py"
-LOOP = "tests/fit/test_loop.py"
+MODELS = "tests/train/test_training_models.py"
+TREES = "tests/train/test_training_trees.py"
+NATIVE = "tests/train/backward/test_native_gradients.py"
+RANDOM = "tests/train/test_random.py"
+MODE = "tests/train/test_grad_mode.py"
+SEGMENTS = "tests/train/test_segments.py"
+TAPE = "tests/train/test_tape.py"
+CUT = "tests/run/passes/test_cut.py"
+EVALUATION = "tests/cells/rows/test_evaluation.py"
+AUTOCAST = "tests/train/test_training_autocast.py"
+CHECKPOINT = "tests/train/fit/test_checkpoint.py"
+LOOP = "tests/train/fit/test_loop.py"
 
 TRAINING = (
     Mechanism(
         "lease",
         "arenas go back to the pool when the forward pass has run",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "        net.backend.execute(segment, self.arenas, kernel)\n",
         "        net.backend.execute(segment, self.arenas, kernel)\n"
         "        self.arenas._pool.give(self.arenas._buffer)\n",
@@ -30,7 +30,7 @@ TRAINING = (
     Mechanism(
         "retain_graph",
         "what was saved is overwritten though the graph is kept",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "return True if ask is None else bool(ask())",
         "return False",
         (TREES + "::test_a_kept_graph_runs_again", NATIVE + "::test_a_kept_graph_keeps_what_was_saved"),
@@ -38,7 +38,7 @@ TRAINING = (
     Mechanism(
         "retain_graph, unknown",
         "graphs count as not kept where torch cannot be asked",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "return True if ask is None else bool(ask())",
         "return False if ask is None else bool(ask())",
         (TREES + "::test_where_torch_cannot_be_asked_graphs_are_kept",),
@@ -46,7 +46,7 @@ TRAINING = (
     Mechanism(
         "versions",
         "changes of parameters before the backward pass are not asked about",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "        _ = ctx.saved_tensors  # raises",
         "        # raises",
         (TREES + "::test_parameters_that_change_before_backward_are_an_error",),
@@ -54,15 +54,15 @@ TRAINING = (
     Mechanism(
         "generations",
         "packed weights trust version counters alone",
-        "edbc/training/trainer.py",
-        "        changes.count()\n",
+        "edbc/train/trainer.py",
+        "        touched.count()\n",
         "",
         (TREES + "::test_an_element_changed_through_data",),
     ),
     Mechanism(
         "create_graph",
         "gradients of gradients are given as if they were constants",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "        if torch.is_grad_enabled():\n",
         "        if False:\n",
         (TREES + "::test_gradients_of_gradients_are_refused",),
@@ -70,7 +70,7 @@ TRAINING = (
     Mechanism(
         "sums",
         "gradients of rows are stored by index, not added",
-        "edbc/training/recompute.py",
+        "edbc/train/backward/recompute.py",
         "    return target.index_add_(0, where, rows)",
         "    target[where] += rows\n    return target",
         (MODELS + "::test_gradients_equal_eager", TREES + "::test_random_cells"),
@@ -78,7 +78,7 @@ TRAINING = (
     Mechanism(
         "chunks",
         "the last chunk of a weight's product is left out",
-        "edbc/training/walk.py",
+        "edbc/train/backward/backwalk.py",
         "    if ends and filled:\n",
         "    if ends and filled == block:\n",
         (MODELS + "::test_gradients_equal_eager",),
@@ -86,7 +86,7 @@ TRAINING = (
     Mechanism(
         "None",
         "parameters that the loss does not reach get zeros",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "found.get(ref) if ref in wanted else None for ref",
         "found.get(ref, torch.zeros_like(self.inputs.parameters[ref])) for ref",
         (TREES + "::test_parts_of_the_results", TREES + "::test_a_parameter_that_no_instance_needs_stays_none"),
@@ -94,7 +94,7 @@ TRAINING = (
     Mechanism(
         "repeated operands",
         "an operand's gradient replaces what its row had",
-        "edbc/training/adjoint.py",
+        "edbc/train/backward/typeadjoint.py",
         "adds=(*range(k), k + 1)",
         "adds=(k + 1,)",
         (MODELS + "::test_gradients_equal_eager",),
@@ -102,7 +102,7 @@ TRAINING = (
     Mechanism(
         "inside a batch",
         "rows of live nodes are counted from the first of the batch",
-        "edbc/training/walk.py",
+        "edbc/train/backward/backwalk.py",
         "            r = batches.live[i]\n",
         "            r = i - batches.live_ptr[b]\n",
         (TREES + "::test_parts_of_the_results",),
@@ -110,7 +110,7 @@ TRAINING = (
     Mechanism(
         "sparse",
         "sparse tables get dense gradients",
-        "edbc/training/native.py",
+        "edbc/train/backward/nativebackward.py",
         "if look_up is not None and look_up.sparse:",
         "if False:",
         (MODELS + "::test_embeddings",),
@@ -118,7 +118,7 @@ TRAINING = (
     Mechanism(
         "hooks",
         "hooks of modules in cells are ignored",
-        "edbc/trace/shadow.py",
+        "edbc/capture/code/shadow.py",
         "    refuse_hooks(view.model, lambda module: is_cell(module) or is_leaf(module))\n",
         "",
         (MODELS + "::test_hooks_of_modules_inside_cells_are_refused",),
@@ -126,7 +126,7 @@ TRAINING = (
     Mechanism(
         "masks per node",
         "an instance has one mask",
-        "edbc/trace/recorder.py",
+        "edbc/capture/record/recorder.py",
         "(self.instance << INSTANCE_BITS) + number, slot",
         "self.instance << INSTANCE_BITS, slot",
         (RANDOM + "::test_eager_s_distribution", RANDOM + "::test_values_and_gradients_given_the_numbers"),
@@ -134,7 +134,7 @@ TRAINING = (
     Mechanism(
         "masks per instance",
         "a mini-batch has one seed",
-        "edbc/runtime/draws.py",
+        "edbc/run/passes/randomrows.py",
         "(len(instances),)).numpy()",
         "(1,)).numpy()",
         (RANDOM + "::test_numbers_depend_on_the_seed_alone",),
@@ -142,7 +142,7 @@ TRAINING = (
     Mechanism(
         "recordings",
         "what autograd recorded of a batch serves though the loss leaves out some of its nodes",
-        "edbc/training/reverse.py",
+        "edbc/train/backward/reverse.py",
         "        if blocks is None or len(live) < num:\n",
         "        if blocks is None:\n",
         (
@@ -153,7 +153,7 @@ TRAINING = (
     Mechanism(
         "no_grad",
         "nodes recorded without gradients pass them on",
-        "edbc/training/reach.py",
+        "edbc/train/reach.py",
         "        if len(detached) and detached[v]:\n",
         "        if False:\n",
         (MODE + "::test_gradients_equal_eager",),
@@ -161,7 +161,7 @@ TRAINING = (
     Mechanism(
         "no_grad in sums",
         "detached sums are fused with others",
-        "edbc/trace/build.py",
+        "edbc/capture/forward/build.py",
         "of_entry.is_sum[entries] & ~detached",
         "of_entry.is_sum[entries]",
         (MODE + "::test_gradients_equal_eager",),
@@ -169,7 +169,7 @@ TRAINING = (
     Mechanism(
         "no_grad in cells",
         "views and a cell's operations pass gradients without them",
-        "edbc/trace/special.py",
+        "edbc/capture/record/special.py",
         "        return result if is_told else detached_view(rec, result)\n",
         "        return result\n",
         (MODE + "::test_gradients_equal_eager", MODE + "::test_inside_a_cell"),
@@ -177,7 +177,7 @@ TRAINING = (
     Mechanism(
         "frozen",
         "frozen parameters count as trainable",
-        "edbc/training/inputs.py",
+        "edbc/train/inputs.py",
         "        return self.parameters[ref].requires_grad\n",
         "        return True\n",
         (TREES + "::test_frozen_parameters", TREES + "::test_nothing_requires_a_gradient"),
@@ -185,7 +185,7 @@ TRAINING = (
     Mechanism(
         "versions of frozen parameters",
         "changes of what needs no gradient are not asked about",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "ctx.save_for_backward(*inputs, *run.others)",
         "ctx.save_for_backward(*inputs)",
         (TREES + "::test_frozen_parameters_that_change_before_backward_are_an_error",),
@@ -193,7 +193,7 @@ TRAINING = (
     Mechanism(
         "tied weights",
         "of a weight that several types use, one type's gradient stays",
-        "edbc/training/native.py",
+        "edbc/train/backward/nativebackward.py",
         "        if part.ref not in self.found and part.is_alone",
         "        if part.is_alone",
         (MODELS + "::test_tied_weights",),
@@ -201,7 +201,7 @@ TRAINING = (
     Mechanism(
         "results used twice",
         "the gradient of a row replaces what the row had",
-        "edbc/training/walk.py",
+        "edbc/train/backward/backwalk.py",
         "            store(target, e, load(target, e, like) + load(source, i * n + e, like))\n",
         "            store(target, e, load(source, i * n + e, like))\n",
         (MODELS + "::test_gradients_equal_eager",),
@@ -209,7 +209,7 @@ TRAINING = (
     Mechanism(
         "results changed in place",
         "results are views of one tensor, each without memory of its own",
-        "edbc/training/results.py",
+        "edbc/train/results.py",
         "[part.view(shape).clone() for part, shape in zip(parts, shapes, strict=True)]",
         "[part.view(shape) for part, shape in zip(parts, shapes, strict=True)]",
         (TREES + "::test_results_that_change_in_place",),
@@ -217,7 +217,7 @@ TRAINING = (
     Mechanism(
         "hooks of parameters",
         "parameters that the loss does not reach are inputs too",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "        self.inputs = self._reachable(inputs)\n        self.others",
         "        self.others",
         (TREES + "::test_hooks_of_parameters_fire_once",),
@@ -225,7 +225,7 @@ TRAINING = (
     Mechanism(
         "deepcopy",
         "a copied net is bound to the model of the original",
-        "edbc/runtime/session.py",
+        "edbc/run/session.py",
         "copy.deepcopy(self.model, memo)",
         "self.model",
         (TREES + "::test_a_copied_model_trains_on_its_own",),
@@ -233,7 +233,7 @@ TRAINING = (
     Mechanism(
         "graph break",
         "recording is traced by torch's compiler",
-        "edbc/runtime/session.py",
+        "edbc/run/session.py",
         "self._untraced(instances) if torch.compiler.is_compiling() else self._call(instances)",
         "self._call(instances)",
         (MODELS + "::test_a_compiled_step_has_one_graph_break",),
@@ -241,7 +241,7 @@ TRAINING = (
     Mechanism(
         "checkpoints written whole",
         "a checkpoint is written to its own file at once",
-        "edbc/fit/checkpoint.py",
+        "edbc/train/fit/checkpoint.py",
         "replace_file(path, lambda temporary: save_file(held, temporary, metadata))",
         "path.write_bytes(b'') and None or save_file(held, path, metadata)",
         (CHECKPOINT + "::test_a_write_that_fails_leaves_the_checkpoint_before",),
@@ -249,7 +249,7 @@ TRAINING = (
     Mechanism(
         "resume",
         "random generators begin anew when training goes on",
-        "edbc/fit/checkpoint.py",
+        "edbc/train/fit/checkpoint.py",
         "    _restore_generators(checkpoint)\n    loop",
         "    loop",
         (LOOP + "::test_a_stop_anywhere_changes_no_bit",),
@@ -257,7 +257,7 @@ TRAINING = (
     Mechanism(
         "what crosses",
         "results do not cross the borders of segments",
-        "edbc/runtime/kernels.py",
+        "edbc/run/passes/placeloops.py",
         "            crosses[batch_of[result_nodes[i]], result_outputs[i]] = True\n",
         "            pass\n",
         (CUT + "::test_every_segment_runs_again_from_what_crosses",),
@@ -265,7 +265,7 @@ TRAINING = (
     Mechanism(
         "segments are computed again",
         "what the backward pass overwrote counts as in memory",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "        self.held = -1  # the backward pass overwrites it\n",
         "",
         (SEGMENTS + "::test_a_kept_graph_runs_again",),
@@ -273,7 +273,7 @@ TRAINING = (
     Mechanism(
         "weights of segments",
         "segments are computed again with the weights of the latest mini-batch",
-        "edbc/runtime/cpu.py",
+        "edbc/run/cpu/cpubackend.py",
         "        if arenas.snapshot is None or not arenas.snapshot.holds(kernels):\n",
         "        if True:\n",
         (SEGMENTS + "::test_segments_are_computed_with_the_weights_of_the_forward_pass",),
@@ -281,7 +281,7 @@ TRAINING = (
     Mechanism(
         "features of instances",
         "tensors that instances bring count as inputs, and get no gradient",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "*(constants.get(key) for key in self.inputs.constants)]",
         "*(None for key in self.inputs.constants)]",
         (MODELS + "::test_features_of_instances_get_gradients",),
@@ -289,7 +289,7 @@ TRAINING = (
     Mechanism(
         "parametrizations",
         "what a parametrization computes is a leaf of its own",
-        "edbc/training/inputs.py",
+        "edbc/train/inputs.py",
         "{ref: view.shared(ref) for ref in known}",
         "{ref: view.shared(ref).detach().requires_grad_() for ref in known}",
         (MODELS + "::test_parametrizations",),
@@ -297,7 +297,7 @@ TRAINING = (
     Mechanism(
         "losses inside the model",
         "batches that torch differentiates are left out between native ones",
-        "edbc/training/native.py",
+        "edbc/train/backward/nativebackward.py",
         "                self.batch(begin)\n",
         "                pass\n",
         (MODELS + "::test_gradients_equal_eager",),
@@ -305,7 +305,7 @@ TRAINING = (
     Mechanism(
         "modes",
         "the mode of the first mini-batch serves all",
-        "edbc/runtime/session.py",
+        "edbc/run/session.py",
         "tuple(module.training for module in self.model.modules()), self._autocast_now()",
         "next(iter(self._of_mode))[0], self._autocast_now()",
         (MODELS + "::test_modes",),
@@ -313,7 +313,7 @@ TRAINING = (
     Mechanism(
         "one walk",
         "the reverse schedule is a native call per batch",
-        "edbc/training/native.py",
+        "edbc/train/backward/nativebackward.py",
         "changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)",
         "changes = of_batch[1:] >= 0",
         (NATIVE + "::test_one_call_walks_the_reverse_schedule",),
@@ -321,7 +321,7 @@ TRAINING = (
     Mechanism(
         "gates are overwritten",
         "gradients of products have memory of their own",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "keeps_graph and not self.is_cut,\n",
         "True,\n",
         (NATIVE + "::test_gates_are_overwritten",),
@@ -329,7 +329,7 @@ TRAINING = (
     Mechanism(
         "what follows from others is computed again",
         "every value that a derivative reads is saved",
-        "edbc/kernels/adjoint.py",
+        "edbc/cells/values/adjoint.py",
         "        elif v in needed and again.of(v) is None:\n",
         "        elif v in needed and v not in known:\n",
         (NATIVE + "::test_an_lstm_saves_its_gates_alone",),
@@ -337,18 +337,18 @@ TRAINING = (
     Mechanism(
         "bounded pool",
         "the pool keeps whatever comes back",
-        "edbc/runtime/pool.py",
+        "edbc/native/pool.py",
         "            if len(self._idle) < self.limit:\n",
         "            if True:\n",
-        ("tests/runtime/test_pool.py::test_the_pool_is_bounded",),
+        ("tests/native/test_pool.py::test_the_pool_is_bounded",),
     ),
     Mechanism(
         "autocast",
         "a net has no twin for a state of torch.autocast",
-        "edbc/runtime/session.py",
+        "edbc/run/session.py",
         "for module in self.model.modules()), self._autocast_now()",
         "for module in self.model.modules()), None",
-        (AUTOCAST + "::test_the_loop_of_a_user", "tests/runtime/test_autocast.py::test_models_equal_eager"),
+        (AUTOCAST + "::test_the_loop_of_a_user", "tests/run/test_autocast.py::test_models_equal_eager"),
     ),
     Mechanism(
         "products under autocast",
@@ -358,13 +358,13 @@ TRAINING = (
         "        if True:\n            operation = replace(operation, autocast=None)\n",
         (
             AUTOCAST + "::test_backward_products_are_in_the_short_dtype",
-            "tests/runtime/test_autocast.py::test_products_are_in_the_short_dtype",
+            "tests/run/test_autocast.py::test_products_are_in_the_short_dtype",
         ),
     ),
     Mechanism(
         "masks when computed again",
         "segments that are computed again draw anew",
-        "edbc/training/function.py",
+        "edbc/train/autogradfunction.py",
         "        if self.held != segment.begin:\n",
         "        if self.held != segment.begin:\n"
         "            prepared, view = self.prepared, self.trainer.net.view\n"
@@ -374,7 +374,7 @@ TRAINING = (
     Mechanism(
         "gradients of segments",
         "rows of gradients keep what the segment before left in them",
-        "edbc/training/native.py",
+        "edbc/train/backward/nativebackward.py",
         "        for rows in self._of_segment:\n            rows.zero_()\n",
         "        return\n",
         (SEGMENTS + "::test_the_zoo", SEGMENTS + "::test_random_cells"),
@@ -382,7 +382,7 @@ TRAINING = (
     Mechanism(
         "products of segments",
         "rows of products that wait at a border are forgotten",
-        "edbc/training/walk.py",
+        "edbc/train/backward/backwalk.py",
         "filled[i] = _products(",
         "filled[i] = 0 * _products(",
         (SEGMENTS + "::test_the_zoo", SEGMENTS + "::test_random_cells"),
@@ -390,15 +390,15 @@ TRAINING = (
     Mechanism(
         "Ctrl-C leaves a checkpoint",
         "an interrupted training ends without one",
-        "edbc/cli/train.py",
+        "edbc/tools/cli/train.py",
         'f"{training.save()}: written',
         'f"{training.folder}: checkpoint.safetensors: written',
-        ("tests/cli/test_train.py::test_interrupted_and_resumed_is_as_never_interrupted",),
+        ("tests/tools/cli/test_train.py::test_interrupted_and_resumed_is_as_never_interrupted",),
     ),
     Mechanism(
         "rows of blocks",
         "results of a block in torch go to the nodes in their order, not in the block's",
-        "edbc/runtime/cpu.py",
+        "edbc/run/cpu/cpubackend.py",
         "where = torch.from_numpy(block.positions)",
         "where = torch.from_numpy(block.positions).sort().values",
         (EVALUATION + "::test_rows_of_blocks_in_any_order",),
@@ -406,7 +406,7 @@ TRAINING = (
     Mechanism(
         "gradients of blocks",
         "gradients of a block in torch are those of the nodes in their order, not in the block's",
-        "edbc/training/reverse.py",
+        "edbc/train/backward/reverse.py",
         "self.take(o[0], o[1][block.positions])",
         "self.take(o[0], o[1][np.sort(block.positions)])",
         (EVALUATION + "::test_rows_of_blocks_in_any_order",),
@@ -414,7 +414,7 @@ TRAINING = (
     Mechanism(
         "short values among others",
         "parameters that are read as short values get no gradient beside native batches",
-        "edbc/training/native.py",
+        "edbc/train/backward/nativebackward.py",
         "        if self._short.any():\n",
         "        if False:\n",
         (NATIVE + "::test_short_values_among_others",),

@@ -39,7 +39,7 @@ from torch import nn
 
 if __name__ == "__main__":
     TESTS = Path(__file__).resolve().parents[1]
-    sys.path[:0] = [str(TESTS), *(str(TESTS / part) for part in ("cells", "runtime", "training"))]
+    sys.path[:0] = [str(TESTS), *(str(TESTS / part) for part in ("cells", "run", "train"))]
 
 from bound import RandomTreeModel, poison, random_trees
 from gradients import tensors
@@ -47,8 +47,8 @@ from helpers import bound
 from random_models import CODE, RandomModel
 from test_native_gradients import OPERATIONS, OneCell
 
-from edbc.runtime import share as rule
-from edbc.runtime.session import Net
+from edbc.run.passes import share as rule
+from edbc.run.session import Net
 
 POOL = 12
 SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 5e-2}

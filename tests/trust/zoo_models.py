@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edbc.modelfile import import_model_file
-from edbc.parity import Eager, Parity
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
-from edbc.runtime.session import Net
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net
+from edbc.tools.parity import Eager, Parity
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
 ZOO = sorted(path.stem for path in PLANS.glob("*.yaml"))

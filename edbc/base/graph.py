@@ -1,0 +1,350 @@
+"""The dataflow graph of one mini-batch: a typed DAG as arrays.
+
+Definitions.
+
+(1) A *type* is a signature (Neubig et al., "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS 2017,
+    Appendix A): operation, constants, shared parameters, shapes and dtypes of the batched operands. Nodes of one type
+    can run in one batch.
+(2) A *node* is one application of a type. Its *operands* are outputs of earlier nodes or *externals*: rows of a table
+    looked up by index, shared vectors, data of the instance. Externals are operands and never nodes, so they count in
+    no batch.
+(3) Nodes are numbered in the order in which the user's program made them, hence topologically: every operand of node
+    v that is a node has a smaller number.
+
+The arrays are CSR: operands of node v are `operands[operand_ptr[v]:operand_ptr[v + 1]]`, in order, repeats kept. An
+entry e >= 0 is a node, and `operand_output` says which of its outputs; an entry e < 0 is external number -1 - e.
+
+networkx is for analysis, drawing and compiling (`to_networkx`); nothing at run time builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edbc.base.frozen import frozen
+from edbc.errors import GraphError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Ints = NDArray[np.int32]
+EXCERPT = "excerpt"
+"""The operation of `NodeType.is_excerpt`."""
+
+
+@dataclass(frozen=True)
+class ValueClass:
+    """Shape and dtype of one value, without any batch dimension. Values of one class share an arena."""
+
+    shape: tuple[int, ...]
+    dtype: str = "f32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for dim in self.shape:
+            size *= dim
+        return size
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """A signature, definition (1)."""
+
+    name: str
+    """Unique within a graph and readable: `internal`, `sum`, `cat.2`."""
+    op: str
+    """What runs: `cell internal`, `sum`, `torch.cat`."""
+    operands: tuple[ValueClass, ...] = ()
+    """Classes of the batched operands in order; of one group of operands when `variadic`."""
+    outputs: tuple[ValueClass, ...] = (ValueClass(()),)
+    constants: str = ""
+    """Canonical text of everything else in the signature: constants, keywords, shared parameters, views."""
+    variadic: bool = False
+    """True when a node has any number of operand groups (a segment sum over children)."""
+    transient: bool = False
+    """True when the outputs of a batch are read before the type's next batch runs, and need not be kept beyond it."""
+    sites: tuple[str, ...] = field(default=(), compare=False)
+    """Call sites: `file:line` of the user's code wherever it makes nodes of this type, in the order of their first
+    use. Those beyond a bound are counted in `more_sites` only."""
+    more_sites: int = field(default=0, compare=False)
+    drawn: int = field(default=0, compare=False)
+    """Operands, the last ones, that are random numbers (`edbc.capture.record.draws`): no part of the signature."""
+
+    @property
+    def is_excerpt(self) -> bool:
+        """True for excerpts: a run of elements of any value of the first operand's dtype, whatever its class, from the
+        element on that the second operand says."""
+        return self.op == EXCERPT
+
+    @property
+    def has_program(self) -> bool:
+        """False for reductions and excerpts, which no cell says."""
+        return not (self.variadic or self.is_excerpt)
+
+    @property
+    def source(self) -> str:
+        """The call sites as text: `model.py:41, model.py:52 and 3 more`."""
+        more = f" and {self.more_sites} more" if self.more_sites else ""
+        return ", ".join(self.sites) + more
+
+    @property
+    def signature(self) -> str:
+        """One line: `cell internal(f32[8], f32[8]) -> f32[8]`."""
+        called_with = self.operands[: len(self.operands) - self.drawn]
+        operands = ", ".join(map(str, called_with)) + ("..." if self.variadic else "")
+        constants = f" {{{self.constants}}}" if self.constants else ""
+        return f"{self.op}({operands}){constants} -> {', '.join(map(str, self.outputs))}"
+
+
+def _ints(values: Iterable[int] | NDArray[np.integer]) -> Ints:
+    array = np.ascontiguousarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.int32)
+    array.setflags(write=False)
+    return array
+
+
+@frozen
+class Graph:
+    """A frozen typed DAG, definitions (1) to (3). n nodes, m operand entries, k externals.
+
+    Invariants (checked by `lint`, not by the constructor): every type index is valid; `operand_ptr` starts at 0, never
+    decreases and ends at m; a node operand is smaller than its user; an output index exists in the producer's type; an
+    external index is below k; a type that is not variadic has as many operands as its signature.
+    """
+
+    types: tuple[NodeType, ...]
+    node_type: Ints  # (n,)
+    operand_ptr: Ints  # (n + 1,)
+    operands: Ints  # (m,) node, or -1 - external
+    operand_output: Ints  # (m,) 0 for externals
+    external_class: Ints  # (k,) index into `classes`
+    classes: tuple[ValueClass, ...] = ()
+    """Classes of the externals."""
+
+    @classmethod
+    def build(
+        cls,
+        types: Sequence[NodeType | str],
+        nodes: Iterable[tuple[int | str, Sequence[int | tuple[int, int]]]],
+        *,
+        externals: Sequence[ValueClass] = (),
+    ) -> Graph:
+        """A graph from a list of `(type, operands)`; for tests, readers of other formats and small examples.
+
+        `types` may be bare names (then variadic, with one scalar output). A type in `nodes` is its index or its name;
+        an operand is a node, `-1 - external`, or a pair `(node, output)`.
+
+        >>> g = Graph.build(["leaf", "out"], [("leaf", []), ("out", [0]), ("out", [0])])
+        >>> g.num_nodes, g.counts().tolist()
+        (3, [1, 2])
+        """
+        full = tuple(
+            t if isinstance(t, NodeType) else NodeType(t, t, (ValueClass(()),), (ValueClass(()),), variadic=True)
+            for t in types
+        )
+        index_of_name = {t.name: i for i, t in enumerate(full)}
+        node_type, ptr, operands, outputs = [], [0], [], []
+        for kind, args in nodes:
+            node_type.append(index_of_name[kind] if isinstance(kind, str) else kind)
+            for arg in args:
+                node, output = arg if isinstance(arg, tuple) else (arg, 0)
+                operands.append(node)
+                outputs.append(output)
+            ptr.append(len(operands))
+        classes = tuple(dict.fromkeys(externals))
+        external_class = [classes.index(c) for c in externals]
+        return cls(full, _ints(node_type), _ints(ptr), _ints(operands), _ints(outputs), _ints(external_class), classes)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes n."""
+        return len(self.node_type)
+
+    @property
+    def num_types(self) -> int:
+        """Number of types, those without a node counted."""
+        return len(self.types)
+
+    @property
+    def num_externals(self) -> int:
+        """Number of externals k."""
+        return len(self.external_class)
+
+    def counts(self) -> Ints:
+        """Nodes of each type, `(num_types,)`."""
+        return np.bincount(self.node_type, minlength=self.num_types).astype(np.int32)
+
+    def operands_of(self, node: int) -> list[tuple[int, int]]:
+        """The operands of a node in order, as `(node or -1 - external, output)`."""
+        span = slice(self.operand_ptr[node], self.operand_ptr[node + 1])
+        return list(zip(self.operands[span].tolist(), self.operand_output[span].tolist(), strict=True))
+
+    def lint(self) -> Graph:
+        """Check every invariant of the class and return the graph itself.
+
+        Raises GraphError that names the node, the fault and its likely cause. O(n + m).
+        """
+        n, m = self.num_nodes, len(self.operands)
+        if len({t.name for t in self.types}) != self.num_types:
+            raise GraphError("graph: expected unique type names, got a repeated one; rename one of the types")
+        if len(self.operand_ptr) != n + 1 or (self.operand_ptr[0] != 0) or self.operand_ptr[-1] != m:
+            raise GraphError(
+                f"graph: expected operand_ptr to run from 0 to {m} over {n + 1} entries; rebuild the graph"
+            )
+        if np.any(np.diff(self.operand_ptr) < 0):
+            raise GraphError("graph: operand_ptr decreases; the operands of two nodes overlap")
+        if len(self.operand_output) != m:
+            raise GraphError(f"graph: expected {m} operand outputs, got {len(self.operand_output)}")
+        wrong = np.flatnonzero((self.node_type < 0) | (self.node_type >= self.num_types))
+        if len(wrong):
+            kind = int(self.node_type[wrong[0]])
+            raise GraphError(f"node {wrong[0]}: expected a type in 0..{self.num_types - 1}, got {kind}")
+        wrong = np.flatnonzero(self._is_wrong())
+        if len(wrong):
+            self._refuse(int(wrong[0]))
+        if self.num_externals and not 0 <= self.external_class.min() <= self.external_class.max() < len(self.classes):
+            raise GraphError(f"graph: an external names a class outside 0..{len(self.classes) - 1}")
+        return self
+
+    def _is_wrong(self) -> NDArray[np.bool_]:
+        """The nodes that `_refuse` has something to say about, (n,)."""
+        arity = np.array([len(t.operands) for t in self.types], np.int64)[self.node_type]
+        variadic = np.array([t.variadic for t in self.types], np.bool_)[self.node_type]
+        num_outputs = np.array([len(t.outputs) for t in self.types], np.int64)[self.node_type]
+        counts = np.diff(self.operand_ptr)
+        wrong = np.where(variadic, (arity > 0) & (counts % np.maximum(arity, 1) > 0), counts != arity)
+        user = np.repeat(np.arange(self.num_nodes), counts)
+        late = (self.operands >= user) | (self.operands < -self.num_externals)
+        internal = ~late & (self.operands >= 0)
+        late[internal] |= (self.operand_output[internal] < 0) | (
+            self.operand_output[internal] >= num_outputs[self.operands[internal]]
+        )
+        wrong[user[late]] = True
+        return wrong
+
+    def _refuse(self, node: int) -> NoReturn:
+        """Raise for the first fault of a node that `_is_wrong`."""
+        type_ = self.types[int(self.node_type[node])]
+        where = f"node {node} ({', '.join(filter(None, (type_.name, type_.source)))})"
+        operands = self.operands_of(node)
+        arity = len(type_.operands)
+        if type_.variadic and arity and len(operands) % arity:
+            raise GraphError(f"{where}: expected groups of {arity} operands, got {len(operands)}")
+        if not type_.variadic and len(operands) != arity:
+            raise GraphError(f"{where}: expected {arity} operands, got {len(operands)}")
+        raise GraphError(f"{where}: {next(filter(None, (self._fault(node, i) for i in range(len(operands)))))}")
+
+    def _fault(self, node: int, position: int) -> str:
+        """What is wrong with one operand of a node, or nothing."""
+        operand, output = self.operands_of(node)[position]
+        if operand >= node:
+            return (
+                f"operand {position} is node {operand}, used before it has been defined; nodes must be numbered in "
+                "topological order"
+            )
+        if operand < -self.num_externals:
+            return f"operand {position} is external {-1 - operand}, of {self.num_externals}"
+        available = len(self.types[int(self.node_type[operand])].outputs)
+        if operand >= 0 and not 0 <= output < available:
+            return f"operand {position} is output {output} of node {operand}, which has {available}"
+        return ""
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """The same graph for analysis and drawing; `from_networkx` gives it back exactly.
+
+        Nodes are integers with attributes `type` (index) and `name`; externals are `("external", e)` with attribute
+        `external` (their ValueClass). An edge runs from operand to user with `position` and `output`. Graph
+        attributes: `types`, `classes`.
+        """
+        import networkx as nx
+
+        result = nx.MultiDiGraph(types=self.types, classes=self.classes)
+        for e in range(self.num_externals):
+            result.add_node(("external", e), external=self.classes[int(self.external_class[e])])
+        for node in range(self.num_nodes):
+            kind = int(self.node_type[node])
+            result.add_node(node, type=kind, name=self.types[kind].name)
+            for position, (operand, output) in enumerate(self.operands_of(node)):
+                producer = operand if operand >= 0 else ("external", -1 - operand)
+                result.add_edge(producer, node, position=position, output=output)
+        return result
+
+    @classmethod
+    def from_networkx(cls, graph: nx.MultiDiGraph) -> Graph:
+        """The inverse of `to_networkx`. Raises GraphError when node numbers are not 0..n-1 or positions have holes."""
+        numbers = sorted(v for v in graph if not isinstance(v, tuple))
+        if numbers != list(range(len(numbers))):
+            raise GraphError("from_networkx: expected nodes numbered 0..n-1; relabel them in topological order")
+        nodes: list[tuple[int | str, list[int | tuple[int, int]]]] = []
+        for v in numbers:
+            edges = sorted((data["position"], u, data["output"]) for u, _, data in _edges_into(graph, v))
+            if [position for position, _, _ in edges] != list(range(len(edges))):
+                raise GraphError(f"from_networkx: node {v}: operand positions are not 0..{len(edges) - 1}")
+            nodes.append((graph.nodes[v]["type"], [(u, output) for _, u, output in edges]))
+        classes = graph.graph["classes"]
+        externals = [graph.nodes[v]["external"] for v in sorted(v for v in graph if isinstance(v, tuple))]
+        built = cls.build(graph.graph["types"], nodes)
+        external_class = _ints([classes.index(c) for c in externals])
+        return cls(
+            built.types,
+            built.node_type,
+            built.operand_ptr,
+            built.operands,
+            built.operand_output,
+            external_class,
+            classes,
+        ).lint()
+
+    def same_as(self, other: Graph) -> bool:
+        """True when types, nodes, operands, their order and externals are all equal."""
+        return (
+            self.types == other.types
+            and self.classes == other.classes
+            and all(
+                np.array_equal(getattr(self, name), getattr(other, name))
+                for name in ("node_type", "operand_ptr", "operands", "operand_output", "external_class")
+            )
+        )
+
+    def text(self, limit: int | None = None) -> str:
+        """One line per node: `%7 = internal(%3.0, %5.0, x2)`; at most `limit` of them."""
+        lines = []
+        for node in range(self.num_nodes if limit is None else min(limit, self.num_nodes)):
+            operands = ", ".join(self._operand_text(*operand) for operand in self.operands_of(node))
+            lines.append(f"%{node} = {self.types[int(self.node_type[node])].name}({operands})")
+        if limit is not None and self.num_nodes > limit:
+            lines.append(f"... {self.num_nodes - limit} more")
+        return "\n".join(lines)
+
+    def _operand_text(self, operand: int, output: int) -> str:
+        if operand < 0:
+            return f"x{-1 - operand}"
+        outputs = self.types[int(self.node_type[operand])].outputs
+        return f"%{operand}" if len(outputs) == 1 else f"%{operand}.{output}"
+
+    def dot(self) -> str:
+        """The graph in Graphviz's language, one colour per type, externals left out."""
+        lines = ["digraph edbc {", "  rankdir=BT; node [shape=box, style=filled, colorscheme=set312];"]
+        for node in range(self.num_nodes):
+            kind = int(self.node_type[node])
+            lines.append(f'  n{node} [label="{self.types[kind].name}", fillcolor={kind % 12 + 1}];')
+            lines += [f"  n{operand} -> n{node};" for operand, _ in self.operands_of(node) if operand >= 0]
+        return "\n".join([*lines, "}"])
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{t.name} {c}" for t, c in zip(self.types, self.counts().tolist(), strict=True))
+        return f"Graph({self.num_nodes} nodes: {counts})"
+
+
+def _edges_into(graph: nx.MultiDiGraph, node: int) -> list[tuple[int, int, dict[str, int]]]:
+    """Edges into `node` with externals numbered as `operands` numbers them."""
+    return [(-1 - u[1] if isinstance(u, tuple) else u, v, data) for u, v, data in graph.in_edges(node, data=True)]

@@ -1,0 +1,327 @@
+"""Capturing instances, and joining captured ones to the Capture of a mini-batch.
+
+Instances that are captured together are recorded as one mini-batch and split natively. Where that cannot be (forward
+needed a second attempt, or what it returned became nodes when it had run), each is recorded alone.
+
+What is joined is what recording the instances together gives: nodes, operands and externals in the same order but for
+those of an instance that company does not order (`captured.kernels`), so outputs and gradients are the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from edbc.base.graph import Graph
+from edbc.capture.captured import joinloops
+from edbc.capture.captured.instance import WORD, Captured, Constants, Words, sections
+from edbc.capture.captured.nesttext import classes_in, nest_in, text_of
+from edbc.capture.captured.vocabulary import Lexicon, Longs, require_home
+from edbc.capture.forward.build import Capture, build_collected
+from edbc.capture.forward.forward import NoGarbageCollection
+from edbc.capture.forward.left import Left, joined_left, recorded
+from edbc.capture.forward.returned import Collected, shifted_results
+from edbc.capture.forward.structures import LARGEST
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.standins.standin import class_of
+from edbc.errors import EdbcError, InputError, UnsupportedError
+
+_NONE = np.zeros(0, np.bool_)
+
+
+class Part(NamedTuple):
+    """What an instance adds to one mini-batch: a captured instance, or one that was recorded for it alone and may hold
+    what none can be captured with."""
+
+    words: bytes
+    nest: Any
+    """What forward returned, places counted from the instance's first one."""
+    constants: Sequence[tuple[int, Any]]
+    """By source, a tensor of all or a list of each."""
+    left: Left | None = None
+    """What forward left on the instance."""
+    order: Sequence[int] = ()
+    """Of an instance that was recorded alone, its rows and constants as forward made them: externals, or -1 for what
+    nothing reads."""
+
+
+def same_parts(one: Part, other: Part) -> bool:
+    """True when both add the same to a mini-batch."""
+    return (
+        (one.words, one.nest) == (other.words, other.nest)
+        and [source for source, _ in one.constants] == [source for source, _ in other.constants]
+        and all(_equal(a, b) for (_, a), (_, b) in zip(one.constants, other.constants, strict=True))
+    )
+
+
+def _equal(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def capture_each(
+    shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]
+) -> list[Captured | UnsupportedError]:
+    """Run `forward` on instances and give what each adds to a mini-batch; an UnsupportedError in the place of one that
+    cannot be captured: forward keeps tensors on it, returns what has no text (`captured.nests`), or reads a tensor of
+    it that requires a gradient. Raises what `trace.build.capture` raises."""
+    first, known = recorder.first_instance, lexicon.known()
+    parts = None
+    if len(instances) > 1 and not lexicon.records_alone:
+        parts = _recorded_together(shadow, recorder, lexicon, instances)
+        lexicon.records_alone = parts is None
+    if parts is None:
+        parts = [part_of(shadow, recorder, lexicon, item, number) for number, item in enumerate(instances, first)]
+        recorder.first_instance = first
+    found = [_captured(lexicon, part) for part in parts]
+    if lexicon.known() != known:
+        for captured, instance in zip(found, instances, strict=True):
+            if isinstance(captured, Captured):
+                for number in numbers_in(captured):
+                    lexicon.exemplars.setdefault(number, instance)
+    return found
+
+
+def numbers_in(captured: Captured) -> set[tuple[int, int]]:
+    """All types (0), sources (1), slots (2) and classes of results (3) in a captured instance."""
+    numbers = [set(section.tolist()) for section in sections(np.frombuffer(captured.words, WORD))]
+    return {(what, i) for what, of in enumerate((*numbers, classes_in(captured.nest_text))) for i in of}
+
+
+def _captured(lexicon: Lexicon, part: Part) -> Captured | UnsupportedError:
+    if part.left is not None:
+        return UnsupportedError("forward keeps tensors on the instance or the model, which no captured instance holds")
+    if any(tensor.requires_grad for _, pool in part.constants for tensor in pool):
+        return UnsupportedError(
+            "forward reads a tensor that requires a gradient, from which a captured instance would be cut off"
+        )
+    try:
+        text = text_of(part.nest, 0, lexicon.class_number)
+    except UnsupportedError as error:
+        return error
+    return Captured(lexicon, part.words, text, tuple((source, torch.stack(pool)) for source, pool in part.constants))
+
+
+def _recorded_together(
+    shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]
+) -> list[Part] | None:
+    """The parts of instances that are recorded as one mini-batch; None where they cannot be told apart."""
+    with NoGarbageCollection():
+        recording, collected = recorded(shadow, recorder, instances, settles=True)
+        is_one_piece = recording.aborted == (0, 0) and len(recording.entries) == recording.instance_ends[-1]
+        if not is_one_piece or collected.left is not None:
+            return None
+        built = build_collected(recording, collected)
+        ends = np.array([0, *recording.instance_ends], np.int64)
+        if built.recorded_as is not None:
+            ends = np.searchsorted(built.recorded_as, ends).astype(np.int64)
+        return _split(built, collected, lexicon, ends)
+
+
+def part_of(shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instance: Any, number: int,
+            with_order: bool = False) -> Part:  # fmt: skip
+    """An instance recorded alone, `number` in messages."""
+    recorder.first_instance = number
+    with NoGarbageCollection():
+        recording, collected = recorded(shadow, recorder, [instance], settles=True)
+        built = build_collected(recording, collected)
+        whole = np.array([0, built.graph.num_nodes], np.int64)
+        parts = _split(built, collected._replace(ends=[len(built.result_node)]), lexicon, whole)
+    if parts is None:
+        raise UnsupportedError(f"instance {number}: expected rows and offsets below 2**31, got larger ones")
+    return parts[0]._replace(left=collected.left, order=_order(built, parts[0], lexicon) if with_order else ())
+
+
+def _order(built: Capture, part: Part, lexicon: Lexicon) -> list[int]:
+    """See `Part.order`: the words have rows as forward made them, and constants as they are first read."""
+    kinds = lexicon.facts().kind_of_source
+    reads = np.concatenate([built.graph.operands, built.result_node])
+    read, first = np.unique(-1 - reads[reads < 0], return_index=True)
+    is_constant = kinds[built.external_source[read]] == joinloops.CONSTANT
+    rows, constants = read[~is_constant], read[is_constant][np.argsort(first[is_constant])]
+    rows = rows[kinds[built.external_source[rows]] != joinloops.WHOLE]
+    place = np.full(len(built.external_source), -1, np.int64)
+    num_whole = int(np.frombuffer(part.words, WORD, joinloops.HEADER)[2]) - len(rows) - len(constants)
+    place[rows] = num_whole + np.arange(len(rows))
+    place[constants] = num_whole + len(rows) + np.arange(len(constants))
+    given = np.isin(kinds[built.external_source], (joinloops.ROW, joinloops.CONSTANT))
+    return [int(e) for e in place[given]]
+
+
+def _split(built: Capture, collected: Collected, lexicon: Lexicon, ends: Longs) -> list[Part] | None:
+    graph, facts = built.graph, lexicon.facts()
+    result_ptr = np.array([0, *collected.ends], np.int64)
+    words, begin, constants, constant_ptr, fault = joinloops.split(
+        graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, built.external_source,
+        built.external_index, facts.kind_of_source, ends, built.result_node, built.result_output,
+        lexicon.slot_numbers(built.result_slots), result_ptr, _NONE if built.detached is None else built.detached,
+    )  # fmt: skip
+    if fault >= 0:
+        return None
+    parts = []
+    borders, of_constants = begin.tolist(), constant_ptr.tolist()
+    for i, (result, first) in enumerate(zip(collected.nests, result_ptr.tolist(), strict=False)):
+        own_constants = constants[of_constants[i] : of_constants[i + 1]]
+        own_words = words[borders[i] : borders[i + 1]].tobytes()
+        nest = shifted_results(result, -first) if first else result
+        parts.append(Part(own_words, nest, _pools(built, own_constants)))
+    return parts
+
+
+def _pools(built: Capture, externals: Longs) -> list[tuple[int, list[torch.Tensor]]]:
+    """The constants of an instance by source, in their order."""
+    pools: dict[int, list[torch.Tensor]] = {}
+    for e in externals.tolist():
+        source = int(built.external_source[e])
+        pools.setdefault(source, []).append(built.constants[source][int(built.external_index[e])])
+    return list(pools.items())
+
+
+# --- joining -------------------------------------------------------------------------------------------------------
+
+
+def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
+    """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
+    pools: dict[int, list[Any]] = {}
+    for part in parts:
+        for source, pool in part.constants:
+            pools.setdefault(source, []).append(pool)
+    packed = np.frombuffer(b"".join([part.words for part in parts]), WORD)
+    constants = {source: as_one(found) for source, found in pools.items()}
+    capture = capture_of(lexicon, packed, [part.nest for part in parts], constants)
+    if len(capture.graph.operands) <= LARGEST:
+        capture = _known(lexicon, capture, tuple([structure_of(part.words) for part in parts]))
+    left = [(part.left, i) for i, part in enumerate(parts) if part.left is not None]
+    if not left or capture.result_ptr is None:
+        return capture
+    return capture.changed(left=joined_left([kept.moved(capture.result_ptr[i]) for kept, i in left]))
+
+
+def structure_of(words: bytes) -> bytes:
+    """What of an instance's words tells its graph: all but which rows and constants it reads."""
+    return words[: len(words) - WORD.itemsize * int.from_bytes(words[8:12], "little")]
+
+
+def _known(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
+    """A small mini-batch with the very graph of an earlier one of its structure (`trace.structures`)."""
+    structures = lexicon.table.structures
+    graph = structures.get(key)
+    if graph is None or graph.types is not capture.graph.types:
+        structures[key] = capture.graph
+        return capture
+    return capture.changed(graph=graph, is_known=True)
+
+
+def as_one(pools: list[Any]) -> Any:
+    """The constants of one source: one tensor, or a list where some instance's were recorded for it."""
+    if any(type(pool) is list for pool in pools):
+        return [tensor for pool in pools for tensor in pool]
+    return pools[0] if len(pools) == 1 else torch.cat(pools)
+
+
+def capture_of(lexicon: Lexicon, packed: Words, nests: list[Any], constants: dict[int, Any]) -> Capture:
+    """The Capture of instances whose words stand one after the other, and whose constants do."""
+    table, facts = lexicon.table, lexicon.facts()
+    (node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
+     result_output, slots, detached, result_ptr) = joinloops.join(
+        packed, len(nests), facts.class_of_source, facts.kind_of_source
+    )  # fmt: skip
+    for array in (node_type, operand_ptr, operands, operand_output, external_class):
+        array.setflags(write=False)
+    graph = Graph(
+        table.graph_types(), node_type, operand_ptr, operands, operand_output, external_class, table.classes()
+    )
+    return Capture(
+        graph,
+        table.sources,
+        external_source,
+        external_index,
+        constants,
+        result_node,
+        result_output,
+        _slots(lexicon, slots),
+        nests,
+        detached=detached if len(detached) else None,
+        result_ptr=result_ptr.tolist(),
+    )
+
+
+def _slots(lexicon: Lexicon, numbers: Words) -> list[Any]:
+    if len(numbers) and (numbers == numbers[0]).all():
+        return [lexicon.slots[numbers[0]]] * len(numbers)
+    return [lexicon.slots[i] for i in numbers.tolist()]
+
+
+# --- from elsewhere ------------------------------------------------------------------------------------------------
+
+WRONG = {
+    joinloops.TRUNCATED: "as many words as its lengths say",
+    joinloops.LENGTHS: "lengths of at least 0",
+    joinloops.TYPE: "a type that its vocabulary has and this net has recorded",
+    joinloops.ARITY: "as many operands as its type takes",
+    joinloops.OPERAND: "operands that stand before it",
+    joinloops.OUTPUT: "outputs that its operands have",
+    joinloops.CLASS: "operands of the shapes and dtypes that its type takes",
+    joinloops.SOURCE: "a source that its vocabulary has and this net has recorded",
+    joinloops.INDEX: "a row of its table",
+    joinloops.EXCERPT: "an excerpt inside of its operand",
+    joinloops.SLOT: "results of the shapes and dtypes that its slots say",
+    joinloops.DETACHED: "nodes of its own, in order",
+}
+
+
+def own_part(lexicon: Lexicon, captured: Captured, number: int) -> Part:
+    """A captured instance in the numbers of this lexicon. One from elsewhere is checked, once per net; messages name it
+    by its number. Raises StaleError for one of another home, InputError for numbers that mean nothing here."""
+    here = captured if captured.of is lexicon else captured.adopted.get(lexicon)
+    if here is None:
+        try:
+            here = captured.adopted[lexicon] = _adopted(lexicon, captured)
+        except EdbcError as error:
+            raise type(error)(f"instance {number}: {error}") from None
+    return Part(here.words, lexicon.nest(here.nest_text), here.constants)
+
+
+def _adopted(lexicon: Lexicon, captured: Captured) -> Captured:
+    vocabulary = captured.of
+    if isinstance(vocabulary, Lexicon):  # of another mode of the net, or of another net of this process
+        require_home(vocabulary.home, lexicon.home)
+        return _adopted(lexicon, Captured.from_bytes(bytes(captured)))
+    words = np.frombuffer(captured.words, WORD).copy()
+    maps = lexicon.read(vocabulary)
+    require_words(words, np.array([0, len(words)]), lexicon, maps)
+    constants = tuple((int(maps[1][source]), pool) for source, pool in captured.constants)
+    require_constants(lexicon, words, constants)
+    return Captured(lexicon, words.tobytes(), nest_in(captured.nest_text, lexicon.class_numbers(vocabulary)), constants)
+
+
+def require_words(words: Words, begin: Longs, lexicon: Lexicon, maps: Sequence[Longs]) -> None:
+    """Put words that came from elsewhere, those of instance i from `begin[i]` on, into the numbers of this lexicon.
+    Raises InputError for the first thing that is wrong with them."""
+    found = joinloops.translate(words, begin, *maps)
+    if found[0] == joinloops.FINE:
+        found = joinloops.check(words, begin, *lexicon.facts().checked)
+    what, which, where = map(int, found)
+    if what != joinloops.FINE:
+        many = f" (number {which})" if len(begin) > 2 else ""
+        raise InputError(
+            f"a captured instance{many}: expected {WRONG[what]}, got others at place {where}; capture it again"
+        )
+
+
+def require_constants(lexicon: Lexicon, words: Words, constants: Constants) -> None:
+    """As many constants of each source as there are externals of it, of its class."""
+    sources = lexicon.table.sources
+    counts = np.bincount(sections(words)[1], minlength=len(sources))
+    given = dict(constants) if len(dict(constants)) == len(constants) else {}
+    wanted = [i for i, source in enumerate(sources) if source.kind == "constant" and counts[i]]
+    for source in {*wanted, *given}:
+        pool, value_class = given.get(source), sources[source].value_class
+        if pool is None or source not in wanted or len(pool) != counts[source] or class_of(pool[0]) != value_class:
+            got = "none" if pool is None else f"{len(pool)} of shape {tuple(pool.shape[1:])}, {pool.dtype}"
+            raise InputError(
+                f"a captured instance: expected {counts[source]} constants {value_class}, got {got}; capture it again"
+            )

@@ -1,0 +1,174 @@
+"""What an instance returns, as text: JSON in which places of tensors, tuples and objects are tagged lists.
+
+A place of a tensor is its number among the instance's results. Lists and dicts of Python, tuples, named tuples,
+dataclasses, ordered dicts and deques hold places, None, numbers and strings; what holds anything else has no text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from edbc.capture.forward.returned import Result, Run
+from edbc.capture.standins.nests import TAKE_A_LIST
+from edbc.errors import InputError, UnsupportedError
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def text_of(nest: Any, first: int, number_of_class: Callable[[type], int]) -> str:
+    """The text of a nest whose places count from `first` on. Raises UnsupportedError for what has none."""
+    if type(nest) is Run:
+        return f'["s", {nest.start - first}, {nest.stop - first}]'
+    return json.dumps(_tagged(nest, first, number_of_class))
+
+
+def _tagged(item: Any, first: int, number: Callable[[type], int]) -> Any:
+    kind = type(item)
+    if kind is Result:
+        return ["r", item.index - first]
+    if kind is Run:
+        return ["s", item.start - first, item.stop - first]
+    if kind is list:
+        return ["l", *[_tagged(x, first, number) for x in item]]
+    if kind is tuple:
+        return ["t", *[_tagged(x, first, number) for x in item]]
+    if kind is dict and all(type(key) in _PLAIN for key in item):
+        return ["d", [_tagged(key, 0, number) for key in item], [_tagged(x, first, number) for x in item.values()]]
+    if kind in _PLAIN:
+        return item
+    parts = _parts(item)
+    if parts is None:
+        raise UnsupportedError(
+            f"forward returned an object of class {kind.__name__}, which a captured instance does not hold; return "
+            "tensors, numbers and strings in lists, tuples, dicts, named tuples or dataclasses"
+        )
+    return ["o", number(kind), *[_tagged(x, first, number) for x in parts]]
+
+
+def _parts(item: Any) -> list[Any] | None:
+    """What makes up an object of a class that can be made anew; None for others."""
+    kind = type(item)
+    if isinstance(item, tuple) and (kind in TAKE_A_LIST or not getattr(item, "__dict__", None)):
+        return list(item)
+    if kind is deque:
+        return [item.maxlen, *item]
+    if kind is OrderedDict:
+        return [x for pair in item.items() for x in pair]
+    fields = getattr(kind, "__dataclass_fields__", None)
+    if fields is not None and set(getattr(item, "__dict__", ())) <= set(fields):
+        return [getattr(item, name) for name in fields]
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _json(text: str) -> Any:
+    return json.loads(text)
+
+
+def nest_of(text: str, classes: Sequence[type]) -> Any:
+    """The nest with this text; classes by number. What it holds is never changed, so it may be made once."""
+    return _nest(_json(text), classes)
+
+
+def _nest(item: Any, classes: Sequence[type]) -> Any:
+    if type(item) is not list:
+        return item
+    tag, rest = item[0], item[1:]
+    if tag == "s":
+        return Run(*rest)
+    if tag == "r":
+        return Result(*rest)
+    if tag == "d":
+        return {_nest(key, classes): _nest(x, classes) for key, x in zip(*rest, strict=True)}
+    if tag == "o":
+        return _made(classes[rest[0]], [_nest(x, classes) for x in rest[1:]])
+    parts = [_nest(x, classes) for x in rest]
+    return parts if tag == "l" else tuple(parts)
+
+
+def _made(kind: type, parts: list[Any]) -> Any:
+    if kind is deque:
+        return deque(parts[1:], parts[0])
+    if kind is OrderedDict:
+        return OrderedDict(zip(parts[::2], parts[1::2], strict=True))
+    if kind in TAKE_A_LIST:
+        return kind(parts)
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, parts)
+    made = object.__new__(kind)
+    for name, part in zip(kind.__dataclass_fields__, parts, strict=True):  # type: ignore[attr-defined]
+        object.__setattr__(made, name, part)
+    return made
+
+
+def require_text(text: Any, num_results: int, num_classes: int) -> str:
+    """The text, if it is that of a nest whose places there are. Raises InputError."""
+    try:
+        _check(_json(text), num_results, num_classes)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        raise InputError(
+            f"a captured instance: expected the text of a nest of {num_results} results; capture it again"
+        ) from None
+    return str(text)
+
+
+def need(holds: bool) -> None:
+    """Raise ValueError unless what somebody's bytes say holds."""
+    if not holds:
+        raise ValueError
+
+
+def _check(item: Any, num_results: int, num_classes: int) -> None:
+    if type(item) is not list:
+        need(type(item) in _PLAIN)
+        return
+    tag, rest = item[0], item[1:]
+    if tag in ("r", "s"):
+        need(len(rest) == (1 if tag == "r" else 2) and all(type(x) is int for x in rest))
+        need(0 <= rest[0] <= rest[-1] <= num_results - (tag == "r"))
+    elif tag == "d":
+        keys, values = rest
+        need(len(keys) == len(values) and all(type(x) in _PLAIN for x in keys))
+        for x in values:
+            _check(x, num_results, num_classes)
+    else:
+        need(tag in ("l", "t", "o"))
+        if tag == "o":
+            need(type(rest[0]) is int and 0 <= rest[0] < num_classes)
+            rest = rest[1:]
+        for x in rest:
+            _check(x, num_results, num_classes)
+
+
+def classes_in(text: str) -> list[int]:
+    """The numbers of the classes in a text, in the order of first use."""
+    return [] if '"o"' not in text else list(dict.fromkeys(_classes(_json(text))))
+
+
+def _classes(item: Any) -> Iterator[int]:
+    if type(item) is not list:
+        return
+    inner = item[2] if item[0] == "d" else item[2:] if item[0] == "o" else item[1:]
+    if item[0] == "o":
+        yield item[1]
+    for x in inner:
+        yield from _classes(x)
+
+
+def nest_in(text: str, numbers: Mapping[int, int]) -> str:
+    """The text with other numbers of classes."""
+    return text if '"o"' not in text else json.dumps(_renumbered(_json(text), numbers))
+
+
+def _renumbered(item: Any, numbers: Mapping[int, int]) -> Any:
+    if type(item) is not list:
+        return item
+    if item[0] == "d":
+        return ["d", item[1], [_renumbered(x, numbers) for x in item[2]]]
+    if item[0] == "o":
+        return ["o", numbers[item[1]], *[_renumbered(x, numbers) for x in item[2:]]]
+    return [_renumbered(x, numbers) for x in item]

@@ -1,0 +1,341 @@
+"""What the numbers in captured instances mean: texts, so that other processes can tell whether they mean it too.
+
+Definitions.
+
+(1) A *home* is all that a recording depends on besides its instance: edbc's version, the plan's types, model file and
+    config, the model's class and dtype, which modules are in training mode, and torch.autocast.
+(2) A *vocabulary* is a home with the signatures of types, the texts of sources (tables, constants, draws) and of slots
+    (how results are seen), and the names of classes of results, by number. It says what is meant, not how it is done.
+(3) A *lexicon* is the vocabulary of a net in one mode. It grows; numbers of types and sources are those of its
+    `TypeTable`. A vocabulary from elsewhere is read through it by equal texts. What a net has not recorded yet it has
+    no operations for: it *learns* by recording instances (of the plan's model file, of a data set).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from edbc._version import __version__
+from edbc.base.graph import ValueClass
+from edbc.capture.captured import joinloops
+from edbc.capture.captured.nesttext import nest_in, nest_of, require_text
+from edbc.capture.record.lookup import look_up_of
+from edbc.capture.record.table import Source, TypeTable
+from edbc.capture.standins.standin import Slot, dtype_name
+from edbc.errors import InputError, StaleError, printable
+
+if TYPE_CHECKING:
+    from edbc.capture.code.shadow import ModelView
+    from edbc.run.session import Net
+
+Longs = NDArray[np.int64]
+KINDS = {"row": joinloops.ROW, "whole": joinloops.WHOLE, "constant": joinloops.CONSTANT, "draw": joinloops.DRAW,
+         "offset": joinloops.OFFSET}  # fmt: skip
+_MOST = np.iinfo(np.int32).max
+_MOST_NESTS = 4096
+
+
+class Home(NamedTuple):
+    """Definition (1), as texts."""
+
+    edbc: str
+    types: str
+    """A digest of the plan's."""
+    model: str
+    """sha256 of the plan's model file."""
+    config: str
+    code: str
+    """Name of the model's class, and a digest of the file that it stands in."""
+    structure: str
+    """A digest of its modules, the shapes of its tensors, and its numbers and texts: what its config made of it."""
+    dtype: str
+    training: str
+    autocast: str
+
+
+REMEDY = {
+    "edbc": "capture again with this version",
+    "types": "capture again with this plan",
+    "model": "capture again with this plan's model",
+    "config": "capture again with this config",
+    "code": "capture again with the model as it is now",
+    "structure": "capture again with a model of these modules, sizes and attributes",
+    "dtype": "capture again in this dtype",
+    "training": "capture once more in this mode, in which forward may do other things (a CapturedDataset does)",
+    "autocast": "capture under the same torch.autocast",
+}
+
+
+class Vocabulary(NamedTuple):
+    """Definition (2)."""
+
+    home: Home
+    types: tuple[str, ...]
+    sources: tuple[str, ...]
+    slots: tuple[str, ...]
+    classes: tuple[str, ...]
+
+
+def training_of(model: nn.Module) -> str:
+    """Which of a model's modules are in training mode, as text."""
+    flags = [name for name, module in model.named_modules() if module.training]
+    return "evaluation" if not flags else "training" if len(flags) == len(list(model.modules())) else repr(flags)
+
+
+def home_of(net: Net, training: str) -> Home:
+    """The home of a net whose modules are, or were when it was made, in this mode."""
+    plan, model = net.plan, net.model
+    types = hashlib.sha256("\n".join(t.signature for t in plan.types).encode()).hexdigest()[:16]
+    config = json.dumps(plan.model.config, sort_keys=True)
+    return Home(
+        __version__, types, plan.model.sha256, config, _code_of(type(model)), _structure_of(model),
+        dtype_name(net.dtype), training, str(net.autocast),
+    )  # fmt: skip
+
+
+def _code_of(kind: type) -> str:
+    try:
+        text = Path(inspect.getfile(kind)).read_bytes()
+    except (OSError, TypeError):
+        text = b""
+    return f"{kind.__module__}.{kind.__qualname__} {hashlib.sha256(text).hexdigest()[:16]}"
+
+
+def _structure_of(model: nn.Module) -> str:
+    """See `Home.structure`. Attributes that hold anything but plain values are left out."""
+    lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict(keep_vars=True).items()]
+    for path, module in model.named_modules():
+        plain = {name: value for name, value in vars(module).items() if name != "training" and _is_plain(value)}
+        lines.append(f"{path} {type(module).__qualname__} {sorted(plain.items())!r}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, int | float | str | None)
+
+
+def require_home(theirs: Home, ours: Home) -> None:
+    """Raise StaleError at the first thing in which a captured instance's home is another."""
+    for name, there, here in zip(Home._fields, theirs, ours, strict=True):
+        if there != here:
+            raise StaleError(
+                f"a captured instance: expected {name} {printable(here)!r} as this net has, got {printable(there)!r}; "
+                f"{REMEDY[name]}"
+            )
+
+
+def source_text(source: Source) -> str:
+    """A source in words that say all of it."""
+    look_up = None if source.ref is None else look_up_of(source.ref)
+    parts = (source.kind, source.ref, look_up, source.value_class, source.draw)
+    return " ".join(str(part) for part in parts if part is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """A table's types, sources and slots as arrays: what joining and checking read."""
+
+    known: tuple[Any, int, int, int]
+    kind_of_source: Longs
+    class_of_source: Longs
+    """In the numbering of `TypeTable.classes`."""
+    checked: tuple[Any, ...]
+    """The arguments of `kernels.check` behind the words."""
+
+
+class Lexicon:
+    """Definition (3)."""
+
+    def __init__(self, table: TypeTable, view: ModelView, home: Callable[[], Home], learn: Callable[[], None]):
+        self.table = table
+        self.view = view
+        self._home_of = home
+        self._learn = learn
+        """Records instances to learn from, definition (3)."""
+        self._home: Home | None = None
+        self.slots: list[Slot] = []
+        self._number_of_slot: dict[Slot, int] = {}
+        self.classes: dict[str, type] = {}
+        """Classes of results by their names, in the order in which they were met."""
+        self.exemplars: dict[tuple[int, int], Any] = {}
+        """Instances in which a type, source, slot or class was met when it was captured (`join.numbers_in`)."""
+        self.records_alone = False
+        """True once instances that were recorded together could not be told apart."""
+        self.arrived: dict[Any, Any] = {}
+        """Nests of other vocabularies by the text there, checked."""
+        self._nests: dict[str, Any] = {}
+        self._facts: Facts | None = None
+        self._read: dict[int, tuple[Vocabulary, Any]] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def home(self) -> Home:
+        """Made when it is first asked for."""
+        if self._home is None:
+            self._home = self._home_of()
+        return self._home
+
+    def slot_numbers(self, slots: Sequence[Slot]) -> NDArray[np.int32]:
+        """Numbers of slots, new ones where they are met for the first time."""
+        if slots and slots.count(slots[0]) == len(slots):
+            return np.full(len(slots), self._slot_number(slots[0]), np.int32)
+        return np.array([self._slot_number(slot) for slot in slots], np.int32)
+
+    def _slot_number(self, slot: Slot) -> int:
+        number = self._number_of_slot.get(slot)
+        if number is None:
+            with self._lock:
+                number = self._number_of_slot.setdefault(slot, len(self.slots))
+                if number == len(self.slots):
+                    self.slots.append(slot)
+        return number
+
+    def class_number(self, kind: type) -> int:
+        """Number of a class of results."""
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        with self._lock:
+            if self.classes.setdefault(name, kind) is not kind:
+                raise InputError(f"two classes of results are named {name}; rename one to capture instances")
+            return list(self.classes).index(name)
+
+    def nest(self, text: str) -> Any:
+        """The nest with this text, of this lexicon's classes. Nobody may change it."""
+        found = self._nests.get(text)
+        if found is None:
+            if len(self._nests) > _MOST_NESTS:
+                self._nests.clear()
+            found = self._nests[text] = nest_of(text, list(self.classes.values()))
+        return found
+
+    def nest_of_other(self, vocabulary: Vocabulary, text: str, num_results: int) -> Any:
+        """The nest with this text in another vocabulary, of so many results. Raises InputError for a text of none."""
+        found = self.arrived.get((id(vocabulary), text, num_results))
+        if found is None or found[0] is not vocabulary:
+            checked = require_text(text, num_results, len(vocabulary.classes))
+            if len(self.arrived) > _MOST_NESTS:
+                self.arrived.clear()
+            try:
+                found = vocabulary, self.nest(nest_in(checked, self.class_numbers(vocabulary)))
+            except KeyError as error:
+                name = vocabulary.classes[error.args[0]]
+                raise StaleError(
+                    f"a captured instance: expected results of classes that this net has recorded, got {name}; let it "
+                    "capture an instance with the same first"
+                ) from None
+            self.arrived[id(vocabulary), text, num_results] = found
+        return found[1]
+
+    def class_numbers(self, vocabulary: Vocabulary) -> dict[int, int]:
+        """The numbers here of a vocabulary's classes."""
+        names = list(self.classes)
+        return {number: names.index(name) for number, name in enumerate(vocabulary.classes) if name in names}
+
+    def signature(self, number: int) -> str:
+        """Of a type."""
+        kind = self.table.graph_types()[number]
+        return kind.signature
+
+    # --- arrays ----------------------------------------------------------------------------------------------------
+
+    def facts(self) -> Facts:
+        """The arrays, made anew only when there is more to say."""
+        facts, table = self._facts, self.table
+        if facts is None or facts.known != self.known():
+            with self._lock:
+                table.arrays()  # numbers the classes of sources
+                facts = self._facts = self._new_facts()
+        return facts
+
+    def known(self) -> tuple[Any, int, int, int]:
+        """What is equal as long as nothing new has been met."""
+        return self.table.graph_types(), len(self.table.sources), len(self.slots), len(self.classes)
+
+    def vocabulary(self) -> Vocabulary:
+        """What it is now."""
+        types = tuple(self.signature(i) for i in range(len(self.table.types)))
+        slots = tuple(slot.text for slot in self.slots)
+        return Vocabulary(self.home, types, tuple(map(source_text, self.table.sources)), slots, tuple(self.classes))
+
+    def _new_facts(self) -> Facts:
+        known, types, sources = self.known(), list(self.table.types), list(self.table.sources)
+        numbers: dict[ValueClass, int] = {}
+        dtypes: dict[str, int] = {}
+
+        def number(value_class: ValueClass) -> int:
+            return numbers.setdefault(value_class, len(numbers))
+
+        kinds = [-1 if t is None else 2 if t.is_excerpt else int(t.variadic) for t in types]
+        operands = [[number(c) for c in (t.operands if t is not None else ())] for t in types]
+        outputs = [[number(c) for c in (t.outputs if t is not None else ())] for t in types]
+        of_sources = [(number(s.value_class), KINDS.get(s.kind, -1), self._limit(s)) for s in sources]
+        of_slots = [number(slot.base) for slot in self.slots]
+        checked = (
+            np.array(kinds, np.int64), *_csr(operands), *_csr(outputs), np.array([c.size for c in numbers], np.int64),
+            np.array([dtypes.setdefault(c.dtype, len(dtypes)) for c in numbers], np.int64),
+            np.array(of_sources, np.int64).reshape(-1, 3), np.array(of_slots, np.int64),
+        )  # fmt: skip
+        return Facts(known, np.array([kind for _, kind, _ in of_sources], np.int64),
+                     self.table.arrays().source_class[: len(sources)], checked)  # fmt: skip
+
+    def _limit(self, source: Source) -> int:
+        if source.kind == "row":
+            assert source.ref is not None
+            return len(self.view.shared(source.ref))
+        return 1 if source.kind == "whole" else _MOST
+
+    # --- vocabularies from elsewhere -------------------------------------------------------------------------------
+
+    def read(self, vocabulary: Vocabulary, learn: Callable[[], object] | None = None) -> tuple[Longs, Longs, Longs]:
+        """The numbers here of a vocabulary's types, sources and slots, -1 for those that the net has not recorded and
+        nobody can `learn` (by default from exemplars); where there are any without `learn`, StaleError. Raises
+        StaleError for another home."""
+        known = self._read.get(id(vocabulary))
+        if known is not None and known[0] is vocabulary:
+            return known[1]
+        require_home(vocabulary.home, self.home)
+        numbers = self._numbers(vocabulary)
+        if self._missing(vocabulary, numbers) is not None:
+            (learn or self._learn)()
+            numbers = self._numbers(vocabulary)
+        missing = self._missing(vocabulary, numbers)
+        if missing is not None and learn is None:
+            raise StaleError(
+                f"a captured instance: expected what this net has recorded, got {printable(missing)}; let it record an "
+                "instance with the same first: net.capture(instance)"
+            )
+        if missing is None:
+            self._read[id(vocabulary)] = vocabulary, numbers
+        return numbers
+
+    def _numbers(self, vocabulary: Vocabulary) -> tuple[Longs, Longs, Longs]:
+        types = {t.signature: i for i, t in enumerate(self.table.types) if t is not None}
+        sources = {source_text(s): i for i, s in enumerate(self.table.sources)}
+        slots = {slot.text: self._slot_number(slot) for slot in list(self.table._slots.values())}
+        return tuple(  # type: ignore[return-value]
+            np.array([found.get(text, -1) for text in texts], np.int64)
+            for found, texts in zip((types, sources, slots), vocabulary[1:4], strict=True)
+        )
+
+    def _missing(self, vocabulary: Vocabulary, numbers: tuple[Longs, ...]) -> str | None:
+        for what, texts, found in zip(("type", "source", "slot"), vocabulary[1:4], numbers, strict=True):
+            for text, number in zip(texts, found.tolist(), strict=True):
+                if number < 0:
+                    return f"{what} {text}"
+        return next((f"class {name}" for name in vocabulary.classes if name not in self.classes), None)
+
+
+def _csr(rows: Sequence[Sequence[int]]) -> tuple[Longs, Longs]:
+    return np.cumsum([0, *map(len, rows)]), np.array([x for row in rows for x in row], np.int64)

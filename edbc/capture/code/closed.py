@@ -1,0 +1,520 @@
+"""Which methods of a model are functions of their arguments: read from their code, so that it holds for every call.
+
+A method can be a cell only if a call of it computes nothing but its result, and that from its arguments and from what
+stays as it is. Recordings of samples can make that likely. The code can prove it.
+
+Definitions.
+
+(1) A method or function is *closed* when all that its code reads is
+    (a) its arguments, and what it makes itself;
+    (b) of the module that it is a method of: parameters, buffers, other modules whose calls are closed, closed methods,
+        and attributes that are plain (numbers, texts, tuples of them, torch functions) and that no code of the user's
+        assigns outside of `__init__`; attributes of those attributes in the same way (`self.config.size`);
+    (c) global names of torch, of `math`, of built-in functions that only compute, of plain values and of closed
+        functions;
+    and when it assigns to local variables only. What is not known to be so (`getattr`, `try`, `yield`, `super`, a list
+    kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
+(2) What a closed function reads of names and of attributes outside of modules are `LookUp`s: while they find the same
+    objects, it computes the same. What it reads of modules is held by `ModelView.require_unchanged`.
+
+Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
+is seen when the method is traced (`trace.automatic`).
+
+Time is linear in the length of the code, once per method.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import math
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple, TypeGuard
+
+import torch
+from torch import nn
+
+from edbc.capture.code.hooks import num_hooks
+from edbc.capture.code.mark import is_cell
+from edbc.capture.code.notebook import cell_texts, shown_name
+from edbc.capture.code.rewrite import LookUp
+from edbc.capture.standins.source import is_library
+
+_BUILTINS = frozenset(
+    "abs all any bool dict divmod enumerate float int isinstance len list map max min range reversed round slice "
+    "sorted str sum tuple zip".split()
+)
+"""Built-in functions that only compute."""
+_OF_MODULES = frozenset("children named_children modules named_modules parameters named_parameters".split())
+"""Methods of nn.Module that give what (b) allows."""
+_ALLOWED: tuple[type[ast.AST], ...] = (
+    ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Expr, ast.Assert, ast.Pass,
+    ast.Raise, ast.With, ast.withitem, ast.Break, ast.Continue, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp,
+    ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.JoinedStr, ast.FormattedValue, ast.Name, ast.Attribute,
+    ast.Subscript,
+    ast.Slice, ast.Starred, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp,
+    ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator,
+    ast.unaryop, ast.boolop, ast.cmpop,
+)  # fmt: skip
+_CONTEXTS = (torch.no_grad, torch.enable_grad, torch.autocast)
+_PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
+_ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
+ANY = "*"
+_CHANGING = frozenset(
+    "append appendleft extend extendleft insert pop popleft popitem remove discard clear sort reverse rotate update "
+    "add setdefault __setitem__ __delitem__ __iadd__ __next__ send".split()
+)
+"""Methods of lists, dicts, sets and queues that change them; those of tensors with these names do not."""
+_STATE = re.compile(r"is_.*enabled|is_inference.*|get_.*|set_.*|.*seed.*|.*rng.*|.*available|save|load|compile")
+"""Functions of torch that read or change what is no argument of theirs."""
+_MAKES = ("__init__", "__post_init__", "build")
+"""Functions that make a model: what they assign stands before anything is recorded."""
+
+
+class Obstacle(NamedTuple):
+    """Why a function is open: the line, and what stands there."""
+
+    location: str
+    reason: str
+
+
+class _Open(Exception):
+    """Raised with an Obstacle."""
+
+
+class Closed:
+    """What is known of one model's methods, definition (1). `look_ups` are those of (2)."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.look_ups: list[LookUp] = []
+        self._verdicts: dict[tuple[int, Any], Obstacle | None] = {}
+        self._kept: list[Any] = []
+        self._changing: set[tuple[int, Any]] = set()
+        """Closed functions that may change a nest they are given, or call one that may."""
+        self._being_read: list[tuple[int, Any]] = []
+
+    @functools.cached_property
+    def assigned(self) -> frozenset[str]:
+        """Names of the attributes that code in the files of the model's classes, and in what these import of the
+        user's, assigns outside of `__init__`; ANY where it assigns by names that are made."""
+        found: set[ModuleType] = set()
+        kinds = {kind.__module__ for module in self.model.modules() for kind in type(module).__mro__}
+        new = {module for module in map(sys.modules.get, kinds) if _is_users(module)}
+        while new:
+            found |= new
+            new = {module for file in new for module in _imported(file)} - found
+        return frozenset().union(*map(_assigned_in, found))
+
+    @functools.cached_property
+    def _methods(self) -> dict[str, list[nn.Module]]:
+        """Modules that have a method of the user's, by its name."""
+        found: dict[str, list[nn.Module]] = {}
+        for module in self.model.modules():
+            for name in methods_of(module):
+                found.setdefault(name, []).append(module)
+        return found
+
+    def obstacle(self, module: nn.Module, name: str) -> Obstacle | None:
+        """Why a method is open; None for a closed one."""
+        return self.function_obstacle(methods_of(module)[name], module)
+
+    def function_obstacle(self, function: Any, module: nn.Module | None) -> Obstacle | None:
+        """Why a function, or a method of a module, is open; None for a closed one."""
+        key = id(module), function
+        if key not in self._verdicts:
+            self._verdicts[key] = Obstacle(_first_line(function), f"{function.__name__} calls itself")
+            self._kept.append(module)
+            self._being_read.append(key)
+            try:
+                reading = _Reading(self, function, module)
+                reading.check()
+                self._verdicts[key] = None
+                if reading.may_change_nests():
+                    self._changing.add(key)
+            except _Open as found:
+                self._verdicts[key] = found.args[0]
+            finally:
+                self._being_read.pop()
+        if key in self._changing and self._being_read:
+            self._changing.add(self._being_read[-1])
+        return self._verdicts[key]
+
+    def require_function(self, function: Any, module: nn.Module | None) -> None:
+        """Raise _Open for an open function."""
+        obstacle = self.function_obstacle(function, module)
+        if obstacle is not None:
+            raise _Open(obstacle)
+
+    def require_module(self, module: nn.Module) -> None:
+        """Raise _Open where calls of a module, or of a module inside it, are open."""
+        for part in module.modules():
+            if is_cell(part):
+                continue
+            if num_hooks(part) or type(part).__call__ is not nn.Module.__call__:
+                what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
+                raise _Open(Obstacle(_file_of(type(part)), what))
+            if "forward" in methods_of(part):
+                self.require_function(methods_of(part)["forward"], part)
+
+    def only_computes(self, function: Any, module: nn.Module | None) -> bool:
+        """Whether a function, or a method of a module, is closed and leaves the nests that it is given as they are."""
+        return self.function_obstacle(function, module) is None and (id(module), function) not in self._changing
+
+    def module_only_computes(self, module: nn.Module) -> bool:
+        """Whether calls of a module do."""
+        try:
+            self.require_module(module)
+        except _Open:
+            return False
+        forwards = ((id(part), methods_of(part).get("forward")) for part in module.modules())
+        return self._changing.isdisjoint(forwards)
+
+    def require_named(self, name: str) -> None:
+        """Raise _Open unless a module's method of that name, called of something unknown, is closed in every module."""
+        for module in self._methods.get(name, ()):
+            self.require_function(methods_of(module)[name], module)
+
+
+def methods_of(module: nn.Module) -> dict[str, Any]:
+    """Methods of the classes that the user wrote of a module, by name, as they are found; not those of torch."""
+    found: dict[str, Any] = {}
+    for owner in type(module).__mro__:
+        if _is_torchs(owner.__module__):
+            break
+        for name, item in vars(owner).items():
+            if type(item) is FunctionType and not (name.startswith("__") and name.endswith("__")):
+                found.setdefault(name, item)
+    return found
+
+
+def _is_torchs(name: str) -> bool:
+    return name.partition(".")[0] == "torch"
+
+
+def _is_users(module: Any) -> TypeGuard[ModuleType]:
+    name = getattr(module, "__file__", None)
+    return _is_prompt(module) if name is None else not is_library(name)
+
+
+def _is_prompt(module: Any) -> bool:
+    """True for the module of a notebook or of Python's prompt."""
+    return getattr(module, "__name__", None) == "__main__" and getattr(module, "__file__", None) is None
+
+
+def _assigned_in(module: ModuleType) -> frozenset[str]:
+    if not _is_prompt(module):
+        return _assigned_in_file(str(module.__file__))
+    texts = cell_texts()
+    return frozenset({ANY}) if texts is None else frozenset().union(*map(_assigned_in_text, texts))
+
+
+@functools.cache
+def _assigned_in_file(name: str) -> frozenset[str]:
+    try:
+        return _assigned_in_text(Path(name).read_bytes())
+    except OSError:
+        return frozenset()
+
+
+def _assigned_in_text(text: str | bytes) -> frozenset[str]:
+    try:
+        return frozenset(_assignments(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return frozenset()
+
+
+def _assignments(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef) and child.name in _MAKES:
+            continue
+        if isinstance(child, ast.Attribute) and not isinstance(child.ctx, ast.Load):
+            yield child.attr
+        if isinstance(child, ast.Call) and _last_name(child.func) in _ASSIGN:
+            name = next((a.value for a in child.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), ANY)
+            yield name
+        if isinstance(child, ast.Attribute) and child.attr == "__dict__":
+            yield ANY
+        yield from _assignments(child)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _imported(module: ModuleType) -> Iterator[ModuleType]:
+    """The user's own modules, installed packages apart, that names of a module come from."""
+    for item in list(vars(module).values()):
+        found = item if isinstance(item, ModuleType) else sys.modules.get(getattr(item, "__module__", None) or "")
+        is_installed = "site-packages" in str(getattr(found, "__file__", ""))
+        if _is_users(found) and not is_installed and not _is_standard(found.__name__):
+            yield found
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
+
+
+def _file_of(kind: type) -> str:
+    try:
+        return Path(inspect.getfile(kind)).name
+    except (OSError, TypeError):  # defined at a prompt
+        return kind.__module__
+
+
+def _first_line(function: Any) -> str:
+    return f"{shown_name(function.__code__.co_filename)}:{function.__code__.co_firstlineno}"
+
+
+class _Reading:
+    """One function's code, read once."""
+
+    def __init__(self, closed: Closed, function: Any, module: nn.Module | None):
+        self.closed, self.function, self.module = closed, function, module
+        self.definition = _required_definition(function)
+        arguments = self.definition.args
+        named = [*arguments.posonlyargs, *arguments.args]
+        self.self_name = named[0].arg if module is not None and named else None
+        self.local = {
+            *(a.arg for a in ast.walk(self.definition) if isinstance(a, ast.arg)),
+            *(n.id for n in ast.walk(self.definition) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)),
+        } - {self.self_name}
+
+    def refuse(self, node: ast.AST, reason: str) -> None:
+        """Raise _Open at a node's line."""
+        code = self.function.__code__
+        line = getattr(node, "lineno", code.co_firstlineno)
+        raise _Open(Obstacle(f"{shown_name(code.co_filename)}:{line}", reason))
+
+    def check(self) -> None:
+        """Raise _Open for the first obstacle."""
+        arguments = self.definition.args
+        if self.function.__code__.co_freevars:
+            self.refuse(self.definition, f"{self.definition.name} reads variables of a function around it")
+        for default in (*arguments.defaults, *filter(None, arguments.kw_defaults)):
+            if not isinstance(default, ast.Constant):
+                self.refuse(default, "a default that is made when the function is defined")
+        for statement in self.definition.body:
+            self.visit(statement)
+
+    def may_change_nests(self) -> bool:
+        """Whether its own code assigns to items, or calls what changes lists, dicts, sets and tensors."""
+        return any(
+            (isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load))
+            or isinstance(node, ast.AugAssign)
+            or (isinstance(node, ast.Attribute) and (node.attr in _CHANGING or is_in_place(node.attr)))
+            or (isinstance(node, ast.keyword) and node.arg in ("inplace", "out"))
+            for node in ast.walk(self.definition)
+        )
+
+    def visit(self, node: ast.AST) -> None:
+        """A statement or an expression."""
+        if not isinstance(node, _ALLOWED):
+            self.refuse(node, f"{type(node).__name__} is more than a function of arguments needs")
+        if isinstance(node, ast.Name):
+            self._name(node)
+        elif isinstance(node, ast.Attribute):
+            self._attribute(node)
+        elif isinstance(node, ast.Call) and _is_named(node.func, "isinstance"):
+            self.visit(node.args[0])  # the classes only tell
+        elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
+            self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
+        elif isinstance(node, ast.AnnAssign):
+            for part in filter(None, (node.target, node.value)):
+                self.visit(part)
+        elif not isinstance(node, ast.arg):
+            for child in ast.iter_child_nodes(node):
+                self.visit(child)
+
+    def _name(self, node: ast.Name) -> None:
+        if node.id == self.self_name:
+            self.refuse(node, f"{node.id} itself is passed on, or assigned")
+        code = self.function.__code__
+        is_variable = node.id in code.co_varnames or node.id in code.co_cellvars
+        if node.id not in self.local or not (is_variable or node.id not in self.function.__globals__):
+            self._chain(node, node.id, ())
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        base, names = _chain_of(node)
+        if not isinstance(node.ctx, ast.Load):
+            self.refuse(node, f"{ast.unparse(node)} is assigned")
+        if isinstance(base, ast.Name) and base.id == self.self_name:
+            assert self.module is not None
+            self._walk(node, ast.unparse(node), self.module, names)
+        elif isinstance(base, ast.Name) and base.id not in self.local:
+            self._chain(node, base.id, names)
+        else:  # of a tensor, a nest, or a module that came out of one
+            for name in names:
+                self._unassigned(node, name)
+                self.closed.require_named(name)
+            self.visit(base)
+
+    def _unassigned(self, node: ast.AST, name: str) -> None:
+        if name in self.closed.assigned:
+            self.refuse(node, f"{ast.unparse(node)}: an attribute {name!r} is assigned outside of __init__")
+
+    def _require_kept(self, node: ast.AST, value: Any) -> None:
+        """Raise _Open for what may be assigned by a name that is made, unless it is a module or a tensor."""
+        if ANY in self.closed.assigned and not isinstance(value, nn.Module | torch.Tensor):
+            self.refuse(node, f"{ast.unparse(node)}: attributes are assigned by setattr, vars or __dict__")
+
+    def _chain(self, node: ast.AST, name: str, names: tuple[str, ...]) -> None:
+        """A name that is not local, and attributes of it."""
+        namespace = self.function.__globals__
+        if name not in namespace:
+            found = vars(builtins).get(name)
+            if name not in _BUILTINS and not (isinstance(found, type) and issubclass(found, Exception)):
+                self.refuse(node, f"{name} does more than compute")
+            return
+        found = namespace[name]
+        self.closed.look_ups.append(LookUp(namespace, name, found))
+        self._walk(node, ".".join((name, *names)), found, names)
+
+    def _walk(self, node: ast.AST, text: str, found: Any, names: tuple[str, ...]) -> None:
+        """Follow attributes from an object as far as they are known to stay, (b) and (c)."""
+        for name in names:
+            if isinstance(found, (torch.Tensor, *_PLAIN)):  # attributes of what stays
+                return
+            if isinstance(found, nn.Module):
+                self._unassigned(node, name)
+                found, is_known = self._of_module(node, found, name)
+                if is_known:
+                    return
+            elif isinstance(found, ModuleType) or name in getattr(found, "__dict__", ()):
+                if not isinstance(found, ModuleType):
+                    self._unassigned(node, name)
+                    self._require_kept(node, None)
+                if not hasattr(found, name):
+                    self.refuse(node, f"{text} is not defined when the model is bound")
+                value = getattr(found, name)
+                self.closed.look_ups.append(LookUp(vars(found), name, value))
+                found = value
+            else:
+                self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
+        self._require_plain(node, text, found)
+
+    def _of_module(self, node: ast.AST, module: nn.Module, name: str) -> tuple[Any, bool]:
+        """An attribute of a module; True where nothing more need be known of it."""
+        for held in (module._parameters, module._buffers, module._modules, vars(module)):
+            if name in held:
+                self._require_kept(node, held[name])
+                return held[name], False
+        if name in _OF_MODULES and name not in methods_of(module):
+            self.closed.require_module(module)
+            return None, True
+        for kind in type(module).__mro__:
+            if name not in vars(kind):
+                continue
+            item = vars(kind)[name]
+            if type(item) is property and type(item.fget) is FunctionType:
+                self.closed.require_function(item.fget, module)
+                return None, True
+            if type(item) is staticmethod:
+                return item.__func__, False
+            if type(item) is FunctionType and not _is_torchs(kind.__module__):
+                self.closed.require_function(item, module)
+                return None, True
+            if isinstance(item, _PLAIN):
+                self.closed.look_ups.append(LookUp(vars(kind), name, item))
+                return item, False
+            break
+        self.refuse(node, f"{ast.unparse(node)}: {name!r} is not known to stay as it is")
+        return None, True
+
+    def _require_plain(self, node: ast.AST, text: str, found: Any) -> None:
+        """Raise _Open unless an object stays, and only computes when it is called."""
+        if isinstance(found, nn.Module):
+            self.closed.require_module(found)
+        elif isinstance(found, (torch.Tensor, *_PLAIN)):
+            return
+        elif isinstance(found, tuple):
+            for item in found:
+                self._require_plain(node, text, item)
+        elif isinstance(found, type):
+            if found not in _CONTEXTS and not (issubclass(found, tuple) and hasattr(found, "_fields")):
+                self.refuse(node, f"{text} makes objects of a class")
+        elif not only_computes(found):
+            if type(found) is not FunctionType or _is_torchs(found.__module__ or ""):
+                self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
+            self.closed.require_function(found, None)
+
+
+def is_in_place(name: str) -> bool:
+    """True for the name of a method or function of torch that changes a tensor."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def only_computes(found: Any) -> bool:
+    """True for functions of torch and of `math`."""
+    module = getattr(found, "__module__", None) or ""
+    if _STATE.fullmatch(getattr(found, "__name__", "")):
+        return False
+    if type(found) is FunctionType:
+        return _is_torchs(module)
+    is_builtin = isinstance(found, BuiltinFunctionType) or type(found).__name__ == "_OpNamespace"
+    return is_builtin and (_is_torchs(module) or module == "math" or module.startswith("_VariableFunctions")
+                           or getattr(found, "__self__", None) in (math, torch._C._nn))  # fmt: skip
+
+
+def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:
+    """False for a comparison of identities, but for that with None, True or False."""
+    return not isinstance(operator, ast.Is | ast.IsNot) or isinstance(right, ast.Constant)
+
+
+def _is_named(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _chain_of(node: ast.Attribute) -> tuple[ast.expr, tuple[str, ...]]:
+    """`a.b.c` as `a` and `("b", "c")`."""
+    names: list[str] = []
+    base: ast.expr = node
+    while isinstance(base, ast.Attribute):
+        names.append(base.attr)
+        base = base.value
+    return base, tuple(reversed(names))
+
+
+def _required_definition(function: Any) -> ast.FunctionDef:
+    """A function's syntax tree. Raises _Open where its source is not to be had, or is not that of its code."""
+    definition = definition_of(function)
+    if definition is None:
+        raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
+    if definition.decorator_list:
+        raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
+    written = {n.attr for n in ast.walk(definition) if isinstance(n, ast.Attribute)}
+    if not written <= set(_names(function.__code__)):
+        raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not what runs"))
+    return definition
+
+
+@functools.lru_cache(maxsize=4096)
+def definition_of(function: Any) -> ast.FunctionDef | None:
+    """A function's syntax tree, with the lines and columns of its file; None where the source is not to be had, or is
+    that of another function."""
+    known = function.__dict__.get("_edbc_definition")
+    if known is not None:
+        return known
+    try:
+        source = inspect.getsource(function)
+        is_indented = source[:1].isspace()
+        tree = ast.parse("if 1:\n" + source if is_indented else source)
+    except (OSError, SyntaxError, TypeError, ValueError):
+        return None
+    definition = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
+    if not isinstance(definition, ast.FunctionDef) or definition.name != function.__code__.co_name:
+        return None
+    return ast.increment_lineno(definition, function.__code__.co_firstlineno - 1 - is_indented)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)

@@ -1,0 +1,287 @@
+"""Copies of the user's functions in which a call of a torch function is a call of what records it.
+
+A torch function finds out that an argument is a stand-in by way of its argument parser and `__torch_function__`: one
+microsecond, as much as eager execution's whole operation. A Python function in its place needs a seventh of that. So
+shadows run copies of the user's methods and of the functions that these call by name; see `trace.rewrite` for how a
+copy differs: at call sites only, so that names which are compared, kept or passed on are the user's.
+
+What a copy calls instead:
+
+(1) of a torch function that others may override: its *recording* function, which records where an argument is a
+    stand-in and else calls torch's;
+(2) of a function of the user's, or one around it (a decorator's): a copy of that;
+(3) of `type`: what answers for a stand-in, and for a module of a shadow, as eager execution's would;
+(4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data.
+
+Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
+and torch finds the stand-ins. Values are the same on both ways; a test takes both.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.capture.code.rewrite import LookUp, Scope, rewritten
+from edbc.capture.record.keys import quick_key
+from edbc.capture.record.special import CONSTRUCTORS, constructed
+from edbc.capture.record.table import Entry
+from edbc.capture.semantics.stateless import user_class
+from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
+
+_LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
+_OF_CLASSES = frozenset(
+    "__new__ __init__ __init_subclass__ __getattr__ __getattribute__ __setattr__ __delattr__ __del__".split()
+)
+"""Methods that make and keep an object rather than compute."""
+
+
+class Copies:
+    """The copies of one model's functions. `look_ups` is what they depend on. `outlined` gives a method as it is to be
+    copied, and the methods that it calls then, by name (`trace.regions`)."""
+
+    def __init__(self, outlined: Callable[[type, FunctionType], tuple[FunctionType, dict[str, Any]]] | None = None):
+        self._outlined = outlined
+        self._functions: dict[int, tuple[Any, Any]] = {}
+        self._methods: dict[type, dict[str, Any]] = {}
+        self._look_ups: dict[tuple[int, str], LookUp] = {}
+        self._asked: tuple[list[Any], list[str], list[Any]] = [], [], []
+        self._lock = threading.RLock()
+        """Threads make shadows of one model at once."""
+
+    def still_hold(self) -> bool:
+        """True when every name that was looked up still means what it meant; linear in their number, no Python each."""
+        if len(self._asked[1]) != len(self._look_ups):
+            with self._lock:
+                known = list(self._look_ups.values())
+            self._asked = [x.namespace.get for x in known], [x.name for x in known], [x.found for x in known]
+        getters, names, found = self._asked
+        return all(map(operator.is_, map(operator.call, getters, names), found))
+
+    def methods(self, kind: type) -> dict[str, Any]:
+        """Copies of the methods that a class of the user's has, by name, without those that are as they were."""
+        with self._lock:
+            known = self._methods.get(kind)
+            return self._new_methods(kind) if known is None else known
+
+    def _new_methods(self, kind: type) -> dict[str, Any]:
+        known = self._methods[kind] = {}
+        for owner in kind.__mro__:
+            for name, attribute in list(vars(owner).items()) if _is_users(owner.__module__) else ():
+                if name in _OF_CLASSES or any(name in vars(c) for c in kind.__mro__[: kind.__mro__.index(owner)]):
+                    continue
+                method: Any = attribute
+                regions: dict[str, Any] = {}
+                if self._outlined is not None and type(attribute) is FunctionType:
+                    method, regions = self._outlined(kind, attribute)
+                copy = self._of_attribute(method)
+                if copy is not attribute:
+                    known[name] = copy
+                    known |= {region: self.copy(function) for region, function in regions.items()}
+                    self._depend([LookUp(vars(owner), name, attribute)])
+        return known
+
+    def _of_attribute(self, attribute: Any) -> Any:
+        if isinstance(attribute, staticmethod | classmethod):
+            inner = self.copy(attribute.__func__)
+            return attribute if inner is attribute.__func__ else type(attribute)(inner)
+        if type(attribute) is property and attribute.fget is not None:
+            inner = self.copy(attribute.fget)
+            return attribute if inner is attribute.fget else property(inner, attribute.fset, attribute.fdel)
+        return self.copy(attribute)
+
+    def copy(self, function: Any) -> Any:
+        """A copy of a function of the user's, or of one around it; anything else as it is."""
+        known = self._functions.get(id(function))
+        if known is not None:
+            return known[1]
+        enclosing = _enclosing(function)
+        is_users = type(function) is FunctionType and _is_users(function.__globals__.get("__name__"))
+        if not is_users and not any(map(self._is_around_users, enclosing.values())):
+            return function
+        copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
+                            function.__closure__)  # fmt: skip
+        copy.__kwdefaults__, copy.__qualname__, copy.__module__ = (
+            function.__kwdefaults__, function.__qualname__, function.__module__)  # fmt: skip
+        copy.__dict__ = function.__dict__  # the same: what a function keeps in its attributes
+        self._functions[id(function)] = function, copy  # before its code is read: functions call themselves
+        scope = Scope(function.__globals__, vars(builtins), enclosing) if is_users else Scope({}, {}, enclosing)
+        copy.__code__, look_ups = rewritten(function.__code__, scope, self._instead)
+        self._depend(look_ups)
+        if not look_ups:
+            self._functions[id(function)] = function, function
+        return self._functions[id(function)][1]
+
+    def _is_around_users(self, item: Any) -> bool:
+        return type(item) is FunctionType and self.copy(item) is not item
+
+    def _instead(self, found: Any) -> Any:
+        if found is type:
+            return type_of
+        if any(found is constructor for constructor in CONSTRUCTORS):
+            return _of_constructor(found)
+        if type(found) is FunctionType or type(found) is BuiltinFunctionType:
+            if id(found) in overridable():
+                return _of_builtin(found) if type(found) is BuiltinFunctionType else _of_function(found)
+            copy = self.copy(found)
+            return None if copy is found else copy
+        return None
+
+    def _depend(self, look_ups: list[LookUp]) -> None:
+        for look_up in look_ups:
+            self._look_ups[id(look_up.namespace), look_up.name] = look_up
+
+
+def _is_users(module: Any) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] not in _LIBRARIES
+
+
+def _enclosing(function: Any) -> Mapping[str, Any]:
+    """What the variables of enclosing functions are, of those that are something."""
+    if type(function) is not FunctionType or not function.__closure__:
+        return {}
+    cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+    return _Cells({name: cell for name, cell in cells if _is_filled(cell)})
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+class _Cells(Mapping[str, Any]):
+    """Variables of enclosing functions, by name, as they are now."""
+
+    def __init__(self, cells: dict[str, Any]):
+        self._cells = cells
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:  # emptied since
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Any:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+
+@cache
+def overridable() -> dict[int, Any]:
+    """The torch functions that may be overridden, by identity."""
+    return {id(f): f for functions in torch.overrides.get_overridable_functions().values() for f in functions}
+
+
+def type_of(item: Any, *rest: Any) -> Any:
+    """`type` as eager execution sees it: of a stand-in a tensor's, of a module of a shadow the user's class."""
+    kind = type(item, *rest)
+    if issubclass(kind, Symbol):
+        return nn.Parameter if kind is Shared and item._is_param else torch.Tensor
+    return user_class(item) if isinstance(item, nn.Module) else kind
+
+
+def _recorder_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The recorder of the first stand-in among arguments and the items of their lists; None where there is none, or
+    only deeper."""
+    for item in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(item)
+        if issubclass(kind, Symbol):
+            return item.rec
+        if kind is list or kind is tuple:
+            for inner in item:
+                if issubclass(type(inner), Symbol):
+                    return inner.rec
+    return None
+
+
+@cache
+def _of_builtin(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(1), for a function of torch's that is C++: records it with the arguments as they are, as its parser would."""
+
+    def record(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is Value:
+            return record_function(func, args, kwargs)
+        rec = _recorder_among(args, kwargs)
+        return func(*args, **kwargs) if rec is None else rec.function(func, args, kwargs)
+
+    return record
+
+
+@cache
+def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(4): a copy of what stands for tensors, as numbers that gradients do not reach."""
+
+    def make(data: Any, **kwargs: Any) -> Any:
+        rec = _recorder_in(data)
+        return func(data, **kwargs) if rec is None else constructed(rec, func, data, **kwargs)
+
+    return make
+
+
+def _recorder_in(data: Any) -> Any:
+    """The recorder of the first stand-in in lists of any depth; linear in their items."""
+    if isinstance(data, list | tuple):
+        return next((rec for rec in map(_recorder_in, data) if rec is not None), None)
+    return data.rec if issubclass(type(data), Symbol) else None
+
+
+@cache
+def _of_function(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(1), for a function of torch's that is Python: it runs, and where it comes to one node of its operands in their
+    order, that node is what its next call of this kind records."""
+
+    def record(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is Value:
+            rec = args[0].rec
+            short = short_key(record, args, kwargs)
+            known = None if short is None else rec.plain.get(short)
+            if known is not None:
+                return rec.again(known, (args[0].ref,) if len(short) != 3 else (args[0].ref, args[1].ref))
+        else:
+            rec = _recorder_among(args, kwargs)
+        if rec is None or rec.books is not None or not rec.flows:
+            return func(*args, **kwargs)
+        operands: list[Any] = []
+        parts: list[Any] = [record, len(args)]
+        if not quick_key(args, parts, operands, rec, False) or (
+            kwargs and not quick_key(kwargs.items(), parts, operands, rec, False)
+        ):
+            return func(*args, **kwargs)
+        key = tuple(parts)
+        known = rec.functions.get(key)
+        if known is not None:
+            return rec.emit(known, operands)
+        before = len(rec.entries), len(rec.refs)
+        result = func(*args, **kwargs)
+        entry = _only_node(rec, before, operands, result)
+        if entry is not None:
+            rec.functions[key] = entry
+            rec.remember(entry, record, args, kwargs)
+        return result
+
+    return record
+
+
+def _only_node(rec: Any, before: tuple[int, int], operands: list[Any], result: Any) -> Entry | None:
+    """The entry of the one node that was made of the operands, and whose output was returned. Stacks are none yet."""
+    if any(type(operand) is not int for operand in operands):
+        return None
+    if len(rec.entries) != before[0] + 1 or rec.refs[before[1] :] != operands or type(result) is not Value:
+        return None
+    entry: Entry = rec.table.entries[rec.entries[-1]]
+    is_result = len(entry.output_slots) == 1 and result.ref == rec.next_value - 1
+    return entry if is_result and not entry.operation.draws and result.slot is entry.output_slots[0] else None

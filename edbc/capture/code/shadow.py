@@ -1,0 +1,624 @@
+"""Shadows: copies of the user's model whose parameters are stand-ins and whose cells record.
+
+Recording must not change the user's model, and several threads may record at once, so each recorder has a shadow of
+its own: a deep copy in which every parameter, buffer and plain tensor attribute is one `Shared`, and the class of every
+cell and of every leaf module of torch.nn is replaced by a subclass whose call records a node.
+
+A cell itself is traced on a second shadow, of that module alone, in which calls run through: its operations come out
+as a recording of torch functions (`CellTrace`), with its operands as externals in order.
+
+Shadows are copies, so what changes in the model afterwards must be noticed: tensors are looked up by name whenever they
+are used, and everything else is compared before each mini-batch (`require_unchanged`). A forward that would change the
+model itself (assigning to a buffer) is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.base.graph import ValueClass
+from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
+from edbc.capture.code.closed import Closed
+from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
+from edbc.capture.code.mark import is_cell
+from edbc.capture.code.rebind import Copies
+from edbc.capture.code.regions import Regions
+from edbc.capture.forward.states import without_history
+from edbc.capture.record.calls import recorded_call
+from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks
+from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one, looked_up, looks_up_numbers
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.recording import Recording
+from edbc.capture.record.special import embedded
+from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs
+from edbc.capture.record.tracer import CellTracer
+from edbc.capture.semantics.autocast import State, entered
+from edbc.capture.semantics.gradmode import watched_by
+from edbc.capture.semantics.randomness import NoRandomNumbers
+from edbc.capture.semantics.shapes import split_outputs
+from edbc.capture.semantics.stateless import derived_class, user_class
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value, class_of, refuse, value_of
+from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+_PASS_IN_EVAL = (
+    nn.Identity,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class CellTrace:
+    """What one cell, module or function computes: a recording whose externals are its operands, then its constants."""
+
+    recording: Recording
+    operand_names: tuple[str, ...]
+    outputs: tuple[Value, ...]
+    template: Any
+    """Template of what the call returns."""
+    draws: tuple[tuple[Draw, ValueClass], ...] = ()
+    """What it draws, in order."""
+    demands: tuple[frozenset[int], ...] = ()
+    """See `Entry.demands`."""
+
+
+def shared_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters, buffers and plain tensor attributes of a model with their dotted names, each tensor once."""
+    seen: set[int] = set()
+    for name, tensor in _named_tensors(model):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    """Raise UnsupportedError for modules whose Python does not run."""
+    for path, module in model.named_modules():
+        is_compiled = type(module).__module__.startswith("torch._dynamo")
+        if is_compiled or isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(
+                f"{path or 'the model'} is a {type(module).__name__}: expected one whose forward runs as Python, got "
+                f"one of {'torch.compile' if is_compiled else 'TorchScript'}; give the module that it was made of"
+            )
+
+
+def _require_real_numbers(model: nn.Module, needs_data: bool) -> None:
+    for name, tensor in _named_tensors(model):
+        if tensor.is_meta and needs_data:
+            raise ModelError(
+                f"{name} of the model: expected numbers, got a tensor on the meta device; give it memory with "
+                "model.to_empty(device='cpu') and load weights"
+            )
+        if tensor.is_inference() and not tensor.is_meta:
+            raise ModelError(
+                f"{name} of the model: expected a parameter whose changes can be noticed, got one made under "
+                "torch.inference_mode, where nothing counts them; build the model outside, call the net inside"
+            )
+        if tensor.is_complex():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise UnsupportedError(
+                f"{name} of the model is {kind}: complex weights are not supported, and .to(float32) would drop their "
+                "imaginary parts; keep real and imaginary parts as two tensors"
+            )
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for prefix, module in model.named_modules():
+        own = {**module._parameters, **module._buffers}
+        own |= {k: v for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)}
+        for name, tensor in own.items():
+            if tensor is not None:
+                yield f"{prefix}.{name}" if prefix else name, tensor
+
+
+def _tied_names(model: nn.Module) -> list[tuple[str, ...]]:
+    """Names of one tensor each, of the tensors that have several."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in _named_tensors(model):
+        names.setdefault(id(tensor), []).append(name)
+    return [tuple(group) for group in names.values() if len(group) > 1]
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """True for modules that torch.nn itself defines, containers apart."""
+    return type(module).__module__.startswith("torch.nn.") and not isinstance(module, _CONTAINERS)
+
+
+class ModelView(CellTracer):
+    """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
+    data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
+
+    def __init__(self, model: nn.Module, needs_data: bool = True, automatic: Iterable[str] = ()):
+        if not isinstance(model, nn.Module):
+            what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+            raise ModelError(f"bind: expected a model, an nn.Module, got {what}; build it first")
+        _refuse_compiled(model)
+        _require_real_numbers(model, needs_data)
+        self.model = model
+        self.needs_data = needs_data
+        self._traces: dict[tuple[Operation, bool], CellTrace] = {}
+        self._modules = list(model.named_modules())
+        self._paths = {id(module): path for path, module in self._modules}
+        self._state = [_state(module) for _, module in self._modules]
+        self._glance = _Glance([module for _, module in self._modules])
+        self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
+        self._tied = _tied_names(model)
+        self._assigned: set[tuple[str, str]] = set()
+        self.closed = Closed(model)
+        self.regions = Regions(model, self.closed)
+        self.automatic = self._proven(automatic)
+        """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
+        self.copies = Copies(self._outlined)
+        """Of the functions that recordings run."""
+        self._as_written: Copies | None = None
+        self._chosen: dict[type, frozenset[str]] = {}
+        self._owners: dict[str, tuple[nn.Module, str]] = {}
+        """Modules of a bound model stay; what they hold may change."""
+
+    @property
+    def boundary(self) -> CodeType:  # type: ignore[override]
+        """See CellTracer."""
+        return ModelView._trace.__code__
+
+    def _proven(self, names: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Those of the names that are closed methods of this model."""
+        if not names:
+            return {}
+        names = frozenset(names)
+        found, _ = candidates(self.model, self.closed, self.regions)
+        return {c.name: (c.path, c.method) for c in found if c.name in names}
+
+    def _outlined(self, kind: type, method: FunctionType) -> tuple[FunctionType, dict[str, Any]]:
+        """A method with calls of the regions that are cells, and these."""
+        if kind not in self._chosen:
+            of_kind = [name for path, name in self.automatic.values() if type(self.model.get_submodule(path)) is kind]
+            self._chosen[kind] = frozenset(name for name in of_kind if ":" in name)
+        chosen = self._chosen[kind]
+        made = self.regions.outlined(kind, method, chosen)
+        if made is None:
+            return method, {}
+        regions = self.regions.of_method(kind, method)
+        found = {name: region.function for name, region in regions.items() if name in chosen}
+        return made, {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, **found}
+
+    def moving(self, kind: type) -> Iterator[str]:
+        """Names of a class's methods in which regions move operations."""
+        for chosen in self._chosen.get(kind, ()):
+            region = self.regions.find(kind, chosen)
+            if region is not None and region.moves:
+                yield chosen.rpartition(":")[0]
+
+    @property
+    def copies_as_written(self) -> Copies:
+        """Copies without regions, for recorders that keep books (`trace.regions`, definition (4))."""
+        if self._as_written is None:
+            self._as_written = Copies()
+        return self._as_written
+
+    def follow_code(self) -> bool:
+        """Make copies of functions anew where a name in them means something else by now; False where none does.
+        What automatic cells were proven by may be gone too: then there are none any more."""
+        if self.copies.still_hold() and all(look_up.still_holds() for look_up in self.closed.look_ups):
+            return False
+        self.copies, self.automatic, self._as_written = Copies(), {}, None
+        return True
+
+    def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:
+        """The module whose method a cell or module is, its path, and the method's name."""
+        path, method = self.automatic.get(operation.name) or located(self.model, operation.name)
+        return self.model.get_submodule(path), path, method
+
+    def require_unchanged(self) -> None:
+        """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.
+
+        Values of parameters may change, and tensors be replaced by others of their class, tied ones at all places;
+        attributes that forward itself assigns may (eager execution does so on the model). What happens inside an
+        attribute (items of a list) is not seen.
+        """
+        for first, *others in self._tied:
+            for other in others:
+                if self.tensor(first) is not self.tensor(other):
+                    raise StaleError(
+                        f"{first} and {other} of the model were one tensor when it was bound and are two now; tie them "
+                        "again, or bind the model again"
+                    )
+        if self._glance.still_holds():
+            return
+        for (path, module), before in zip(self._modules, self._state, strict=True):
+            now = _state(module)
+            for changed in before:
+                if now.get(changed) == before[changed] or (path, changed) in self._assigned:
+                    continue
+                raise StaleError(
+                    f"attribute {f'{path}.{changed}' if path else changed!r} of the model changed after it was bound; "
+                    "bind the model again"
+                )
+        self._glance = _Glance([module for _, module in self._modules])
+
+    @property
+    def assigned(self) -> list[str]:
+        """Dotted names of the attributes that forward has assigned to on shadows."""
+        return sorted(f"{path}.{name}" if path else name for path, name in self._assigned)
+
+    def note_assigned(self, path: str, name: str) -> None:
+        """See CellTracer."""
+        self._assigned.add((path, name))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The parameter, buffer or attribute with a dotted name, as it is now."""
+        home = self._owners.get(name)
+        if home is None:
+            owner, _, last = name.rpartition(".")
+            home = self._owners[name] = self.model.get_submodule(owner), last
+        return getattr(*home)
+
+    def shared(self, ref: SharedRef) -> torch.Tensor:
+        """See CellTracer."""
+        tensor = self.tensor(ref.name)
+        for view in ref.views:
+            tensor = view.apply(tensor, self.shared)
+        return tensor
+
+    def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
+        """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
+        memo = _StandIns(without_history(module), recorder, self._tensors_by_id(module))
+        try:
+            shadow = copy.deepcopy(module, memo)
+        except Exception as error:
+            raise ModelError(
+                f"{type(module).__name__}: expected a model that copy.deepcopy can copy, got {type(error).__name__}: "
+                f"{error}; keep locks, files and generators out of its attributes"
+            ) from error
+        own_path = self._paths[id(module)]
+        for path, part in shadow.named_modules():
+            copies = (self.copies_as_written if recorder.keeps_books else self.copies).methods(type(part))
+            _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
+        return shadow
+
+    def _tensors_by_id(self, module: nn.Module) -> dict[int, tuple[str, torch.Tensor]]:
+        """The model's tensors with their names. They are looked up anew only after `require_unchanged` has seen others,
+        or where this module has one by now: there are models of a thousand modules, and every cell has a shadow."""
+        glance, known = self._named
+        if glance is not self._glance or any(id(tensor) not in known for _, tensor in shared_tensors(module)):
+            known = {id(tensor): (name, tensor) for name, tensor in shared_tensors(self.model)}
+            self._named = self._glance, known
+        return known
+
+    def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
+        """See CellTracer."""
+        trace = self.trace(operation)
+        return trace.template, tuple(class_of(value._meta()) for value in trace.outputs)
+
+    def demands(self, operation: Operation) -> tuple[frozenset[int], ...]:
+        """See CellTracer."""
+        return self.trace(operation).demands
+
+    @property
+    def may_draw(self) -> bool:  # type: ignore[override]
+        """See CellTracer."""
+        return self.model.training
+
+    def draws(self, operation: Operation) -> Sequence[tuple[Draw, ValueClass]]:
+        """See CellTracer."""
+        return self.trace(operation).draws
+
+    def trace(self, operation: Operation, evaluating: bool = False) -> CellTrace:
+        """The operations of a cell, module or function for operands of the given slots; in eval mode where it is
+        `evaluating`, whatever the model's mode is."""
+        known = self._traces.get((operation, evaluating))
+        if known is None:
+            known = self._traces[operation, evaluating] = self._trace(operation, evaluating)
+        return known
+
+    def _trace(self, operation: Operation, evaluating: bool, keeps_books: bool = False) -> CellTrace:
+        recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)
+        recorder._tracer = self
+        if operation.name in self.automatic:
+            recorder.most_entries = MAX_OPERATIONS
+        if keeps_books:
+            recorder.keep_books()
+        function: Callable[..., Any]
+        operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
+        num_passed = len(operation.passed)
+        recorder.drawn_operands = operands[num_passed:]
+        if operation.call is not None:
+            function = functools.partial(_as_function, recorder, operation)
+            names = [f"x{i}" for i in range(len(operands))]
+            args, kwargs = fill(operation.template, operands, lambda ref: self._stand_in(recorder, ref))
+        else:
+            module, _, method = self.module_of(operation)
+            shadow = self.shadow(module, recorder)
+            if evaluating:
+                shadow.eval()
+            if is_leaf(module) and getattr(module, "inplace", False):
+                shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
+            function = shadow if method == "forward" else getattr(shadow, method)
+            names = _operand_names(getattr(module, method, function), operation.template, num_passed)
+            names += [f"drawn{number}" for number in range(len(operation.draws))]
+            args, kwargs = fill(operation.template, operands)
+        if recorder.books is not None:
+            recorder.books.hold(operands)
+        before = shape_of((args, kwargs))
+        try:
+            with NoRandomNumbers(), KeepsBooks(recorder), entered(operation.autocast), watched_by(recorder):
+                result = function(*args, **kwargs)
+        except MustKeepBooks:
+            if operation.name in self.automatic:
+                raise NotACell("it changes a tensor in place") from None
+            return self._trace(operation, evaluating, keeps_books=True)
+        except EdbcError as error:
+            raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
+        template, outputs = split_outputs(result, operation.name)
+        values = tuple(self._as_value(recorder, output) for output in outputs)
+        classes = [*(operand.slot.base for operand in recorder.drawn_operands), *recorder.drawn_classes]
+        draws = tuple(zip(recorder.draws, classes, strict=False))
+        if operation.name in self.automatic and operation.call is None:
+            given = {operand.ref for operand in operands}
+            is_passed = any(value.ref in given for value in values)
+            require_cell((args, kwargs), before, len(recorder.entries), template, is_passed)
+        demands = _demands(recorder, [operand.ref for operand in operands], values)
+        return CellTrace(recorder.finish([result]), tuple(names), values, template, draws, demands)
+
+    def _operand(self, recorder: Recorder, index: int, slot: Slot) -> Value:
+        table = recorder.table
+        operand = recorder.external(table.given_source("operand", slot.base), index, table.slot(slot.base))
+        if not slot.views:
+            return operand
+        return value_of(recorder, operand.ref, table.slot(slot.base, slot.views, slot.meta()))
+
+    def _stand_in(self, recorder: Recorder, ref: SharedRef) -> Shared:
+        return Shared(recorder, ref, self.shared(ref).detach())
+
+    def _as_value(self, recorder: Recorder, output: Any) -> Value:
+        if type(output) is Value:
+            return output
+        if type(output) is Shared:
+            return recorder.whole(output)
+        if isinstance(output, Lazy):
+            return output.materialise()
+        return recorder.constant(output)
+
+
+def _demands(recorder: Recorder, operands: Sequence[int], outputs: Sequence[Value]) -> tuple[frozenset[int], ...]:
+    """`Entry.demands` of a cell that has been recorded, by what each value is made of: operands, or (None) parameters.
+    O(operations * operands)."""
+    made_of: dict[int, frozenset[int | None]] = {ref: frozenset([i]) for i, ref in enumerate(operands)}
+    made_of |= {value.ref: frozenset([None]) for value in recorder._whole.values()}
+    at, number = 0, recorder.first_value
+    for index in recorder.entries:
+        entry = recorder.table.entries[index]
+        read = recorder.refs[at : at + entry.num_operands]
+        found = frozenset[int | None]().union(*(made_of.get(ref, frozenset()) for ref in read))
+        found |= {None} if shared_refs(entry.operation.template) else frozenset()
+        made_of |= {number + i: found for i in range(len(entry.output_slots))}
+        at, number = at + entry.num_operands, number + len(entry.output_slots)
+    of_outputs = [made_of.get(value.ref, frozenset()) for value in outputs]
+    return tuple({frozenset(x for x in found if x is not None) for found in of_outputs if None not in found})
+
+
+def _as_function(recorder: Recorder, operation: Operation, *args: Any, **kwargs: Any) -> Any:
+    assert operation.call is not None
+    return recorder.function(operation.call, args, kwargs, operation.name)
+
+
+class _StandIns(dict[int, Any]):
+    """What `copy.deepcopy` takes for known copies (its memo): of a tensor of the model the stand-in, made when a copy
+    first meets the tensor."""
+
+    def __init__(self, known: dict[int, Any], recorder: Recorder, tensors: dict[int, tuple[str, torch.Tensor]]):
+        super().__init__({key: copy for key, copy in known.items() if key not in tensors})
+        self._recorder, self._tensors = recorder, tensors
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """The copy of the object with an identity."""
+        if key not in self and key in self._tensors:
+            name, tensor = self._tensors[key]
+            self[key] = Shared(self._recorder, SharedRef(name), tensor.detach())
+        return super().get(key, default)
+
+
+_PLAIN = (int, float, str, bool, type(None))
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """What must stay as it is for a shadow to stand for a module."""
+    state: dict[str, Any] = {"__class__": type(module), "(number of hooks)": num_hooks(module)}
+    for name, value in module.__dict__.items():
+        if isinstance(value, torch.Tensor):
+            state[name] = (value.shape, value.dtype)
+        elif not name.startswith("_"):
+            state[name] = value if isinstance(value, _PLAIN) else id(value)
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        state[name] = None if tensor is None else (tensor.shape, tensor.dtype)
+    for name, child in module._modules.items():
+        state[name] = id(child)
+    return state
+
+
+class _Glance:
+    """What modules refer to: whether all of it is still there is told in a fraction of the time of `_state`, which then
+    need not be asked. Holds what it compares, so that nothing new can stand at an old address. No Python runs per
+    module."""
+
+    def __init__(self, modules: Sequence[nn.Module]):
+        self._modules = modules
+        self._kinds = list(map(type, modules))
+        self._referred = [d.values() for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
+        self._lengths = list(map(len, self._referred))
+        self._inhabited = list(filter(len, self._referred))
+        self._objects = list(itertools.chain.from_iterable(self._inhabited))
+        self._tensors = [t for t in self._objects if isinstance(t, torch.Tensor)]
+        self._shapes, self._dtypes = list(map(_SHAPE, self._tensors)), list(map(_DTYPE, self._tensors))
+        self._hooks = [hooks for module in modules for hooks in hooks_of(module)]
+        self._hook_counts = list(map(len, self._hooks))
+        self._has_hooks = any(self._hooks)
+
+    def still_holds(self) -> bool:
+        """True when the modules refer to the very same objects; then their `_state` is what it was."""
+        return (
+            list(map(type, self._modules)) == self._kinds
+            and list(map(len, self._referred)) == self._lengths
+            and all(map(operator.is_, itertools.chain.from_iterable(self._inhabited), self._objects))
+            and list(map(_SHAPE, self._tensors)) == self._shapes
+            and list(map(_DTYPE, self._tensors)) == self._dtypes
+            and (list(map(len, self._hooks)) == self._hook_counts if self._has_hooks else not any(self._hooks))
+        )
+
+
+_SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
+
+
+def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, str]], copies: dict[str, Any]) -> None:
+    """Make a shadow run copies of its methods, refuse to give a parameter or buffer another tensor, and note what else
+    forward assigns."""
+    kind = type(module)
+    tensors = frozenset((*module._parameters, *module._buffers))
+
+    def set_attribute(self: nn.Module, name: str, value: Any) -> None:
+        if name in tensors:
+            refuse(
+                f"forward assigned to {name!r}, a parameter or buffer of the model",
+                "keep state that changes in the instance, or return it",
+            )
+        if not name.startswith("_"):
+            assigned.add((path, name))
+        kind.__setattr__(self, name, value)
+
+    module.__class__ = derived_class(kind, {"__setattr__": set_attribute, **copies})
+
+
+def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> tuple[nn.Module, Recorder]:
+    """A shadow of the whole model on which running `forward` records, and its recorder."""
+    refuse_hooks(view.model, lambda module: is_cell(module) or is_leaf(module))
+    recorder = Recorder(table, home=home)
+    recorder._tracer = view
+    shadow = view.shadow(view.model, recorder)
+    for path, module in list(shadow.named_modules()):
+        if path and (is_cell(module) or is_leaf(module)):
+            _record_calls(recorder, path, module)
+    for name, (path, method) in view.automatic.items():
+        _record_automatic(recorder, name, shadow.get_submodule(path), method)
+    if any(":" in method for _, method in view.automatic.values()):
+        recorder.before_books = functools.partial(_run_as_written, view, shadow)
+    for module in shadow.modules():
+        # nn.Module finds children and parameters in __getattr__, after everything else failed; a plain attribute of
+        # the same name is found at once (measured: half of the time of a recorded call).
+        module.__dict__.update(
+            {
+                k: v
+                for k, v in {**module._modules, **module._parameters, **module._buffers}.items()
+                if v is not None and k.isidentifier()
+            }
+        )
+    return shadow, recorder
+
+
+def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
+    changes = is_leaf(module) and getattr(module, "inplace", False)
+
+    def become(call: Callable[..., Any]) -> None:
+        type(module).__call__ = _changing(recorder, call) if changes else call  # type: ignore[method-assign]
+
+    if isinstance(module, nn.Embedding) and not is_cell(module):
+        call = _embedding_call(recorder, module)
+        looks_up_numbers(recorder, module)
+    elif isinstance(module, _PASS_IN_EVAL) and not is_cell(module):
+        call = _pass_call(type(module).forward)
+    else:
+        call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
+        call = _changing(recorder, call) if changes else call
+    module.__class__ = derived_class(type(module), {"__call__": call})
+
+
+def _record_automatic(recorder: Recorder, name: str, module: nn.Module, method: str) -> None:
+    """Make calls of an automatic cell record a node, where they are cells (`trace.automatic`)."""
+    attribute = "__call__" if method == "forward" else method
+
+    def become(call: Callable[..., Any]) -> None:
+        setattr(type(module), attribute, call)
+
+    call = recorded_call(recorder, name, "cell", become, getattr(type(module), attribute))
+    module.__class__ = derived_class(type(module), {attribute: call})
+
+
+def _run_as_written(view: ModelView, shadow: nn.Module) -> None:
+    """Let a shadow run the methods that move operations as the user wrote them."""
+    for module in shadow.modules():
+        kind = user_class(module)
+        for name in view.moving(kind):
+            setattr(type(module), name, view.copies_as_written.methods(kind).get(name, getattr(kind, name)))
+
+
+def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of a module with `inplace=True`, whose argument shows the result from then on."""
+
+    def changing(self: nn.Module, x: Any) -> Any:
+        if not isinstance(x, Symbol) and type(x) is not torch.Tensor:
+            return call(self, x)
+        target = recorder.open_books().name_of(x)
+        return recorder.change(target, call(self, target))
+
+    return changing
+
+
+def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., Any]:
+    if module.max_norm is not None:
+        raise UnsupportedError(
+            "nn.Embedding(max_norm=...) changes its weights when it is used; normalise the table once"
+        )
+    if module.scale_grad_by_freq and module.training:
+        raise UnsupportedError(
+            "nn.Embedding(scale_grad_by_freq=True): gradients that count the indices of one call are not supported; "
+            "leave the option out"
+        )
+
+    def call(self: Any, indices: Any) -> Any:
+        table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
+        if type(indices) is torch.Tensor and indices.ndim <= 1:
+            return embedded(recorder, table, indices)
+        if isinstance(indices, Lazy):
+            indices = indices.materialise()
+        options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}
+        return torch.nn.functional.embedding(indices, table, **options)
+
+    return call
+
+
+def _pass_call(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return forward(self, value) if self.training and getattr(self, "p", 0) else value
+
+    return call
+
+
+def _operand_names(method: Callable[..., Any], template: Any, count: int) -> list[str]:
+    """The names of a method's parameters where each is one tensor, else x0, x1, ..."""
+    args, kwargs = template
+    fallback = [f"x{i}" for i in range(count)]
+    if kwargs or len(args) != count:
+        return fallback
+    try:
+        names = [
+            p.name
+            for p in inspect.signature(method).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        return fallback
+    return names[:count] if len(names) >= count else fallback

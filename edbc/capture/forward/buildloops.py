@@ -1,0 +1,250 @@
+"""Native loops over a recording. Each has a plain-Python reference in the tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edbc.native.kernelcache import njit
+
+MAX_FIELDS = 8
+"""Sums over the same operands that are merged into one node, at most."""
+_SEARCH = 16
+"""Earlier sums with the same first operand that are compared, at most: bounds the worst case."""
+
+
+@njit(cache=True)
+def local_refs(refs, first_value, first_external, num_values, num_externals):  # type: ignore[no-untyped-def]
+    """Refs counted from the start of a mini-batch, and the first one that is not of this mini-batch, or -1."""
+    local = np.empty(len(refs), np.int64)
+    foreign = np.int64(-1)
+    for i in range(len(refs) - 1, -1, -1):
+        ref = refs[i]
+        if ref >= 0:
+            local[i] = ref - first_value
+            is_ours = 0 <= local[i] < num_values
+        else:
+            local[i] = ref + first_external
+            is_ours = -num_externals <= local[i] < 0
+        if not is_ours:
+            foreign = np.int64(i)
+    return local, foreign
+
+
+@njit(cache=True)
+def number_values(entries, num_operands, num_outputs):  # type: ignore[no-untyped-def]
+    """Where the operands and the values of every node begin, and the node and output of every value; operands and
+    outputs are counted by entry."""
+    n = len(entries)
+    ptr, value_base = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    for v in range(n):
+        ptr[v + 1] = ptr[v] + num_operands[entries[v]]
+        value_base[v + 1] = value_base[v] + num_outputs[entries[v]]
+    value_node, value_output = np.empty(value_base[n], np.int64), np.empty(value_base[n], np.int64)
+    for v in range(n):
+        for value in range(value_base[v], value_base[v + 1]):
+            value_node[value] = v
+            value_output[value] = value - value_base[v]
+    return ptr, value_base, value_node, value_output
+
+
+@njit(cache=True)
+def as_operands(refs, value_node, value_output):  # type: ignore[no-untyped-def]
+    """Values as pairs (node, output); externals stay negative."""
+    nodes, outputs = refs.copy(), np.zeros(len(refs), np.int64)
+    for i in range(len(refs)):
+        if refs[i] >= 0:
+            nodes[i] = value_node[refs[i]]
+            outputs[i] = value_output[refs[i]]
+    return nodes, outputs
+
+
+@njit(cache=True)
+def absorbed_sums(is_sum, ptr, refs, value_node, value_uses):  # type: ignore[no-untyped-def]
+    """Which sums live on only as the first term of another sum: `absorber[v]` is that sum, or -1. O(operands)."""
+    n = len(is_sum)
+    absorber = np.full(n, -1, np.int64)
+    for v in range(n):
+        if not is_sum[v]:
+            continue
+        first = refs[ptr[v]]
+        if first >= 0 and value_uses[first] == 1 and is_sum[value_node[first]]:
+            absorber[value_node[first]] = v
+    return absorber
+
+
+@njit(cache=True)
+def chain_terms(is_sum, absorber, ptr, refs, value_node):  # type: ignore[no-untyped-def]
+    """Terms of every sum that is not absorbed, in the order in which the user's code adds them, as CSR over nodes.
+
+    A sum has two or more operands, of which the first may be an absorbed sum.
+    """
+    n = len(is_sum)
+    start = np.zeros(n + 1, np.int64)
+    for v in range(n):
+        length = 0
+        if is_sum[v] and absorber[v] < 0:
+            length = 1
+            u = v
+            while True:
+                length += ptr[u + 1] - ptr[u] - 1
+                first = refs[ptr[u]]
+                if first < 0 or absorber[value_node[first]] != u:
+                    break
+                u = value_node[first]
+        start[v + 1] = start[v] + length
+    terms = np.empty(start[n], np.int64)
+    for v in range(n):
+        at = start[v + 1] - 1
+        u = v
+        while at >= start[v]:
+            for i in range(ptr[u + 1] - 1, ptr[u], -1):
+                terms[at] = refs[i]
+                at -= 1
+            if at == start[v]:
+                terms[at] = refs[ptr[u]]
+                break
+            u = value_node[refs[ptr[u]]]
+    return start, terms
+
+
+@njit(cache=True)
+def merge_sums(start, terms, value_node):  # type: ignore[no-untyped-def]
+    """Sums over the same operand nodes (of h and of c, say) become fields of one node.
+
+    Returns `leader` (the sum whose node a sum joins, itself when it leads, -1 for other nodes) and `field`.
+    """
+    n = len(start) - 1
+    leader = np.full(n, -1, np.int64)
+    field = np.zeros(n, np.int64)
+    num_fields = np.zeros(n, np.int64)
+    previous = np.full(n, -1, np.int64)
+    newest = np.full(len(value_node) + 1, -1, np.int64)
+    for v in range(n):
+        length = start[v + 1] - start[v]
+        if length == 0:
+            continue
+        leader[v] = v
+        num_fields[v] = 1
+        first = terms[start[v]]
+        if first < 0:
+            continue
+        key = value_node[first]
+        u = newest[key]
+        for _ in range(_SEARCH):
+            if u < 0:
+                break
+            if start[u + 1] - start[u] == length and num_fields[u] < MAX_FIELDS:
+                same = True
+                different = False
+                for i in range(length):
+                    a = terms[start[v] + i]
+                    b = terms[start[u] + i]
+                    if a < 0 or b < 0 or value_node[a] != value_node[b]:
+                        same = False
+                        break
+                    different = different or a != b
+                if same and different:
+                    leader[v] = u
+                    field[v] = num_fields[u]
+                    num_fields[u] += 1
+                    break
+            u = previous[u]
+        if leader[v] == v:
+            previous[v] = newest[key]
+            newest[key] = v
+    return leader, field, num_fields
+
+
+@njit(cache=True)
+def write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, value_base):  # type: ignore[no-untyped-def]
+    """Nodes that remain, their CSR operands (still as old values), and the new node and output of every old value.
+
+    `kept` lists the old nodes in order; a merged sum's operands come item by item, within an item field by field.
+    Values of absorbed sums, which nobody reads, have node -1.
+    """
+    n = len(leader)
+    kept = np.empty(n, np.int64)
+    position = np.full(n, -1, np.int64)
+    count = 0
+    total = 0
+    for v in range(n):
+        if absorber[v] >= 0 or (leader[v] >= 0 and leader[v] != v):
+            continue
+        kept[count] = v
+        position[v] = count
+        count += 1
+        if leader[v] == v:
+            total += (start[v + 1] - start[v]) * num_fields[v]
+        else:
+            total += ptr[v + 1] - ptr[v]
+    new_ptr = np.zeros(count + 1, np.int64)
+    new_refs = np.empty(total, np.int64)
+    for i in range(count):
+        v = kept[i]
+        at = new_ptr[i]
+        if leader[v] == v:
+            new_ptr[i + 1] = at + (start[v + 1] - start[v]) * num_fields[v]
+        else:
+            for j in range(ptr[v], ptr[v + 1]):
+                new_refs[at] = refs[j]
+                at += 1
+            new_ptr[i + 1] = at
+    new_node = np.empty(value_base[n], np.int64)
+    new_output = np.empty(value_base[n], np.int64)
+    for v in range(n):
+        first = value_base[v]
+        if leader[v] < 0 or absorber[v] >= 0:
+            for value in range(first, value_base[v + 1]):
+                new_node[value] = position[v]
+                new_output[value] = value - first
+            continue
+        i = position[leader[v]]
+        for k in range(start[v + 1] - start[v]):
+            new_refs[new_ptr[i] + k * num_fields[leader[v]] + field[v]] = terms[start[v] + k]
+        new_node[first] = i
+        new_output[first] = field[v]
+    return kept[:count], new_ptr, new_refs, new_node, new_output
+
+
+@njit(cache=True)
+def fuse_sums(is_sum, ptr, refs, result_refs, value_base, value_node):  # type: ignore[no-untyped-def]
+    """All of the above: which node every sum joins, its field there, and the graph that remains."""
+    uses = np.zeros(len(value_node), np.int64)
+    for read in (refs, result_refs):
+        for ref in read:
+            if ref >= 0:
+                uses[ref] += 1
+    absorber = absorbed_sums(is_sum, ptr, refs, value_node, uses)
+    start, terms = chain_terms(is_sum, absorber, ptr, refs, value_node)
+    leader, field, num_fields = merge_sums(start, terms, value_node)
+    remaining = write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, value_base)
+    return leader, field, num_fields, remaining
+
+
+@njit(cache=True)
+def kinds_of_sums(kept, leader, field, num_fields, output_class):  # type: ignore[no-untyped-def]
+    """The combinations of classes that sums of several fields have, and which of them every node that remains has (-1
+    for none); classes are given for every old node. O(nodes * combinations)."""
+    classes = np.full((len(leader), MAX_FIELDS), -1, np.int64)
+    for v in range(len(leader)):
+        if leader[v] >= 0:
+            classes[leader[v], field[v]] = output_class[v]
+    kind_of = np.full(len(kept), -1, np.int64)
+    example = np.empty(len(kept), np.int64)
+    count = 0
+    for i in range(len(kept)):
+        v = kept[i]
+        if num_fields[v] < 2:
+            continue
+        for kind in range(count):
+            same = True
+            for j in range(MAX_FIELDS):
+                same = same and classes[example[kind], j] == classes[v, j]
+            if same:
+                kind_of[i] = kind
+                break
+        if kind_of[i] < 0:
+            example[count] = v
+            kind_of[i] = count
+            count += 1
+    return classes[example[:count]], kind_of

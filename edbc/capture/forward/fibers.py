@@ -1,0 +1,367 @@
+"""Fibers: a forward that reads a value waits for it, and the other instances of the mini-batch go on.
+
+Definitions.
+
+(1) A *read* asks for the numbers of a recorded tensor: `.item()`, `int(t)`, `if a > b`, `.tolist()`, `max(key=...)`.
+    Where they do not exist yet the instance is suspended in the middle of whatever it runs, recursion, a generator, a
+    callback of a library: each instance runs as a greenlet, on a stack of its own.
+(2) A *segment* is what has been recorded when all unfinished instances wait. It is built, scheduled and executed as a
+    mini-batch of its own, and all go on. What they record after the last read is the mini-batch that `capture` gives.
+(3) A value of an executed segment is *carried* where some stand-in for it is alive: it is a result of its segment, and
+    from then on a constant. So nobody needs to know which later segment reads it, gradients flow through it as through
+    any tensor that requires one, and no segment's memory outlives it.
+
+Which stand-ins are alive is asked of Python's garbage collector. It is off while recording, so they are among the
+youngest objects; they are aged at each cut, which keeps the youngest few. Where a collection came between, all objects
+are asked. One that were missed would be refused as an earlier mini-batch's, never read.
+
+Nothing here runs for a model that does not read: the first read of a recorder's life has the mini-batch recorded anew
+with fibers, as it is when tensors turn out to change in place. A plan that knows of reads spares that.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import torch
+
+from edbc.capture.forward.returned import Collected, Run, as_longs
+from edbc.capture.semantics.autocast import entered
+from edbc.capture.semantics.gradmode import watched_by
+from edbc.capture.semantics.torchstate import Away, leave, torch_state
+from edbc.capture.standins.source import location_of, user_frame, user_location
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
+from edbc.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from edbc.capture.forward.build import Capture
+    from edbc.capture.record.recorder import Recorder
+    from edbc.capture.record.recording import Recording
+
+RunSegment = Callable[["Capture"], Sequence[torch.Tensor]]
+"""Executes a segment, whose one result is a list of tensors, and returns them."""
+MAX_READS = 10_000
+"""Reads of an instance before it is taken for an endless loop, unless the caller says otherwise."""
+MOST_CANCELLED = 100
+"""Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled."""
+
+
+class MustSuspend(BaseException):
+    """An instance reads a value, and instances run one after the other: record the mini-batch again with fibers."""
+
+
+class Read(NamedTuple):
+    """What an instance has read: where, and the numbers. The tensor shares memory with nothing that changes."""
+
+    site: str
+    tensor: torch.Tensor
+
+
+@dataclass(eq=False)
+class Reads:
+    """The reads of a mini-batch."""
+
+    of_instance: list[list[Read]]
+    segments: int = 0
+    """That were executed for them."""
+    live: list[int] = field(default_factory=list)
+    """Instances that waited for each of these."""
+
+    def sites(self) -> dict[str, int]:
+        """How many reads there are of each line."""
+        counts: dict[str, int] = {}
+        for read in itertools.chain.from_iterable(self.of_instance):
+            counts[read.site] = counts.get(read.site, 0) + 1
+        return counts
+
+
+def first_read(symbol: Symbol) -> NoReturn:
+    """What the first read of a recorder does."""
+    require_greenlet()
+    symbol.rec.reads = True
+    raise MustSuspend
+
+
+def require_greenlet() -> Any:
+    """The module. Raises UnsupportedError, with the user's line, where it is not installed."""
+    try:
+        import greenlet
+    except ImportError:
+        raise UnsupportedError(
+            f"{user_location()}: forward reads the value of a tensor, for which instances are suspended by greenlet, "
+            "which is not installed; install edbc[fibers]"
+        ) from None
+    return greenlet
+
+
+class Fiber:
+    """One instance, and what was the state of its recording and of torch when it was suspended."""
+
+    __slots__ = ("away", "flows", "greenlet", "instance", "number", "result", "wanted")
+
+    def __init__(self, greenlet: Any, number: int, instance: Any):
+        self.greenlet = greenlet
+        self.number = number
+        self.instance = instance
+        self.away: Away | None = None
+        self.flows = True
+        self.wanted: Value | None = None
+        """What it waits for."""
+        self.result: Any = None
+
+
+class Fibers:
+    """Runs the instances of one mini-batch. `guarded` is a context that names an instance in exceptions."""
+
+    def __init__(self, recorder: Recorder, run_segment: RunSegment, guarded: Callable[[Recorder, int, Any], Any],
+                 aborted: int):  # fmt: skip
+        self.recorder = recorder
+        self.run_segment = run_segment
+        self.guarded = guarded
+        self.aborted = aborted
+        """Nodes of an earlier attempt that nobody has executed."""
+        self.greenlet = require_greenlet()
+        self.home = torch_state()
+        self.home_flows = recorder.flows
+        self.fibers: list[Fiber] = []
+        self.running: Fiber | None = None
+        self.is_cancelled = False
+        self.reads = Reads([])
+        self._collections = _collections()
+        self._sites: dict[Any, str] = {}
+        self._plain: dict[Slot, Slot] = {}
+        """Slots without the views."""
+        self._on_host: dict[int, torch.Tensor] = {}
+        """What was read of the last segment, by its new ref."""
+
+    def run(self, forward: Callable[[Any], Any], instances: Sequence[Any]) -> list[Any]:
+        """What forward returns for each instance.
+
+        Raises what forward raises; no fiber is left then, the others' `finally` blocks have run.
+        """
+        rec, hub = self.recorder, self.greenlet.getcurrent()
+        self.reads.of_instance = [[] for _ in instances]
+        rec.reading = self.read
+        try:
+            for number, instance in enumerate(instances):
+                greenlet = self.greenlet.greenlet(forward, hub)
+                greenlet.gr_context = contextvars.copy_context()
+                fiber = Fiber(greenlet, number, instance)
+                fiber.flows = self.home_flows
+                self.fibers.append(fiber)
+                self._go_on(fiber, instance)
+            while waiting := [fiber for fiber in self.fibers if not fiber.greenlet.dead]:
+                self._cut(waiting)
+                for fiber in waiting:
+                    self._go_on(fiber)
+            return [fiber.result for fiber in self.fibers]
+        finally:
+            self._cancel()
+            rec.reading = None
+
+    # --- switching -------------------------------------------------------------------------------------------------
+
+    def _go_on(self, fiber: Fiber, *started_with: Any) -> None:
+        """Let an instance run until it reads or ends."""
+        with self.guarded(self.recorder, fiber.number, fiber.instance):
+            self._enter(fiber)
+            try:
+                result = fiber.greenlet.switch(*started_with)
+            finally:
+                self._leave(fiber)
+        if fiber.greenlet.dead:
+            fiber.result = result
+        elif type(result) is UnsupportedError:
+            with self.guarded(self.recorder, fiber.number, fiber.instance):
+                raise result
+
+    def _enter(self, fiber: Fiber) -> None:
+        rec = self.recorder
+        self.running = fiber
+        rec.next_instance(fiber.number)
+        if fiber.away is not None:
+            fiber.away.come_back()
+            fiber.away = None
+            rec.switch_autocast()
+        if rec.flows != fiber.flows:
+            rec.switch_gradients(fiber.flows)
+
+    def _leave(self, fiber: Fiber) -> None:
+        rec = self.recorder
+        self.running = None
+        fiber.flows = rec.flows
+        fiber.away = leave(self.home)
+        if fiber.away is not None:
+            rec.switch_autocast()
+        if rec.flows != self.home_flows:
+            rec.switch_gradients(self.home_flows)
+
+    def _cancel(self) -> None:
+        """End all fibers that wait."""
+        self.is_cancelled = True
+        for fiber in self.fibers:
+            for _ in range(MOST_CANCELLED):
+                if fiber.greenlet.dead:
+                    break
+                self._enter(fiber)
+                try:
+                    fiber.greenlet.throw()
+                except BaseException:  # of a `finally` block: what ended the mini-batch is what is told
+                    continue
+                finally:
+                    self._leave(fiber)
+        self.fibers = []
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, symbol: Symbol) -> torch.Tensor:
+        """The tensor that a stand-in stands for, once it exists."""
+        rec, fiber = self.recorder, self.running
+        if self.is_cancelled:
+            raise self.greenlet.GreenletExit
+        if fiber is None or self.greenlet.getcurrent() is not fiber.greenlet:
+            raise UnsupportedError(
+                f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
+                "runs"
+            )
+        site = self._site()
+        known = self.reads.of_instance[fiber.number]
+        if len(known) >= rec.max_reads:
+            error = UnsupportedError(
+                f"{site}: forward has read {len(known):,} values of one instance; if this is no endless loop, allow "
+                "more (--max-reads)"
+            )
+            self.greenlet.getcurrent().parent.switch(error)
+            raise self.greenlet.GreenletExit
+        value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
+        if value.ref >= 0:
+            fiber.wanted = value
+            self.greenlet.getcurrent().parent.switch()
+            fiber.wanted = None
+        tensor = self._tensor(value)
+        known.append(Read(site, tensor))
+        return tensor
+
+    def _site(self) -> str:
+        frame = user_frame()
+        if frame is None:
+            return location_of(frame)
+        key = frame.f_code, frame.f_lasti
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = location_of(frame)
+        return site
+
+    def _tensor(self, value: Value) -> torch.Tensor:
+        """Of an external."""
+        tensor = self._on_host.get(value.ref)
+        if tensor is None:
+            rec = self.recorder
+            number = -1 - (value.ref + rec.first_external)
+            source, index = rec.external_source[number], rec.external_index[number]
+            told = rec.table.sources[source]
+            if told.kind == "constant":
+                tensor = rec.constants[source][index]
+            else:
+                assert told.ref is not None
+                tensor = rec.tracer.shared(told.ref)
+                tensor = tensor[index] if told.kind == "row" else tensor
+        if tensor.requires_grad:
+            tensor = tensor.detach()
+        for step in value.slot.views:
+            tensor = step.apply(tensor)
+        return tensor
+
+    # --- segments --------------------------------------------------------------------------------------------------
+
+    def _cut(self, waiting: Sequence[Fiber]) -> None:
+        """Execute what has been recorded; definitions (2) and (3)."""
+        from edbc.capture.forward.build import build_collected
+
+        rec = self.recorder
+        live = self._live()
+        slot_of_ref: dict[int, Slot] = {}
+        for value in live:
+            slot = value.slot
+            if value.ref not in slot_of_ref:
+                plain = self._plain.get(slot)
+                if plain is None:
+                    plain = self._plain[slot] = rec.table.slot(slot.base)
+                slot_of_ref[value.ref] = plain
+        refs, slots = list(slot_of_ref), list(slot_of_ref.values())
+        recording = _compacted(rec.finish([], aborted=(0, self.aborted)))
+        rec.cut()
+        self.aborted = 0
+        collected = Collected(as_longs(refs), slots, [Run(0, len(refs))], [len(refs)])
+        captured = build_collected(recording, collected)
+        with watched_by(None), entered(None):
+            tensors = self.run_segment(captured)
+        carried = dict(zip(refs, rec.carried(tensors, slots), strict=True))
+        read = {fiber.wanted.ref for fiber in waiting if fiber.wanted is not None}
+        which = [i for i, ref in enumerate(refs) if ref in read]
+        copies = on_host([tensors[i] for i in which])
+        self._on_host = {carried[refs[i]]: copy for i, copy in zip(which, copies, strict=True)}
+        for value in live:
+            value.ref = carried[value.ref]
+        self.reads.segments += 1
+        self.reads.live.append(len(waiting))
+
+    def _live(self) -> list[Value]:
+        """Stand-ins for values of the segment that somebody has."""
+        rec = self.recorder
+        first = rec.first_value
+        candidates = gc.get_objects(0) if _collections() == self._collections else gc.get_objects()
+        live = [x for x in candidates if type(x) is Value and x.ref >= first and x.rec is rec]
+        del candidates
+        gc.collect(0)
+        self._collections = _collections()
+        return live
+
+
+def _collections() -> int:
+    """How often the garbage collector has run."""
+    return sum(generation["collections"] for generation in gc.get_stats())
+
+
+def on_host(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The tensors on the host, to which those of a device cross in one copy."""
+    if tensors[0].device.type == "cpu":
+        return tensors
+    pieces = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    parts = torch.cat(pieces).cpu().split([len(part) for part in pieces])
+    return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _compacted(recording: Recording) -> Recording:
+    """The recording of a segment with those of the mini-batch's externals that it reads, numbered anew."""
+    used: dict[int, int] = {}
+    refs = [ref if ref >= 0 else -1 - used.setdefault(ref, len(used)) for ref in recording.refs]
+    numbers = [-1 - (ref + recording.first_external) for ref in used]
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(recording.external_source):
+        return recording  # which building refuses, with the line
+    source, index = recording.external_source, recording.external_index
+    return replace(
+        recording,
+        refs=refs,
+        external_source=[source[i] for i in numbers],
+        external_index=[index[i] for i in numbers],
+        first_external=0,
+    )
+
+
+def read_function(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What a torch function tells of values (`torch.equal`), given the tensors that stand-ins stand for."""
+    return function(*_read_all(args), **_read_all(kwargs))
+
+
+def _read_all(item: Any) -> Any:
+    if type(item) in (Value, Shared) or issubclass(type(item), Lazy):
+        return item._read()
+    if type(item) in (tuple, list):
+        return type(item)(map(_read_all, item))
+    return {key: _read_all(value) for key, value in item.items()} if type(item) is dict else item

@@ -1,0 +1,242 @@
+"""Running the user's `forward` over the instances of a mini-batch.
+
+Three things of the user's code show only while it runs and are looked after here:
+
+(1) Recursion deeper than Python's limit: the instance runs again on a large stack, and so do all later ones. What the
+    first attempt recorded stays (the user's objects may refer to it) unless nothing uses it.
+(2) Random numbers: what eager execution would draw is not what a recording draws once, so drawing any is refused, but
+    for random operations on recorded tensors, whose numbers are drawn later (`trace.draws`).
+(3) Exceptions: they pass, with a note that names the instance; edbc's own name it too. One that eager execution of the
+    instance does not raise is no mistake of the user's but a function that cannot take stand-ins: UnsupportedError.
+"""
+
+from __future__ import annotations
+
+import gc
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.capture.forward.deep import run_on_large_stack, too_deep
+from edbc.capture.forward.fibers import Fibers, MustSuspend, first_read
+from edbc.capture.forward.returned import settled
+from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.recording import Recording
+from edbc.capture.semantics import checkpoints  # noqa: F401, takes its place in torch
+from edbc.capture.semantics.advice import advice_for
+from edbc.capture.semantics.autocast import entered
+from edbc.capture.semantics.gradmode import watched_by
+from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers
+from edbc.capture.standins.source import location_of_function, raised_at
+from edbc.capture.standins.standin import refuse
+from edbc.errors import EdbcError, ModelError, UnsupportedError, described
+
+
+def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool = False) -> Recording:
+    """Run `forward` for each instance; see `trace.build.capture`. Where it `settles`, the nodes of what an instance
+    returns are made with its others, not when all have run."""
+    recorder.begin()
+    with entered(recorder.home):
+        recorder.switch_autocast()
+        if recorder.needs_deep_stack:
+            return run_on_large_stack(lambda: _record(shadow, recorder, instances, settles))
+        return _record(shadow, recorder, instances, settles)
+
+
+def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
+    if recorder.run_segment is None:
+        return _record_in_turn(shadow, recorder, instances, settles)
+    try:
+        if not recorder.reads:
+            recorder.reading = first_read
+            return _record_in_turn(shadow, recorder, instances, settles)
+    except MustSuspend:
+        pass
+    finally:
+        recorder.reading = None
+    return _record_reading(shadow, recorder, instances)
+
+
+def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
+    """One instance after the other. Raises MustSuspend where one reads a value, and values can be read."""
+    results: list[Any] = []
+    ends: list[int] = []
+    aborted = (0, 0)
+    has_large_stack = recorder.needs_deep_stack
+    random_state = _random_state()
+    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
+    with watched_by(recorder):
+        for number, instance in enumerate(instances):
+            recorder.next_instance(number)
+            with Recorded("forward", "instance", recorder.first_instance + number, (recorder, instance)):
+                is_deep = False
+                while True:
+                    try:
+                        result = _on_large_stack(recorder, forward, instance) if is_deep else forward(instance)
+                        break
+                    except MustKeepBooks:
+                        recorder.keep_books()
+                        forward = _with_books(recorder, shadow.forward)
+                    except RecursionError:
+                        if has_large_stack or is_deep:
+                            raise too_deep() from None
+                        recorder.needs_deep_stack = is_deep = True
+                        recorder.mend()
+                    recorder.next_instance(number)
+                    aborted = (ends[-1] if ends else 0, len(recorder.entries))
+                if settles:
+                    recorder.returned = location_of_function(forward)
+                    result = settled(result)
+                    recorder.returned = ""
+            if recorder.reads and recorder.run_segment is not None:  # forward has caught the exception
+                raise MustSuspend
+            results.append(result)
+            ends.append(len(recorder.entries))
+        were_drawn = random_state != _random_state()
+        if were_drawn:
+            _refuse_random(forward, instances)
+    if were_drawn:  # by another thread; what the search for them recorded is left behind
+        recorder.begin()
+        return _record(shadow, recorder, instances, settles)
+    recorder.tracer.require_unchanged()
+    recorder.returned = location_of_function(forward)
+    return recorder.finish(results, ends, aborted)
+
+
+def _record_reading(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
+    """All instances at once, each of which may wait for values."""
+    random_state = _random_state()
+    fibers, results = _run_fibers(shadow, recorder, instances)
+    if random_state != _random_state():
+        with NoRandomNumbers():  # raises where they were drawn; when nothing is drawn now, it was another thread
+            fibers, results = _run_fibers(shadow, recorder, instances)
+    recorder.tracer.require_unchanged()
+    recorder.recorded_reads = fibers.reads
+    recorder.returned = location_of_function(shadow.forward)
+    return recorder.finish(results, [], (0, fibers.aborted))
+
+
+def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> tuple[Fibers, list[Any]]:
+    """What forward returns for each instance. What an attempt recorded before that did not get to the end stays where
+    it is, unless nothing uses it."""
+    fibers = Fibers(recorder, recorder.run_segment, _OfFiber, len(recorder.entries))
+    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
+    try:
+        with watched_by(recorder):
+            return fibers, fibers.run(forward, instances)
+    except MustKeepBooks:
+        recorder.keep_books()
+    except RecursionError:
+        if recorder.needs_deep_stack:
+            with Recorded("forward", "instance", recorder.first_instance + recorder.instance):
+                raise too_deep() from None
+        recorder.needs_deep_stack = True
+        recorder.mend()
+        return run_on_large_stack(lambda: _run_fibers(shadow, recorder, instances))
+    return _run_fibers(shadow, recorder, instances)
+
+
+def _random_state() -> bytes:
+    """What tells whether random numbers were drawn. Bytes compare in a sixth of the time of tensors."""
+    return torch.default_generator.get_state().numpy().tobytes()
+
+
+def _with_books(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`forward` where it is known which tensors share memory; see `trace.changes`."""
+
+    def run(instance: Any) -> Any:
+        with KeepsBooks(recorder):
+            result = forward(instance)
+        return recorder.open_books().shown(result)
+
+    return run
+
+
+def _on_large_stack(recorder: Recorder, forward: Callable[[Any], Any], instance: Any) -> Any:
+    """`forward` of an instance on another thread, with changes of the gradient mode noted there too."""
+
+    def run() -> Any:
+        with watched_by(recorder):
+            return forward(instance)
+
+    return run_on_large_stack(run)
+
+
+class NoGarbageCollection:
+    """Recording makes many small objects and no cycles; the collector would walk all of the process's objects for them
+    (measured: up to three quarters of the time of a mini-batch)."""
+
+    __slots__ = ("was_enabled",)
+
+    def __enter__(self) -> None:
+        self.was_enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self.was_enabled:
+            gc.enable()
+
+
+class Recorded:
+    """Names what is recorded in exceptions of the user's code: `Recorded("forward", "instance", 3)`. `retried` are what
+    records and the instance, where eager execution can be asked whether it raises too."""
+
+    __slots__ = ("function", "retried", "what", "which")
+
+    def __init__(self, function: str, what: str, which: object, retried: tuple[Recorder, Any] | None = None):
+        self.function, self.what, self.which, self.retried = function, what, which, retried
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, MustSuspend):
+            return
+        where = f"while recording {self.what} {self.which}"
+        if isinstance(error, EdbcError):
+            raise type(error)(f"{error} ({where})") from error
+        if not isinstance(error, Exception | KeyboardInterrupt | GeneratorExit):  # sys.exit()
+            raise ModelError(f"{self.function} raised {described(error)} ({where})") from error
+        if isinstance(error, Exception) and self.retried is not None and _runs_eagerly(*self.retried):
+            called, remedy = advice_for(error)
+            raise UnsupportedError(
+                f"{raised_at(error)}: {called} runs in eager PyTorch but cannot take recorded tensors; {remedy} "
+                f"({where}; {textwrap.shorten(described(error), 160)})"
+            ) from error
+        error.add_note(where)
+
+
+class _OfFiber(Recorded):
+    """An instance that runs as a fiber."""
+
+    def __init__(self, recorder: Recorder, number: int, instance: Any):
+        super().__init__("forward", "instance", recorder.first_instance + number, (recorder, instance))
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, MustKeepBooks | RecursionError):
+            super().__exit__(kind, error, traceback)
+
+
+def _runs_eagerly(recorder: Recorder, instance: Any) -> bool:
+    """True when the model runs an instance without an exception."""
+    with torch.random.fork_rng(devices=()):
+        try:
+            recorder.tracer.model(instance)
+        except Exception:
+            return False
+    return True
+
+
+def _refuse_random(forward: Callable[[Any], Any], instances: Sequence[Any]) -> None:
+    """Find the line that drew random numbers by running again. When nothing is drawn now, it was another thread that
+    did."""
+    random_state = _random_state()
+    with NoRandomNumbers():
+        for instance in instances:
+            forward(instance)
+    if random_state != _random_state():
+        refuse("forward draws random numbers", DRAW_REMEDY)

@@ -1,0 +1,173 @@
+"""Does forward make the same graph of an instance whenever it runs? Asked once, when compiling.
+
+A plan is run on mini-batches of any size in any order, and forward runs on copies of the model (`trace.shadow`), so a
+forward that counts its calls (`self.k += 1`), appends to a list of the model that nobody clears, or changes a global
+variable has no meaning that batched execution could keep: outputs would depend on how instances were grouped. It shows
+in what forward records. Some instances are recorded again, each alone: twice, in two orders, on the copy that has
+recorded mini-batches, and on a fresh one; the graphs are compared.
+
+What leaves no trace in the graphs is allowed: attributes that are assigned before they are read (a list that forward
+fills for one instance), memos that hold no recorded tensor, counters that nobody reads. It happens to the copy: the
+user's model keeps its attributes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import Capture, capture
+from edbc.capture.forward.fibers import RunSegment
+from edbc.capture.forward.forward import NoGarbageCollection
+from edbc.capture.forward.returned import Result, Run
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.table import TypeTable
+from edbc.capture.standins.objects import unchanged
+from edbc.errors import UnsupportedError
+
+ASKED = 4
+"""Instances that are recorded again."""
+_OWN = frozenset(vars(nn.Module()))
+_PLAIN = (int, float, str, bool, bytes, type(None))
+
+
+def require_repeatable(
+    view: ModelView, table: TypeTable, used: tuple[nn.Module, Recorder], instances: Sequence[Any],
+    run_segment: RunSegment | None = None,
+) -> None:  # fmt: skip
+    """Raise UnsupportedError where recording an instance on the `used` shadow gives another graph than on a fresh one.
+
+    The message has the user's line of the first difference and the attributes of the model that forward has changed.
+    """
+    asked = sorted({round(i * (len(instances) - 1) / (ASKED - 1)) for i in range(ASKED)}) if instances else []
+    shadows = [used, used]
+    if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
+        shadows.append(_fresh(view, table, used[1]))
+    with NoGarbageCollection():
+        passes = [
+            _parts(shadow, instances, asked if i else asked[::-1], run_segment) for i, shadow in enumerate(shadows)
+        ]
+    for number in asked:
+        for again in passes[1:]:
+            line = _first_difference(passes[0][number], again[number])
+            if line is not None:
+                raise UnsupportedError(
+                    f"{line}: expected the same graph whenever forward runs on an instance, got another one for "
+                    f"instance {number} when it ran again: {_because(view, used[0])}; let forward depend on the "
+                    "instance and the weights alone"
+                )
+
+
+def _fresh(view: ModelView, table: TypeTable, used: Recorder) -> tuple[nn.Module, Recorder]:
+    """A new copy whose recorder knows what the `used` one had to learn: what it began to record before stays in the
+    first instance, and is no difference."""
+    shadow, recorder = recording_shadow(view, table)
+    recorder.needs_deep_stack, recorder.reads = used.needs_deep_stack, used.reads
+    if used.keeps_books:
+        recorder.keep_books()
+    return shadow, recorder
+
+
+def _parts(
+    shadow: tuple[nn.Module, Recorder], instances: Sequence[Any], asked: Sequence[int], run_segment: RunSegment | None
+) -> dict[int, Capture]:
+    parts = {}
+    for number in asked:
+        shadow[1].first_instance = number
+        with unchanged([instances[number]]):
+            parts[number] = capture(*shadow, [instances[number]], run_segment)
+    return parts
+
+
+def _first_difference(one: Capture, other: Capture) -> str | None:
+    """The user's line of the first node in which two captures differ; None for equal ones."""
+    mine, theirs = one.graph, other.graph
+    for node in range(min(mine.num_nodes, theirs.num_nodes)):
+        kind = mine.node_type[node]
+        reads = mine.operands_of(node), theirs.operands_of(node)
+        if kind != theirs.node_type[node] or not _same_reads(one, reads[0], other, reads[1]):
+            return mine.types[kind].source
+    if mine.num_nodes != theirs.num_nodes:
+        longer, at = max((mine, theirs), key=lambda graph: graph.num_nodes), min(mine.num_nodes, theirs.num_nodes)
+        return longer.types[longer.node_type[at]].source
+    ours, others = (
+        list(zip(part.result_node.tolist(), part.result_output.tolist(), strict=True)) for part in (one, other)
+    )
+    same = _same_nest(one.results, other.results) and _same_reads(one, ours, other, others)
+    return None if same else "what forward returns"
+
+
+def _same_reads(one: Capture, mine: list[tuple[int, int]], other: Capture, theirs: list[tuple[int, int]]) -> bool:
+    return len(mine) == len(theirs) and all(
+        _is_same(_read(one, *a), _read(other, *b)) for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def _read(part: Capture, node: int, output: int) -> Any:
+    """A value as it is numbered; an external by its source, and the row of it or the constant."""
+    if node >= 0:
+        return node, output
+    source, index = int(part.external_source[-1 - node]), int(part.external_index[-1 - node])
+    pool = part.constants.get(source)
+    return source, (index if pool is None else pool[index])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if one.shape != other.shape:
+            return False
+        return bool(((one == other) | ((one != one) & (other != other))).all())
+    return bool(one == other)
+
+
+def _same_nest(one: Any, other: Any) -> bool:
+    """True when two results have their tensors at the same places, and equal plain values; other objects are the
+    user's affair."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same_nest, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(_same_nest, one.values(), other.values()))
+    if isinstance(one, torch.Tensor):
+        return _is_same(one, other)
+    return one == other or one != one if isinstance(one, (*_PLAIN, Result, Run)) else True
+
+
+def _because(view: ModelView, shadow: nn.Module) -> str:
+    changed = list(_changed(view.model, shadow)) or view.assigned
+    if not changed:
+        return "forward reads what changes outside of the model (a global variable, a class attribute, random numbers)"
+    names = ", ".join(map(repr, changed[:3]))
+    return f"forward changes {'attribute' if len(changed) == 1 else 'attributes'} {names} of the model"
+
+
+def _changed(model: nn.Module, shadow: nn.Module) -> Iterator[str]:
+    """Dotted names of the attributes in which a shadow has come to differ from its model."""
+    copies = dict(shadow.named_modules())
+    for path, module in model.named_modules():
+        copy = copies.get(path)
+        if copy is None:
+            continue
+        own = {**module._parameters, **module._buffers, **module._modules}
+        for name, now in vars(copy).items():
+            if name in _OWN or name in own or isinstance(now, torch.Tensor | nn.Module):
+                continue
+            if name not in vars(module) or _differs(vars(module)[name], now):
+                yield f"{path}.{name}" if path else name
+
+
+def _differs(before: Any, now: Any) -> bool:
+    if type(before) is not type(now):
+        return not isinstance(before, torch.Tensor)
+    if isinstance(now, _PLAIN):
+        return bool(before != now)
+    if isinstance(now, torch.Tensor) or not isinstance(now, Sized):
+        return False
+    return len(before) != len(now) or (isinstance(now, list | tuple) and any(map(_differs, before, now)))

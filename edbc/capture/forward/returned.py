@@ -1,0 +1,165 @@
+"""What instances return, taken apart: the values in it, and nests with a place for each."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edbc.capture.semantics.shapes import flat
+from edbc.capture.standins.nests import rebuilt, remade
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
+from edbc.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from edbc.capture.forward.left import Left
+
+Ints = NDArray[np.int64]
+
+
+class Result:
+    """Place of output tensor `index` in what an instance returns."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int):
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Result and self.index == other.index
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Place of a list of output tensors, `start` to `stop`: what most models return, one object for all of them."""
+
+    start: int
+    stop: int
+
+
+def as_longs(numbers: Sequence[int] | Ints) -> Ints:
+    """Python's integers as an array: an eighth faster than np.asarray, which asks each for its type first."""
+    is_array = isinstance(numbers, np.ndarray)
+    return np.asarray(numbers, np.int64) if is_array else np.fromiter(numbers, np.int64, len(numbers))
+
+
+class Collected(NamedTuple):
+    """Values in what instances returned: refs, slots, and the nests with a Result in each value's place."""
+
+    refs: Ints
+    slots: list[Slot]
+    nests: list[Any]
+    ends: list[int]
+    """How many of the values there are up to and with those of each nest."""
+    left: Left | None = None
+    """What forward left on other objects: results that no nest has."""
+
+
+def collect_results(nests: Sequence[Any]) -> Collected:
+    """Values in what the instances returned, in order, and the nests with a Result in each place."""
+    refs: list[int] = []
+    slots: list[Slot] = []
+
+    def run(values: list[Value]) -> Run:
+        refs.extend([value.ref for value in values])
+        slots.extend([value.slot for value in values])
+        return Run(len(refs) - len(values), len(refs))
+
+    def walk(item: Any) -> Any:
+        kind = type(item)
+        if kind is Value:
+            refs.append(item.ref)
+            slots.append(item.slot)
+            return Result(len(refs) - 1)
+        if kind is list:
+            return run(item) if item and [type(x) for x in item].count(Value) == len(item) else [walk(x) for x in item]
+        if kind is tuple:
+            return tuple([walk(x) for x in item])
+        if kind is dict:
+            return {key: walk(value) for key, value in item.items()}
+        if kind is Shared:
+            return walk(item.rec.whole(item))
+        if issubclass(kind, Lazy):
+            return walk(item.materialise())
+        return _walk_other(item, walk)
+
+    results: list[Any] = []
+    ends: list[int] = []
+    try:
+        for item in nests:
+            results.append(walk(item))
+            ends.append(len(refs))
+    except RecursionError:
+        raise UnsupportedError(
+            "forward returned lists in lists deeper than Python's limit, or in a circle; return fewer levels"
+        ) from None
+    return Collected(as_longs(refs), slots, results, ends)
+
+
+def settled(item: Any) -> Any:
+    """What an instance returned, with a value where a stack stands that is no node yet."""
+    kind = type(item)
+    if kind is Value or kind is Shared:
+        return item
+    if kind is list or kind is tuple:
+        is_plain = [type(x) for x in item].count(Value) == len(item)
+        return item if is_plain else kind([settled(x) for x in item])
+    if kind is dict:
+        return {key: settled(value) for key, value in item.items()}
+    if issubclass(kind, Lazy):
+        return item.materialise()
+    return _walk_other(item, settled)
+
+
+def shifted_results(nest: Any, offset: int) -> Any:
+    """The nest with every Result moved by `offset`."""
+
+    def walk(item: Any) -> Any:
+        kind = type(item)
+        if kind is Result:
+            return Result(item.index + offset)
+        if kind is Run:
+            return Run(item.start + offset, item.stop + offset)
+        if kind is list or kind is tuple:
+            return kind([walk(x) for x in item])
+        if kind is dict:
+            return {key: walk(value) for key, value in item.items()}
+        return _walk_other(item, walk)
+
+    return walk(nest)
+
+
+def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
+    """Results that are neither tensors nor plain lists, tuples and dicts."""
+    if isinstance(item, torch.Tensor):
+        return item
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, map(walk, item))
+    if isinstance(item, dict):
+        return remade(item, map(walk, item.values()))
+    if isinstance(item, Mapping):
+        return {key: walk(value) for key, value in item.items()}
+    if isinstance(item, Iterator) or (isinstance(item, set | frozenset) and any(isinstance(x, Symbol) for x in item)):
+        raise UnsupportedError(
+            f"forward returned a {type(item).__name__}, whose tensors have no place of their own; return them in "
+            "lists, tuples, dicts, named tuples or dataclasses"
+        )
+    if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
+        result = copy.copy(item)
+        for name in item.__dataclass_fields__:
+            object.__setattr__(result, name, walk(getattr(item, name)))
+        return result
+    if any(isinstance(x, Symbol) for x in flat(getattr(item, "__dict__", {}))):
+        raise UnsupportedError(
+            f"forward returned an object of class {type(item).__name__} that holds recorded tensors; return the "
+            "tensors in lists, tuples, dicts, named tuples or dataclasses"
+        )
+    return item

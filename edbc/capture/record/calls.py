@@ -1,0 +1,276 @@
+"""Recorded calls of cells and leaf modules, unrolled: a function written for the arguments that a module gets.
+
+A module is nearly always called with arguments of one form, so what is done per call need not be found out per call.
+
+Definitions.
+
+(1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`.
+(2) The *unrolled* call of a form is Python code without a loop: it takes the arguments by position, compares the
+    operands' slots with those of the last call (then with those of all known ones), appends one node, and makes one
+    Value per output. The first form's stands in the method's place and gives other forms to theirs: lists of children
+    have a form for each number of them.
+(3) The *general* call, `Recorder.call`, serves everything: new forms, keywords, numbers, parameters as operands. Its
+    first answer of a form that can be unrolled makes the unrolled call.
+
+All leave the same recording (a test compares them). Measured on two operands and one output: 1.0 microsecond general
+before there was this file, 0.3 unrolled, and 0.1 more where the call site is looked at; a list of two operands as
+second form 9 general, 1.1 unrolled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.capture.code.automatic import NotACell, is_cellable, leaves_of
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.table import Entry, Hole
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
+
+MAX_OPERANDS = 16
+"""Calls of more operands are not unrolled: what a loop costs is little beside them."""
+MAX_FORMS = 32
+"""Of one module: numbers of children, of which there are few."""
+_Call = Callable[..., Any]
+_OPERANDS = (Shared, Lazy, torch.Tensor)
+"""What `Recorder.as_value` makes operands of, beside those that are."""
+_ABSENT = object()
+"""Stands for an argument that a call of fewer does not have."""
+
+
+def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_Call], None],
+                  otherwise: _Call | None = None) -> _Call:  # fmt: skip
+    """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place. Of an
+    automatic cell `otherwise` serves calls that are none (`trace.automatic`)."""
+    forms: dict[Any, _Form] = {}
+
+    def forget() -> None:
+        recorder.standing -= len(forms)
+        forms.clear()
+        become(first)
+
+    recorder.forget_calls.append(forget)
+
+    def unroll(form: _Form) -> None:
+        is_first = next(iter(forms.values())) is form
+        make = _unroll(*form.texts, form.gets_tensors)
+        fallback = of_another_form if is_first else general
+        form.call = make(recorder, form.known, fallback, Value, Shared, sys._getframe, _ABSENT)
+        if is_first:
+            become(form.call)
+
+    def of_another_form(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        form = None if kwargs else forms.get(_form_of(args))
+        if form is None or form is next(iter(forms.values())):
+            return general(self, args, kwargs)
+        return form.call(self, *args)
+
+    def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        key = _form_of(args)
+        form = None if kwargs else forms.get(key)
+        recorded = None
+        if form is not None:
+            kinds = set(map(type, _leaves(args, (tuple, list))))
+            if torch.Tensor in kinds and not form.gets_tensors and not form.demands:
+                form.gets_tensors = True
+                unroll(form)
+            recorded = _recorded(args, kwargs) if torch.Tensor in kinds and form.demands else None
+            if any(issubclass(kind, _OPERANDS) for kind in kinds) and form.is_met_by(recorded):
+                given = [_each(recorder.as_value, arg) for arg in args]
+                if recorded is None or form.knows(given):
+                    return form.call(self, *given)
+        if otherwise is None:
+            result = recorder.call(path, kind, self, args, kwargs)
+        else:
+            try:
+                if not is_cellable(args, kwargs):
+                    raise NotACell
+                result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
+            except NotACell:
+                return otherwise(self, *args, **kwargs)
+        entry = recorder.table.entries[recorder.entries[-1]]
+        if form is None and not kwargs and len(forms) < MAX_FORMS and is_unrollable(entry):
+            form = forms[key] = _Form(entry)
+            recorder.standing += 1
+            unroll(form)
+        if form is not None and form.shape == (entry.operation.template, entry.outputs):
+            if entry.demands and not form.demands:
+                form.gets_tensors = False
+                unroll(form)
+            form.demands.update(entry.demands)
+            form.known[entry.operation.slots] = (entry.index, recorder.sites[entry.index], *entry.output_slots)
+        return result
+
+    def first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return general(self, args, kwargs)
+
+    return first
+
+
+class _Form:
+    """What is known of calls of one form: definition (2)."""
+
+    call: _Call
+
+    def __init__(self, entry: Entry):
+        self.shape = entry.operation.template, entry.outputs
+        self.texts = _texts(entry)
+        self.known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
+        self.gets_tensors = False
+        self.demands: set[frozenset[int]] = set()
+        """Those of all its entries."""
+
+    def is_met_by(self, recorded: frozenset[int] | None) -> bool:
+        """Whether these operands, or all, are enough to be recorded."""
+        return recorded is None or all(map(recorded.intersection, self.demands))
+
+    def knows(self, args: Sequence[Any]) -> bool:
+        """Whether calls of operands like these were met."""
+        return tuple(getattr(x, "slot", None) for x in _leaves(tuple(args), (tuple, list))) in self.known
+
+
+def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
+    """Numbers of the operands that are recorded; None where all are."""
+    tensors = [x for x in leaves_of((*args, *kwargs.values())) if isinstance(x, torch.Tensor)]
+    found = frozenset(i for i, x in enumerate(tensors) if type(x) is not torch.Tensor)
+    return None if len(found) == len(tensors) else found
+
+
+def _form_of(item: Any) -> Any:
+    """The form of a nest, as far as it tells calls apart."""
+    kind = type(item)
+    return (kind, *map(_form_of, item)) if kind is tuple or kind is list else None
+
+
+def is_unrollable(entry: Entry) -> bool:
+    """True when arguments are operands in nests of tuples and lists, and outputs in nests of tuples."""
+    (args, kwargs), outputs = entry.operation.template, entry.outputs
+    holes = list(_leaves(args, (tuple, list)))
+    count = len(entry.operation.slots)
+    in_order = holes == [Hole(i) for i in range(count)]
+    returned = list(_leaves(outputs, (tuple,)))
+    return bool(
+        not kwargs and in_order and 0 < count <= MAX_OPERANDS and returned and all(type(x) is Hole for x in returned)
+    )
+
+
+def _leaves(nest: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
+    if type(nest) not in kinds:
+        yield nest
+        return
+    for item in nest:
+        yield from _leaves(item, kinds)
+
+
+def _each(function: Callable[[Any], Any], nest: Any) -> Any:
+    """A nest of what a function gives of its leaves; those that may be no operands as they are."""
+    if type(nest) is tuple or type(nest) is list:
+        return type(nest)([_each(function, item) for item in nest])
+    return function(nest) if isinstance(nest, _OPERANDS) else nest
+
+
+def _texts(entry: Entry) -> tuple[tuple[str, ...], str, int, str, int]:
+    """What the code of the unrolled call depends on."""
+    args = entry.operation.template[0]
+    names = _names(args, "a")
+    unpacking = "".join(_unpacking(args, names))
+    return names, unpacking, len(entry.operation.slots), _result(entry.outputs), len(entry.output_slots)
+
+
+def _names(nest: Any, prefix: str) -> tuple[str, ...]:
+    """Variables for the items of a nest: x0, x1, ... for operands, by their numbers."""
+    return tuple(f"x{item.index}" if type(item) is Hole else f"{prefix}{i}" for i, item in enumerate(nest))
+
+
+def _unpacking(nest: Any, names: tuple[str, ...]) -> Iterator[str]:
+    """Lines that take apart the nests in a nest whose items are in `names`: outermost first."""
+    for name, item in zip(names, nest, strict=True):
+        if type(item) is not Hole:
+            inner = _names(item, f"{name}_")
+            yield f"            if type({name}) is not {type(item).__name__}: raise TypeError\n"
+            yield f"            {', '.join(inner)}{',' if inner else '()'} = {name}\n"
+            yield from _unpacking(item, inner)
+
+
+def _result(outputs: Any) -> str:
+    if type(outputs) is Hole:
+        return f"v{outputs.index}"
+    return f"({''.join(f'{_result(item)}, ' for item in outputs)})"
+
+
+_CODE = """\
+def make(recorder, known, general, Value, Shared, getframe, absent):
+    index = sites = {outs} = None
+    {slots} = absent
+
+    def call(self, {arguments}, /, *rest, **kwargs):
+        nonlocal index, sites, {slots_}, {outs_}
+        try:
+            if rest or kwargs:
+                raise TypeError
+{unpacking}{tensors_as_values}\
+            if {differs}:
+                found = known.get(({operand_slots},))
+                if found is None:
+{as_values}
+                    found = known.get(({operand_slots},))
+                    if found is None:
+                        return {general}
+                index, sites, {outs_} = found
+                {slots_} = {operand_slots}
+        except (AttributeError, TypeError, ValueError):
+            return {general}
+        if recorder.looks:
+            site = getframe(1)
+            if sites.get(site.f_lasti) is not site.f_code:
+                recorder.note_site(index, site, sites)
+        recorder.entries.append(index)
+        recorder.refs.{keep}
+        first = recorder.next_value
+        recorder.next_value = first + {num_outputs}
+{values}
+        return {result}
+
+    return call
+"""
+_TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_value(x{i})\n"
+_AS_VALUE = "                    if type(x{i}) is Shared: x{i} = recorder.whole(x{i})"
+_VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
+
+
+@lru_cache(maxsize=256)
+def _unroll(
+    names: tuple[str, ...], unpacking: str, num_operands: int, result: str, num_outputs: int, gets_tensors: bool
+) -> Callable[..., _Call]:
+    """The maker of unrolled calls of one form, definition (2). With `gets_tensors` they look for plain tensors first:
+    constants of the instance, one a call perhaps."""
+
+    def each(text: str, count: int, between: str = ", ") -> str:
+        return between.join(text.format(i=i) for i in range(count))
+
+    given = ", ".join(names)
+    code = _CODE.format(
+        general=f"general(self, tuple([x for x in ({given},) if x is not absent]) + rest, kwargs)",
+        arguments=", ".join(f"{name}=absent" for name in names),
+        unpacking=unpacking,
+        result=result,
+        num_outputs=num_outputs,
+        slots=each("s{i}", num_operands, " = "),
+        outs=each("o{i}", num_outputs, " = "),
+        slots_=each("s{i}", num_operands),
+        outs_=each("o{i}", num_outputs),
+        differs=each("x{i}.slot is not s{i}", num_operands, " or "),
+        operand_slots=each("x{i}.slot", num_operands),
+        tensors_as_values=each(_TENSOR_AS_VALUE, num_operands if gets_tensors else 0, ""),
+        as_values=each(_AS_VALUE, num_operands, "\n"),
+        keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
+        values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(code, "<unrolled call>", "exec"), scope)
+    return scope["make"]

@@ -1,0 +1,128 @@
+"""Random operations in training mode: what they draw is an operand.
+
+Eager PyTorch draws random numbers while an operation runs. Here operations run batch by batch, in an order that is the
+policy's, and perhaps once more in the backward pass; so numbers are drawn beforehand and read as operands.
+
+Definitions.
+
+(1) A *draw* is a tensor of random numbers that forward asks for once: of a distribution, a shape and a dtype. It is an
+    external; its source names the distribution (`Draw`), and its index the draw: instance * 2**32 + number, counting
+    what the instance draws in the order of its nodes, and in the order of its operations where a cell draws.
+(2) Random operations are ordinary ones over draws: dropout is x * m, where m is 0 with probability p and 1 / (1 - p)
+    otherwise; alpha dropout (x + a) * m + b; feature dropout has an m of one number per channel; in training `rrelu` is
+    relu(x) - relu(-x) * u. `torch.rand_like` and `torch.randn_like` are the draw itself.
+(3) The draws of a cell are further operands of it, behind those that its caller passes. They are no part of its
+    signature: in training a node is of the type that it has in evaluation, so that the plan's policy knows it.
+
+What a draw holds depends on its instance's seed and its number alone (`runtime.draws`), so policies, batches and
+recomputation cannot change it. Outside of training random operations are refused: a plan must give eager's outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from edbc.base.graph import ValueClass
+from edbc.capture.record.table import Draw
+from edbc.capture.standins.standin import class_of, refuse
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+INSTANCE_BITS = 32
+"""A draw's index is its instance times 2 ** INSTANCE_BITS, plus its number; see definition (1)."""
+SUPPORTED = "dropout of all kinds, rrelu, torch.rand_like and torch.randn_like"
+_ALPHA = 1.7580993408473766
+"""Of SELU: minus its limit for small arguments."""
+_UNBATCHED = {"dropout1d": 2, "dropout3d": 4}
+"""Dimensions of what these take for one sample without a batch dimension, so that channels come first."""
+
+
+def probability(p: Any) -> float:
+    """The argument `p` of a dropout. Raises UnsupportedError for what eager refuses."""
+    if not isinstance(p, int | float) or not 0 <= p <= 1:
+        refuse(f"expected a dropout probability between 0 and 1, got {p!r}", "correct the argument p")
+    return float(p)
+
+
+def _mask(rec: Recorder, x: Any, p: float, scale: float, shape: tuple[int, ...] | None = None) -> Any:
+    return rec.draw(Draw("keep", p, scale), ValueClass(tuple(x.shape) if shape is None else shape, class_of(x).dtype))
+
+
+def _kept(p: float) -> float:
+    return 1 / (1 - p) if p < 1 else 0.0
+
+
+def dropout(rec: Recorder, name: str, x: Any, p: float = 0.5, *_: Any, **__: Any) -> Any:
+    """Elements kept with probability 1 - p."""
+    p = probability(p)
+    return rec.function(torch.mul, (x, _mask(rec, x, p, _kept(p))), {})
+
+
+def feature_dropout(rec: Recorder, name: str, x: Any, p: float = 0.5, *_: Any, **__: Any) -> Any:
+    """Channels kept with probability 1 - p."""
+    p = probability(p)
+    return rec.function(torch.mul, (x, _mask(rec, x, p, _kept(p), _channels(name, x))), {})
+
+
+def alpha_dropout(rec: Recorder, name: str, x: Any, p: float = 0.5, *_: Any, **__: Any) -> Any:
+    """Elements (channels, of `feature_alpha_dropout`) kept with probability 1 - p, others at SELU's limit, mean and
+    variance restored (Klambauer et al., "Self-Normalizing Neural Networks", NIPS 2017)."""
+    p = probability(p)
+    scale = 1 / math.sqrt((_ALPHA**2 * p + 1) * (1 - p)) if p < 1 else 0.0
+    mask = _mask(rec, x, p, scale, _channels(name, x) if name == "feature_alpha_dropout" else None)
+    shifted = rec.function(torch.add, (x, _ALPHA), {})
+    return rec.function(torch.sub, (rec.function(torch.mul, (shifted, mask), {}), _ALPHA * scale * (1 - p)), {})
+
+
+def rrelu(rec: Recorder, name: str, x: Any, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **__: Any) -> Any:
+    """Negative numbers times a slope drawn between `lower` and `upper`."""
+    slope = rec.draw(Draw("uniform", float(lower), float(upper)), class_of(x))
+    below = rec.function(torch.relu, (rec.function(torch.neg, (x,), {}),), {})
+    return rec.function(
+        torch.sub, (rec.function(torch.relu, (x,), {}), rec.function(torch.mul, (below, slope), {})), {}
+    )
+
+
+def _like(kind: str) -> Callable[..., Any]:
+    def draw(rec: Recorder, name: str, x: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Any:
+        if options.get("requires_grad"):
+            refuse(f"{name}(requires_grad=True): what is drawn while recording has no gradient", "leave it out")
+        dtype = dtype or x.dtype
+        if not dtype.is_floating_point:
+            refuse(f"{name}: expected a floating dtype, got {dtype}", "draw numbers in floating point")
+        return rec.draw(Draw(kind, 0.0, 1.0), class_of(torch.empty(x.shape, dtype=dtype, device="meta")))
+
+    return draw
+
+
+def _channels(name: str, x: Any) -> tuple[int, ...]:
+    """Shape with one number per channel."""
+    shape = tuple(x.shape)
+    leading = 1 if _UNBATCHED.get(name) == len(shape) else 2
+    if len(shape) < 2:
+        refuse(f"{name}: expected a tensor of at least two dimensions, got one of shape {shape}", "use dropout")
+    return (*shape[:leading], *(1 for _ in shape[leading:]))
+
+
+DRAWN: dict[str, Callable[..., Any]] = {
+    "dropout": dropout,
+    **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout"), feature_dropout),
+    **dict.fromkeys(("alpha_dropout", "feature_alpha_dropout"), alpha_dropout),
+    "rrelu": rrelu,
+    "rand_like": _like("uniform"),
+    "randn_like": _like("normal"),
+}
+"""Definition (2), by name: a function of the recorder, the name, and the call's arguments."""
+
+
+def refuse_drawing(name: str) -> NoReturn:
+    """Raise UnsupportedError for a function that draws, and is not recorded as definition (2) says."""
+    remedy = "draw outside of forward, and pass the numbers in"
+    if name in DRAWN:
+        remedy = f"such functions are recorded in training mode only; pass training=self.training, or {remedy}"
+    refuse(f"'{name}' draws random numbers", f"{remedy} (known are {SUPPORTED})")

@@ -1,0 +1,403 @@
+"""Tensors that change in place, recorded as new values: functionalisation.
+
+Recorded values never change; names do. In eager PyTorch a tensor is a name for memory, and several may share it. So
+what a change in place does is to compute the new value, and to let every name of that memory show it.
+
+Definitions.
+
+(1) A *name* is a stand-in in the user's hands. Names that are one Python object change together by themselves: the
+    object's `ref` and `slot` become those of the new value.
+(2) A *memory* is the value of a whole tensor, its content, and the names that show it, each through a chain of views.
+    A change through a chain writes into a new content, at the positions that the chain shows; then all names show the
+    new content through their chains.
+(3) A *fresh* tensor is a real one that forward makes (`torch.zeros(n)`). What is written into it may be recorded; from
+    then on a stand-in stands in its place wherever torch gets it, the tensors that eager made views of it included.
+
+Keeping books of views costs a little at each of them, so nobody does before the first change: then the instance (or the
+cell) is recorded again, and all later ones of the recorder keep books. Vertex functions cannot.
+
+Refused are changes of parameters and of tensors that the caller brought or that a cell was given (others hold them),
+through `.detach()`, and where gradients are switched off (eager's tensor would keep the gradient of its old value).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from edbc.capture.record.table import Entry, Hole, View
+from edbc.capture.semantics import rules
+from edbc.capture.semantics.shapes import filled_by, flat, take_views
+from edbc.capture.standins.standin import Shared, Value, refuse, value_of
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+_HELD = 3
+"""References to a name that only the books hold: its memory, the table of names, and the asking."""
+
+
+class MustKeepBooks(BaseException):
+    """A tensor is changed in place, and nobody knows which names share its memory: record the instance again."""
+
+
+class Memory:
+    """Definition (2)."""
+
+    def __init__(self, value: Value):
+        self.content = value_of(value.rec, value.ref, value.slot)
+        self.names: list[tuple[Value, tuple[View, ...]]] = [(value, ())]
+        self.is_held = False
+        """Whether others hold it, who would not see a change."""
+
+    def path(self, name: Value) -> tuple[View, ...]:
+        """The chain of views through which a name shows the content."""
+        return next(path for known, path in self.names if known is name)
+
+    def show(self) -> None:
+        """Let all names show the content."""
+        rec, ref, slot = self.content.rec, self.content.ref, self.content.slot
+        for name, path in self.names:
+            name.ref = ref
+            name.slot = rec.table.slot(slot.base, (*slot.views, *path), name.slot.meta()) if path else slot
+
+
+class Changes:
+    """The books of one recording."""
+
+    def __init__(self, rec: Recorder):
+        self.rec = rec
+        self._memories: dict[int, tuple[Value, Memory]] = {}
+        """By the identity of a name, which it keeps alive."""
+        self._is_view: dict[int, bool] = {}
+        self._fresh: dict[int, torch.Tensor] = {}
+        self._stand_ins: dict[int, tuple[torch.Tensor, Value]] = {}
+
+    # --- what shares memory ----------------------------------------------------------------------------------------
+
+    def is_view(self, entry: Entry, func: Any) -> bool:
+        """Whether what is recorded as a node of its own shares memory with its operands in eager (`expand_as`,
+        `view_as_real`): these are not told apart, so none of them may change."""
+        known = self._is_view.get(entry.index)
+        if known is None:
+            operation = entry.operation
+            args, kwargs = filled_by(torch.zeros, operation.template, operation.slots, self.rec.shared_meta)
+            made = flat(func(*args, **kwargs))
+            memory = {x.untyped_storage()._cdata for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
+            known = any(isinstance(x, torch.Tensor) and x.untyped_storage()._cdata in memory for x in made)
+            self._is_view[entry.index] = known
+        return known
+
+    def hold(self, values: Sequence[Any]) -> None:
+        """Others hold these: rows of parameters, operands of a cell."""
+        for value in values:
+            if type(value) is Value:
+                self.memory_of(value).is_held = True
+
+    def memory_of(self, name: Value) -> Memory:
+        """The memory that a name shows."""
+        known = self._memories.get(id(name))
+        if known is None:
+            known = self._memories[id(name)] = name, Memory(name)
+        return known[1]
+
+    def share(self, name: Value, other: Value, steps: Sequence[View]) -> None:
+        """`other` is a view of `name`, by these steps."""
+        memory = self.memory_of(name)
+        path = (*memory.path(name), *steps)
+        key = memory.content.slot, other.slot
+        is_seen = self.rec.seen_in_place.get(key)
+        if is_seen is None:
+            is_seen = self.rec.seen_in_place[key] = _is_seen_in_place(memory.content, path)
+        if not is_seen:
+            return
+        memory.names.append((other, path))
+        self._memories[id(other)] = other, memory
+
+    # --- changes ---------------------------------------------------------------------------------------------------
+
+    def assign(self, name: Any, new: Any, overwrites: bool = False) -> None:
+        """Let what `name` shows become `new`. Raises RuntimeError, as eager, for shapes and dtypes that do not fit.
+
+        Where `new` is not computed from what was there (it `overwrites` it), that has a gradient nevertheless: zeros.
+        """
+        self._refuse_held(name)
+        new = self._fitting(name, new)
+        memory = self.memory_of(name)
+        path = memory.path(name)
+        if any(view.detaches for view in path):
+            refuse("a tensor was changed in place through .detach()", "change a copy (.detach().clone())")
+        if path or (overwrites and memory.content.ref >= 0):
+            new = self._written(memory.content, path, new)
+        memory.content = value_of(self.rec, new.ref, new.slot)
+        self._forget_unheld(memory)
+        memory.show()
+
+    def turn(self, name: Value, seen: Value) -> Value:
+        """Let `name` show its memory as `seen` does, a view of it."""
+        memory = self.memory_of(name)
+        path = memory.path(seen)
+        memory.names = [(known, path if known is name else p) for known, p in memory.names if known is not seen]
+        name.slot = seen.slot
+        return name
+
+    def is_same(self, one: Any, other: Any) -> bool:
+        """Whether two names show the same part of one memory, as after `h[i] += 1`."""
+        if type(other) is not Value or self.memory_of(one) is not self.memory_of(other):
+            return False
+        return self.memory_of(one).path(one) == self.memory_of(one).path(other)
+
+    def _forget_unheld(self, memory: Memory) -> None:
+        """A loop over rows makes a name for each, and holds one at a time."""
+        unheld = {id(pair[0]) for pair in memory.names if sys.getrefcount(pair[0]) <= _HELD}
+        memory.names = [pair for pair in memory.names if id(pair[0]) not in unheld]
+        for name in unheld:
+            del self._memories[name]
+
+    def _refuse_held(self, name: Any) -> None:
+        if type(name) is Shared:
+            refuse("a parameter of the model was changed in place", "compute a new tensor from it")
+        if self.memory_of(name).is_held:
+            refuse(
+                "a tensor that others hold was changed in place (a row of a parameter, what a cell was given, or what "
+                "shares memory by a function that is not known as a view)",
+                "change a copy (x = x.clone())",
+            )
+        if not self.rec.flows:
+            refuse(
+                "a recorded tensor was changed in place where gradients are switched off",
+                "compute a new tensor (h = h + x)",
+            )
+
+    def _fitting(self, name: Value, new: Any) -> Value:
+        if type(new) is Value and new.slot is name.slot:
+            return new
+        if tuple(new.shape) != tuple(name.shape):
+            raise RuntimeError(
+                f"output with shape {list(name.shape)} doesn't match the broadcast shape {list(new.shape)}"
+            )
+        if new.dtype is not name.dtype:
+            if not torch.can_cast(new.dtype, name.dtype):
+                raise RuntimeError(f"result type {new.dtype} can't be cast to the desired output type {name.dtype}")
+            new = self.rec.function(torch.Tensor.to, (new, name.dtype), {})
+        return self._value(new)
+
+    def _value(self, item: Any) -> Value:
+        return item if type(item) is Value else self.rec.as_value(item)
+
+    def _written(self, content: Value, path: tuple[View, ...], new: Value) -> Value:
+        key = content.slot, path
+        positions = self.rec.positions.get(key)
+        if positions is None:
+            positions = self.rec.positions[key] = _positions(path, tuple(content.shape))
+        return self.rec.function(written, (content, positions, new), {}, "written")
+
+    # --- fresh tensors ---------------------------------------------------------------------------------------------
+
+    def made(self, result: Any, args: Any) -> None:
+        """Note what a torch function made: fresh tensors, unless they are its arguments."""
+        for tensor in (result,) if type(result) is torch.Tensor else flat(result):
+            if type(tensor) is torch.Tensor and tensor._base is None and not any(tensor is a for a in flat(args)):
+                self._fresh[id(tensor)] = tensor
+
+    def stand_in(self, tensor: Any) -> Any:
+        """The stand-in for a fresh tensor into which recorded values were written, or for a view of one; any other
+        object is returned as it is."""
+        if not self._stand_ins or type(tensor) is not torch.Tensor:
+            return tensor
+        known = self._stand_ins.get(id(tensor))
+        if known is not None:
+            return known[1]
+        base = self._stand_ins.get(id(tensor._base)) if tensor._base is not None else None
+        return tensor if base is None else self._stand_for_view(tensor, base[1])
+
+    def shown(self, result: Any) -> Any:
+        """What forward returns, with stand-ins in the place of fresh tensors."""
+        return _mapped(self.stand_in, result) if self._stand_ins else result
+
+    def has_stand_in(self, arguments: Iterable[Any]) -> bool:
+        """Whether some real tensor among the arguments, or in their nests, has a stand-in."""
+        for item in arguments:
+            kind = type(item)
+            if kind is torch.Tensor:
+                if id(item) in self._stand_ins or (item._base is not None and id(item._base) in self._stand_ins):
+                    return True
+            elif kind in (list, tuple, dict) and self.has_stand_in(item.values() if kind is dict else item):
+                return True
+        return False
+
+    def stands(self) -> bool:
+        """Whether any real tensor has a stand-in."""
+        return bool(self._stand_ins)
+
+    def name_of(self, item: Any) -> Any:
+        """The name that is changed when torch is told to change `item`."""
+        if type(item) is not torch.Tensor:
+            return item
+        known = self.stand_in(item)
+        if known is not item:
+            return known
+        base = item if item._base is None else item._base
+        if id(base) not in self._fresh:
+            refuse(
+                "recorded values were written into a tensor that forward did not make",
+                "write into a copy (x = x.clone()): what the caller holds cannot hold what is not yet computed",
+            )
+        value = self.rec._new_constant(base.detach().clone())
+        self._stand_ins[id(base)] = base, value
+        return value if base is item else self._stand_for_view(item, value)
+
+    def _stand_for_view(self, tensor: torch.Tensor, whole: Value) -> Value:
+        template: Any = ((Hole(0), tuple(tensor.shape), tensor.stride(), tensor.storage_offset()), {})
+        _, (meta,), steps = take_views(torch.as_strided, "as_strided", template, whole.slot.meta())
+        slot = whole.slot
+        seen = value_of(self.rec, whole.ref, self.rec.table.slot(slot.base, (*slot.views, *steps), meta))
+        self.share(whole, seen, steps)
+        self._stand_ins[id(tensor)] = tensor, seen
+        return seen
+
+
+class KeepsBooks(TorchFunctionMode):
+    """Sees the torch functions that forward calls on real tensors, definition (3)."""
+
+    def __init__(self, rec: Recorder):
+        super().__init__()
+        self.rec = rec
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        changes, kwargs = self.rec.books, kwargs or {}
+        if changes is None:
+            return func(*args, **kwargs)
+        if changes.stands() and (changes.has_stand_in(args) or (kwargs and changes.has_stand_in(kwargs.values()))):
+            args, kwargs = _mapped(changes.stand_in, (args, kwargs))
+            return self.rec.function(func, args, kwargs, rules.name_of(func))
+        result = func(*args, **kwargs)
+        if type(result) in _MADE:
+            changes.made(result, (args, kwargs))
+        return result
+
+
+_MADE = (torch.Tensor, tuple, list)
+"""What functions return that make tensors: most that see every call of torch's tell sizes and dtypes."""
+
+
+def _mapped(function: Any, tree: Any) -> Any:
+    if type(tree) in (tuple, list):
+        return type(tree)(_mapped(function, item) for item in tree)
+    return {k: _mapped(function, v) for k, v in tree.items()} if type(tree) is dict else function(tree)
+
+
+def written(whole: torch.Tensor, positions: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """`whole` with the elements at some positions, counted in the order of its elements, replaced."""
+    return whole.reshape(-1).scatter(0, positions.reshape(-1), new.reshape(-1)).view(whole.shape)
+
+
+def _positions(path: tuple[View, ...], shape: tuple[int, ...]) -> torch.Tensor:
+    elements = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    for view in path:
+        elements = view.apply(elements)
+    return elements.contiguous()
+
+
+def _is_seen_in_place(content: Value, path: tuple[View, ...]) -> bool:
+    """Whether a chain of views shows the content itself, where some (`reshape`, `contiguous`) may show a copy."""
+    seen = whole = torch.empty(tuple(content.shape), device="meta")
+    for view in path:
+        seen = view.apply(seen, content.rec.shared_meta)
+    return seen.untyped_storage()._cdata == whole.untyped_storage()._cdata
+
+
+_OPERATORS = {
+    "iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "itruediv": torch.true_divide,
+    "ifloordiv": torch.floor_divide, "imod": torch.remainder, "ipow": torch.pow, "iand": torch.bitwise_and,
+    "ior": torch.bitwise_or, "ixor": torch.bitwise_xor,
+}  # fmt: skip
+_SEEN_OTHERWISE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
+"""They change how one name shows its memory, not what is in it."""
+
+
+def change_in_place(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a torch function that changes a tensor: the same function out of place, and the names that show it."""
+    books = rec.open_books()
+    if kwargs.get("out") is not None:
+        rest = {key: value for key, value in kwargs.items() if key != "out"}
+        return rec.change(books.name_of(kwargs["out"]), rec.function(func, args, rest), overwrites=True)
+    target = books.name_of(args[0])
+    if kwargs.get("inplace") is True:
+        return rec.change(target, rec.function(func, (target, *args[1:]), {**kwargs, "inplace": False}))
+    if name == "setitem":
+        return _set_item(rec, target, *args[1:])
+    if name in _SEEN_OTHERWISE:
+        return books.turn(target, rec.function(getattr(torch.Tensor, name[:-1]), (target, *args[1:]), kwargs))
+    _refuse_reading_what_changes(rec, name, target, args[1:], kwargs)
+    new = _out_of_place(rec, name, (target, *args[1:]), kwargs)
+    return rec.change(target, new, overwrites=name in ("zero_", "fill_", "copy_"))
+
+
+def _refuse_reading_what_changes(rec: Recorder, name: str, target: Any, args: Any, kwargs: Any) -> None:
+    """What eager reads of a tensor that it is changing depends on the order of its loops, unless each element depends
+    on its own alone."""
+    if type(target) is not Value or name in _OPERATORS or name == "copy_" or rules.is_pointwise(name):
+        return
+    books = rec.open_books()
+    memory = books.memory_of(target)
+    if any(type(x) is Value and books.memory_of(x) is memory for x in flat(args, kwargs)):
+        refuse(f"'{name}' was told to read the tensor that it changes", "give it a copy (x.clone())")
+
+
+def _out_of_place(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, *rest = args
+    if name == "zero_":
+        return rec.function(torch.zeros_like, (target,), {})
+    if name == "fill_":
+        return _filling(rec, target, *rest, **kwargs)
+    if name == "copy_":
+        return rec.function(torch.broadcast_to, (rest[0], tuple(target.shape)), {})
+    function: Any = _OPERATORS.get(name) or getattr(torch.Tensor, name.removesuffix("_"), None)
+    if function is None or not (name in _OPERATORS or name.endswith("_")):
+        refuse(f"a recorded tensor was changed in place ({name})", "write the result to a new variable (h = h + x)")
+    return rec.function(function, args, kwargs)
+
+
+def _filling(rec: Recorder, target: Any, value: Any) -> Any:
+    """A tensor like `target` with one value, which may be recorded."""
+    if isinstance(value, torch.Tensor):
+        value = rec.function(torch.Tensor.to, (rec.as_value(value), target.dtype), {})
+        return rec.function(torch.Tensor.expand, (value, tuple(target.shape)), {})
+    return rec.function(torch.full_like, (target, value), {})
+
+
+def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:
+    """`target[index] = value`."""
+    if rules.is_constant_index(index):
+        part = target[index]
+        if value is not part and not rec.open_books().is_same(part, value):
+            rec.change(part, _as_part(rec, part, value), overwrites=True)
+        return
+    indices = tuple(
+        torch.tensor(i) if isinstance(i, list) else i for i in (index if type(index) is tuple else (index,))
+    )
+    if not all(isinstance(i, torch.Tensor) for i in indices):
+        refuse("a tensor was changed in place by slices and tensors as one index", "write to one of them at a time")
+    if len(indices) == 1 and indices[0].dtype is torch.bool and indices[0].shape == target.shape:
+        rec.change(target, rec.function(torch.where, (indices[0], _scalar(rec, target, value), target), {}))
+        return
+    value = rec.function(torch.Tensor.to, (_scalar(rec, target, value), target.dtype), {})
+    rec.change(target, rec.function(torch.index_put, (target, indices, value), {}))
+
+
+def _scalar(rec: Recorder, target: Any, value: Any) -> Any:
+    return rec.as_value(value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=target.dtype))
+
+
+def _as_part(rec: Recorder, part: Any, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return rec.function(torch.full_like, (part, value), {})
+    value = rec.as_value(value)
+    while value.ndim > part.ndim and value.shape[0] == 1:
+        value = value[0]
+    return value if value.shape == part.shape else rec.function(torch.broadcast_to, (value, tuple(part.shape)), {})

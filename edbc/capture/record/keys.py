@@ -1,0 +1,101 @@
+"""Keys of calls: what tells a recorded call from others, without describing it.
+
+Most calls of a function or a module repeat an earlier one on other values. Their key, the function and the slots and
+constants among its arguments, finds the entry of that call.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.capture.standins.lazy import Stack
+from edbc.capture.standins.standin import PLAIN, Lazy, Shared, Value
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: Recorder, of_call: bool) -> bool:
+    """Append what tells a call from others, and its operands; False for arguments that only `describe` knows.
+
+    Parameters are operands of a cell (`of_call`), and constants of a function. A stack is a node to a cell; to a
+    function it may be none (`stack.sum(0)`), so it stays a stack among the operands. Tensors of numbers that the
+    instance brings are operands; those of indices are where an operand comes before them, and may be look-ups else.
+    """
+    for item in items:
+        kind = type(item)
+        if kind is Value:
+            operands.append(item.ref)
+            parts.append(item.slot)
+        elif kind is Shared:
+            if not of_call:
+                parts.append(item.key)
+            else:
+                whole = rec.whole(item)
+                operands.append(whole.ref)
+                parts.append(whole.slot)
+        elif kind is Stack:
+            if not of_call:
+                operands.append(item)
+                parts.append(item.key())
+            else:
+                whole = item.materialise()
+                operands.append(whole.ref)
+                parts.append(whole.slot)
+        elif kind in PLAIN or (kind is float and item and item == item):  # zeros have signs, NaN is not itself
+            parts += kind, item
+        elif kind is float and not item:
+            parts += kind, str(item)
+        elif kind is tuple or kind is list:
+            parts += kind, len(item)
+            if not quick_key(item, parts, operands, rec, of_call):
+                return False
+        elif kind is dict or issubclass(kind, tuple):  # named ones too
+            parts += kind, len(item)
+            if kind is dict:
+                parts += item
+            if not quick_key(item.values() if kind is dict else item, parts, operands, rec, of_call):
+                return False
+        elif kind is torch.Tensor and (operands or item.is_floating_point()):
+            constant = rec.constant(item)
+            operands.append(constant.ref)
+            parts.append(constant.slot)
+        elif issubclass(kind, Lazy):
+            whole = item.materialise()
+            operands.append(whole.ref)
+            parts.append(whole.slot)
+        elif kind is slice:
+            parts.append(kind)
+            if not quick_key((item.start, item.stop, item.step), parts, operands, rec, of_call):
+                return False
+        else:
+            return False
+    return True
+
+
+_CONSTANTS = (
+    bool,
+    int,
+    str,
+    bytes,
+    enum.Enum,
+    type,
+    FunctionType,
+    BuiltinFunctionType,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+def is_constant(item: Any) -> bool:
+    """True for what a signature may hold; not for functions without names of their own (lambdas, functions made by
+    functions)."""
+    name = item.__qualname__ if isinstance(item, FunctionType) else ""
+    return isinstance(item, _CONSTANTS) and "<" not in name

@@ -1,0 +1,1013 @@
+"""Define-by-run capture: the user's `forward(instance)` runs on stand-ins and leaves a record of its nodes.
+
+The programming model is DyNet's (Neubig et al., "On-the-fly Operation Batching in Dynamic Computation Graphs", NIPS
+2017, section 2): Python runs per instance, so recursion, loops and any code over the input's structure work; what it
+builds is a graph. Two things differ from DyNet: a module marked as a cell is one node (Cavs's vertex function, Xu et
+al., 2018), and look-ups, constants and views are operands instead of nodes.
+
+A recorder is used by one thread at a time. Its hot paths, a call of a cell and a torch function of recorded tensors,
+are a dictionary look-up by slots, two list appends per node and one small object per output; calls of modules are
+unrolled (`trace.calls`). Nodes are asked for the line that makes them, and the type keeps the lines: all nodes of a
+recorder's first LOOKS mini-batches, and of every LOOKS-th one from then on, because asking takes a fifth of a recorded
+call.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import CodeType, FrameType, NoneType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from edbc.base.graph import NodeType, ValueClass
+from edbc.capture.code.automatic import MOST_TYPES, NotACell
+from edbc.capture.forward.fibers import read_function
+from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
+from edbc.capture.record.excerpts import Excerpts, excerpts
+from edbc.capture.record.functionalise import Changes, MustKeepBooks, change_in_place
+from edbc.capture.record.keys import is_constant, quick_key
+from edbc.capture.record.numbers import lift_floats, lift_number
+from edbc.capture.record.recording import Recording
+from edbc.capture.record.signature import call_type, function_type
+from edbc.capture.record.special import (
+    CATS,
+    MAX_STEPS,
+    derived,
+    filled,
+    is_view,
+    lazy_stack,
+    num_steps,
+    refuse_what_cannot_be_batched,
+    special,
+    view,
+    without_gradient,
+)
+from edbc.capture.record.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
+from edbc.capture.record.tracer import CellTracer
+from edbc.capture.semantics import autocast, rules
+from edbc.capture.semantics.randomness import Dispatched, draws
+from edbc.capture.semantics.shapes import (
+    filled_by,
+    filled_with_zeros,
+    flat,
+    pick,
+    run_on_meta,
+    split_outputs,
+    told_by_shape,
+)
+from edbc.capture.standins.lazy import REDUCTIONS, Stack
+from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
+from edbc.capture.standins.standin import (
+    PLAIN,
+    Lazy,
+    Rows,
+    Shared,
+    Slot,
+    Value,
+    answer_all_of_torch,
+    class_of,
+    refuse,
+    short_key,
+    value_of,
+)
+
+_STACK = torch.stack
+REF_BITS = 40
+"""A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
+LOOKS = 16
+"""See the module's docstring."""
+MAX_VARIANTS = 512
+"""Signatures that differ only in constants before recording stops, because nothing would batch."""
+
+
+class OfNumber(NamedTuple):
+    """The entry of a function of a value and a number, which is an operand (`trace.numbers`): at place `at`."""
+
+    entry: Entry
+    number: float
+    dtype: torch.dtype
+    at: int
+
+
+class OfConstant(NamedTuple):
+    """A call that gives a constant, the same for all nodes that ask for it: `key` tells which."""
+
+    key: Any
+    make: Callable[[], torch.Tensor]
+
+
+class OfParameters(NamedTuple):
+    """A call that gives functions of parameters alone."""
+
+    result: Any
+
+
+class OfStacks(NamedTuple):
+    """The entry of a function some of whose arguments are stacks: nodes, where they are none yet, before its own."""
+
+    entry: Entry
+
+
+def _require_recorded(entry: Entry, recorded: frozenset[int] | None) -> None:
+    """Raise NotACell for a call one of whose results eager code has at once, of what the instance brought alone."""
+    if recorded is not None and not all(map(recorded.intersection, entry.demands)):
+        raise NotACell("it computes with what the instance brings alone")
+
+
+class Recorder:
+    """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
+
+    __slots__ = (
+        "_calls",
+        "_class_of_constant",
+        "_constant_of_id",
+        "_constant_of_key",
+        "_constants_of_class",
+        "_mini_batches",
+        "_num_calls",
+        "_of_state",
+        "_reductions",
+        "_switches",
+        "_tracer",
+        "_variants",
+        "_whole",
+        "added",
+        "addition",
+        "autocast",
+        "before_books",
+        "books",
+        "constants",
+        "described",
+        "device",
+        "drawn_classes",
+        "drawn_operands",
+        "draws",
+        "entries",
+        "entry_of_excerpts",
+        "external_index",
+        "external_source",
+        "first_external",
+        "first_instance",
+        "first_value",
+        "flows",
+        "forget_calls",
+        "functions",
+        "home",
+        "in_cell",
+        "in_fragment",
+        "instance",
+        "keeps_books",
+        "last_external",
+        "looks",
+        "max_reads",
+        "most_entries",
+        "names",
+        "needs_deep_stack",
+        "next_value",
+        "numbers",
+        "plain",
+        "positions",
+        "reading",
+        "reads",
+        "recorded_reads",
+        "refs",
+        "returned",
+        "rows",
+        "run_segment",
+        "seen_in_place",
+        "shared",
+        "shown",
+        "sites",
+        "standing",
+        "sum",
+        "table",
+    )  # fmt: skip
+    _serial = itertools.count()
+    has_ended = False
+    """Whether nothing is recorded now (`trace.ended`)."""
+
+    def __init__(self, table: TypeTable, device: torch.device | None = None, in_cell: bool = False,
+                 home: autocast.State = None):  # fmt: skip
+        self.table = table
+        self.device = device or torch.device("cpu")
+        self.in_cell = in_cell
+        self.needs_deep_stack = False
+        self.keeps_books = False
+        """Whether it knows which stand-ins share memory, so that they may change in place (`trace.changes`)."""
+        self.books: Changes | None = None
+        self.before_books: Callable[[], None] | None = None
+        """What is to be done before books are kept."""
+        self.seen_in_place: dict[Any, bool] = {}
+        """Whether a view shows its content itself, by the slots of both."""
+        self.positions: dict[Any, torch.Tensor] = {}
+        """What writing through a chain of views writes to, by the content's slot and the chain."""
+        self.instance = 0
+        """Number of the instance in its mini-batch."""
+        self.flows = True
+        """False where forward has switched gradients off."""
+        self.in_fragment = False
+        """True while it records a vertex function."""
+        self.looks = True
+        """True when nodes are asked for their lines."""
+        self._mini_batches = 0
+        self.drawn_operands: list[Value] = []
+        self.drawn_classes: list[ValueClass] = []
+        """In a cell: operands for what it draws; the classes of those that were not known beforehand."""
+        self.first_instance = 0
+        """Number of a mini-batch's first instance in messages: counted along a stream, not 0 in every mini-batch."""
+        self.next_value = next(Recorder._serial) << REF_BITS
+        self.last_external = -self.next_value
+        """Ref of the external that was made last: they count downwards."""
+        self.home = self.autocast = home
+        """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
+        self.functions: dict[Any, Any] = {}
+        self.described: dict[Any, Entry] = {}
+        self._calls: dict[Any, Entry | NotACell] = {}
+        self._variants: dict[Any, int] = {}
+        self._num_calls: dict[str, int] = {}
+        self.most_entries = sys.maxsize
+        """In a cell."""
+        self.numbers: dict[Any, set[Any] | bool] = {}
+        self._reductions: dict[Any, Entry] = {}
+        self.entry_of_excerpts: dict[Slot, Entry] = {}
+        self.rows: dict[Any, Excerpts] = {}
+        """What `value[index]` and `value[start:stop]` are, by the value's slot: excerpts that are nodes."""
+        self.shown: dict[Any, Any] = {}
+        """What views show of so many rows of a table (`trace.excerpts`)."""
+        self.plain: dict[Any, Any] = {}
+        """Calls of one output by their short keys: entries of nodes, and slots of views."""
+        self.added: Slot | None = None
+        """Slot of which two were added last, by the entry of number `addition`, which gives a `sum`."""
+        self.addition = -1
+        self.sum: Slot
+        self._of_state: dict[autocast.State, tuple[dict[Any, Any], ...]] = {}
+        self.forget_calls: list[Callable[[], None]] = []
+        """What makes the calls of modules forget what they know of another state."""
+        self.returned = ""
+        """Once forward has run, the line of nodes made of what it returned: its own, whoever called."""
+        self.sites: defaultdict[int, dict[int, CodeType]] = defaultdict(dict)
+        """By entry: code by the offset of its call, for call sites that have been noted."""
+        self._tracer: CellTracer | None = None
+        self.shared: list[Shared] = []
+        """Stand-ins for parameters, which stay."""
+        self._class_of_constant: dict[Any, tuple[int, Slot]] = {}
+        self.run_segment: Any = None
+        """What executes what has been recorded where an instance reads a value (`trace.fibers`); None where nothing
+        can be executed."""
+        self.reads = False
+        """Whether forward reads values, as far as is known."""
+        self.reading: Callable[[Any], torch.Tensor] | None = None
+        """What gives the tensor that a stand-in stands for; None where values are not read."""
+        self.max_reads = 0
+        """Of one instance."""
+        self.recorded_reads: Any = None
+        """What was read of the mini-batch."""
+        self.standing = 0
+        """References to the recorder that stay (`trace.left`)."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the last mini-batch."""
+        self.__class__ = Recorder
+        answer_all_of_torch()
+        self.returned = ""
+        self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
+        self._mini_batches += 1
+        self.entries: list[int] = []
+        self.refs: list[int] = []
+        self.external_source: list[int] = []
+        self.external_index: list[int] = []
+        self.constants: dict[int, list[torch.Tensor]] = {}
+        self._constants_of_class: dict[Any, tuple[int, list[torch.Tensor], Slot]] = {}
+        self.names: dict[int, str] = {}
+        self._switches: list[int] = [] if self.flows else [0]
+        self.draws: list[Draw] = []
+        """What was drawn, of this instance or in this cell."""
+        self.first_value, self.first_external = self.next_value, -self.last_external
+        self.forget_externals()
+        self.books = Changes(self) if self.keeps_books else None
+
+    def keep_books(self) -> None:
+        """From now on, know which stand-ins share memory."""
+        if self.before_books is not None:
+            self.before_books()
+            self.before_books = None
+        self.keeps_books = True
+        self.books = Changes(self)
+        self.functions.clear()  # what is known of calls does not tell which of them are views
+        self.plain.clear()
+        self.added = None
+
+    def change(self, name: Any, new: Any, overwrites: bool = False) -> Any:
+        """Let a stand-in show another value from now on: a change in place."""
+        self.open_books().assign(name, new, overwrites)
+        return name
+
+    def open_books(self) -> Changes:
+        """Which stand-ins share memory. Raises MustKeepBooks where nobody knows."""
+        if self.books is None:
+            raise MustKeepBooks
+        return self.books
+
+    def cut(self) -> None:
+        """Go on behind what has been recorded: it is a segment, whose values are later ones' constants."""
+        self.entries, self.refs = [], []
+        self._switches = [] if self.flows else [0]
+        self.first_value = self.next_value
+
+    def mend(self) -> None:
+        """Forget what a node that was being recorded when an exception came (recursion that is too deep) has left half:
+        its operands, or its place among the values."""
+        arrays = self.table.arrays()
+        entries = np.array(self.entries, np.int64)
+        ends = np.cumsum(arrays.num_operands[entries])
+        count = int(np.searchsorted(ends, len(self.refs), side="right"))
+        del self.entries[count:]
+        del self.refs[int(ends[count - 1]) if count else 0 :]
+        self.next_value = self.first_value + int(arrays.num_outputs[entries[:count]].sum())
+        externals = min(len(self.external_source), len(self.external_index))
+        del self.external_source[externals:], self.external_index[externals:]
+        self.last_external = -self.first_external - externals
+
+    def carried(self, tensors: Sequence[torch.Tensor], slots: Sequence[Slot]) -> list[int]:
+        """New externals for values of an earlier segment, whose slots have no views."""
+        refs: list[int] = []
+        pools: dict[Slot, tuple[int, list[torch.Tensor]]] = {}
+        for tensor, slot in zip(tensors, slots, strict=True):
+            known = pools.get(slot)
+            if known is None:
+                refs.append(self._new_constant(tensor).ref)
+                source = self.external_source[-1]
+                pools[slot] = source, self.constants[source]
+                continue
+            source, pool = known  # `_new_constant` without its call
+            self.external_source.append(source)
+            self.external_index.append(len(pool))
+            pool.append(tensor)
+            self.last_external -= 1
+            refs.append(self.last_external)
+        return refs
+
+    def forget_externals(self) -> None:
+        """From now on, nothing refers to an external that exists already."""
+        self._constant_of_id: dict[int, tuple[torch.Tensor, int, Value]] = {}
+        self._constant_of_key: dict[Any, Value] = {}
+        self._whole: dict[Any, Value] = {}
+
+    def shares(self, stand_in: Shared) -> None:
+        """Note a stand-in for a parameter, unless it goes with the trace of a cell."""
+        if not self.in_cell:
+            self.shared.append(stand_in)
+            self.standing += 1
+
+    def finish(
+        self, results: list[Any], instance_ends: list[int] | None = None, aborted: tuple[int, int] = (0, 0)
+    ) -> Recording:
+        """The record of what has run since `begin`."""
+        return Recording(
+            self.table,
+            self.entries,
+            self.refs,
+            self.external_source,
+            self.external_index,
+            self.constants,
+            results,
+            self.names,
+            self.first_value,
+            self.first_external,
+            instance_ends or [],
+            self.detached(),
+            aborted,
+        )
+
+    # --- gradients -------------------------------------------------------------------------------------------------
+
+    def switch_gradients(self, flows: bool) -> None:
+        """See `trace.gradmode`."""
+        if self.in_fragment:
+            refuse("a vertex function switches gradients off or on", "use .detach() of what shall have no gradient")
+        self.flows = flows
+        self._switches.append(len(self.entries))
+
+    def flowing(self, make: Callable[[], Value]) -> Value:
+        """What `make` makes, recorded as where gradients are on."""
+        self.switch_gradients(True)
+        try:
+            return make()
+        finally:
+            self.switch_gradients(False)
+
+    def detached(self) -> Sequence[int] | np.ndarray:
+        """Nodes recorded without gradients."""
+        if not self._switches:
+            return ()
+        borders = [*self._switches, len(self.entries)]
+        ranges = [np.arange(a, b) for a, b in zip(borders[::2], borders[1::2], strict=False)]
+        return np.concatenate(ranges)
+
+    def without_gradient(self, result: Any) -> Any:
+        """What was there before gradients went off, seen such that none passes."""
+        return without_gradient(self, result, None)
+
+    # --- torch.autocast --------------------------------------------------------------------------------------------
+
+    def switch_autocast(self) -> None:
+        """See `trace.autocast`. What is known of calls belongs to the state in which they were made."""
+        now = autocast.state()
+        if now == self.autocast:
+            return
+        self._of_state[self.autocast] = (self.functions, self.described, self._calls, self.plain)
+        self.autocast = now
+        self.functions, self.described, self._calls, self.plain = self._of_state.get(now, ({}, {}, {}, {}))
+        self.added = None
+        for forget in self.forget_calls:
+            forget()
+
+    def _require_known_state(self) -> None:
+        """Raise where torch.autocast was switched by other means than its context."""
+        if autocast.state() != self.autocast:
+            refuse(
+                "torch's autocast state was changed by a function while recording",
+                "use the context torch.autocast instead",
+            )
+
+    def _marked(self, draft: NodeType, state: autocast.State) -> NodeType:
+        """A type whose nodes run in a state of torch.autocast, as its signature must tell where it is not home."""
+        if state == self.home:
+            return draft
+        constants = "; ".join(filter(None, (draft.constants, autocast.state_text(state))))
+        return replace(draft, constants=constants)
+
+    def _effective(self, func: Callable[..., Any], template: Any, slots: Sequence[Slot]) -> tuple[autocast.State, bool]:
+        """The state that a function is recorded under, and whether that changes what it computes. Where it computes
+        the same at home, it is recorded as there."""
+        states = {self.autocast, self.home} - {None}
+        if not states:
+            return None, False
+        self._require_known_state()
+        args, kwargs = filled_with_zeros(template, slots, self.shared_meta)
+        here, home = (autocast.effect(func, args, kwargs, state) for state in (self.autocast, self.home))
+        return (self.home if here == home else self.autocast), here is not None
+
+    def changes(self, func: Callable[..., Any], template: Any) -> bool:
+        """Whether torch.autocast changes what a function of parameters computes now."""
+        return self._effective(func, template, ())[1]
+
+    @property
+    def tracer(self) -> CellTracer:
+        """What knows the model's cells and parameters."""
+        assert self._tracer is not None
+        return self._tracer
+
+    # --- externals -------------------------------------------------------------------------------------------------
+
+    def external(self, source: int, index: int, slot: Slot) -> Value:
+        """A new external: item `index` of a source."""
+        self.external_source.append(source)
+        self.external_index.append(index)
+        self.last_external -= 1
+        return value_of(self, self.last_external, slot)
+
+    def constant(self, tensor: torch.Tensor) -> Value:
+        """The external for a tensor that the instance or the user's code brought; one per tensor and mini-batch.
+
+        The tensor is copied: the user's code may fill it anew for the next node. A copy of one that requires a gradient
+        stays connected to it.
+        """
+        if self.books is not None:
+            stand_in = self.books.stand_in(tensor)
+            if stand_in is not tensor:
+                return stand_in
+        version = 0 if tensor.is_inference() else tensor._version
+        known = self._constant_of_id.get(id(tensor))
+        if known is not None and known[1] == version:
+            return known[2]
+        if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
+            refuse(
+                "a parameter was used that is not one of the model's (a module in a plain list or dict, or one made in "
+                "forward)",
+                "make modules in __init__ and keep them in attributes, nn.ModuleList or nn.ModuleDict, so that the "
+                "model knows their parameters",
+            )
+        value = self._new_constant(tensor.clone() if tensor.layout is torch.strided else tensor.to_dense())
+        self._constant_of_id[id(tensor)] = (tensor, version, value)
+        return value
+
+    def _new_constant(self, tensor: torch.Tensor) -> Value:
+        key = tensor.shape, tensor.dtype
+        known = self._constants_of_class.get(key)
+        if known is None:
+            source, slot = self._class_of_constant.get(key) or self._new_class_of_constant(key, tensor)
+            pool = self.constants.setdefault(source, [])
+            known = self._constants_of_class[key] = source, pool, slot
+        source, pool, slot = known
+        pool.append(tensor)
+        return self.external(source, len(pool) - 1, slot)
+
+    def _new_class_of_constant(self, key: Any, tensor: torch.Tensor) -> tuple[int, Slot]:
+        value_class = class_of(tensor)
+        found = self.table.given_source("constant", value_class), self.table.slot(value_class)
+        self._class_of_constant[key] = found
+        return found
+
+    def shared_constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
+        """The constant that `make` gives, once per `key` and mini-batch."""
+        known = self._constant_of_key.get(key)
+        if known is None:
+            known = self._constant_of_key[key] = self._new_constant(make())
+        return self.copied(known)
+
+    def number(self, number: float, dtype: torch.dtype) -> Value:
+        """A Python number as an operand, `()`."""
+        return self.shared_constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
+
+    def draw(self, draw: Draw, value_class: ValueClass) -> Value:
+        """Random numbers, new ones for every call; see `trace.draws`."""
+        if self.reads and not self.in_cell:
+            refuse("random numbers are drawn in a forward that reads values", "draw outside of it, pass the numbers in")
+        number, slot = len(self.draws), self.table.slot(value_class)
+        self.draws.append(draw)
+        if number < len(self.drawn_operands):
+            return self.drawn_operands[number]
+        if self.in_cell:
+            self.drawn_classes.append(value_class)
+            return self.external(self.table.given_source("operand", value_class), number, slot)
+        return self.external(
+            self.table.drawn_source(draw, value_class), (self.instance << INSTANCE_BITS) + number, slot
+        )
+
+    def next_instance(self, number: int) -> None:
+        """From now on it is this instance of the mini-batch that runs."""
+        self.instance = number
+        self.draws = []
+
+    def as_value(self, item: Any) -> Any:
+        """A parameter, a tensor or what is no node yet as an operand of a cell; anything else as it is."""
+        kind = type(item)
+        if kind is Shared:
+            return self.whole(item)
+        if kind is torch.Tensor:
+            return self.constant(item)
+        return item.materialise() if issubclass(kind, Lazy) else item
+
+    def whole(self, shared: Shared) -> Value:
+        """The external for a parameter passed as an operand (a learned initial state)."""
+        value = self._whole.get(shared.key)
+        if value is None:
+            source = self.table.source(shared.ref, shared.tensor, kind="whole")
+            value = self.external(source, 0, self.table.slot(class_of(shared.tensor)))
+            self._whole[shared.key] = value
+        return value
+
+    def _whole_of(self, ref: SharedRef) -> Value:
+        return self.whole(Shared(self, ref, self.tracer.shared(ref).detach()))
+
+    # --- nodes -----------------------------------------------------------------------------------------------------
+
+    def emit(self, entry: Entry, operands: Sequence[int]) -> Any:
+        """Append a node and return what the user's call returns."""
+        if self.in_cell:
+            if len(self.entries) >= self.most_entries:
+                raise NotACell(f"it has more than {self.most_entries} operations")
+            name = assigned_name(self.tracer.boundary)
+            if name is not None:
+                self.names[len(self.entries)] = name
+        elif self.looks:
+            self.note_site(entry.index, sys._getframe(1), self.sites[entry.index])
+        self.entries.append(entry.index)
+        self.refs.extend(operands)
+        first = self.next_value
+        slots = entry.output_slots
+        self.next_value = first + len(slots)
+        if entry.outputs.__class__ is Hole:
+            return value_of(self, first, slots[0])
+        values = [value_of(self, first + i, slot) for i, slot in enumerate(slots)]
+        return entry.outputs.__class__(values) if entry.flat else fill(entry.outputs, values)
+
+    def again(self, entry: Entry, operands: Sequence[int]) -> Value:
+        """`emit` for an entry of `plain` (the hot path), from a stand-in's own method."""
+        if self.looks:
+            self.note_site(entry.index, sys._getframe(2), self.sites[entry.index])
+        self.entries.append(entry.index)
+        self.refs.extend(operands)
+        value = Value()
+        value.rec = self
+        value.ref = number = self.next_value
+        value.slot = entry.output_slots[0]
+        self.next_value = number + 1
+        return value
+
+    def note_site(self, entry: int, frame: FrameType, seen: dict[int, CodeType]) -> None:
+        """Keep the line of the user's code from which, by way of `frame`, a node of an entry is being made."""
+        user = None if self.returned else user_frame(start=frame)
+        if user is None or entry < 0:  # pseudo-entries of the vertex front end belong to no table
+            return
+        key = user.f_lasti if user is frame else -1 - user.f_lasti  # a frame of a library is asked for its caller anew
+        if seen.get(key) is not user.f_code:
+            seen[key] = user.f_code
+            self.table.add_site(self.table.entries[entry].type_index, location_of(user))
+
+    def add(self, left: Any, right: Any) -> Any:
+        """`left + right`; adding nothing (`sum(list)` starts with 0) is no node."""
+        for zero, other in ((left, right), (right, left)) if self.flows and self.books is None else ():
+            if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.floats:
+                return other
+        return self.function(torch.add, (left, right), {})
+
+    def reduction(self, op: str, items: Sequence[Value]) -> Value:
+        """A node of the variadic type `op` over values of one slot without views; of one item, that item."""
+        if len(items) == 1:
+            return self.copied(items[0]) if self.flows else self.without_gradient(items[0])
+        slot = items[0].slot
+        entry = self._reductions.get((op, slot, len(items)))
+        if entry is None:
+            entry = self._new_reduction(op, slot, len(items))
+        return self.emit(entry, [item.ref for item in items])
+
+    def select(self, value: Value, index: int) -> Value:
+        """Element `index` of the first dimension, as a node whose type does not depend on the index."""
+        size = value.slot.shape[0]
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
+        operand = self.number(index % size, torch.int64)
+        entry = self._reductions.get(("select", value.slot, 1))
+        if entry is None:
+            template: Any = ((Hole(0), Hole(1)), {})
+            slots = (value.slot, operand.slot)
+            metas = [run_on_meta(pick, template, slots, self.shared_meta)]
+            entry = self._new_function(pick, "select", template, slots, Hole(0), metas)
+            self._reductions["select", value.slot, 1] = entry
+        return self.emit(entry, (value.ref, operand.ref))
+
+    def take(self, value: Any, known: Excerpts) -> Any:
+        """What a call takes of a value; see `trace.excerpts`."""
+        whole: Value = value.materialise() if issubclass(type(value), Lazy) else value
+        if self.books is None and known.outputs.__class__ is Hole:
+            return self._part(whole, known, known.offsets[0])
+        parts = [self._part(whole, known, offset) for offset in known.offsets]
+        if self.books is not None:
+            for part, step in zip(parts, known.steps, strict=True):
+                self.books.share(whole, part, (step,))
+        return parts[0] if known.outputs.__class__ is Hole else fill(known.outputs, parts)
+
+    def _part(self, whole: Value, known: Excerpts, offset: int) -> Value:
+        if known.entry is None:
+            return value_of(self, whole.ref, self.table.slot(whole.slot.base))
+        self.external_source.append(known.source)
+        self.external_index.append(offset)
+        self.last_external -= 1
+        part: Value = self.emit(known.entry, (whole.ref, self.last_external))
+        return part
+
+    def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
+             recorded: frozenset[int] | None = None) -> Any:  # fmt: skip
+        """Record the call of a cell or leaf module whose arguments are not all plain recorded values; of an automatic
+        cell with the numbers of the operands that were recorded, where not all were."""
+        operands: list[int] = []
+        parts: list[Any] = [path, len(args)]
+        quick = None
+        if quick_key((*args, *kwargs.items()), parts, operands, self, True):
+            quick = tuple(parts)
+            entry = self.functions.get(quick)
+            if entry is not None:
+                _require_recorded(entry, recorded)
+                return self._emit_call(entry, operands)
+        operands = []
+        slots: list[Slot] = []
+        described, template = self.describe((args, kwargs), operands, slots, shared_as_operand=True)
+        key = (path, described)
+        entry = self._calls.get(key)
+        if entry is None:
+            lifted = lift_floats(self, path, kind, args, kwargs)
+            if lifted is not None:
+                return self.call(path, kind, module, *lifted, recorded=recorded)
+            entry = self._calls[key] = self._new_call(path, kind, template, tuple(slots))
+        if isinstance(entry, NotACell):
+            raise NotACell(*entry.args)
+        if quick is not None:
+            self.functions[quick] = entry
+        _require_recorded(entry, recorded)
+        return self._emit_call(entry, operands)
+
+    def _emit_call(self, entry: Entry, operands: list[int]) -> Any:
+        """`emit`, with what the cell draws."""
+        draws = entry.operation.draws
+        if draws:
+            slots = entry.operation.slots[-len(draws) :]
+            operands += [self.draw(draw, slot.base).ref for draw, slot in zip(draws, slots, strict=True)]
+        return self.emit(entry, operands)
+
+    def function(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None
+    ) -> Any:
+        """Record a torch function or tensor method."""
+        if not self.flows:
+            for item in flat(args, kwargs):  # before what the call itself makes
+                if isinstance(item, Lazy):
+                    item.materialise()
+            first_value = self.next_value
+            return without_gradient(self, self._recorded(func, args, kwargs, name), first_value)
+        return self._recorded(func, args, kwargs, name)
+
+    def _recorded(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
+    ) -> Any:
+        if func is _STACK:
+            stack = lazy_stack(self, "stack", *args, **kwargs)
+            if stack is not NotImplemented:
+                return stack
+        operands: list[Any] = []
+        key = self._key(func, args, kwargs, operands)
+        known = None if key is None else self.functions.get(key)
+        if known is not None:
+            if known.__class__ is not Entry:
+                return self._known(known, args, operands)
+            if self.looks or self.in_cell or known.outputs.__class__ is not Hole:
+                return self.emit(known, operands)
+            self.entries.append(known.index)  # `emit` without its call
+            self.refs.extend(operands)
+            value = Value()
+            value.rec = self
+            value.ref = number = self.next_value
+            value.slot = known.output_slots[0]
+            self.next_value = number + 1
+            return value
+        if func in CATS:  # only now: nearly all are nodes
+            stack = lazy_stack(self, "cat", *args, **kwargs)
+            if stack is not NotImplemented:
+                return stack
+        return self._function(func, args, kwargs, name or rules.name_of(func), key)
+
+    def _key(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> Any:
+        """What tells a call from others (`trace.keys`), None where nothing does; `operands` are put into the list."""
+        parts: list[Any] = [func, len(args)]
+        for item in args:
+            kind = type(item)
+            if kind is Value:  # `quick_key` without its call
+                operands.append(item.ref)
+                parts.append(item.slot)
+            elif kind in PLAIN:
+                parts += kind, item
+            elif (kind is Rows and item is args[0] and rules.name_of(func) in rules.VIEWS) or not quick_key(
+                (item,), parts, operands, self, False
+            ):
+                return None
+        return None if kwargs and not quick_key(kwargs.items(), parts, operands, self, False) else tuple(parts)
+
+    def _known(self, known: Any, args: tuple[Any, ...], operands: list[Any]) -> Any:
+        """What a call gives that is no node, or not of these operands alone."""
+        if known.__class__ is OfNumber:
+            operands.insert(known.at, self.number(known.number, known.dtype).ref)
+            return self.emit(known.entry, operands)
+        if known.__class__ is OfStacks:
+            return self.emit(known.entry, [x.materialise().ref if type(x) is Stack else x for x in operands])
+        if known.__class__ is Excerpts:
+            return self.take(args[0], known)
+        if known.__class__ is OfConstant:
+            return self.shared_constant(known.key, known.make)
+        if known.__class__ is OfParameters:
+            return known.result
+        return self.seen(args[0], *known)
+
+    def seen(self, value: Any, outputs: Any, slots: Sequence[Slot], flat: bool) -> Any:
+        """A view of a value, or several; `flat` tells of a tuple of them (`is_flat`)."""
+        if issubclass(type(value), Lazy):
+            value = value.materialise()
+        values = [value_of(self, value.ref, slot) for slot in slots]
+        if self.books is not None:
+            for seen in values:  # stacks are values by then
+                self.books.share(value, seen, seen.slot.views[len(value.slot.views) :])
+        if flat:
+            return outputs.__class__(values)
+        return values[0] if outputs.__class__ is Hole else fill(outputs, values)
+
+    def copied(self, value: Value) -> Value:
+        """What has the same elements in memory of its own: another stand-in where such things are told apart."""
+        return value if self.books is None else value_of(self, value.ref, value.slot)
+
+    def _function(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
+    ) -> Any:
+        """A torch function that is not known by `key` yet, or has no key."""
+        if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
+            rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
+            return self._recorded(func, (kwargs["input"],), rest, name)
+        if rules.changes_in_place(func, name, kwargs):
+            return change_in_place(self, func, name, args, kwargs)
+        if self.reading is not None and name in rules.READS and rules.looks_at_values(func, name):
+            return read_function(func, args, kwargs)
+        refuse_what_cannot_be_batched(self, func, name, args, kwargs)
+        taken = excerpts(self, func, name, key, args, kwargs)
+        if taken is not None:
+            return taken
+        if name in rules.FILLS:
+            filling = filled(func, name, args, kwargs)
+            if filling is not None:
+                known = self.functions[key] = OfConstant(*filling)
+                return self.shared_constant(known.key, known.make)
+        result = special(self, func, name, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if name in rules.VIEWS and is_view(self, name, args, kwargs):
+            result = view(self, func, name, key, args, kwargs)
+            if key is not None and type(args[0]) is Shared:
+                self.functions[key] = OfParameters(result)
+            return result
+        lifted = lift_number(self, func, name, args, kwargs)
+        if lifted is not None:
+            result = self.function(func, lifted, kwargs, name)
+            at = 0 if lifted[0] is not args[0] else 1
+            entry = self.described.get((func, self.describe((lifted, kwargs), [], [])[0]))
+            if key is not None and entry is not None:
+                self.functions[key] = OfNumber(entry, args[at], lifted[at].slot.dtype, at)
+            return result
+        return self.node(func, args, kwargs, name, key)
+
+    def node(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        key: Any = None,
+    ) -> Any:
+        """A torch function as a node; of parameters alone, as another parameter; or what it says of shapes."""
+        operands: list[int] = []
+        slots: list[Slot] = []
+        described, template = self.describe((args, kwargs), operands, slots)
+        entry = self.described.get((func, described))
+        if entry is None:
+            name = name or rules.name_of(func)
+            with Dispatched() as dispatched:
+                result = run_on_meta(func, template, slots, self.shared_meta)
+            if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
+                refuse_drawing(name)
+            outputs, metas = split_outputs(result)
+            if not metas:
+                return result if asked_by_torch(func) else told_by_shape(func, name, template, slots, self.shared_meta)
+            if not all(isinstance(x, torch.Tensor | NoneType) for x in flat([result])):
+                refuse(f"'{name}' returns numbers beside tensors, which may depend on values", "compute them apart")
+            if any(meta.layout is not torch.strided for meta in metas):
+                refuse(f"'{name}' returns a tensor that is not strided", "compute with strided tensors")
+            first = next((a for a in flat(args, kwargs) if type(a) is Shared), None)
+            if first is not None and not slots:
+                if num_steps(template) > MAX_STEPS:
+                    args, kwargs = fill(template, (), self._whole_of)
+                    return self.function(func, args, kwargs, name)
+                result = derived(self, func, name, described, template, first)
+                if key is not None:
+                    self.functions[key] = OfParameters(result)
+                return result
+            entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
+            self.described[func, described] = entry
+        if self.books is not None and self.books.is_view(entry, func):
+            result = self.emit(entry, operands)
+            self.books.hold([*flat(args, kwargs), *flat(result)])
+            return result
+        if key is not None:
+            of_stacks = any(type(arg) is Stack for arg in flat(args, kwargs))
+            self.functions[key] = OfStacks(entry) if of_stacks else entry
+            if type(entry.outputs) is Hole:
+                self.remember(entry, func, args, kwargs)
+        return self.emit(entry, operands)
+
+    def remember(self, known: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find a node's entry of one output, or a view's slot, by its short key from now on."""
+        if args and self.books is None and not self.in_cell:
+            key = short_key(func, args, kwargs)
+            if key is not None:
+                self.plain[key] = known
+
+    def _draws(self, func: Callable[..., Any], template: Any, slots: Sequence[Slot]) -> bool:
+        """Whether a function draws random numbers, as made-up operands tell."""
+        makers = (torch.ones, torch.zeros, functools.partial(torch.full, fill_value=0.5))
+        calls = (filled_by(make, template, slots, self.shared_meta) for make in makers)
+        return any(draws(functools.partial(func, *args, **kwargs)) for args, kwargs in calls)
+
+    # --- describing arguments --------------------------------------------------------------------------------------
+
+    def describe(self, item: Any, operands: list[int], slots: list[Slot], shared_as_operand: bool = False) -> Any:
+        """A hashable key and a template of (nested) arguments; values go to `operands` and `slots` as they are met.
+
+        No closure: one that calls itself would keep the recorder until the garbage collector comes (`trace.left`).
+        """
+        kind, rest = type(item), (operands, slots, shared_as_operand)
+        if kind is Value:
+            operands.append(item.ref)
+            slots.append(item.slot)
+            return item.slot, Hole(len(slots) - 1)
+        if kind is Shared:
+            return self.describe(self.whole(item), *rest) if shared_as_operand else (item.key, item.ref)
+        if issubclass(kind, Lazy):
+            return self.describe(item.materialise(), *rest)
+        if kind is tuple or kind is list or kind is torch.Size:
+            pairs = [self.describe(x, *rest) for x in item]
+            kind = list if kind is list else tuple
+            return (kind, *[k for k, _ in pairs]), kind([t for _, t in pairs])
+        if kind is dict:
+            pairs = [self.describe(x, *rest) for x in item.values()]
+            return (dict, *item, *[k for k, _ in pairs]), dict(zip(item, [t for _, t in pairs], strict=True))
+        if kind is slice:
+            return (slice, item.start, item.stop, item.step), item
+        if isinstance(item, torch.Tensor):
+            return self.describe(self.constant(item), *rest)
+        if kind is float or kind is complex:
+            return (kind, repr(item)), item
+        if isinstance(item, np.generic):
+            return self.describe(item.item(), *rest)
+        if isinstance(item, np.ndarray):
+            return self.describe(self.constant(torch.from_numpy(item)), *rest)
+        if isinstance(item, tuple):
+            pairs = [self.describe(x, *rest) for x in item]
+            return (kind, *[k for k, _ in pairs]), rebuilt(item, [t for _, t in pairs])
+        if item is None or item is Ellipsis or is_constant(item):
+            return (kind, item), item
+        return refuse(
+            f"a cell or an operation got an object of class {kind.__name__}",
+            "pass tensors, numbers, strings, or lists, tuples and dicts of them",
+        )
+
+    # --- new types -------------------------------------------------------------------------------------------------
+
+    def _bound_variants(self, what: str, slots: tuple[Slot, ...]) -> None:
+        count = self._variants[what, slots] = self._variants.get((what, slots), 0) + 1
+        if count > MAX_VARIANTS:
+            refuse(
+                f"{what} was called with more than {MAX_VARIANTS} different constants, each a type of its own",
+                "pass what differs from node to node as a tensor",
+            )
+
+    def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry | NotACell:
+        """The entry of a call that was not met before; of one that is none of an automatic cell, why."""
+        try:
+            self._bound_variants(path, slots)
+            self._num_calls[path] = self._num_calls.get(path, 0) + 1
+            if path in self.tracer.automatic and self._num_calls[path] > MOST_TYPES:
+                raise NotACell(f"it was called in more than {MOST_TYPES} ways")
+            if self.autocast != self.home:
+                self._require_known_state()
+            called = Operation(kind, path, None, template, slots, autocast=self.autocast)
+            outputs, classes = self.tracer.output_classes(called)
+        except Exception as error:
+            if path not in self.tracer.automatic:
+                raise
+            return error if type(error) is NotACell else NotACell(str(error))
+        drawn = self.tracer.draws(called)
+        drawn_slots = tuple(self.table.slot(value_class) for _, value_class in drawn)
+        operation = called  # of which the tracer keeps the trace
+        if drawn:
+            operation = replace(called, slots=(*slots, *drawn_slots), draws=tuple(draw for draw, _ in drawn))
+        draft = self._marked(call_type(path, kind, template, operation.slots, classes, len(drawn)), self.autocast)
+        index = self.table.add_type(draft, [self.returned or user_location()])
+        demands = self.tracer.demands(called) if path in self.tracer.automatic else ()
+        slots_of_outputs = tuple(map(self.table.slot, classes))
+        return self.table.add_entry(index, operation, slots_of_outputs, outputs, demands=demands)
+
+    def _new_function(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        template: Any,
+        slots: tuple[Slot, ...],
+        outputs: Any,
+        metas: list[torch.Tensor],
+    ) -> Entry:
+        self._bound_variants(name, slots)
+        state, is_changed = self._effective(func, template, slots)
+        if (
+            not self.in_cell
+            and not is_changed
+            and name == "add"
+            and len(slots) == 2
+            and slots[0] is slots[1]
+            and not slots[0].views
+            and template == ((Hole(0), Hole(1)), {})
+        ):
+            return self._new_reduction("sum", slots[0], 2)
+        draft = self._marked(function_type(name, template, slots, metas), state)
+        index = self.table.add_type(draft, [self.returned or user_location()])
+        operation = Operation("function", name, func, template, slots, autocast=state)
+        return self.table.add_entry(index, operation, tuple(self.table.slot(class_of(meta)) for meta in metas), outputs)
+
+    def _new_reduction(self, op: str, slot: Slot, count: int) -> Entry:
+        index = self.table.add_type(
+            NodeType(op, op, (slot.base,), (slot.base,), variadic=True), [self.returned or user_location()]
+        )
+        template: Any = (tuple(Hole(i) for i in range(count)), {})
+        operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count, autocast=self.home)
+        entry = self.table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
+        self._reductions[op, slot, count] = entry
+        return entry
+
+    def shared_meta(self, ref: SharedRef) -> torch.Tensor:
+        """A parameter without its data."""
+        return self.tracer.shared(ref).detach().to("meta")

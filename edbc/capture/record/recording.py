@@ -1,0 +1,44 @@
+"""What recording leaves: the instances of one mini-batch as flat sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.capture.record.table import TypeTable
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """See the module's docstring; `trace.build` makes a Graph of it."""
+
+    table: TypeTable
+    entries: Sequence[int] | np.ndarray
+    """Entry of each node."""
+    refs: Sequence[int] | np.ndarray
+    """Operands of all nodes, node after node: `ref` of values (see `trace.values`)."""
+    external_source: Sequence[int] | np.ndarray
+    external_index: Sequence[int] | np.ndarray
+    constants: dict[int, list[torch.Tensor]]
+    """Constants by source."""
+    results: list[Any]
+    """What each instance's forward returned, with Values in it."""
+    names: dict[int, str]
+    """Local variable that each node's first output was assigned to, where recorded (inside cells only)."""
+    first_value: int
+    """Refs of this mini-batch start here, and those of its externals at `-1 - first_external`."""
+    first_external: int
+    instance_ends: list[int]
+    """Number of nodes when each instance had run."""
+    detached: Sequence[int] | np.ndarray = ()
+    """Nodes recorded where gradients were switched off (`trace.gradmode`)."""
+    aborted: tuple[int, int] = (0, 0)
+    """Range of nodes that a first attempt at an instance recorded; those that nothing reads are no nodes."""
+
+    def local(self, ref: int) -> int:
+        """A ref counted from the start of this mini-batch."""
+        return ref - self.first_value if ref >= 0 else ref + self.first_external

@@ -1,0 +1,303 @@
+"""Torch functions that are no node of their own: refused, views, parameters by another name, constants, lazy stacks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.capture.record.draws import DRAWN
+from edbc.capture.record.excerpts import rows_seen
+from edbc.capture.record.lookup import looked_up
+from edbc.capture.record.numbers import LONG
+from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_refs
+from edbc.capture.semantics import rules
+from edbc.capture.semantics.autocast import Under, state_text
+from edbc.capture.semantics.customfunctions import refuse_namesake
+from edbc.capture.semantics.shapes import flat, pick, repeated, replace_first, take_views
+from edbc.capture.standins.lazy import Stack
+from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.standin import LOOK_REMEDY, Lazy, Rows, Shared, Symbol, Value, refuse
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+_OF_ONE_SEQUENCE = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
+_NO_PADDING = (
+    "an instance has one sequence, which needs no padding: call the RNN on it as it is (nn.LSTM takes (length, size)); "
+    "sequences of all lengths are batched"
+)
+CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray)
+CATS = frozenset((torch.cat, torch.concat, torch.concatenate))
+
+
+def refuse_what_cannot_be_batched(
+    rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise UnsupportedError for what would need values, change tensors, or be taken for another function."""
+    refuse_namesake(rec.table.functions, func, name)
+    if name in rules.MEMORY:
+        refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
+    if name in _OF_ONE_SEQUENCE:
+        refuse("sequences are packed while recording", _NO_PADDING)
+    if rules.looks_at_values(func, name) or rules.has_shape_by_value(name, args, kwargs):
+        refuse(
+            f"'{name}' asks for the value of a tensor while recording",
+            LOOK_REMEDY,
+        )
+
+
+def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that are no node, or another node, in some cases."""
+    if name in rules.DROPOUTS and rules.is_off(name, args, kwargs):
+        return args[0]
+    if name == "requires_grad_":
+        return _requiring_grad(*args, **kwargs)
+    if name in DRAWN and rec.tracer.may_draw and not rules.is_off(name, args, kwargs):
+        return DRAWN[name](rec, name, *args, **kwargs)
+    if name == "type" and isinstance(args[0], Symbol):
+        return _typed(rec, *args, **kwargs)
+    if name in rules.CASTS and isinstance(args[0], Symbol):
+        rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
+        kwargs = _without_device(kwargs)
+        like = next((a for a in (*rest, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
+        if like is not None:  # of which the dtype alone counts
+            is_that = like.dtype is args[0].dtype
+            return args[0] if is_that else rec.function(torch.Tensor.to, (args[0], like.dtype), {})
+        only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
+        if only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype:
+            return args[0]
+    if (
+        name == "embedding"
+        and len(args) == 2
+        and type(args[1]) is Shared
+        and type(args[0]) is torch.Tensor
+        and args[0].ndim <= 1
+        and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
+    ):
+        return embedded(rec, looked_up(args[1], kwargs.get("padding_idx"), bool(kwargs.get("sparse"))), args[0])
+    if name == "getitem" and isinstance(args[0], Symbol):
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
+            return rec.node(pick, (args[0], *index), {}, "pick")
+    if name == "getitem" and type(args[0]) is Value and _takes_one_of_many(rec, args[0], args[1]):
+        return _selected(rec, args[0], args[1])
+    if (
+        name == "unbind"
+        and type(args[0]) is Value
+        and _takes_one_of_many(rec, args[0], 0)
+        and not (*args[1:], *kwargs.values(), 0)[0]
+    ):
+        return tuple(args[0])
+    if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
+        return rec.function(torch.matmul, args, kwargs)
+    return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
+
+
+def _requiring_grad(value: Any, requires_grad: bool = True) -> Any:
+    """The tensor itself: whom gradients reach through it does not change."""
+    if not requires_grad:
+        refuse("requires_grad_(False) of a recorded tensor", "use x.detach(), as eager PyTorch asks for")
+    return value
+
+
+def constructed(
+    rec: Recorder, func: Any, data: Any, *, dtype: Any = None, requires_grad: bool = False, **_: Any
+) -> Any:
+    """`torch.tensor` and its like of data with stand-ins among them: their numbers, which no gradient reaches; of one
+    stand-in `torch.as_tensor` and `torch.asarray` give itself."""
+    if requires_grad:
+        refuse(f"'{func.__name__}' of recorded tensors was to begin a graph of gradients of its own",
+               "leave requires_grad out: gradients inside forward are not recorded")  # fmt: skip
+    if isinstance(data, list | tuple):
+        made = _of_numbers(rec, func, data, dtype or _common_dtype(data))
+    else:
+        made = data.detach().clone() if func is torch.tensor else data
+    return made if dtype is None or made.dtype is dtype else rec.function(torch.Tensor.to, (made, dtype), {})
+
+
+def _of_numbers(rec: Recorder, func: Any, data: Any, dtype: torch.dtype) -> Any:
+    if isinstance(data, list | tuple):
+        return rec.function(torch.stack, ([_of_numbers(rec, func, item, dtype) for item in data],), {})
+    if not isinstance(data, torch.Tensor):
+        return torch.tensor(data, dtype=dtype)
+    if data.numel() != 1:
+        refuse(f"'{func.__name__}' was given a list with a recorded tensor of shape {tuple(data.shape)} in it, where "
+               "eager PyTorch takes those of one number only", "use torch.stack")  # fmt: skip
+    return rec.function(torch.Tensor.to, (data.detach().reshape(()), dtype), {})
+
+
+def _common_dtype(data: Any) -> torch.dtype:
+    if isinstance(data, list | tuple):
+        return functools.reduce(torch.promote_types, map(_common_dtype, data))
+    return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
+
+
+def embedded(rec: Recorder, table: Shared, indices: torch.Tensor) -> Any:
+    """Rows of a table: copies of them, nobody else's."""
+    if rec.in_cell:
+        return rec.function(torch.Tensor.__getitem__, (table, indices), {})
+    rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
+    return rec.copied(rows) if type(rows) is Value else rows
+
+
+def _typed(rec: Recorder, tensor: Any, dtype: Any = None, **_: Any) -> Any:
+    """`x.type()`, the name of its class from before dtypes, and `x.type(torch.FloatTensor)`."""
+    if dtype is None:
+        return torch.empty(0, dtype=tensor.dtype).type()
+    wanted = dtype if isinstance(dtype, torch.dtype) else torch.empty(0).type(dtype).dtype
+    return tensor if wanted is tensor.dtype else rec.function(torch.Tensor.to, (tensor, wanted), {})
+
+
+def _selected(rec: Recorder, value: Value, index: int) -> Value:
+    found = rec.select(value, index)
+    if rec.books is not None:
+        _, _, steps = take_views(torch.Tensor.__getitem__, "getitem", ((Hole(0), index), {}), value.slot.meta())
+        rec.books.share(value, found, steps)
+    return found
+
+
+def _takes_one_of_many(rec: Recorder, value: Value, index: Any) -> bool:
+    shape = value.slot.shape
+    return type(index) is int and len(shape) > 0 and shape[0] > LONG and not rec.in_cell
+
+
+def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
+    """A lazy stack, for values of one class over the first dimension."""
+    if not isinstance(tensors, list | tuple) or not tensors or kwargs or rec.books is not None:
+        return NotImplemented
+    first = tensors[0] if type(tensors[0]) is Value else next((x for x in tensors if type(x) is Value), None)
+    if first is None or first.slot.views:
+        return NotImplemented
+    is_cat = name != "stack"
+    ndim = len(first.slot.shape)
+    if dim not in ((0, -ndim) if is_cat else (0, -ndim - 1)) or (is_cat and first.slot.shape[:1] != (1,)):
+        return NotImplemented
+    slot = first.slot
+    items = [x if type(x) is Value else _as_value(rec, x) for x in tensors]
+    return Stack(rec, items, is_cat) if all(x.slot is slot for x in items) else NotImplemented
+
+
+def _as_value(rec: Recorder, tensor: Any) -> Value:
+    if isinstance(tensor, Lazy):
+        return tensor.materialise()
+    return rec.whole(tensor) if type(tensor) is Shared else rec.constant(tensor)
+
+
+def filled(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Callable[[], torch.Tensor]] | None:
+    """Key and maker of the constant that `zeros_like` and its like give, the same for all nodes that ask for it; None
+    where it is none."""
+    if not isinstance(args[0], Symbol) or any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
+        return None
+    rest = _without_device(kwargs)
+    like = args[0]._meta()
+    key = (name, tuple(like.shape), like.dtype, repr(args[1:]), repr(rest))
+    return key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **rest)
+
+
+def is_view(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True when the call takes one recorded tensor and constants, so that it is what `rules.VIEWS` says."""
+    if not isinstance(args[0], Symbol):
+        return False
+    if name == "getitem":
+        return rules.is_constant_index(args[1])
+    return not any(isinstance(a, torch.Tensor) for a in flat(args[1:], kwargs))
+
+
+def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a view: no node; the value, or the parameter, seen in another way."""
+    if type(args[0]) is Rows and name not in (*rules.IDENTITIES, "detach"):
+        found = rows_seen(rec, func, args, kwargs)
+        return rec.function(func, (args[0].materialise(), *args[1:]), kwargs, name) if found is None else found
+    value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
+    if name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value)):
+        return rec.copied(value) if name == "clone" and type(value) is Value else value
+    args = (value, *args[1:])
+    if type(value) is Shared:
+        described, template = rec.describe((args, kwargs), [], [])
+        return derived(rec, func, name, described, template, value)
+    _, template = rec.describe((args, kwargs), [], [])
+    outputs, metas, views = take_views(func, name, template, value.slot.meta())
+    slot = value.slot
+    slots = [rec.table.slot(slot.base, (*slot.views, view), meta) for view, meta in zip(views, metas, strict=True)]
+    if key is not None:
+        rec.functions[key] = (outputs, slots, is_flat(outputs))
+        if type(outputs) is Hole:
+            rec.remember(slots[0], func, (value, *args[1:]), kwargs)
+    return rec.seen(value, outputs, slots, is_flat(outputs))
+
+
+def _is_laid_out(value: Any) -> bool:
+    """Whether eager's tensor has its elements in memory in order, so that it may be seen in any other shape."""
+    if type(value) is Shared:
+        return value.tensor.is_contiguous()
+    seen = torch.empty(value.slot.base.shape, device="meta")
+    for taken in value.slot.views:
+        seen = taken.apply(seen, value.rec.shared_meta)
+    return seen.is_contiguous()
+
+
+def detached_view(rec: Recorder, value: Any) -> Any:
+    """`value.detach()`, once."""
+    views = value.slot.views if type(value) is Value else value.ref.views
+    if (views and views[-1].detaches) or not (value.is_floating_point() or value.is_complex()):
+        return value
+    return view(rec, torch.Tensor.detach, "detach", None, (value,), {})
+
+
+def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any:
+    """What a call gave where gradients are off, such that none passes; values from `first_value` on are new nodes',
+    which `Recorder.detached` tells."""
+    kind = type(result)
+    if issubclass(kind, Lazy):
+        return detached_view(rec, result.materialise())
+    if kind in (Value, Shared):
+        is_told = first_value is not None and not rec.in_cell and kind is Value and result.ref >= first_value
+        return result if is_told else detached_view(rec, result)
+    if isinstance(result, tuple | list):
+        return rebuilt(result, [without_gradient(rec, item, first_value) for item in result])
+    return result
+
+
+MAX_STEPS = 64
+"""Of functions of parameters only: a value that is used twice at every step of a recurrence would be told, and
+computed, exponentially often."""
+
+
+def num_steps(template: Any) -> int:
+    """How many steps the parameters of a template are away from those of the model; at most what MAX_STEPS allows, and
+    one call more, were made of them."""
+    return sum(1 + num_steps(view.template) for ref in shared_refs(template) for view in ref.views)
+
+
+def derived(rec: Recorder, func: Any, name: str, described: Any, template: Any, first: Shared) -> Any:
+    """A function of parameters only: no node, but a parameter by another name, computed once per mini-batch."""
+
+    def derive() -> tuple[Any, list[Shared]]:
+        rest, shared, function, text = replace_first(template, first.ref), rec.shared_meta, func, name
+        if name not in rules.VIEWS and rec.changes(func, template):
+            shared = lambda ref: repeated(rec.shared_meta(ref))  # noqa: E731, autocast leaves what has no data alone
+            function, text = Under(func, rec.autocast), f"{name} under {state_text(rec.autocast)}"
+        outputs, found, views = take_views(function, text, rest, shared(first.ref), shared)
+        metas = [tensor.to("meta") for tensor in found]
+        base = SharedRef(first.ref.name)
+        refs = [base._replace(views=(*first.ref.views, view)) for view in views]
+        return outputs, [Shared(rec, ref, meta) for ref, meta in zip(refs, metas, strict=True)]
+
+    outputs, shared = first.derived((func, described, rec.autocast), derive)
+    return shared[0] if type(outputs) is Hole else fill(outputs, shared)
+
+
+def _is_index(item: Any) -> bool:
+    """True for an integer and for a tensor that is one."""
+    if isinstance(item, torch.Tensor):
+        return item.ndim == 0 and not item.is_floating_point() and item.dtype is not torch.bool
+    return type(item) is int
+
+
+def _without_device(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking")}

@@ -1,0 +1,422 @@
+"""Types, slots and sources: what recording has learned so far. One table serves all recorders of a bound model.
+
+Definitions.
+
+(1) An *entry* is one way in which nodes of a type are recorded: a callable and the slots of its operands. Several
+    entries may make one type (sums of two and of three operands are two entries of the type `sum`).
+(2) A *source* is where externals come from: rows of a parameter, a whole parameter, constants given by the instances,
+    random numbers (`trace.draws`), offsets of excerpts (`trace.excerpts`), or, while a cell is traced, its operands.
+(3) A *template* is a nest of tuples, lists and dicts with a `Hole` where an operand goes and a `SharedRef` where a
+    parameter goes. What a type does is a callable and a template, so that it can run on other values: symbols, meta
+    tensors, batches.
+
+(4) A *call site* of a type is a line of the user's code that makes nodes of it. The table keeps the first MAX_SITES of
+    each type in the order in which they were met, and counts the others up to MAX_COUNTED_SITES.
+
+Types are told apart by the text of their signature, so a plan's types and the types met at run time compare equal
+when they would compute the same. Adding is guarded by a lock; reading is not, because entries never change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edbc.base.graph import NodeType, ValueClass
+from edbc.capture.forward.structures import Bounded
+from edbc.capture.semantics.autocast import without_state
+from edbc.capture.semantics.sizes import meant, without_dtypes
+from edbc.capture.standins.nests import TAKE_A_LIST, rebuilt, remade
+from edbc.capture.standins.standin import Slot, torch_dtype
+from edbc.errors import StaleError
+
+Ints = NDArray[np.int64]
+MAX_SITES = 16
+MAX_COUNTED_SITES = 1000
+"""Definition (4). Only code that writes code has more."""
+
+
+class Hole(NamedTuple):
+    """Place of operand (or output) `index` in a template."""
+
+    index: int  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "_"
+
+
+class SharedRef(NamedTuple):
+    """Place of a parameter or buffer in a template, by its dotted name, with the views taken of it."""
+
+    name: str
+    views: tuple[Any, ...] = ()
+
+    def __repr__(self) -> str:
+        return self.name + "".join(view.text for view in self.views)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Dotted names of all parameters that it is made of, its own first."""
+        others = [name for view in self.views for ref in shared_refs(view.template) for name in ref.names]
+        return tuple(dict.fromkeys((self.name, *others)))
+
+
+class View(NamedTuple):
+    """One step of a chain of views: `function(template filled with the value)[index]`, or without an index.
+
+    A step may also be a function of several parameters: `torch.cat([W1, W2])` is a step from W1 whose template has W2.
+    """
+
+    function: Callable[..., Any]
+    template: Any
+    index: int | None  # type: ignore[assignment]
+    text: str
+
+    def __hash__(self) -> int:  # templates may hold dicts; the text says all that they do
+        return hash((self.function, self.index, self.text))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, View) and (self.function, self.index, self.text) == (
+            other.function,
+            other.index,
+            other.text,
+        )
+
+    @property
+    def detaches(self) -> bool:
+        """True when it lets no gradient through."""
+        return getattr(self.function, "__name__", "") == "detach"
+
+    def apply(self, value: Any, shared: Callable[[SharedRef], Any] | None = None) -> Any:
+        """The view of `value`; `shared` gives the other parameters that the template names."""
+        args, kwargs = fill(self.template, [value], shared)
+        result = self.function(*args, **kwargs)
+        return result if self.index is None else result[self.index]
+
+
+def is_flat(outputs: Any) -> bool:
+    """Whether a template is a tuple, a plain one or one of torch's, of all its holes in order."""
+    return (type(outputs) is tuple or type(outputs) in TAKE_A_LIST) and all(
+        type(item) is Hole and item.index == i for i, item in enumerate(outputs)
+    )
+
+
+def fill(template: Any, holes: Iterable[Any], shared: Callable[[SharedRef], Any] | None = None) -> Any:
+    """The template with its holes filled: `Hole(i)` by `holes[i]`, a SharedRef by `shared(ref)`."""
+    return _filled(template, holes if isinstance(holes, list | tuple) else list(holes), shared)
+
+
+def _filled(item: Any, values: Sequence[Any], shared: Callable[[SharedRef], Any] | None) -> Any:
+    """No closure: one that calls itself keeps its values until the garbage collector comes."""
+    kind = type(item)
+    if kind is Hole:
+        return values[item.index]
+    if kind is SharedRef:
+        return shared(item) if shared is not None else item
+    if kind is tuple or kind is list:
+        return kind([_filled(x, values, shared) for x in item])
+    if kind is dict:
+        return {key: _filled(value, values, shared) for key, value in item.items()}
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, [_filled(x, values, shared) for x in item])
+    if isinstance(item, dict):
+        return remade(item, [_filled(x, values, shared) for x in item.values()])
+    return item
+
+
+def shared_refs(template: Any) -> list[SharedRef]:
+    """The parameters that a template names, in order."""
+    found: list[SharedRef] = []
+
+    def walk(item: Any) -> None:
+        if type(item) is SharedRef:
+            found.append(item)
+        elif type(item) in (tuple, list) or hasattr(item, "_fields"):
+            for inner in item:
+                walk(inner)
+        elif type(item) is dict:
+            walk(list(item.values()))
+
+    walk(template)
+    return found
+
+
+class Draw(NamedTuple):
+    """A distribution: `keep` (0 with probability `first`, else `second`), `uniform` from `first` to `second`, `normal`
+    of that mean and standard deviation."""
+
+    kind: str
+    first: float
+    second: float
+
+
+@dataclass(frozen=True)
+class Source:
+    """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter), `constant`, `operand`,
+    `draw`, `offset` (the index is the offset)."""
+
+    kind: str
+    ref: SharedRef | None
+    value_class: ValueClass
+    draw: Draw | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """What a node of a type computes: a cell (module by dotted name) or a torch function, over a template."""
+
+    kind: str
+    """`cell`, `module` (a leaf of torch.nn), `function`."""
+    name: str
+    call: Callable[..., Any] | None
+    """The torch function; None for cells and modules, which are looked up by name."""
+    template: Any
+    slots: tuple[Slot, ...]
+    draws: tuple[Draw, ...] = ()
+    """What a cell draws; their slots are the last ones."""
+    autocast: torch.dtype | None = None
+    """The state of torch.autocast that it runs in; see `trace.autocast`."""
+
+    @property
+    def passed(self) -> tuple[Slot, ...]:
+        """Slots of what the caller passes."""
+        return self.slots[: len(self.slots) - len(self.draws)]
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """Definition (1). `outputs` fills with the new node's values to give what the user's call returns."""
+
+    index: int
+    type_index: int
+    operation: Operation
+    output_slots: tuple[Slot, ...]
+    outputs: Any
+    is_sum: bool
+    """True when the node adds two or more operands of one slot: a candidate for a segment sum."""
+    flat: bool
+    """True when the call returns a tuple of all its outputs in order (`is_flat`)."""
+    demands: tuple[frozenset[int], ...] = ()
+    """Of an automatic cell, for each output that no parameter has a part in: operands of which one must be recorded,
+    for else eager's numbers are there at once."""
+
+    @property
+    def num_operands(self) -> int:
+        """Operands of a node recorded through this entry."""
+        return len(self.operation.slots)
+
+
+@dataclass(frozen=True, eq=False)
+class EntryArrays:
+    """The entries of a table as arrays, for building graphs. e entries, s sources."""
+
+    type_index: Ints  # (e,)
+    num_operands: Ints  # (e,)
+    num_outputs: Ints  # (e,)
+    is_sum: NDArray[np.bool_]  # (e,)
+    output_class: Ints  # (e,) class number of the first output
+    source_class: Ints  # (s,) class number of a source's values
+
+
+class TypeTable:
+    """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
+
+    With `other_sizes` a plan serves a model of other sizes: what has no exact type takes the one that `sizes.meant`
+    finds. With `other_dtypes` operands may have other dtypes than those that the plan knows (torch.autocast), and
+    several types may be *variants* of one: they differ in dtypes only. With `same_sizes` a type stands for those that
+    differ in dtypes only, and `other_sizes` for no more than that.
+    """
+
+    def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False, other_dtypes: bool = False,
+                 same_sizes: bool = False):  # fmt: skip
+        self._other_sizes = other_sizes or other_dtypes
+        self._other_dtypes = other_dtypes
+        self._same_sizes = same_sizes
+        self._planned: dict[str, int] = {}
+        """Types of the plan that were recorded, by their signature without dtypes."""
+        self._variant_of: dict[int, int] = {}
+        self.entries: list[Entry] = []
+        self.types: list[NodeType | None] = []
+        self.sources: list[Source] = []
+        self.operation_of_type: dict[int, Entry] = {}
+        self.functions: dict[str, type] = {}
+        """Classes of torch.autograd.Function by the name that types have for them."""
+        self._known_names: list[str] = []
+        self._type_of_signature: dict[str, int] = {}
+        self._slots: dict[Any, Slot] = {}
+        self._source_of_key: dict[Any, int] = {}
+        self._class_number: dict[ValueClass, int] = {}
+        self._sites: dict[int, dict[str, None]] = {}
+        self._arrays: EntryArrays | None = None
+        self._graph_types: tuple[NodeType, ...] | None = None
+        self.structures: dict[Any, Any] = Bounded()
+        """Graphs of small mini-batches (`trace.structures`)."""
+        self._lock = threading.RLock()
+        for name, signature in known:
+            self._type_of_signature[signature] = len(self.types)
+            self._known_names.append(name)
+            self.types.append(None)
+        self.num_known = len(self.types)
+
+    def slot(self, base: ValueClass, views: tuple[View, ...] = (), meta: torch.Tensor | None = None) -> Slot:
+        """The one slot object for a base class and a chain of views whose result looks like `meta`."""
+        text = str(base) + "".join(view.text for view in views)
+        slot = self._slots.get(text)
+        if slot is None:
+            if meta is None:
+                meta = torch.empty(base.shape, dtype=torch_dtype(base.dtype), device="meta")
+            with self._lock:
+                slot = self._slots.setdefault(text, Slot(base, views, meta.shape, meta.dtype, text))
+        return slot
+
+    def source(self, ref: SharedRef, tensor: torch.Tensor, kind: str = "row") -> int:
+        """Number of the source that gives rows of (or the whole of) a parameter."""
+        from edbc.capture.standins.standin import class_of
+
+        whole = class_of(tensor)
+        value_class = ValueClass(whole.shape[1:], whole.dtype) if kind == "row" else whole
+        return self._add_source(Source(kind, ref, value_class))
+
+    def given_source(self, kind: str, value_class: ValueClass) -> int:
+        """Number of the source of constants, or of a cell's operands, of one class."""
+        return self._add_source(Source(kind, None, value_class))
+
+    def drawn_source(self, draw: Draw, value_class: ValueClass) -> int:
+        """Number of the source of random numbers of one distribution and class."""
+        return self._add_source(Source("draw", None, value_class, draw))
+
+    def _add_source(self, source: Source) -> int:
+        with self._lock:
+            number = self._source_of_key.setdefault(source, len(self.sources))
+            if number == len(self.sources):
+                self.sources.append(source)
+            return number
+
+    def add_type(self, draft: NodeType, sites: Iterable[str] = ()) -> int:
+        """Index of the type with this signature, new or known, whose nodes (also) come from `sites`. Names are made
+        unique by a number."""
+        with self._lock:
+            index = self._type_of_signature.get(draft.signature)
+            if index is None and self._other_sizes:
+                index = self._rebound(draft.signature)
+            if index is None:
+                index = self._type_of_signature[draft.signature] = len(self.types)
+                self.types.append(replace(draft, name=self._unused_name(draft.name)))
+                self._variant_of[index] = self._planned.get(without_dtypes(draft.signature), index)
+                self._graph_types = None
+            elif self.types[index] is None:
+                self.types[index] = replace(draft, name=self._known_names[index])
+                if self._other_dtypes:
+                    self._planned[without_dtypes(draft.signature)] = index
+                self._graph_types = None
+            for site in sites:
+                self.add_site(index, site)
+            return index
+
+    def planned(self, index: int) -> int | None:
+        """The type of the plan that a type is, or is a variant of."""
+        index = self._variant_of.get(index, index)
+        return index if index < self.num_known else None
+
+    def _unused_name(self, wanted: str) -> str:
+        taken = {*self._known_names, *(t.name for t in self.types if t is not None)}
+        numbered = (f"{wanted}.{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+
+    def add_site(self, index: int, site: str) -> None:
+        """One more call site of a type, definition (4); nothing happens when it is known."""
+        with self._lock:
+            sites, known = self._sites.setdefault(index, {}), self.types[index]
+            if known is None or site in sites or len(sites) == MAX_COUNTED_SITES:
+                return
+            sites[site] = None
+            first = tuple(itertools.islice(sites, MAX_SITES))
+            self.types[index] = replace(known, sites=first, more_sites=len(sites) - len(first))
+            self._graph_types = None
+
+    def _rebound(self, signature: str) -> int | None:
+        """The plan's type that this signature stands for in a model of other sizes; it stands for no other from now
+        on. Raises StaleError when several types of the plan could be meant."""
+        found = self._meant(signature)
+        if len(found) > 1 and self._other_dtypes:
+            found = found[:1]
+        if len(found) > 1:
+            raise StaleError(
+                f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "
+                f"{found[1]}; compile again with these settings"
+            )
+        if not found:
+            return None
+        self._type_of_signature[signature] = index = self._type_of_signature.pop(found[0])
+        return index
+
+    def _meant(self, signature: str) -> list[str]:
+        """Signatures of the plan's types, not recorded yet, that this one could stand for."""
+        if not self._other_sizes:
+            return []
+        known = (text for text, i in self._type_of_signature.items() if i < self.num_known and self.types[i] is None)
+        if self._same_sizes:
+            wanted = without_dtypes(signature)
+            return [text for text in known if without_dtypes(text) == wanted][:1]
+        if not self._other_dtypes:
+            return meant(signature, known)
+        plain = {without_state(text): text for text in known}
+        return [plain[text] for text in meant(without_state(signature), plain)]
+
+    def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
+                  is_sum: bool = False, demands: tuple[frozenset[int], ...] = ()) -> Entry:  # fmt: skip
+        """A new entry of a type."""
+        with self._lock:
+            flat = is_flat(outputs) and len(outputs) == len(output_slots)
+            entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat, demands)
+            self.entries.append(entry)
+            self.operation_of_type.setdefault(type_index, entry)
+            return entry
+
+    def is_planned(self, signature: str) -> bool:
+        """True for the signature of a type that the plan knows, at these or at other sizes."""
+        index = self._type_of_signature.get(signature)
+        return bool(self._meant(signature)) if index is None else index < self.num_known
+
+    def graph_types(self) -> tuple[NodeType, ...]:
+        """All types in index order; one that the plan knows and nobody has recorded yet has an empty signature."""
+        types = self._graph_types
+        if types is None:
+            with self._lock:
+                types = self._graph_types = tuple(
+                    t if t is not None else NodeType(self._known_names[i], "unused") for i, t in enumerate(self.types)
+                )
+        return types
+
+    def classes(self) -> tuple[ValueClass, ...]:
+        """The value classes that `arrays` numbers."""
+        return tuple(self._class_number)
+
+    def arrays(self) -> EntryArrays:
+        """Entries and sources as arrays; made anew only when there are new ones."""
+        arrays = self._arrays
+        if arrays is None or len(arrays.type_index) < len(self.entries) or len(arrays.source_class) < len(self.sources):
+            with self._lock:
+                arrays = self._arrays = self._new_arrays()
+        return arrays
+
+    def _new_arrays(self) -> EntryArrays:
+        def number(value_class: ValueClass) -> int:
+            return self._class_number.setdefault(value_class, len(self._class_number))
+
+        return EntryArrays(
+            np.array([e.type_index for e in self.entries], np.int64),
+            np.array([e.num_operands for e in self.entries], np.int64),
+            np.array([len(e.output_slots) for e in self.entries], np.int64),
+            np.array([e.is_sum for e in self.entries], np.bool_),
+            np.array([number(e.output_slots[0].base) for e in self.entries], np.int64),
+            np.array([number(source.value_class) for source in self.sources], np.int64),
+        )

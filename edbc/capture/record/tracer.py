@@ -1,0 +1,50 @@
+"""What a recorder asks about cells and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+from edbc.base.graph import ValueClass
+from edbc.capture.record.table import Draw, Operation, SharedRef
+
+
+class CellTracer:
+    """See the module's docstring; `trace.shadow.ModelView` implements it."""
+
+    model: nn.Module
+    """What is recorded, as the user made it: eager execution runs it."""
+    boundary: CodeType
+    """The function that runs cells when they are traced."""
+    automatic: Mapping[str, Any] = {}
+    """Cells that nobody marked (`trace.automatic`), by name."""
+    may_draw = False
+    """True when random operations are recorded: in training."""
+
+    def draws(self, operation: Operation) -> Sequence[tuple[Draw, ValueClass]]:
+        """What a cell draws, in order."""
+        raise NotImplementedError
+
+    def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
+        """Template of the outputs of a cell or module and the class of each."""
+        raise NotImplementedError
+
+    def demands(self, operation: Operation) -> tuple[frozenset[int], ...]:
+        """What calls of an automatic cell must give, see `Entry.demands`."""
+        raise NotImplementedError
+
+    def shared(self, ref: SharedRef) -> torch.Tensor:
+        """The model's parameter or buffer behind a reference, with its views taken."""
+        raise NotImplementedError
+
+    def require_unchanged(self) -> None:
+        """Raise when the model is no longer what recording started from."""
+        raise NotImplementedError
+
+    def note_assigned(self, path: str, name: str) -> None:
+        """Forward changes an attribute of the module at a path."""
+        raise NotImplementedError

@@ -1,0 +1,184 @@
+"""What a torch function returns, found without data: shapes, the structure of its result, and whether it is a view."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from edbc.base.operations import OPERATIONS
+from edbc.capture.record.signature import view_text
+from edbc.capture.record.table import Hole, SharedRef, View, fill
+from edbc.capture.semantics import rules
+from edbc.capture.semantics.autocast import state
+from edbc.capture.standins.nests import rebuilt, remade
+from edbc.capture.standins.standin import Slot, refuse
+
+
+def pick(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
+    """`tensor[indices]` for tensors without dimensions as indices, in a form that vmap batches."""
+    return tensor[tuple(i.reshape(1) if isinstance(i, torch.Tensor) else i for i in indices)].squeeze(0)
+
+
+def flat(*trees: Any) -> list[Any]:
+    """The leaves of nests of lists, tuples and dicts, in order."""
+    found: list[Any] = []
+    stack = list(reversed(trees))
+    while stack:
+        item = stack.pop()
+        if isinstance(item, tuple | list):
+            stack.extend(reversed(item))
+        elif isinstance(item, dict):
+            stack.extend(reversed(item.values()))
+        else:
+            found.append(item)
+    return found
+
+
+_OF_ANY_VALUES = frozenset(
+    """linear mm matmul mv bmm addmm addmv baddbmm outer dot
+    rsub true_divide rsqrt log1p expm1 sin cos leaky_relu elu hardtanh logsigmoid
+    softmax log_softmax layer_norm sum mean cat concat stack where lerp addcmul clamp""".split()
+).union(OPERATIONS)
+"""Functions that never look at values. They run on numbers, because torch finds the shapes of many of them in Python
+and imports its own compiler to do so, which takes three seconds."""
+
+
+def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
+                shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
+    """What `func` returns for tensors without data; where it has no such form, for tensors of ones.
+
+    Raises UnsupportedError when the shape of the result depends on values.
+    """
+    slots = list(slots)
+    if rules.name_of(func) in _OF_ANY_VALUES:
+        args, kwargs = filled_with_zeros(template, slots, shared)
+        return _without_data(func(*args, **kwargs))
+    args, kwargs = fill(template, [slot.meta() for slot in slots], shared)
+    try:
+        if state() is not None:
+            raise NotImplementedError  # torch.autocast leaves tensors without data alone
+        return func(*args, **kwargs)
+    except (NotImplementedError, RuntimeError):  # RuntimeError: it looks at a value, if only to check it
+        results = []
+        for make in (torch.ones, torch.zeros):
+            args, kwargs = filled_by(make, template, slots, shared)
+            results.append(func(*args, **kwargs))
+        if [t.shape for t in split_outputs(results[0])[1]] != [t.shape for t in split_outputs(results[1])[1]]:
+            refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
+                   "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
+        return results[0]
+
+
+def filled_by(make: Callable[..., torch.Tensor], template: Any, slots: Iterable[Slot], shared: Any) -> Any:
+    """Arguments and keywords with tensors made by `torch.ones` or its like."""
+    data = [make(tuple(slot.shape), dtype=slot.dtype) for slot in slots]
+    return fill(template, data, functools.partial(_filled_like, make, shared))
+
+
+def told_by_shape(func: Callable[..., Any], name: str, template: Any, slots: Iterable[Slot],
+                  shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
+    """What `func` says that is no tensor. Refused unless it says the same of tensors that have shapes and dtypes in
+    common and nothing else: not their values, their memory, nor their place in a graph of gradients."""
+    slots = list(slots)
+    answers = []
+    for make in (_plain, _peculiar):
+        args, kwargs = fill(template, [make(slot.meta()) for slot in slots], functools.partial(_made, make, shared))
+        with torch.enable_grad():
+            answers.append(_answer(func, args, kwargs))
+    if type(answers[0]) is type(answers[1]) and not isinstance(answers[0], Exception) and answers[0] == answers[1]:
+        return answers[0]
+    return refuse(f"'{name}' of a recorded tensor says more than its shape and dtype, which are all that is known",
+                  "do not ask for it: h.contiguous() of what is contiguous costs nothing, and gradients flow as in "
+                  "eager PyTorch")  # fmt: skip
+
+
+def _made(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> Any:
+    return make(shared(ref))
+
+
+def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    try:
+        return func(*args, **kwargs)
+    except Exception as error:
+        return error
+
+
+def _plain(meta: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(meta.shape, dtype=meta.dtype)
+
+
+def _peculiar(meta: torch.Tensor) -> torch.Tensor:
+    """A tensor of other values, with other strides, an offset, and gradients where it may have them."""
+    has_gradient = meta.is_floating_point() or meta.is_complex()
+    memory = torch.ones((*reversed(meta.shape), 2), dtype=meta.dtype, requires_grad=has_gradient)
+    return memory[..., 1].permute(tuple(reversed(range(meta.ndim))))
+
+
+def filled_with_zeros(template: Any, slots: Iterable[Slot], shared: Callable[[SharedRef], torch.Tensor]) -> Any:
+    """Arguments and keywords with tensors that hold data, zeros everywhere."""
+    return fill(template, [repeated(slot.meta()) for slot in slots], lambda ref: repeated(shared(ref)))
+
+
+def _without_data(result: torch.Tensor) -> torch.Tensor:
+    return torch.empty(result.shape, dtype=result.dtype, device="meta")
+
+
+def repeated(meta: torch.Tensor) -> torch.Tensor:
+    """A tensor with data, zeros everywhere, in the memory of one number."""
+    return torch.zeros((), dtype=meta.dtype).expand(meta.shape)
+
+
+def _filled_like(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> torch.Tensor:
+    return make(shared(ref).shape, dtype=shared(ref).dtype)
+
+
+def split_outputs(result: Any, name: str = "") -> tuple[Any, list[Any]]:
+    """A template of a call's result and its tensors in order. With a name, to return none is an error."""
+    tensors: list[Any] = []
+    template = _split(result, tensors)
+    if not tensors and name:
+        refuse(f"{name} returned no tensor", "a cell must return a tensor, or tensors in tuples, lists and dicts")
+    return template, tensors
+
+
+def _split(item: Any, tensors: list[Any]) -> Any:
+    if isinstance(item, torch.Tensor):
+        tensors.append(item)
+        return Hole(len(tensors) - 1)
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, [_split(x, tensors) for x in item])
+    if isinstance(item, dict):
+        return remade(item, [_split(x, tensors) for x in item.values()])
+    return item
+
+
+def take_views(func: Any, name: str, template: Any, tensor: torch.Tensor,
+               shared: Callable[[SharedRef], Any] | None = None) -> tuple[Any, list[Any], list[View]]:  # fmt: skip
+    """The views of a tensor that a call returns: template of the result, tensors, and the step that makes each."""
+    args, kwargs = fill(template, [tensor], shared)
+    outputs, tensors = split_outputs(func(*args, **kwargs), name)
+    single = type(outputs) is Hole
+    text = view_text(name, template)
+    steps = [View(func, template, None if single else i, text + ("" if single else f"[{i}]"))
+             for i in range(len(tensors))]  # fmt: skip
+    return outputs, tensors, steps
+
+
+def replace_first(template: Any, ref: SharedRef) -> Any:
+    """A template with the first place of one parameter made the hole that a view fills."""
+    done = False
+
+    def walk(item: Any) -> Any:
+        nonlocal done
+        if type(item) is SharedRef and item == ref and not done:
+            done = True
+            return Hole(0)
+        if type(item) in (tuple, list):
+            return type(item)(map(walk, item))
+        return {key: walk(value) for key, value in item.items()} if type(item) is dict else item
+
+    return walk(template)

@@ -1,0 +1,155 @@
+"""Lists of tensors that are reduced as one: `torch.stack(children).sum(0)` and its like.
+
+Definitions.
+
+(1) A `Stack` is `torch.stack(items)`, or `torch.cat(items)` of items whose first dimension is 1, for values of one
+    class. It is no node until something other than its items is asked for: an item is the item itself.
+(2) A *reduction* of a stack over its first dimension (sum, mean, amax, amin) is a node of a variadic type: one type for
+    any number of items. Of a single item every reduction is that item, so it is no node. Sums of integers are none:
+    torch's are 64 bits wide, whatever the items are.
+
+Where the number of items matters to the operation (a softmax over children, a product with the stack), the stack
+becomes a node and there is a type per number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from edbc.capture.standins.standin import Lazy, Value
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+def _sum(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).sum(0)
+
+
+def _mean(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).mean(0)
+
+
+def _amax(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).amax(0)
+
+
+def _amin(*items: torch.Tensor) -> torch.Tensor:
+    return torch.stack(items).amin(0)
+
+
+REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {"sum": _sum, "mean": _mean, "max": _amax, "min": _amin}
+"""Definition (2) by the `op` of the type; as functions of the items."""
+_OF_FUNCTION = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
+
+
+class Stack(Lazy):
+    """Definition (1)."""
+
+    __slots__ = ("cat", "items", "rec")
+
+    def __init__(self, rec: Recorder, items: list[Value], cat: bool):
+        self.rec = rec
+        self.items = items
+        self.cat = cat
+        self.whole = None
+
+    def _meta(self) -> torch.Tensor:
+        slot = self.items[0].slot
+        shape = slot.shape[1:] if self.cat else slot.shape
+        return torch.empty((len(self.items), *shape), dtype=slot.dtype, device="meta")
+
+    def make(self) -> Value:
+        """The stack as a node of a type per number of items."""
+        rec, key = self.rec, self.key()
+        known = rec.functions.get(key)
+        if known is not None:
+            return rec.emit(known, [item.ref for item in self.items])
+        return rec.node(torch.cat if self.cat else torch.stack, (list(self.items),), {}, key=key)
+
+    def key(self) -> Any:
+        """What tells stacks of one type from others."""
+        return Stack, self.cat, len(self.items), self.items[0].slot
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            item = self.items[index] if self.rec.flows else self.rec.without_gradient(self.items[index])
+            return item.squeeze(0) if self.cat else item
+        if type(index) is slice and self.items[index] and self.rec.flows:
+            return Stack(self.rec, self.items[index], self.cat)
+        return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self.items))])
+
+    def reduced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function of this name returns for the stack, or NotImplemented when it is no reduction over items."""
+        op = _OF_FUNCTION.get(name)
+        ndim = len(self.items[0].slot.shape) + (not self.cat)
+        keepdim = _is_over_items(args, kwargs, ndim) if op is not None else None
+        if op is None or keepdim is None or (op == "sum" and not self.items[0].slot.floats):
+            return NotImplemented
+        value = self._restored(self.rec.reduction(op, self.items), keepdim)
+        if name not in ("max", "min"):
+            return value
+        return getattr(torch.return_types, name)((value, _Indices(self, name, keepdim)))
+
+    def _restored(self, value: Value, keepdim: bool) -> Any:
+        """The reduction of items in the shape that the reduction of the stack has."""
+        if self.cat:
+            return value if keepdim else value.squeeze(0)
+        return value.unsqueeze(0) if keepdim else value
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def reduce(self: Stack, *args: Any, **kwargs: Any) -> Any:
+        result = self.reduced(name, args, kwargs)
+        if result is NotImplemented:
+            return self.rec.function(getattr(torch.Tensor, name), (self.materialise(), *args), kwargs)
+        return result
+
+    return reduce
+
+
+for _name in _OF_FUNCTION:
+    setattr(Stack, _name, _method(_name))
+
+
+class _Indices(Lazy):
+    """Which item is the largest: depends on the number of items, so it is a node of the whole stack when it is used."""
+
+    __slots__ = ("arguments", "rec", "stack")
+
+    def __init__(self, stack: Stack, name: str, keepdim: bool):
+        self.rec = stack.rec
+        self.stack = stack
+        self.arguments = (getattr(torch, f"arg{name}"), keepdim)
+        self.whole = None
+
+    def _meta(self) -> torch.Tensor:
+        function, keepdim = self.arguments
+        return function(self.stack._meta(), 0, keepdim)
+
+    def make(self) -> Value:
+        """See Lazy."""
+        function, keepdim = self.arguments
+        return self.rec.node(function, (self.stack.materialise(), 0, keepdim), {})
+
+
+def _is_over_items(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool | None:
+    """`keepdim` of a reduction over the first dimension only; None for any other arguments."""
+    if not kwargs and args == (0,):
+        return False
+    known = dict(zip(("dim", "keepdim"), args, strict=False)) | kwargs
+    dim = known.get("dim", known.get("axis"))
+    if len(args) > 2 or known.keys() - {"dim", "axis", "keepdim", "dtype"} or known.get("dtype") is not None:
+        return None
+    if isinstance(dim, tuple | list):
+        dim = dim[0] if len(dim) == 1 else None
+    if type(dim) is not int or dim not in (0, -ndim):
+        return None
+    return bool(known.get("keepdim", False))

@@ -1,0 +1,743 @@
+"""What the user's code handles while it is recorded: stand-ins for tensors.
+
+Definitions.
+
+(1) A *slot* is how an operand enters a signature: the class of the value it is taken from, the views on the way, and
+    the shape and dtype that result. Equal slots are one object, so that signatures compare by identity.
+(2) A `Value` stands for a tensor that differs from node to node: output of a node (`ref >= 0`: numbers of outputs in
+    order of recording) or an external (`ref < 0`: external `-1 - ref`).
+(3) A `Shared` stands for a parameter or buffer of the model: the same for all nodes.
+(4) `Rows` stands for several rows of a table, looked up in one call and not yet used.
+
+Views make new stand-ins and no nodes; rows, slices and elements are nodes of few types (`trace.excerpts`). Asking for a
+tensor's VALUE (`if`, `.item()`, `int(t)`) suspends the instance until it is computed (`trace.fibers`); where nothing is
+executed (a cell's inside, a captured instance) it raises UnsupportedError with the user's file and line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+
+from edbc.base.graph import ValueClass
+from edbc.capture.semantics.autocast import entered
+from edbc.capture.standins.asker import asks_for_class
+from edbc.capture.standins.source import asked_by_torch, user_location
+from edbc.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+    from edbc.capture.record.table import SharedRef
+
+_NAME_OF_DTYPE = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
+    torch.bool: "bool", torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+_DTYPE_OF_NAME = {name: dtype for dtype, name in _NAME_OF_DTYPE.items()}
+
+
+def class_of(tensor: torch.Tensor) -> ValueClass:
+    """The value class of a tensor."""
+    return ValueClass(tuple(tensor.shape), _NAME_OF_DTYPE[tensor.dtype])
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`f32` and its like."""
+    return _NAME_OF_DTYPE[dtype]
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype that `f32` and its like name."""
+    return _DTYPE_OF_NAME[name]
+
+
+class Slot:
+    """Definition (1). `views` is a chain of `(function, template, output index)`, applied to a value of `base`."""
+
+    __slots__ = ("base", "dtype", "floats", "shape", "text", "views")
+
+    def __init__(self, base: ValueClass, views: tuple[Any, ...], shape: torch.Size, dtype: torch.dtype, text: str):
+        self.base = base
+        self.views = views
+        self.shape = shape
+        self.dtype = dtype
+        self.floats = dtype.is_floating_point
+        self.text = text
+
+    def meta(self) -> torch.Tensor:
+        """A tensor of this shape and dtype that holds no data."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+def refuse(what: str, remedy: str) -> NoReturn:
+    """Raise UnsupportedError at the user's line."""
+    raise UnsupportedError(f"{user_location()}: {what}; {remedy}")
+
+
+def refuse_ended() -> NoReturn:
+    """Raise UnsupportedError for a stand-in that is used when its recording has ended."""
+    refuse(
+        "this tensor stood for a value of a recording that has ended: its mini-batch has not run, or it is kept where "
+        "edbc does not look (a global variable, a closure)",
+        "return it from forward, or keep it on the instance: in attributes, lists, dicts, sets or tuples",
+    )
+
+
+_LOOK = "the value of a tensor was asked for while recording"
+PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+"""Classes whose equal objects are the same in a call."""
+LOOK_REMEDY = (
+    "what is recorded here must not depend on values; compute with the tensor (torch.where, gather), take the decision "
+    "from the instance, or read the value in forward, outside of cells"
+)
+
+
+def short_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The key of a call of a recorded value and at most one other or some constants, what most calls are; None for
+    others. Of three parts where there are two values."""
+    count = len(args)
+    if type(args[0]) is not Value:
+        return _short_key_of_number(func, *args) if count == 2 and not kwargs else None
+    slot = args[0].slot
+    if kwargs:
+        if count != 1 or len(kwargs) != 1:
+            return None
+        ((name, item),) = kwargs.items()
+        return (func, slot, name, type(item), item) if type(item) in PLAIN else None
+    if count == 1:
+        return func, slot
+    item = args[1]
+    kind = type(item)
+    if kind is Value:
+        return (func, slot, item.slot) if count == 2 else None
+    if kind not in PLAIN and not (kind is float and item):
+        return None
+    if count == 2:
+        return func, slot, kind, item
+    last = args[2]
+    return (func, slot, kind, item, type(last), last) if count == 3 and type(last) in PLAIN else None
+
+
+def _short_key_of_number(func: Any, number: Any, value: Any) -> Any:
+    is_number = type(number) is int or (type(number) is float and number)
+    return (func, type(number), number, value.slot) if is_number and type(value) is Value else None
+
+
+def record_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Record a torch function of arguments among which there is a stand-in."""
+    kwargs = kwargs or {}
+    first: Any = args[0] if args else None
+    kind = type(first)
+    if kind is Value:
+        rec = first.rec
+        key = short_key(func, args, kwargs) if kwargs or len(args) > 1 else (func, first.slot)
+        known = None if key is None else rec.plain.get(key)
+        if known is not None:
+            if known.__class__ is not Slot:
+                return rec.again(known, (first.ref,) if len(key) != 3 else (first.ref, args[1].ref))
+            if rec.flows:
+                return value_of(rec, first.ref, known)
+    elif (kind is list or kind is tuple) and first and type(first[0]) is Value:
+        rec = first[0].rec
+    elif len(args) > 1 and type(args[1]) is Value:
+        rec = args[1].rec
+    else:
+        rec = find_recorder((args, kwargs))
+    return rec.function(func, args, kwargs)
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    """A method of tensors that looks at values."""
+    method = getattr(torch.Tensor, name)
+
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = self._read()
+        return method(tensor, *[item._read() if issubclass(type(item), Symbol) else item for item in args], **kwargs)
+
+    return read
+
+
+class Symbol:
+    """What Value, Shared and Lazy have in common: they answer every torch function and tensor method by recording."""
+
+    __slots__ = ()
+    __array_priority__ = torch.Tensor.__array_priority__
+    """Numbers of NumPy leave `number * tensor` to the tensor."""
+    rec: Recorder
+
+    def __init_subclass__(cls) -> None:
+        cls.__name__ = "Tensor"  # Python's own messages have it: 'Tensor' object has no attribute 'hidden'
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # users write isinstance(x, torch.Tensor)
+        return torch.Tensor if asks_for_class(sys._getframe(1)) else type(self)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return record_function(func, args, kwargs)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # what `answer_all_of_torch` adds
+
+    def _meta(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    shape = property(lambda self: self._meta().shape)
+    dtype = property(lambda self: self._meta().dtype)
+    ndim = property(lambda self: self._meta().ndim)
+    device = property(lambda self: self.rec.device)
+    requires_grad = property(lambda self: self._requires_grad())
+    is_sparse = property(lambda self: False)
+    is_nested = property(lambda self: False)
+    is_quantized = property(lambda self: False)
+    is_cuda = property(lambda self: self.rec.device.type == "cuda")
+    layout = property(lambda self: torch.strided)
+
+    def _requires_grad(self) -> bool:
+        if asked_by_torch() or not self.dtype.is_floating_point:
+            return False
+        ask = getattr(torch.Tensor, "requires_grad").__get__  # noqa: B009
+        return self.rec.function(ask, (self,), {}, name="requires_grad")
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self._meta().ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self._meta().size() if dim is None else self._meta().size(dim)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self._meta().numel()
+
+    def is_floating_point(self) -> bool:
+        """True for floating dtypes."""
+        return self._meta().is_floating_point()
+
+    def is_complex(self) -> bool:
+        """True for complex dtypes."""
+        return self._meta().is_complex()
+
+    def __len__(self) -> int:
+        return len(self._meta())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self))])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rec.function(torch.Tensor.__getitem__, (self, _as_python_has_it(index)), {})
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.rec.function(torch.Tensor.__setitem__, (self, _as_python_has_it(index), value), {})
+
+    def _read(self) -> torch.Tensor:
+        """The tensor itself, for which the instance waits (`trace.fibers`)."""
+        if self.rec.has_ended:
+            refuse_ended()
+        if self.rec.reading is None:
+            refuse(_LOOK, LOOK_REMEDY)
+        return self.rec.reading(self)
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self.__dlpack_device__()
+
+    def __dlpack_device__(self) -> NoReturn:
+        """Asked by `torch.tensor` and its like where their name was not found in the user's code (`trace.rebind`)."""
+        refuse("torch.tensor, or what else copies memory, was given a recorded tensor, which has none",
+               "use x.detach().clone(), or torch.stack of several")  # fmt: skip
+
+    __bool__, __int__, __float__ = _reading("__bool__"), _reading("__int__"), _reading("__float__")
+    __index__, __complex__, __array__ = _reading("__index__"), _reading("__complex__"), _reading("__array__")
+    item, tolist, numpy, is_nonzero = _reading("item"), _reading("tolist"), _reading("numpy"), _reading("is_nonzero")
+    __contains__, equal, allclose = _reading("__contains__"), _reading("equal"), _reading("allclose")
+
+    def __repr__(self) -> str:
+        meta = self._meta()
+        what = f"{str(meta.dtype).removeprefix('torch.')} tensor of shape {tuple(meta.shape)}"
+        return f"<{what} of a recording that has ended>" if self.rec.has_ended else f"<recorded {what}>"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return refuse_ended() if self.rec.has_ended else self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.rec.has_ended:
+            refuse_ended()
+        refuse("a recorded tensor was pickled: it has no data yet", "pickle what the call returns; copy with x.clone()")
+
+    def __copy__(self) -> Any:
+        """As eager's: the same memory, and a leaf, from which no gradient comes back."""
+        return refuse_ended() if self.rec.has_ended else self.detach()
+
+    def __add__(self, other: Any) -> Any:
+        if type(other) is np.ndarray:
+            return self.rec.add(*_as_numpy_promotes(self, other, torch.add))
+        return self.rec.add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.rec.add(other, self)
+
+
+def _as_python_has_it(index: Any) -> Any:
+    """An index with NumPy's integers as Python's, which torch takes them for."""
+    kind = type(index)
+    if kind is int:
+        return index
+    if kind is tuple:
+        return tuple(map(_as_python_has_it, index))
+    if kind is slice:
+        return slice(*map(_as_python_has_it, (index.start, index.stop, index.step)))
+    return int(index) if issubclass(kind, np.integer) else index
+
+
+def _operator(function: Any) -> Callable[[Any, Any], Any]:
+    def record(self: Any, other: Any) -> Any:
+        kind = type(other)
+        if type(self) is Value:
+            if kind is Value:
+                known = self.rec.plain.get((function, self.slot, other.slot))
+                if known is not None:
+                    return self.rec.again(known, (self.ref, other.ref))
+            elif kind is float or kind is int:
+                known = self.rec.plain.get((function, self.slot, kind, other))
+                if known is not None:
+                    return self.rec.again(known, (self.ref,))
+        if kind is np.ndarray:
+            self, other = _as_numpy_promotes(self, other, function)
+        return self.rec.function(function, (self, other), {})
+
+    return record
+
+
+def _as_numpy_promotes(value: Any, array: np.ndarray, function: Any) -> tuple[Any, torch.Tensor]:
+    """A stand-in and an array in the dtype that NumPy computes in, which is who runs `tensor * array` in eager."""
+    other = torch.from_numpy(array)
+    name = np.result_type(torch.empty(0, dtype=value.dtype).numpy(), array)
+    promoted = torch.from_numpy(np.empty(0, name)).dtype
+    if function is torch.true_divide and not (promoted.is_floating_point or promoted.is_complex):
+        promoted = torch.float64
+    return value.to(promoted), other.to(promoted)
+
+
+def _reflected(function: Any) -> Callable[[Any, Any], Any]:
+    def record(self: Any, other: Any) -> Any:
+        kind = type(other)
+        if type(self) is Value and (kind is float or kind is int):
+            known = self.rec.plain.get((function, kind, other, self.slot))
+            if known is not None:
+                return self.rec.again(known, (self.ref,))
+        return self.rec.function(function, (other, self), {})
+
+    return record
+
+
+for _name, _function in {
+    "sub": torch.sub, "mul": torch.mul, "truediv": torch.true_divide, "matmul": torch.matmul,
+    "pow": torch.pow, "floordiv": torch.floor_divide, "mod": torch.remainder,
+    "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
+}.items():  # fmt: skip
+    setattr(Symbol, f"__{_name}__", _operator(_function))
+    setattr(Symbol, f"__r{_name}__", _reflected(_function))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(Symbol, f"__{_name}__", _operator(getattr(torch, _name)))
+
+
+def _comparison(function: Any, if_none: bool) -> Callable[[Any, Any], Any]:
+    def record(self: Any, other: Any) -> Any:
+        return if_none if other is None else self.rec.function(function, (self, other), {})
+
+    return record
+
+
+setattr(Symbol, "__eq__", _comparison(torch.eq, if_none=False))  # noqa: B010
+setattr(Symbol, "__ne__", _comparison(torch.ne, if_none=True))  # noqa: B010
+for _name, _function in {
+    "neg": torch.neg, "abs": torch.abs, "invert": torch.bitwise_not, "pos": torch.positive,
+}.items():  # fmt: skip
+    setattr(Symbol, f"__{_name}__", lambda self, _f=_function: self.rec.function(_f, (self,), {}))
+
+
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: self.rec.function(getattr(torch.Tensor, name), (self, other), {})
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+    setattr(Symbol, f"__i{_name}__", _in_place(f"__i{_name}__"))
+Symbol.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def record(self: Symbol, *args: Any, **kwargs: Any) -> Any:
+        function = getattr(torch.Tensor, name)
+        if type(self) is Value:
+            return record_function(function, (self, *args), kwargs)
+        return self.rec.function(function, (self, *args), kwargs)
+
+    return record
+
+
+def _property(name: str) -> property:
+    def record(self: Symbol) -> Any:
+        return self.rec.function(getattr(torch.Tensor, name).__get__, (self,), {}, name=name)
+
+    return property(record)
+
+
+def _user_defined(name: str) -> property:
+    """What somebody gave to torch.Tensor: a function or property in Python, which runs on the stand-in."""
+    return property(lambda self: getattr(torch.Tensor, name).__get__(self, torch.Tensor))
+
+
+def _refused(name: str) -> property:
+    def refusing(self: Symbol, *value: Any) -> NoReturn:
+        if self.rec.has_ended:
+            refuse_ended()
+        refuse(f"'.{name}' of a tensor was used while recording", "use the tensor itself")
+
+    return property(refusing, refusing)
+
+
+_OWN = frozenset(vars(Symbol))
+_answered: tuple[int, str] = (0, "")
+"""How many attributes torch.Tensor had, and which was the last, when Symbol answered all of them."""
+
+
+def answer_all_of_torch() -> None:
+    """Give Symbol every method and property of torch.Tensor that it has none of its own for, also of those that
+    somebody adds to torch.Tensor.
+
+    A `__getattr__` would do, but CPython makes every read of an attribute of a class that has one slow, of the slots of
+    Value too (27 instead of 11 ns in 3.11, a sixth of recording).
+    """
+    global _answered
+    attributes = vars(torch.Tensor)
+    now = len(attributes), next(reversed(attributes))
+    if now == _answered:
+        return
+    for name in dir(torch.Tensor):
+        if not name.startswith("__") and name not in _OWN:
+            setattr(Symbol, name, _answer(name, getattr(torch.Tensor, name)))
+    _answered = now
+
+
+def _answer(name: str, found: Any) -> Any:
+    if name in ("data", "grad"):
+        return _refused(name)
+    defined = found.fget if isinstance(found, property) else found
+    if isinstance(defined, FunctionType) and not f"{defined.__module__}.".startswith("torch."):
+        return _user_defined(name)
+    return _method(name) if callable(found) else _property(name)
+
+
+class Value(Symbol):
+    """Definition (2). Made by `value_of`, or in place where it is made per node: without `__init__` that costs half."""
+
+    __slots__ = ("rec", "ref", "slot")
+    rec: Recorder
+    ref: int
+    slot: Slot
+
+    def _meta(self) -> torch.Tensor:
+        return self.slot.meta()
+
+    shape = property(lambda self: self.slot.shape)
+    dtype = property(lambda self: self.slot.dtype)
+    ndim = property(lambda self: len(self.slot.shape))
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            known = self.rec.rows.get((self.slot, index))
+        elif type(index) is slice:
+            known = self.rec.rows.get((self.slot, index.start, index.stop, index.step))
+        else:
+            known = None
+        return self.rec.take(self, known) if known is not None else super().__getitem__(index)
+
+    def __add__(self, other: Any) -> Any:
+        rec, slot = self.rec, self.slot
+        if type(other) is not Value:
+            kind = type(other)
+            known = rec.plain.get((torch.add, slot, kind, other)) if (kind is float or kind is int) and other else None
+            return Symbol.__add__(self, other) if known is None else rec.again(known, (self.ref,))
+        if slot is not rec.added or other.slot is not slot:
+            known = rec.plain.get((torch.add, slot, other.slot))
+            if known is None:
+                return rec.add(self, other)
+            if other.slot is not slot:
+                return rec.again(known, (self.ref, other.ref))
+            rec.added, rec.addition, rec.sum = slot, known.index, known.output_slots[0]
+        if rec.looks:  # from here on `again` without its call: sum(list) of many
+            rec.note_site(rec.addition, sys._getframe(1), rec.sites[rec.addition])
+        rec.entries.append(rec.addition)
+        rec.refs.extend((self.ref, other.ref))
+        value = Value()
+        value.rec = rec
+        value.ref = number = rec.next_value
+        value.slot = rec.sum
+        rec.next_value = number + 1
+        return value
+
+    def __radd__(self, other: Any) -> Any:
+        if type(other) is int and other == 0 and self.slot.floats and self.rec.flows and self.rec.books is None:
+            return self  # sum(list) starts with 0
+        return self.rec.add(other, self)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self.slot.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self.slot.shape if dim is None else self.slot.shape[dim]
+
+    def is_floating_point(self) -> bool:
+        """True for floating dtypes."""
+        return self.slot.floats
+
+
+def value_of(rec: Recorder, ref: int, slot: Slot) -> Value:
+    """A Value."""
+    value = Value()
+    value.rec = rec
+    value.ref = ref
+    value.slot = slot
+    return value
+
+
+class Shared(Symbol):
+    """Definition (3). `ref` names it, with the views and functions taken of it; `tensor` has them applied.
+
+    The tensor of a parameter itself shares memory with the model's; that of a derived one holds no data.
+    """
+
+    __slots__ = ("__weakref__", "_derived", "_flat", "key", "rec", "ref", "row_slot", "rows", "source", "tensor")
+    _serial = itertools.count()
+    row_slot: Slot
+
+    def __init__(self, rec: Recorder, ref: SharedRef, tensor: torch.Tensor):
+        self.rec = rec
+        self.ref = ref
+        self.tensor = tensor
+        self.key = ("shared", next(Shared._serial))
+        self._derived: dict[Any, Any] = {}
+        self._flat: dict[int, Shared] = {}
+        """With so many first dimensions as one."""
+        self.source = -1
+        self.rows = 0
+        """Rows that `lookup` may take; 0 until it has looked."""
+        rec.shares(self)
+
+    def derived(self, key: Any, derive: Callable[[], tuple[Any, list[Shared]]]) -> tuple[Any, list[Shared]]:
+        """Template and stand-ins of a function of parameters whose first one is this, remembered under `key`."""
+        known = self._derived.get(key)
+        if known is None:
+            known = self._derived[key] = derive()
+        return known
+
+    def _meta(self) -> torch.Tensor:
+        return self.tensor.to("meta")
+
+    shape = property(lambda self: self.tensor.shape)
+    dtype = property(lambda self: self.tensor.dtype)
+
+    def _requires_grad(self) -> bool:
+        return super()._requires_grad() if self.ref.views else self.rec.tracer.shared(self.ref).requires_grad
+
+    _is_param = property(lambda self: isinstance(self.rec.tracer.shared(self.ref), torch.nn.Parameter))
+    """How nn.Parameter tells its instances."""
+    slot = None
+    """No slot of any Value: how an unrolled call (`trace.calls`) tells one from the other."""
+
+    def __getitem__(self, index: Any) -> Any:
+        rec = self.rec
+        if (
+            type(index) is int and 0 <= index < self.rows and rec.flows and rec.books is None
+        ):  # per look-up: `row` without its call
+            rec.external_source.append(self.source)
+            rec.external_index.append(index)
+            value = Value()
+            value.rec = rec
+            value.ref = rec.last_external = rec.last_external - 1
+            value.slot = self.row_slot
+            return value
+        if not rec.in_cell:
+            if not rec.flows:
+                seen = rec.without_gradient(self)
+                if seen is not self:
+                    return seen[index]
+            found = self._rows(index)
+            if found is not None:
+                return found
+        return rec.function(torch.Tensor.__getitem__, (self, index), {})
+
+    def row(self, index: int) -> Value:
+        """Row `index`, from 0 to `rows` - 1, as an external."""
+        return self.rec.external(self.source, index, self.row_slot)
+
+    def _rows(self, index: Any) -> Any:
+        """Look-ups by an integer, or by one dimension of integers; None for any other way of indexing."""
+        if type(index) is int or isinstance(index, np.integer):
+            return self.lookup(int(index))
+        if type(index) is tuple:
+            return self._element(index)
+        if type(index) is list or isinstance(index, np.ndarray):
+            index = np.asarray(index)
+            return self._many(index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None
+        numbers = index.tolist() if type(index) is torch.Tensor else None  # one question: each may have a watcher
+        if type(numbers) is int:
+            return self.lookup(numbers)
+        if type(numbers) is not list or not (type(numbers[0]) is int if numbers else _is_of_no_rows(index)):
+            return None
+        return self._many(numbers)
+
+    def _element(self, index: tuple[Any, ...]) -> Any:
+        """`table[i, j]`, a look-up in the table with its first dimensions as one; None where there are no integers
+        alone."""
+        count, shape = len(index), self.tensor.shape
+        if not 1 < count <= len(shape) or not all(type(i) is int or isinstance(i, np.integer) for i in index):
+            return None
+        place = 0
+        for dim, (i, size) in enumerate(zip(index, shape, strict=False)):
+            if not -size <= i < size:
+                raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {size}")
+            place = place * size + int(i) % size
+        flat: Shared | None = self._flat.get(count)
+        if flat is None:
+            flat = self._flat[count] = self.rec.function(torch.Tensor.flatten, (self, 0, count - 1), {})
+        return flat.lookup(place)
+
+    def _many(self, indices: list[int]) -> Any:
+        rows = Rows(self, indices)
+        return rows if self.rec.books is None else rows.materialise()
+
+    def lookup(self, index: int) -> Value:
+        """Row `index` as an external. Raises IndexError as a tensor would."""
+        rows = self.rows or len(self.tensor)
+        if not -rows <= index < rows:
+            raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")
+        if not self.rows:
+            tensor = self.tensor
+            self.source = self.rec.table.source(self.ref, tensor)
+            self.row_slot = self.rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
+            self.rows = rows
+        row = self.row(index if index >= 0 else index + rows)
+        if self.rec.books is not None:
+            self.rec.books.hold([row])
+        return row
+
+
+def _is_of_no_rows(index: torch.Tensor) -> bool:
+    return index.ndim == 1 and not index.is_floating_point() and index.dtype is not torch.bool
+
+
+class Lazy(Symbol):
+    """Definition (4)."""
+
+    __slots__ = ("whole",)
+    whole: Value | None
+
+    def make(self) -> Value:
+        """The tensor as a node."""
+        raise NotImplementedError
+
+    def materialise(self) -> Value:
+        """The tensor as a node, made once. Gradients pass, as it may be first asked for where they are off and then
+        where they are on; what was made where they are off is seen such that none passes."""
+        if self.whole is None:
+            with entered(self.rec.autocast):  # also where somebody asks after the recording
+                self.whole = self.make() if self.rec.flows else self.rec.flowing(self.make)
+        return self.whole
+
+
+class Rows(Lazy):
+    """Rows of a table, looked up in one call, each seen in a `shape`. Taking rows makes externals; any other use
+    records an embedding."""
+
+    __slots__ = ("indices", "rec", "seen_as", "slot_of_row", "table")
+
+    def __init__(self, table: Shared, indices: list[int], seen_as: torch.Size | None = None):
+        self.rec = table.rec
+        self.table = table
+        self.indices = indices
+        self.seen_as = table.shape[1:] if seen_as is None else seen_as
+        self.slot_of_row: Slot | None = None
+        """Of rows seen in another shape."""
+        self.whole = None
+
+    def _meta(self) -> torch.Tensor:
+        return torch.empty((len(self.indices), *self.seen_as), dtype=self.table.dtype, device="meta")
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is int:
+            return self._own(self.indices[index])
+        if type(index) is slice:
+            return self.some(self.indices[index], self.seen_as)
+        return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
+
+    def _own(self, number: int) -> Value:
+        """One row of the table, seen as all of these are."""
+        if self.slot_of_row is not None and self.rec.flows:
+            return value_of(self.rec, self.table.lookup(number).ref, self.slot_of_row)
+        row: Value = self.row(number, self.seen_as)
+        if self.rec.flows:
+            self.slot_of_row = row.slot
+        return row
+
+    def row(self, number: int, shape: torch.Size) -> Any:
+        """One row of the table, seen in a shape."""
+        table = self.table if self.rec.flows else self.rec.without_gradient(self.table)
+        row = table.lookup(number)
+        return row if shape == row.shape else row.view(tuple(shape))
+
+    def some(self, indices: list[int], shape: torch.Size) -> Rows:
+        """Some rows of the table, each in a shape."""
+        return Rows(self.table if self.rec.flows else self.rec.without_gradient(self.table), indices, shape)
+
+    def unbind(self, dim: int = 0) -> Any:
+        """The rows one by one."""
+        if dim == 0:
+            return tuple(self)
+        return self.rec.function(torch.unbind, (self, dim), {})
+
+    def make(self) -> Value:
+        """The embedding node that any use but taking a row needs; `(k, *row)`. One row alone is that row, seen so."""
+        from edbc.capture.record.lookup import look_up_of
+
+        if len(self.indices) == 1:
+            return self.rec.copied(self.table.lookup(self.indices[0]).unsqueeze(0))
+        indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
+        look_up = look_up_of(self.table.ref)
+        options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
+        whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
+        return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)
+
+
+def find_recorder(tree: Any) -> Recorder:
+    """The recorder of the first stand-in among (nested) arguments."""
+    stack = [tree]
+    while stack:
+        item = stack.pop()
+        kind = type(item)
+        if kind is Value or issubclass(kind, Symbol):
+            return item.rec
+        if isinstance(item, (tuple, list)):  # a union takes twice as long
+            stack.extend(reversed(item))
+        elif kind is dict:
+            stack.extend(reversed(item.values()))
+    raise UnsupportedError(
+        f"{user_location()}: a torch function got recorded tensors in a container that is not a "
+        "list, tuple or dict; pass them in one of those"
+    )

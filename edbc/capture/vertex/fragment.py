@@ -1,0 +1,311 @@
+"""Fragments: what one vertex function does, recorded once for all vertices that are alike.
+
+Definitions.
+
+(1) The *interface* of a vertex is what vertices that gather from it can tell about it: the slot of each value that it
+    scatters, and which of these values come from one node.
+(2) A *fragment* is the part of a dataflow graph that a vertex function makes for predecessors of given interfaces:
+    nodes, their operands, externals, and where pushed and scattered values come from. The number of predecessors is
+    part of that, so vertex functions may run any Python over the list of their predecessors.
+(3) A *reference* says where an operand comes from: an own node's output, an own external, or a value that a
+    predecessor scattered.
+
+A fragment is made by define-by-run capture (`trace.recorder`, `trace.build`) on stand-ins for gathered values, so
+types, signatures, views, constants and the fusing of sums are those of the first front end, by construction. Gathered
+values are outputs of nodes of a pseudo-type while recording; these nodes come first and are dropped.
+
+Sums are fused within a fragment, where define-by-run sees the whole mini-batch: a sum that is scattered stays a node of
+its own, though the only vertex that gathers it may add to it, and sums of two vertices never become one node. Sums of
+several values over the same predecessors do, even where a predecessor scatters externals (learned initial states),
+because interfaces do not tell externals from nodes: if they did, vertices of k predecessors would come in 2**k kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from edbc.base.graph import ValueClass
+from edbc.capture.forward.build import Capture, build
+from edbc.capture.record.functionalise import MustKeepBooks
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.table import Entry, EntryArrays, Hole, Operation, TypeTable
+from edbc.capture.semantics.autocast import entered
+from edbc.capture.semantics.gradmode import watched_by
+from edbc.capture.semantics.randomness import NoRandomNumbers
+from edbc.capture.standins.standin import Shared, Slot, Symbol, Value, refuse
+from edbc.capture.vertex.pulls import Columns
+from edbc.capture.vertex.vertexfunction import Vertex, VertexFunction
+from edbc.capture.vertex.vertexinstance import VertexInstance
+from edbc.errors import InputError, ModelError
+
+OWN, EXTERNAL, GATHERED, SHARED = range(4)
+"""Kinds of references."""
+DRAW_BITS = 8
+"""The number of a draw in its instance is that of its vertex times 2 ** DRAW_BITS, plus its number there."""
+
+
+FIXED, DRAWN = -1, -2
+"""What stands in place of a column where an external has none."""
+
+
+class Interface(NamedTuple):
+    """Definition (1)."""
+
+    slots: tuple[Slot, ...]
+    producers: tuple[int, ...]
+    """Equal numbers for values of one producer, by first occurrence; all externals count as one producer."""
+
+
+class Reference(NamedTuple):
+    """Definition (3). `item` is an own node, an own external, a predecessor or a shared external, `output` which value
+    of it."""
+
+    kind: int
+    item: int
+    output: int
+
+
+class External(NamedTuple):
+    """An external that every vertex has for itself: what its `column` says, or `item` where that is FIXED. Where it is
+    DRAWN, `item` is a number among the vertex's draws (`edbc.capture.record.draws`)."""
+
+    column: int
+    source: int
+    item: int
+    value_class: int
+    """Number among the classes of the type table."""
+    limit: int
+    """What the column says is below this."""
+
+
+class SharedExternal(NamedTuple):
+    """An external of which a mini-batch has one: a whole parameter, or a constant of the vertex function's code."""
+
+    source: int
+    item: int
+    value_class: int
+
+
+@dataclass(frozen=True, eq=False)
+class Fragment:
+    """Definition (2)."""
+
+    node_types: tuple[int, ...]
+    """Index into the table's types."""
+    operands: tuple[tuple[Reference, ...], ...]
+    externals: tuple[External, ...]
+    shared: tuple[SharedExternal, ...]
+    scattered: tuple[Reference, ...]
+    pushed: tuple[tuple[str, Slot, Reference], ...]
+    interface: Interface
+
+    @property
+    def num_operands(self) -> int:
+        """Operands of all nodes."""
+        return sum(map(len, self.operands))
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """What recording fragments needs besides the vertex function: shared by all fragments of one model."""
+
+    recorder: Recorder
+    columns: Columns
+    constants: dict[int, list[torch.Tensor]]
+    """Constants in the vertex functions' code, by source; grows."""
+
+
+def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], around: Surroundings,
+                    instance: VertexInstance) -> Fragment:  # fmt: skip
+    """Run a vertex function on stand-ins for what predecessors of these interfaces scatter.
+
+    `instance` is one that needs the fragment: it tells the classes of inputs.
+    """
+    recorder = around.recorder
+    recorder.begin()
+    gathered = _Gathered(recorder, interfaces)
+    pulls = _Pulls(around, instance)
+    vertex = Vertex(gathered.states, pulls.read)
+    recorder.in_fragment = True
+    with NoRandomNumbers(), entered(recorder.home), watched_by(recorder):
+        recorder.switch_autocast()
+        try:
+            function(vertex)
+        except MustKeepBooks:
+            refuse("a vertex function changed a tensor in place", "write the result to a new variable (h = h + x)")
+    values = [*(value for _, value in vertex.pushed), *(vertex.scattered or ())]
+    recording = recorder.finish([_recorded(recorder, value) for value in values])
+    built = build(replace(recording, table=gathered.table()))
+    return _Reading(built, gathered, pulls).fragment([name for name, _ in vertex.pushed])
+
+
+class _Gathered:
+    """Stand-ins for gathered values: outputs of pseudo-nodes, one per predecessor and producer."""
+
+    def __init__(self, recorder: Recorder, interfaces: Sequence[Interface]):
+        self._table = recorder.table
+        self._entries: list[Entry] = []
+        self._fields: list[list[tuple[int, int]]] = []
+        self.interfaces = interfaces
+        self.states: list[tuple[Value, ...]] = []
+        for predecessor, interface in enumerate(interfaces):
+            values: dict[int, Value] = {}
+            for producer in dict.fromkeys(interface.producers):
+                fields = [f for f, p in enumerate(interface.producers) if p == producer]
+                entry = self._add([interface.slots[f] for f in fields], [(predecessor, f) for f in fields])
+                values.update(zip(fields, recorder.emit(entry, ()), strict=True))
+            self.states.append(tuple(values[f] for f in range(len(interface.slots))))
+
+    def _add(self, slots: Sequence[Slot], fields: list[tuple[int, int]]) -> Entry:
+        """A new pseudo-entry, with a negative number."""
+        outputs = tuple(Hole(i) for i in range(len(slots)))
+        operation = Operation("gather", "", None, ((), {}), ())
+        entry = Entry(-1 - len(self._entries), -1, operation, tuple(slots), outputs, False, True)
+        self._entries.append(entry)
+        self._fields.append(fields)
+        return entry
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of pseudo-nodes."""
+        return len(self._entries)
+
+    def field(self, node: int, output: int) -> tuple[int, int]:
+        """Predecessor and field that an output of a pseudo-node stands for."""
+        return self._fields[node][output]
+
+    def table(self) -> TypeTable:
+        """The type table with the pseudo-entries behind its own, where their negative numbers find them."""
+        return cast(TypeTable, _Extended(self._table, self._entries[::-1]))
+
+
+class _Extended:
+    """A type table with more entries."""
+
+    def __init__(self, table: TypeTable, more: Sequence[Entry]):
+        self._table = table
+        self.entries = [*table.entries, *more]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def arrays(self) -> EntryArrays:
+        """The arrays of all entries; pseudo-nodes are of no type and have no operands."""
+        known, num_outputs = self._table.arrays(), [len(entry.output_slots) for entry in self.entries]
+        missing = len(self.entries) - len(known.type_index)
+        return replace(
+            known,
+            type_index=np.append(known.type_index, np.full(missing, -1)),
+            num_operands=np.append(known.num_operands, np.zeros(missing, np.int64)),
+            num_outputs=np.array(num_outputs, np.int64),
+            is_sum=np.append(known.is_sum, np.zeros(missing, np.bool_)),
+            output_class=np.append(known.output_class, np.full(missing, -1)),
+        )
+
+
+class _Pulls:
+    """Answers pulls with externals and remembers the column that each of them reads, and its limit."""
+
+    def __init__(self, around: Surroundings, instance: VertexInstance):
+        self.around = around
+        self.instance = instance
+        self.column_of_external: dict[int, tuple[int, int]] = {}
+
+    def read(self, name: str, table: Any) -> Value:
+        """The stand-in for a pulled row."""
+        recorder, columns = self.around.recorder, self.around.columns
+        value_class = columns.class_of_input(name, self.instance)
+        number = len(recorder.external_source)
+        if table is None:
+            source = recorder.table.given_source("constant", value_class)
+            self.column_of_external[number] = columns.of(name, source), np.iinfo(np.int64).max
+            return recorder.external(source, 0, recorder.table.slot(value_class))
+        if type(table) is not Shared or not table.tensor.ndim:
+            raise ModelError(f"pull({name!r}): expected a parameter or buffer of rows as table, got {table!r}")
+        if value_class != ValueClass((), "i64"):
+            raise InputError(f"input {name!r}: expected one integer per vertex to look up, got {value_class}")
+        self.column_of_external[number] = columns.of(name, None), len(table.tensor)
+        return table.lookup(0)
+
+
+class _Reading:
+    """A built recording read as a fragment."""
+
+    def __init__(self, built: Capture, gathered: _Gathered, pulls: _Pulls):
+        self.built = built
+        self.gathered = gathered
+        self.pulls = pulls
+        self.externals: list[External] = []
+        self.shared: list[SharedExternal] = []
+        self.reference_of_external = [self.place(e) for e in range(built.graph.num_externals)]
+
+    def fragment(self, names: list[str]) -> Fragment:
+        """The fragment whose first results are pushed under `names`; the others are scattered."""
+        graph, built = self.built.graph, self.built
+        first = self.gathered.num_nodes
+        operands = [[self.reference(*o) for o in graph.operands_of(v)] for v in range(first, graph.num_nodes)]
+        results = [self.reference(int(v), int(o)) for v, o in zip(built.result_node, built.result_output, strict=True)]
+        pushed, scattered = results[: len(names)], results[len(names) :]
+        slots = built.result_slots
+        return Fragment(
+            tuple(graph.node_type[first:].tolist()),
+            tuple(map(tuple, operands)),
+            tuple(self.externals),
+            tuple(self.shared),
+            tuple(scattered),
+            tuple(zip(names, slots[: len(names)], pushed, strict=True)),
+            Interface(tuple(slots[len(names) :]), self.producers(scattered)),
+        )
+
+    def place(self, number: int) -> Reference:
+        """Add an external of the recording to the fragment's own or to the shared ones."""
+        around, built = self.pulls.around, self.built
+        source, item = int(built.external_source[number]), int(built.external_index[number])
+        value_class = int(built.graph.external_class[number])
+        kind = built.sources[source].kind
+        column, limit = self.pulls.column_of_external.get(number, (DRAWN if kind == "draw" else FIXED, 0))
+        if kind == "draw" and item >> DRAW_BITS:
+            refuse(f"a vertex function draws random numbers more than {1 << DRAW_BITS} times", "draw larger tensors")
+        if column >= 0 or kind in ("row", "draw"):
+            self.externals.append(External(column, source, item, value_class, limit))
+            return Reference(EXTERNAL, len(self.externals) - 1, 0)
+        if kind == "constant":
+            pool = around.constants.setdefault(source, [])
+            pool.append(built.constants[source][item])
+            item = len(pool) - 1
+        self.shared.append(SharedExternal(source, item, value_class))
+        return Reference(SHARED, len(self.shared) - 1, 0)
+
+    def reference(self, node: int, output: int) -> Reference:
+        """A reference from a node or external of the built graph."""
+        if node < 0:
+            return self.reference_of_external[-1 - node]
+        if node < self.gathered.num_nodes:
+            return Reference(GATHERED, *self.gathered.field(node, output))
+        return Reference(OWN, node - self.gathered.num_nodes, output)
+
+    def producers(self, scattered: Sequence[Reference]) -> tuple[int, ...]:
+        """Which scattered values come from one node; see `Interface`."""
+        numbers: dict[Any, int] = {}
+        return tuple(numbers.setdefault(self.producer(r), len(numbers)) for r in scattered)
+
+    def producer(self, reference: Reference) -> Any:
+        """What tells the node of a reference apart, as far as the fragment knows."""
+        if reference.kind == GATHERED:
+            interface = self.gathered.interfaces[reference.item]
+            return GATHERED, reference.item, interface.producers[reference.output]
+        return (OWN, reference.item) if reference.kind == OWN else (EXTERNAL,)
+
+
+def _recorded(recorder: Recorder, item: Any) -> Any:
+    """What was pushed or scattered, with plain tensors as constants."""
+    if isinstance(item, Symbol):
+        return item
+    if isinstance(item, torch.Tensor):
+        return recorder.constant(item)
+    raise ModelError(f"push and scatter: expected tensors, got {type(item).__name__}")

@@ -1,0 +1,139 @@
+"""`VertexProgram`: a model's vertex functions with all fragments recorded so far.
+
+Joining a mini-batch looks for the fragment of every vertex; the first vertex of a kind (a vertex type with
+predecessors of certain interfaces) that has not been met before stops the search, its fragment is recorded, and the
+search starts again. So recording is driven by data, needs no declaration of shapes, and stops once the kinds of
+vertices have all been met.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from edbc.capture.forward.forward import Recorded
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.standins.standin import Slot
+from edbc.capture.vertex import vertexloops
+from edbc.capture.vertex.automaton import SIZES, AutomatonBuilder, FragmentTables, tabulate
+from edbc.capture.vertex.fragment import Fragment, Surroundings, record_fragment
+from edbc.capture.vertex.pulls import Columns, Pools
+from edbc.capture.vertex.vertexfunction import unknown_type, vertex_functions
+from edbc.capture.vertex.vertexinstance import VertexInstance
+from edbc.capture.vertex.vertexjoin import Ints, Joined, Longs, VertexCapture, capture_of
+from edbc.errors import InputError, ModelError
+
+_NO_COLUMNS = np.zeros((0, 0), np.int64)
+MAX_REFERENCES = 1 << 22
+"""Operands of all fragments together; beyond, they are forgotten before the next mini-batch. Only vertices of very many
+different numbers of predecessors come there."""
+
+
+class VertexProgram:
+    """The vertex functions of a model; `shadow` and `recorder` are those of `trace.shadow.recording_shadow`.
+
+    Several threads may join at once. Raises ModelError when the model has no vertex functions.
+    """
+
+    def __init__(self, shadow: nn.Module, recorder: Recorder):
+        self.functions = vertex_functions(shadow)
+        self.recorder = recorder
+        self.float_dtype = next((p.dtype for p in shadow.parameters() if p.is_floating_point()), torch.float32)
+        self._lock = threading.RLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._fragments: list[Fragment] = []
+        self._num_references = 0
+        self._outputs: dict[str, Slot] = {}
+        self._automaton = AutomatonBuilder(len(self.functions))
+        self._around = Surroundings(self.recorder, Columns(self.float_dtype), {})
+        self._tabulate()
+
+    def _forget_when_full(self) -> None:
+        with self._lock:
+            if self._num_references > MAX_REFERENCES:
+                self._forget()
+
+    def _tabulate(self) -> None:
+        self._tables = tabulate(
+            self._automaton.build(), self._fragments, self._outputs, self._around.columns, self._around.constants
+        )
+
+    @property
+    def num_fragments(self) -> int:
+        """Number of fragments recorded so far."""
+        return len(self._fragments)
+
+    def join(self, instances: Sequence[VertexInstance]) -> VertexCapture:
+        """The Capture of a mini-batch.
+
+        Raises InputError for a vertex that the model cannot handle, UnsupportedError for what a vertex function does
+        that cannot be batched, both with the first vertex that met it.
+        """
+        self.recorder.tracer.require_unchanged()
+        if self._num_references > MAX_REFERENCES:
+            self._forget_when_full()
+        packed = np.frombuffer(bytearray().join([x.packed for x in instances]), np.int32)
+        while True:
+            tables = self._tables
+            positions = tables.columns.positions(instances)
+            pools: Pools = {source: list(tensors) for source, tensors in tables.constants.items()}
+            joined = self._join(packed, instances, tables, positions, _NO_COLUMNS)
+            if joined.status == vertexloops.UNFILLED:
+                pulls = joined.totals[SIZES + len(tables.outputs) :].tolist()
+                tables.columns.fill(joined.columns, positions, pulls, instances, pools)
+                joined = self._join(packed, instances, tables, positions, joined.columns)
+            if joined.status == vertexloops.WRITTEN:
+                return capture_of(joined, len(instances), tables, self.recorder.table, pools)
+            if joined.status == vertexloops.BEYOND:
+                raise _beyond_table(joined, tables, instances)
+            with self._lock:
+                if self._tables is tables:
+                    self._record(joined.instance, instances[joined.instance], joined.vertex, joined.interfaces.tolist())
+
+    def _join(self, packed: Ints, instances: Sequence[VertexInstance], tables: FragmentTables, positions: Longs,
+              given: Longs) -> Joined:  # fmt: skip
+        """See `kernels.join`."""
+        return Joined(*vertexloops.join(
+            packed, len(instances), *tables.automaton, positions, given, tables.contents, tables.sizes,
+            len(tables.outputs),
+        ))  # fmt: skip
+
+    def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:
+        """Record the fragment of a vertex whose predecessors have the interfaces with these numbers."""
+        kind = int(instance.types[vertex])
+        if kind >= len(self.functions):
+            raise unknown_type(f"instance {position}, vertex {vertex}", kind, len(self.functions))
+        name, function = list(self.functions.items())[kind]
+        known = self._automaton.interfaces()
+        with Recorded("a vertex function", "vertex", f"{vertex} of instance {position}, vertex type {name!r}"):
+            fragment = record_fragment(function, [known[number] for number in interfaces], self._around, instance)
+            self._check(fragment)
+        self._automaton.add(kind, interfaces, fragment.interface)
+        self._fragments.append(fragment)
+        self._num_references += fragment.num_operands
+        self._tabulate()
+
+    def _check(self, fragment: Fragment) -> None:
+        """Raise ModelError when pushed values do not fit what was pushed under the same names."""
+        for name, slot, _ in fragment.pushed:
+            known = self._outputs.setdefault(name, slot)
+            if known is not slot:
+                raise ModelError(
+                    f"push({name!r}): expected values {known.text} as other vertices push, got {slot.text}; push them "
+                    "under another name"
+                )
+
+
+def _beyond_table(joined: Joined, tables: FragmentTables, instances: Sequence[VertexInstance]) -> InputError:
+    base = sum(instance.num_vertices for instance in instances[: joined.instance])
+    return InputError(
+        f"instance {joined.instance}, vertex {joined.vertex}: input {tables.columns.names[joined.column]!r}: expected "
+        f"a row of its table, got {joined.columns[joined.column, base + joined.vertex]}; correct the input or give the "
+        "table more rows"
+    )

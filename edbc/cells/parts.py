@@ -1,0 +1,351 @@
+"""Splitting a cell: what waits for no other node runs before the schedule, what no other node waits for runs after it.
+
+Xu et al., "Cavs: An Efficient Runtime System for Dynamic Neural Networks" (USENIX ATC 2018, section 3.4) call such
+operations eager and lazy. There they are found in the vertex function; here they depend on the mini-batch too, because
+whether an operand is a look-up or a state is told by the graph.
+
+Definitions, for one type in one mini-batch.
+
+(1) An operand is *eager* when it is external in every node of the type. An operation is eager when all its operands
+    are eager operands or results of eager operations.
+(2) An output is *lazy* when no node reads it. An operation is lazy when it is not eager and all that read its result
+    are lazy operations and lazy outputs.
+(3) All other operations are the *core*. An affine of the core with some eager factors is cut in two: `W x + U h + b`
+    becomes the *half* `W x + b`, which is eager, and `U h` with the half as its addend.
+(4) The eager part runs for many nodes of the type at once, those of a *chunk* (`edbc.run.passes.chunks`), so that a
+    product over x is one product for many words; the lazy part for all of them, in one batch. The core runs where the
+    schedule has the node. Schedule and policy never see the parts.
+(5) What a part computes for later parts goes there as one row of memory per node, its *hand-over*: the variables side
+    by side, halves first, in the order of the batches and within a batch in the order of the layout. So the halves of
+    a product's results are one span, which the product adds to.
+
+(6) Where nodes have equal eager operands (the same rows of the same tables), they may *share* one eager part: it is
+    one node, which the cores of all of them read. Words repeat, so most products over x can be shared.
+
+A part keeps the batches and the order of the plan's layout as far as they speak of it; eager affines of the same
+factors, which the core had to compute one after the other, become one product. (Cavs runs eager operators in a second
+stream beside the others, which a single processor does not have; here they are one batch, which also makes them fast.)
+
+When it pays. A product over few rows is bound by reading its weights, so a batch costs as much as some more rows of
+the product would. Halves take K multiplications per element out of every batch but one per chunk, and out of every node
+that shares another's; they cost a write and a read of each element for every node, a copy of it where parts are shared,
+preparing a graph with more nodes, and a fixed amount per mini-batch. `SplitCell.pays` weighs them with constants taken
+from the measurements in docs/performance.md, for weights in a cache: an LSTM of hidden size 128 gains below some 10
+rows per batch, once it has enough batches, and with any number of rows once half of its products are shared; one of 256
+below some 30. Weights of more than NEAR_BYTES count more. Where products are slower beside everything else, parts gain
+more than the rule says. It reads sizes and counts only, never a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from edbc.base.graph import ValueClass
+from edbc.cells.lower import batch_key, lower
+from edbc.cells.opgraph import CellGraph, CellOp, Source
+from edbc.cells.program import Placed, Program, Span
+
+EAGER, CORE, LAZY = "eager", "core", "lazy"
+PARTS = (EAGER, CORE, LAZY)
+NEAR_BYTES, FAR = 3 << 19, 2
+"""Weights of more bytes than this do not stay in a cache of 2 MB beside what is computed with them; reading them again
+for every batch then costs FAR times as much."""
+MULTIPLICATIONS_PER_ELEMENT = 7
+"""What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
+MULTIPLICATIONS_PER_SHARED_ELEMENT = 3
+"""What it costs beside that where the core must not write over it, because others read it too."""
+MULTIPLICATIONS_OF_A_ROW = 0.24
+"""What a multiplication of one row's product costs, in the same unit: rows are many, and weights then in cache."""
+MULTIPLICATIONS_PER_NODE = 5_500
+"""What preparing one node in parts costs, in the same unit: some 190 ns."""
+MULTIPLICATIONS_PER_CHUNK = 250_000
+"""What a batch of eager parts costs beside its rows and weights, in the same unit: some 9 us."""
+MULTIPLICATIONS_PER_TYPE = 2_000_000
+"""What splitting the nodes of a type costs, in the same unit: some 70 us."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Operand or output `index` of the whole cell (`part` None), or output `index` of a part of the same node."""
+
+    part: str | None
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One part of a split cell: a cell of its own to everything that runs it."""
+
+    program: Program
+    operands: tuple[Origin, ...]
+    outputs: tuple[ValueClass, ...]
+    handed_over: int
+    """Elements of the hand-over, which is the last output where there is one."""
+
+    @cached_property
+    def multiplications(self) -> int:
+        """Of its products, for one node."""
+        return sum(_area(packed.blocks) for packed in self.program.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitCell:
+    """The parts that have something to do, and where the whole cell's outputs come from."""
+
+    parts: Mapping[str, Part]
+    homes: tuple[Origin, ...]
+    shares: bool = False
+    """True when nodes may share eager parts, definition (6)."""
+
+    @cached_property
+    def handed_over(self) -> int:
+        """Elements that a node's parts hand over to each other."""
+        return sum(part.handed_over for part in self.parts.values())
+
+    @cached_property
+    def lasts(self) -> bool:
+        """True when what the eager part computes is needed to the end: by lazy parts, or as outputs of the cell."""
+        return LAZY in self.parts or any(home.part == EAGER for home in self.homes)
+
+    def pays(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> bool:
+        """True when splitting is worth it for so many nodes in so many batches, with so many rows of the eager part,
+        one per node where it is not shared, in so many chunks, where all types of the mini-batch together have so many
+        bytes of weights: see the module's docstring."""
+        return self.gain(nodes, batches, chunks, rows, weight_bytes) > 0
+
+    def gain(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> float:
+        """Multiplications that splitting saves, costs taken off; see `pays`."""
+        eager, lazy, handed_over, handed_over_early = self._sizes
+        saved: float = (batches - chunks) * eager + (batches - 1) * lazy
+        if weight_bytes > NEAR_BYTES:
+            saved *= FAR
+        cost = MULTIPLICATIONS_PER_ELEMENT * handed_over + MULTIPLICATIONS_PER_NODE
+        if self.shares:
+            saved += MULTIPLICATIONS_OF_A_ROW * (nodes - (nodes if rows is None else rows)) * eager
+            cost += MULTIPLICATIONS_PER_SHARED_ELEMENT * handed_over_early
+        return saved - nodes * cost - chunks * MULTIPLICATIONS_PER_CHUNK - MULTIPLICATIONS_PER_TYPE
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """Multiplications of the eager and of the lazy part, elements handed over, by all parts and by the eager one:
+        looked up some ten times per mini-batch."""
+        eager, lazy = (self.parts.get(name) for name in (EAGER, LAZY))
+        multiplications = [0 if part is None else part.multiplications for part in (eager, lazy)]
+        return multiplications[0], multiplications[1], self.handed_over, 0 if eager is None else eager.handed_over
+
+
+def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str]) -> dict[str, str]:
+    """The part of every operation, definitions (1) to (3). `eager` are operands, `lazy` variables that are outputs."""
+    ready = set(eager)
+    part: dict[str, str] = {}
+    for op in cell.ops:
+        if op.inputs and ready.issuperset(op.inputs):
+            part[op.name] = EAGER
+            ready.add(op.name)
+    awaited = set(cell.outputs) - set(lazy)
+    for op in reversed(cell.ops):
+        if op.name not in part:
+            part[op.name] = CORE if op.name in awaited else LAZY
+        if part[op.name] == CORE:
+            awaited.update(op.inputs)
+    return part
+
+
+def split_cell(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], eager: Collection[str],
+               lazy: Collection[str], where: str = "cell", shares: bool = False) -> SplitCell | None:  # fmt: skip
+    """The parts of a cell whose batches and order are a plan's; None when there is nothing to split off or no core.
+    With `shares` nodes may share eager parts.
+
+    Raises LayoutError as `lower` does.
+    """
+    part_of = assign_parts(cell, eager, lazy)
+    splitting = _Splitting(cell, batches, order, part_of, set(eager))
+    if not splitting.ops[CORE] or not (splitting.ops[EAGER] or splitting.ops[LAZY]):
+        return None
+    return splitting.result(where, shares and bool(splitting.ops[EAGER]))
+
+
+def splittable(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], external: Sequence[bool],
+               read: Sequence[bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
+    """Names of the operands and of the outputs from which it can pay to split products off, by what is known of the
+    mini-batches compiled on: which operands are external in every node, and which outputs are read."""
+    if not cell.is_uniform():
+        return (), ()
+    eager = [name for (name, _), is_external in zip(cell.operands, external, strict=False) if is_external]
+    awaited = {name for name, is_read in zip(cell.outputs, read, strict=False) if is_read}
+    lazy = [name for name in dict.fromkeys(cell.outputs) if name not in awaited]
+    before = split_cell(cell, batches, order, eager, ())
+    after = split_cell(cell, batches, order, (), lazy)
+    first = before.parts.get(EAGER) if before is not None else None
+    last = after.parts.get(LAZY) if after is not None else None
+    names = [name for name, _ in cell.operands]
+    return (
+        tuple(names[o.index] for o in first.operands) if first is not None and first.multiplications else (),
+        tuple(
+            name for name in lazy if after is not None and after.homes[cell.outputs.index(name)].part == LAZY
+        ) if last is not None and last.multiplications else (),
+    )  # fmt: skip
+
+
+class _Splitting:
+    def __init__(self, cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str],
+                 part_of: Mapping[str, str], eager: set[str]):  # fmt: skip
+        self.cell = cell
+        self.part_of = part_of
+        self.ready = eager | {name for name, part in part_of.items() if part == EAGER}
+        self.half_of = self._halves()
+        self.order = order
+        self.batches = {part: self._batches_of(part, batches) for part in PARTS}
+        self.ops = {part: self._ops_of(part) for part in PARTS}
+        self.batches[EAGER] = _merged(self.ops[EAGER], self.batches[EAGER])
+        self.outputs = {part: self._outputs_of(part) for part in PARTS}
+        self.handed = {EAGER: self._handed(EAGER, (CORE, LAZY)), CORE: self._handed(CORE, (LAZY,)), LAZY: ()}
+
+    def _halves(self) -> dict[str, str]:
+        """Names for the halves of the core's affines, definition (3)."""
+        taken = set(self.cell.classes())
+        names: dict[str, str] = {}
+        for op in self.cell.ops:
+            if self.part_of[op.name] == CORE and op.op == "affine" and self.ready.intersection(op.factors):
+                name = f"{op.name}_eager"
+                while name in taken:
+                    name += "_"
+                taken.add(name)
+                names[op.name] = name
+        return names
+
+    def _batches_of(self, part: str, batches: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+        kept = []
+        for batch in batches:
+            names = [name for name in batch if self.part_of[name] == part]
+            if part == EAGER:
+                names += [self.half_of[name] for name in batch if name in self.half_of]
+            if names:
+                kept.append(tuple(names))
+        return kept
+
+    def _ops_of(self, part: str) -> tuple[CellOp, ...]:
+        found = []
+        for op in self.cell.ops:
+            if op.name in self.half_of and part in (EAGER, CORE):
+                found.append(self._half(op) if part == EAGER else self._other_half(op))
+            elif self.part_of[op.name] == part:
+                found.append(op)
+        return tuple(found)
+
+    def _half(self, op: CellOp) -> CellOp:
+        pairs = [(s, w) for s, w in zip(op.sources, op.weights, strict=True) if s.variable in self.ready]
+        return replace(op, name=self.half_of[op.name], sources=tuple(s for s, _ in pairs),
+                       weights=tuple(w for _, w in pairs))  # fmt: skip
+
+    def _other_half(self, op: CellOp) -> CellOp:
+        pairs = [(s, w) for s, w in zip(op.sources, op.weights, strict=True) if s.variable not in self.ready]
+        sources = (*(s for s, _ in pairs), Source(self.half_of[op.name]))
+        return replace(op, sources=sources, weights=tuple(w for _, w in pairs), biases=())
+
+    def _outputs_of(self, part: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n for n in self.cell.outputs if self.part_of.get(n, CORE) == part))
+
+    def _reads(self, part: str) -> set[str]:
+        return {name for op in self.ops[part] for name in op.inputs}
+
+    def _handed(self, part: str, readers: Iterable[str]) -> tuple[str, ...]:
+        """Definition (5). What is an output of the core anyway is read as that."""
+        read = {name for reader in readers for name in self._reads(reader)}
+        read &= {op.name for op in self.ops[part]}
+        halves = {half: name for name, half in self.half_of.items()}
+        number = {name: i for i, batch in enumerate(self.batches[CORE]) for name in batch}
+        place = {name: i for i, name in enumerate(self.order)}
+
+        def key(name: str) -> tuple[int, int]:
+            whole = halves.get(name)
+            return (len(number), place[name]) if whole is None else (number[whole], place[whole])
+
+        return tuple(sorted(read - (set(self.outputs[part]) if part == CORE else set()), key=key))
+
+    def result(self, where: str, shares: bool) -> SplitCell:
+        parts = {part: self._part(part, where, shares) for part in PARTS if self.ops[part]}
+        homes = [
+            Origin(part, self.outputs[part].index(name))
+            for name in self.cell.outputs for part in [self.part_of.get(name, CORE)]
+        ]  # fmt: skip
+        return SplitCell(parts, tuple(homes), shares)
+
+    def _part(self, part: str, where: str, shares: bool) -> Part:
+        classes = {**self.cell.classes(), **{half: self.cell.classes()[name] for name, half in self.half_of.items()}}
+        rows = self._operand_rows(part)
+        handed = self.handed[part]
+        operands = tuple((name, classes[name]) for _, names in rows for name in names)
+        outputs = (*self.outputs[part], *handed)
+        graph = CellGraph(operands, self.ops[part], outputs, self.cell.prefix)
+        first = [name for origin, names in rows if origin.part is not None for name in names]
+        first += [name for name in handed if name not in first]
+        rest = [name for name in self.order if name in graph.classes() and name not in first]
+        program = lower(graph, self.batches[part], [*first, *rest], f"{where}, {part} part")
+        output_classes = [classes[name] for name in self.outputs[part]]
+        size = sum(classes[name].size for name in handed)
+        if handed:
+            output_classes.append(ValueClass((size,), program.dtype))
+        row_sizes = [len(names) for _, names in rows]
+        store_sizes = [1] * len(self.outputs[part]) + [len(handed)] * bool(handed)
+        program = _joined(program, row_sizes, store_sizes)
+        return Part(program, tuple(o for o, _ in rows), tuple(output_classes), size)
+
+    def _operand_rows(self, part: str) -> list[tuple[Origin, tuple[str, ...]]]:
+        """What the nodes of a part read, and the variables that each row holds."""
+        read = self._reads(part)
+        if part == CORE:
+            read |= set(self.outputs[CORE])
+        rows: list[tuple[Origin, tuple[str, ...]]]
+        rows = [(Origin(None, i), (name,)) for i, (name, _) in enumerate(self.cell.operands) if name in read]
+        for earlier in PARTS[: PARTS.index(part)]:
+            if part == LAZY and earlier == CORE:
+                names = self.outputs[CORE]
+                computed = {op.name for op in self.ops[CORE]}
+                rows += [(Origin(CORE, i), (n,)) for i, n in enumerate(names) if n in read & computed]
+            if read.intersection(self.handed[earlier]):
+                rows.append((Origin(earlier, len(self.outputs[earlier])), self.handed[earlier]))
+        return rows
+
+
+def _merged(ops: Sequence[CellOp], batches: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Affines of the same factors in one batch, the first of theirs."""
+    op_of = {op.name: op for op in ops}
+    merged: dict[object, tuple[str, ...]] = {}
+    for number, batch in enumerate(batches):
+        key = batch_key(op_of[batch[0]])
+        key = key if key[0] == "affine" else (number,)
+        merged[key] = (*merged.get(key, ()), *batch)
+    return list(merged.values())
+
+
+def _joined(program: Program, row_sizes: Sequence[int], store_sizes: Sequence[int]) -> Program:
+    """The program with its loads and stores, one per variable, put together to one per row of memory."""
+    loads, stores = [], []
+    at = 0
+    for number, size in enumerate(row_sizes):
+        spans = [load.span for load in program.loads[at : at + size]]
+        loads.append(replace(program.loads[at], operand=number, span=_hull(spans)))
+        at += size
+    at = 0
+    for number, size in enumerate(store_sizes):
+        spans = [store.span for store in program.stores[at : at + size]]
+        stores.append(replace(program.stores[at], output=number, span=_hull(spans)))
+        at += size
+    return replace(program, loads=tuple(loads), stores=tuple(stores), cell=None)
+
+
+def _hull(spans: Sequence[Span]) -> Span:
+    """The span of adjacent spans."""
+    return Span(spans[0].offset, spans[-1].stop - spans[0].offset)
+
+
+def _area(blocks: Iterable[Placed]) -> int:
+    return sum((rows[1] - rows[0]) * (columns[1] - columns[0]) for rows, columns in map(_extent, blocks))
+
+
+def _extent(placed: Placed) -> tuple[tuple[int, int], tuple[int, int]]:
+    assert placed.block.columns is not None
+    return placed.block.rows, placed.block.columns

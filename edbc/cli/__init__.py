@@ -1,8 +1,0 @@
-"""The command line: parse, call, print. No algorithm lives here, and importing it imports no torch."""
-
-from __future__ import annotations
-
-from edbc.cli import look  # noqa: F401  (adds its commands)
-from edbc.cli.main import main
-
-__all__ = ["main"]

@@ -1,0 +1,140 @@
+"""LLVM's text, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+from edbc.native.machinecode import pointer
+
+Index = str | int
+"""A value's name, or a number that is known."""
+Carried = Sequence[tuple[str, str]]
+Turn = Callable[[Index, Sequence[str]], Sequence[str]]
+
+
+class Body:
+    """Lines of a function's body; `new` names a result, and `block` is the label of the block that lines go to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.block = ""
+        self._names = self._labels = 0
+
+    def new(self, line: str) -> str:
+        """A line with a result, and the result's name."""
+        self._names += 1
+        self.lines.append(f"%v{self._names} = {line}")
+        return f"%v{self._names}"
+
+    def add(self, *lines: str) -> None:
+        """Lines without results."""
+        self.lines += lines
+
+    def sum(self, a: str, b: str | int) -> str:
+        """Of two integers."""
+        return self.new(f"add i64 {a}, {b}")
+
+    def times(self, a: str, b: str | int) -> str:
+        """Of two integers."""
+        return self.new(f"mul i64 {a}, {b}")
+
+    def load(self, address: str, kind: str = "i64", align: int = 8) -> str:
+        """What stands at an address."""
+        at = self.new(f"inttoptr i64 {address} to {pointer(kind)}")
+        return self.new(f"load {kind}, {pointer(kind)} {at}, align {align}")
+
+    def store(self, address: str, kind: str, value: str, align: int) -> None:
+        """Write to an address."""
+        at = self.new(f"inttoptr i64 {address} to {pointer(kind)}")
+        self.add(f"store {kind} {value}, {pointer(kind)} {at}, align {align}")
+
+    def field(self, of: str, number: int) -> str:
+        """A field of a step or of a piece."""
+        return self.load(self.sum(of, 8 * number))
+
+    def begin(self, label: str) -> None:
+        """What follows stands in a block of that name."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def label(self) -> str:
+        """A name that no block has."""
+        self._labels += 1
+        return f"b{self._labels}"
+
+    def smaller(self, a: str, b: str | int) -> str:
+        """Of two integers that are not negative."""
+        return self.new(f"select i1 {self.new(f'icmp ult i64 {a}, {b}')}, i64 {a}, i64 {b}")
+
+    def offset(self, *terms: tuple[Index, int], fixed: int = 0) -> Index:
+        """Indices times strides, and a fixed offset."""
+        names = []
+        for i, stride in terms:
+            if isinstance(i, int):
+                fixed += i * stride
+            elif stride:
+                names.append(self.times(i, stride))
+        total = reduce(self.sum, names) if names else fixed
+        return self.sum(total, fixed) if isinstance(total, str) and fixed else total
+
+    def shifted(self, i: Index, by: int) -> Index:
+        """An index further on."""
+        return i + by if isinstance(i, int) else self.sum(i, by) if by else i
+
+    def either(self, test: str, kinds: Sequence[str], then: Callable[[], Sequence[str]],
+               otherwise: Callable[[], Sequence[str]]) -> list[str]:  # fmt: skip
+        """What the one or the other leaves, values of these types."""
+        yes, no, behind = self.label(), self.label(), self.label()
+        self.add(f"br i1 {test}, label %{yes}, label %{no}")
+        left: list[tuple[str, Sequence[str]]] = []
+        for label, lines in ((yes, then), (no, otherwise)):
+            self.begin(label)
+            values = lines()
+            left.append((self.block, values))
+            self.add(f"br label %{behind}")
+        self.begin(behind)
+        (a, xs), (b, ys) = left
+        return [self.new(f"phi {kind} [ {x}, %{a} ], [ {y}, %{b} ]") for kind, x, y in zip(kinds, xs, ys, strict=True)]
+
+    def choose(self, number: str, lines: Mapping[int, str]) -> None:
+        """The line of a number."""
+        behind, labels = self.label(), {i: self.label() for i in lines}
+        cases = " ".join(f"i64 {i}, label %{label}" for i, label in labels.items())
+        self.add(f"switch i64 {number}, label %{behind} [ {cases} ]")
+        for i, line in lines.items():
+            self.begin(labels[i])
+            self.add(line, f"br label %{behind}")
+        self.begin(behind)
+
+    def counted(self, count: Index, step: int, carried: Carried, turn: Turn) -> Sequence[str]:
+        """A loop for 0, step, ... below `count`, at least one turn: `turn` takes the index and what the turn before
+        left, (type, initial value) at first, and gives what it leaves. Returns what the last one left."""
+        if isinstance(count, int) and count <= step:
+            return turn(0, [initial for _, initial in carried])
+        before, head, behind = self.block, self.label(), self.label()
+        self.add(f"br label %{head}")
+        self.begin(head)
+        at = len(self.lines)
+        names = [f"%{head}.{i}" for i in range(len(carried))]
+        left = turn(f"%{head}.i", names)
+        following = self.sum(f"%{head}.i", step)
+        phis = [f"%{head}.i = phi i64 [ 0, %{before} ], [ {following}, %{self.block} ]"]
+        for name, (kind, initial), value in zip(names, carried, left, strict=True):
+            phis.append(f"{name} = phi {kind} [ {initial}, %{before} ], [ {value}, %{self.block} ]")
+        self.lines[at:at] = phis
+        more = self.new(f"icmp slt i64 {following}, {count}")
+        self.add(f"br i1 {more}, label %{head}, label %{behind}")
+        self.begin(behind)
+        return left
+
+    def repeated(self, count: str, step: int, carried: Carried, turn: Turn) -> Sequence[str]:
+        """As `counted`, for a count that may be 0."""
+        return self.either(self.new(f"icmp sgt i64 {count}, 0"), [kind for kind, _ in carried],
+                           lambda: self.counted(count, step, carried, turn),
+                           lambda: [initial for _, initial in carried])  # fmt: skip
+
+
+def function(head: str, body: Body) -> str:
+    """A whole function."""
+    return "\n".join([f"define {head} {{", *body.lines, "}"])

@@ -1,0 +1,123 @@
+"""Functions from LLVM's text: compiled for this processor, kept on disk, loaded once per process.
+
+What is kept is an object file, under the rules of `edbc.native.kernelcache`: its name is a function of the text, of
+llvmlite's version, of LLVM's, and of the processor; a file is written whole or not at all, and holds what its name was
+made of. A new text takes the place of the old one of its function. Passes (`edbc.cells.kernels.loops`) are named by
+their text; those of one call share a file, and of these files the last `MOST_FILES` are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from edbc.native.kernelcache import KernelFiles, kernel_folder
+
+_LOADED: dict[tuple[str, str], Any] = {}
+"""By name and text: the engine that holds the machine code, for ever."""
+_PASSES: dict[str, Any] = {}
+"""By name."""
+_LOCK = threading.Lock()
+MOST_FILES = 1_000
+
+
+@cache
+def processor() -> tuple[str, str]:
+    """Name and features of the processor that numba compiles for, which need not be this one (NUMBA_CPU_NAME)."""
+    from numba.core.registry import cpu_target
+
+    _, name, features = cpu_target.target_context.codegen().magic_tuple()
+    return name, features
+
+
+def pointer(kind: str) -> str:
+    """The type of pointers to a type, in the text of the LLVM that is here."""
+    return "ptr" if llvm.llvm_version_info[0] > 15 else f"{kind}*"
+
+
+def address_of(name: str, text: str) -> int:
+    """The address of the function `name` in a module."""
+    with _LOCK:
+        engine = _LOADED.get((name, text))
+        if engine is None:
+            engine = _LOADED[name, text] = _engine(_object_code(name, text))
+        return int(engine.get_function_address(name))
+
+
+def addresses_of(passes: Mapping[str, str]) -> dict[str, int]:
+    """The addresses of functions whose names are made of their texts; what is not loaded is compiled as one module."""
+    with _LOCK:
+        missing = sorted(passes.keys() - _PASSES.keys())
+        if missing:
+            text = _module([passes[name] for name in missing])
+            code = _object_code(f"{_OF_PASSES}{hashlib.sha256(text.encode()).hexdigest()[:16]}", text)
+            _PASSES.update(dict.fromkeys(missing, _engine(code)))
+        return {name: int(_PASSES[name].get_function_address(name)) for name in passes}
+
+
+_OF_PASSES = "passes."
+
+
+def _module(texts: list[str]) -> str:
+    """Functions with what they declare, each declaration once."""
+    lines = [line for text in texts for line in text.splitlines()]
+    declared = dict.fromkeys(line for line in lines if line.startswith("declare "))
+    return "\n".join([*declared, *(line for line in lines if not line.startswith("declare "))])
+
+
+def _forget_old(folder: str) -> None:
+    """Remove all but the last files of passes."""
+    found: list[tuple[float, Path]] = []
+    for file in Path(folder).glob(f"machinecode.{_OF_PASSES}*"):
+        with suppress(OSError):
+            found.append((file.stat().st_mtime, file))
+    for _, file in sorted(found)[:-MOST_FILES]:
+        file.unlink(missing_ok=True)
+
+
+def _object_code(name: str, text: str) -> bytes:
+    folder = kernel_folder(_object_code)
+    if folder is None:
+        return _compiled(text)
+    key = (text, processor(), llvmlite.__version__, llvm.llvm_version_info)
+    files = KernelFiles(folder, f"machinecode.{name}", text)
+    found = files.load(key)
+    if found is None:
+        found = _compiled(text)
+        files.save(key, found)
+        if name.startswith(_OF_PASSES):
+            _forget_old(folder)
+    return bytes(found)
+
+
+def _target_machine() -> Any:
+    name, features = processor()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=name, features=features, opt=3, jit=True)
+
+
+def _start() -> None:
+    """Numba has done so where it was imported."""
+    for initialize in (llvm.initialize_native_target, llvm.initialize_native_asmprinter):
+        initialize()
+
+
+def _compiled(text: str) -> bytes:
+    _start()
+    return bytes(_target_machine().emit_object(llvm.parse_assembly(text)))
+
+
+def _engine(code: bytes) -> Any:
+    _start()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return engine

@@ -1,0 +1,173 @@
+"""Memory by address for native code: arenas, parameters and workspaces are numbers in tables, not arrays.
+
+A mini-batch touches memory that different owners allocated (arenas, embedding tables, packed weights). Addresses in one
+int64 table let one compiled function serve them all, without an array object, and its reference count, per access.
+Whoever builds a table keeps the owners alive while it is used.
+"""
+
+# numba infers the types of what stands for a function, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,var-annotated"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+
+from edbc.native.blas import SYMBOLS
+
+_INLINE: dict[str, Any] = {"jit_options": {"error_model": "numpy"}}
+
+
+@intrinsic
+def load(typingctx: Any, address: Any, index: Any, like: Any) -> Any:
+    """Element `index` of the elements of `like`'s type at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], context.get_data_type(like).as_pointer())
+        return builder.load(builder.gep(pointer, [args[1]]))
+
+    return like(types.int64, types.int64, like), generate
+
+
+@intrinsic
+def store(typingctx: Any, address: Any, index: Any, value: Any) -> Any:
+    """Write `value` to element `index` of the elements of its type at `address`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _use_wide_registers(builder)
+        pointer = builder.inttoptr(args[0], context.get_data_type(value).as_pointer())
+        builder.store(args[2], builder.gep(pointer, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, value), generate
+
+
+def _use_wide_registers(builder: Any) -> None:
+    """Let loops of the function that is being built use the widest vector registers that there are. LLVM prefers halves
+    of them on processors with AVX-512, for the sake of old ones that slow down; products use all of them anyway."""
+    set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite's own `add` knows no such names
+
+
+@intrinsic
+def load_shared(typingctx: Any, address: Any) -> Any:
+    """An integer that another thread may write, with all that it wrote before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store_shared(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an integer for other threads, and before it all that was written."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], ir.IntType(64).as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def add_shared(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to an integer as one step; what it was before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def float_of_bits(typingctx: Any, bits: Any) -> Any:
+    """The float32 with these 32 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def bits_of_float(typingctx: Any, number: Any) -> Any:
+    """The 32 bits of a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+def load_number(address: Any, index: Any, like: Any) -> Any:
+    """As `load`; of bfloat16, which numba has no type for and whose bits are uint16 here, as float32."""
+
+
+def store_number(address: Any, index: Any, value: Any, like: Any) -> Any:
+    """As `store`; of bfloat16, a float32 rounded to the nearest, ties to even."""
+
+
+def widened(like: Any) -> Any:
+    """What numbers of `like`'s type are summed in: float32 for bfloat16."""
+
+
+@overload(widened, **_INLINE)
+def _widened(like):
+    return (lambda like: np.float32(0)) if like == types.uint16 else (lambda like: like)
+
+
+@overload(load_number, **_INLINE)
+def _load_number(address, index, like):
+    if like == types.uint16:
+        return lambda address, index, like: float_of_bits(np.int32(load(address, index, like)) << np.int32(16))
+    return lambda address, index, like: load(address, index, like)
+
+
+@overload(store_number, **_INLINE)
+def _store_number(address, index, value, like):
+    if like != types.uint16:
+        return lambda address, index, value, like: store(address, index, value)
+
+    def rounded(address, index, value, like):
+        bits = bits_of_float(value)
+        half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        raised = np.uint32(bits + half) >> np.uint32(16)
+        store(address, index, np.uint16(raised if value == value else 0x7FC0))
+
+    return rounded
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
+    """memcpy: `size` bytes from address `source` to address `target`."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, ir.IntType(64)])
+        target, source = (builder.inttoptr(a, pointer) for a in args[:2])
+        builder.call(memcpy, [target, source, args[2], ir.Constant(ir.IntType(1), 0)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def call_at(typingctx: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:
+    """Call the function of seven integers at an address, which returns nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 7)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), generate
+
+
+_GEMM = types.void(*[types.int64] * 13)
+sgemm = types.ExternalFunction(SYMBOLS["f32"], _GEMM)
+dgemm = types.ExternalFunction(SYMBOLS["f64"], _GEMM)

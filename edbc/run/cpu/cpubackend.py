@@ -1,0 +1,398 @@
+"""The native CPU back end: whole stretches of a schedule in one call of compiled code, torch for what it does not know.
+
+A type runs natively when its program consists of products, element-wise operations and copies in float32 or float64, or
+when it is a segment sum of those. A maximal run of native batches of one element type is one call of `walk`; other
+batches go to their torch kernels in between. Externals are read where they are (rows of the embedding table), never
+copied to arenas; so a mini-batch takes the memory of its cells' outputs, one block of workspace, and no more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.base.graph import NodeType
+from edbc.capture.code.shadow import ModelView
+from edbc.capture.record.table import SharedRef
+from edbc.capture.standins.standin import torch_dtype
+from edbc.cells.kernels.products import OWN, Products, best
+from edbc.cells.opgraph import CellGraph
+from edbc.cells.program import Program
+from edbc.cells.rows.batchcode import BatchKernel
+from edbc.cells.rows.evaluation import Evaluation
+from edbc.cells.rows.reduction import ReductionKernel
+from edbc.cells.rows.rowcode import RowKernel
+from edbc.cells.values.read import values_of
+from edbc.native.pool import ALIGNMENT, Pool, aligned
+from edbc.native.threads import PRODUCT_THREADS
+from edbc.run.backend import Demand, KernelOfType, Path, Segment
+from edbc.run.cpu import ahead
+from edbc.run.cpu.team import TEAM
+from edbc.run.cpu.walk import Batches, Memory, bind_rows, gather_rows, walk
+from edbc.run.cpu.walktables import Native, NativeKernel, Snapshot, snapshot
+from edbc.run.passes.arenas import arena_bytes
+from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
+from edbc.run.passes.placeloops import count_work
+from edbc.run.passes.placement import Longs, Placement
+from edbc.run.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
+
+BLOCK = 256
+"""Rows of a batch that run together: enough for the products, few enough for the workspace to stay in cache."""
+ORDERED_FROM = 2048
+"""Bytes: hidden size 512 in float32. At 128 an order costs more than it spares, at 512 it makes no difference that
+`benchmarks/runs.py` can tell."""
+STACKED = 16
+"""Constants of a class up to which each is read where it is: looking at one takes 0.4 microseconds, a stack 10 and 0.13
+for each."""
+_LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0), torch.bfloat16: np.uint16(0)}
+"""What tells `walk` an element type; numba has none for bfloat16, whose bits are integers to it."""
+
+
+class CpuArenas:
+    """Outputs of batches in one buffer, class after class; externals by address. See
+    `edbc.run.passes.arenas.Arenas`."""
+
+    def __init__(self, placement: Placement, pool: Pool, demand: Demand):
+        self.placement = placement
+        self.scratch_bytes = demand.scratch
+        self._pool = pool
+        self._tables: list[torch.Tensor] = []
+        self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
+        rows, externals = placement.class_rows.tolist(), placement.class_externals.tolist()
+        stride = placement.row_bytes.tolist()
+        ends, external_start = [0], [0]
+        for count, outside, size in zip(rows, externals, stride, strict=True):
+            ends.append(ends[-1] + aligned((count - outside) * size))
+            external_start.append(external_start[-1] + outside)
+        self._buffer = pool.take(ends[-1] + demand.workspace + demand.scratch + ALIGNMENT)
+        unaligned = self._buffer.data_ptr()
+        address = aligned(unaligned)
+        self._first = address - unaligned
+        self.workspace = address + ends[-1]
+        self.scratch = self.workspace + demand.workspace
+        self._start = ends
+        base = [address + end - outside * size for end, outside, size in zip(ends, externals, stride, strict=False)]
+        self.memory = Memory(
+            np.array(base, np.int64), placement.row_bytes, placement.class_externals,
+            np.array(external_start, np.int64), np.zeros(external_start[-1], np.int64), placement.operand_class,
+            placement.output_class,
+        )  # fmt: skip
+        self.snapshot: Snapshot | None = None
+        """The weights with which the first batches ran: those of all others, also when they are computed again."""
+        self._parameters: dict[torch.dtype | None, _Parameters] = {}
+        self._steps: list[list[Any]] | None = None
+        self._classes: dict[int, tuple[list[int], list[int]]] = {}
+
+    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+        """See Arenas: keeps the table and the rows' addresses."""
+        c = int(self.placement.external_class[externals[0]])
+        if table.dtype is not self.dtypes[c] or not table.is_cpu:
+            table = table.to(dtype=self.dtypes[c], device="cpu")
+        table = table.contiguous()
+        self._tables.append(table)
+        bind_rows(externals, index, self.placement.external_row, c, table.data_ptr(), self.memory)
+
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """See Arenas: keeps the tensors and their addresses; of many, which are stacked sooner, one table."""
+        if len(tensors) > STACKED:
+            self.bind(externals, torch.stack(list(tensors)), np.arange(len(tensors)))
+            return
+        c = int(self.placement.external_class[externals[0]])
+        dtype = self.dtypes[c]
+        laid_out = [t if t.dtype is dtype and _is_plain(t) else _plain(t, dtype) for t in tensors]
+        self._tables += laid_out
+        rows = self.placement.external_row[externals] + self.memory.external_start[c]
+        self.memory.external_address[rows] = [tensor.data_ptr() for tensor in laid_out]
+
+    def expect(self, class_index: int, rows: Longs) -> None:
+        """See Arenas: nothing to prepare."""
+
+    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """See Arenas."""
+        result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
+        gather_rows(result.data_ptr(), self.memory.stride[class_index], rows, class_index, self.memory)
+        return result
+
+    def steps(self, segment: Segment) -> list[list[Any]]:
+        """Of every batch its type, and of a schedule and its placement `batch_ptr`, `start`, `items` and
+        `output_row`."""
+        if self._steps is None:
+            schedule, placement = segment.schedule, segment.placement
+            arrays = schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.output_row
+            self._steps = [array.tolist() for array in arrays]
+        return self._steps
+
+    def classes(self, kind: int, node_type: NodeType) -> tuple[list[int], list[int]]:
+        """The classes of a type's operands, and of its outputs."""
+        known = self._classes.get(kind)
+        if known is None:
+            of_operands, of_outputs = self.placement.operand_class[kind], self.placement.output_class[kind]
+            known = self._classes[kind] = (
+                of_operands[: len(node_type.operands)].tolist(), of_outputs[: len(node_type.outputs)].tolist()
+            )  # fmt: skip
+        return known
+
+    def addresses(self, class_index: int, rows: Sequence[int]) -> list[int]:
+        """Of rows of a class."""
+        externals, start, base, stride = self._where[class_index]
+        outside = self.memory.external_address
+        return [base + row * stride if row >= externals else int(outside[start + row]) for row in rows]
+
+    @cached_property
+    def _where(self) -> list[tuple[int, int, int, int]]:
+        memory = self.memory
+        columns = (memory.externals, memory.external_start, memory.base, memory.stride)
+        return list(zip(*(column.tolist() for column in columns), strict=False))
+
+    def parameters(self, view: ModelView, dtype: torch.dtype | None) -> Mapping[SharedRef, torch.Tensor]:
+        """A model's parameters as kernels of a dtype read them, looked up once."""
+        found = self._parameters.get(dtype)
+        if found is None:
+            found = self._parameters[dtype] = _Parameters(view, dtype, torch.device("cpu"))
+        return found
+
+    def outputs(self, class_index: int, first: int, count: int) -> torch.Tensor:
+        """Rows of outputs as a view, `(count, size)`."""
+        stride, size = int(self.memory.stride[class_index]), self.placement.classes[class_index].size
+        begin = self._first + self._start[class_index]
+        begin += (first - int(self.placement.class_externals[class_index])) * stride
+        flat = self._buffer[begin : begin + count * stride].view(self.dtypes[class_index])
+        return flat.view(count, size)
+
+    def release(self) -> None:
+        """See Arenas."""
+        self._tables, self.snapshot = [], None
+        self._pool.give(self._buffer)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements stand in its memory as they are, in order."""
+    return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
+
+
+def _plain(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype=dtype, device="cpu").resolve_neg().resolve_conj().contiguous()
+
+
+class CellKernel:
+    """What torch runs of a type that native code does not know, by `edbc.cells.rows.evaluation`."""
+
+    by_row: RowKernel | None = None
+    """What runs batches of few rows, where something does."""
+    by_batch: BatchKernel | None = None
+    """What runs small batches, where something does."""
+
+    def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype, device: torch.device):
+        self._evaluation = Evaluation(cell)
+        self.by_row = RowKernel(cell)
+        self.by_batch = BatchKernel(cell, self._evaluation.function)
+        self.view, self.dtype, self._device = view, dtype, device
+
+    def run(self, rows: Sequence[Longs], count: int, take: Callable[[int, Longs], torch.Tensor],
+            outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
+        """A batch of `count` nodes into `outputs`, `(count, size)` each; `rows[k]` says where its operands k stand, and
+        `take` gives those of some positions, `(positions, size)`."""
+        parameters = _Parameters(self.view, self.dtype, self._device)
+        for block in self._evaluation.blocks(rows, count):
+            operands = [take(k, block.taken(k)) for k in range(len(rows))]
+            where = torch.from_numpy(block.positions)
+            for output, value in zip(outputs, self._evaluation.outputs(block, operands, parameters), strict=True):
+                output.index_copy_(0, where, value)
+
+
+class _Parameters(dict[SharedRef, torch.Tensor]):
+    """A model's parameters as kernels read them, looked up when they are asked for."""
+
+    def __init__(self, view: ModelView, dtype: torch.dtype | None, device: torch.device):
+        super().__init__()
+        self._read = lambda ref: as_kernel_reads(view.shared(ref), dtype, device)
+
+    def __missing__(self, ref: SharedRef) -> torch.Tensor:
+        return self.setdefault(ref, self._read(ref))
+
+
+class CpuBackend:
+    """See `edbc.run.backend.Backend`."""
+
+    name = "cpu"
+    adds = True
+    ordered_from = ORDERED_FROM
+
+    def __init__(self, products: Products | None = None) -> None:
+        """By default the best products that there are here."""
+        ahead.begin()
+        self.products = products or best()
+        self._pool = Pool()
+        self._lock = threading.Lock()
+        self._snapshot = snapshot({}, self.products)
+
+    def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
+                       device: torch.device) -> NativeKernel | CellKernel | ProgramKernel:  # fmt: skip
+        """See Backend."""
+        native = self._native_kernel(program, view)
+        if native is not None:
+            return native
+        if program.cell is not None and not program.widths:
+            return CellKernel(program.cell, view, dtype, device)
+        kernel = ProgramKernel(program, view, dtype, device)
+        if program.cell is not None:
+            functions = {step.op.name: function for step, function in kernel.functions.items()}
+            kernel.by_row = RowKernel(program.cell)
+            if all(op.op != "generic" or op.name in functions for op in program.cell.ops):
+                kernel.by_batch = BatchKernel(program.cell, lambda op: functions[op.name])
+        return kernel
+
+    def _native_kernel(self, program: Program, view: ModelView) -> NativeKernel | None:
+        """None where there is none. bfloat16 is native where the processor multiplies it, in pairs."""
+        is_short = program.dtype == "bf16"
+        if program.dtype not in ("f32", "f64") and not (is_short and self.products.shape(2) is not None):
+            return None
+        values = values_of(program, lambda ref: view.shared(ref).shape)
+        kernel = None if values is None else NativeKernel(program, values, view, self.products)
+        return None if kernel is None or (is_short and not kernel.rendered.steps.has_pairs) else kernel
+
+    def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
+        """See Backend."""
+        if isinstance(kernel, ReductionKernel | ExcerptKernel):
+            dtypes = {torch_dtype(c.dtype) for c in node_type.outputs}
+            return len(dtypes) == 1 and dtypes <= _LIKE.keys()
+        return isinstance(kernel, NativeKernel)
+
+    def path(self, node_type: NodeType, kernel: Any) -> Path:
+        """See Backend."""
+        return Path("native" if self.runs_natively(node_type, kernel) else "torch")
+
+    def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
+        """See Backend."""
+        block = scratch = 0
+        for kind, count in segment.placement.widest_batches.items():
+            kernel = kernel_of_type(kind)
+            if isinstance(kernel, NativeKernel):
+                rows, rendered = min(count, BLOCK), kernel.rendered
+                block = max(block, rendered.stride * rows)
+                scratch = max(scratch, rendered.scratch(self.products, rows))
+        return Demand(arena_bytes(segment.placement, externals=False), block, scratch)
+
+    def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
+        """See Backend."""
+        return CpuArenas(segment.placement, self._pool, demand)
+
+    def execute(self, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType,
+                on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
+        """See Backend."""
+        kernels = self._native_kernels(segment, kernel_of_type)
+        if arenas.snapshot is None or not arenas.snapshot.holds(kernels):
+            arenas.snapshot = self._tables_for(kernels)
+        shot = arenas.snapshot
+        schedule, placement = segment.schedule, segment.placement
+        batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
+                          placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
+        for first, last, dtype in self._stretches(segment, kernels):
+            begin, end = max(first, segment.begin), min(last, segment.stop)
+            if begin >= end:
+                continue
+            if dtype is None:
+                _run_in_torch(begin, segment, arenas, kernel_of_type)
+                if on_batch is not None:
+                    on_batch(begin)
+                continue
+            step = 1 if on_batch is not None else end - begin
+            for b in range(begin, end, step):
+                part = (b, b + step) if self.products is OWN else (first, last)
+                work = partial(count_work, *part, schedule.batch_type, schedule.batch_ptr, shot.products,
+                               len(schedule.nodes))  # fmt: skip
+                with self._threads(work, dtype.itemsize, arenas.scratch_bytes) as team:
+                    walk(b, b + step, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
+                         shot.tables, _LIKE[dtype], team or 0)  # fmt: skip
+                if on_batch is not None:
+                    on_batch(b)
+
+    def _threads(self, work: Callable[[], tuple[float, float]], width: int,
+                 scratch: int) -> AbstractContextManager[int | None]:  # fmt: skip
+        """Those of products of our own are a team, the library has its own. `work` is as `count_work` has it."""
+        if self.products is OWN:
+            return TEAM.helping(work, width, scratch)
+        return PRODUCT_THREADS.limited(work)
+
+    def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
+        found = {kind: kernel_of_type(kind) for kind in segment.placement.widest_batches}
+        return {k: kernel for k, kernel in found.items() if self.runs_natively(segment.graph.types[k], kernel)}
+
+    def _tables_for(self, kernels: dict[int, Native]) -> Snapshot:
+        """Tables that hold at least these kernels, with their weights as they are now."""
+        shot = self._snapshot
+        if not shot.serves(kernels):
+            with self._lock:
+                shot = self._snapshot
+                every = {**shot.kernels, **kernels}
+                shot = shot.renewed() if shot.holds(kernels) else snapshot(every, self.products)
+                self._snapshot = shot
+        return shot
+
+    def _stretches(self, segment: Segment,
+                   kernels: dict[int, Native]) -> Iterator[tuple[int, int, torch.dtype | None]]:  # fmt: skip
+        """Runs of batches (begin, end, element type) of the whole schedule that one call of `walk` could execute,
+        single batches with None for torch. Products take as many threads in a part of a run as in all of it, so that
+        cutting a schedule changes no bit."""
+        dtypes = {kind: torch_dtype(segment.graph.types[kind].outputs[0].dtype) for kind in kernels}
+        found = {dtypes.get(kind) for kind in segment.placement.widest_batches}
+        if len(found) == 1 and None not in found:
+            yield 0, segment.schedule.num_batches, found.pop()
+            return
+        order = [None, *_LIKE]
+        group = np.zeros(len(segment.graph.types), np.int64)
+        for kind, dtype in dtypes.items():
+            group[kind] = order.index(dtype)
+        of_batch = group[segment.schedule.batch_type]
+        changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
+        borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
+        for first, last in itertools.pairwise(borders):
+            yield first, last, order[of_batch[first]]
+
+
+def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:
+    """One batch by its torch kernel: operands are views where their rows are a run of outputs, copies elsewhere."""
+    placement = segment.placement
+    kinds, ptr, starts, items, output_rows = arenas.steps(segment)
+    kind, count, at, num = kinds[batch], ptr[batch + 1] - ptr[batch], starts[batch], items[batch]
+    classes, of_outputs = arenas.classes(kind, segment.graph.types[kind])
+    outputs_at = list(zip(of_outputs, output_rows[batch], strict=False))
+    kernel = kernel_of_type(kind)
+    by_row, by_batch = getattr(kernel, "by_row", None), getattr(kernel, "by_batch", None)
+    if by_batch is not None and count > 1:
+        of_operand = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
+        if by_batch.fits(of_operand, count):
+            run = by_batch.run()
+            if run is not None:
+                values = [arenas.rows(c, r) for c, r in zip(classes, of_operand, strict=True)]
+                parameters = arenas.parameters(kernel.view, kernel.dtype)
+                run(parameters, count, *values, *(arenas.outputs(c, first, count) for c, first in outputs_at))
+                return
+            by_row = None if by_batch.waits else by_row
+    if by_row is not None and by_row.pays(count):
+        of_operands = placement.rows[at : at + len(classes) * num].tolist()
+        addresses = [arenas.addresses(c, of_operands[k * num : (k + 1) * num]) for k, c in enumerate(classes)]
+        addresses += [arenas.addresses(c, range(first, first + count)) for c, first in outputs_at]
+        by_row.run(arenas.parameters(kernel.view, kernel.dtype), count, *addresses)
+        return
+    rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
+    outputs = [arenas.outputs(c, first, count) for c, first in outputs_at]
+    if isinstance(kernel, ExcerptKernel):
+        run_excerpts(batch, segment, arenas, outputs[0])
+        return
+    if isinstance(kernel, CellKernel):
+        kernel.run(rows, count, lambda k, positions: arenas.rows(classes[k], rows[k][positions]), outputs)
+        return
+    operands: list[Operand] = []
+    for k, (c, r) in enumerate(zip(classes, rows, strict=True)):
+        first = int(placement.run[batch, k])
+        in_place = first >= placement.class_externals[c]
+        operands.append((arenas.outputs(c, first, num) if in_place else arenas.rows(c, r), 0))
+    run_kernel(kernel, operands, count, torch.from_numpy(placement.segment[at : at + num]), outputs)

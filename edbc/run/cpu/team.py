@@ -1,0 +1,110 @@
+"""Threads that help with a walk (`edbc.run.cpu.teamwork`): a team that stays, a spin barrier per step, the same bits.
+
+A mini-batch with enough work puts jobs in a queue at which the helpers sleep. Who wakes takes part from the next step
+on and leaves at the end; who wakes too late finds that nothing is left. So a helper that the system does not run costs
+nothing. One that it stops in the middle of a part costs what it is stopped for: the leader then goes on alone, and the
+next mini-batches run without help, twice as many every time, and one fewer for each that had good help.
+
+There are as many threads as torch has (`torch.set_num_threads`), and no more than cores that the process may use. One
+mini-batch at a time has the team, others run on their own thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edbc.cells.kernels.microkernel import shape_of
+from edbc.native.pool import ALIGNMENT, aligned
+from edbc.run.cpu.teamwork import ALL_BYTES, LATE, MOST, NEXT, PANEL, TASK, WIDTH, help_team
+
+WORTH = 1 << 24
+"""Multiplications of a mini-batch from which helpers are called: waking one takes as long as some millions."""
+_FEWEST_ALONE, _MOST_ALONE = 16, 1 << 12
+"""Mini-batches without help behind one that had to wait."""
+Job = tuple[NDArray[np.int64], int]
+"""Words that a team shares, and bytes of a scratch row."""
+
+
+class Team:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        """As a new process begins: threads do not survive a fork."""
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._helpers = 0
+        self._alone, self._penalty = 0, _FEWEST_ALONE
+
+    @contextmanager
+    def helping(self, work: Callable[[], tuple[float, float]], width: int, scratch: int) -> Iterator[int]:
+        """The address of what the team shares while the block runs, 0 where there is no help. `work` counts
+        multiplications first; elements and scratch rows have so many bytes."""
+        count = helpers()
+        if count == 0 or work()[0] < WORTH or not self._lock.acquire(blocking=False):
+            yield 0
+            return
+        try:
+            if self._alone:
+                self._alone -= 1
+                yield 0
+            else:
+                yield from self._with_help(count, width, scratch)
+        finally:
+            self._lock.release()
+
+    def _with_help(self, count: int, width: int, scratch: int) -> Iterator[int]:
+        shape = shape_of(width)
+        assert shape is not None
+        shared = _words(ALL_BYTES // 8)
+        shared[TASK // 8 + WIDTH], shared[TASK // 8 + PANEL] = width, shape.columns
+        for _ in range(count):
+            self._jobs.put((shared, scratch))
+        while self._helpers < count:
+            threading.Thread(target=_help, args=(self._jobs,), daemon=True, name="edbc helper").start()
+            self._helpers += 1
+        try:
+            yield shared.ctypes.data
+        finally:
+            shared[NEXT // 8] = -1
+        if shared[LATE // 8]:
+            self._alone, self._penalty = self._penalty, min(2 * self._penalty, _MOST_ALONE)
+        else:
+            self._penalty = max(self._penalty - 1, _FEWEST_ALONE)
+
+
+def helpers() -> int:
+    """How many threads there may be beside one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(torch.get_num_threads(), cores, MOST - 1) - 1
+
+
+def _help(jobs: SimpleQueue[Job]) -> None:
+    """Sleep at the queue for ever; the scratch row is this thread's."""
+    memory = _words(0)
+    while True:
+        shared, scratch = jobs.get()
+        memory = memory if memory.nbytes >= scratch else _words(scratch // 8)
+        help_team(shared.ctypes.data, memory.ctypes.data)
+
+
+def _words(count: int) -> NDArray[np.int64]:
+    """Zeros at the beginning of a cache line."""
+    whole = np.zeros(count + ALIGNMENT // 8, np.int64)
+    first = (aligned(whole.ctypes.data) - whole.ctypes.data) // 8
+    return whole[first : first + count]
+
+
+TEAM = Team()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=TEAM._forget)

@@ -1,0 +1,272 @@
+"""The walk over a schedule in native code: every batch of a stretch of it in one call, whatever its cells are.
+
+For each batch: find where its operands' rows are, then call the kernels of its type's steps
+(`edbc.cells.kernels.steps`) for a block of rows at a time, or run its reduction. All that differs between models is in
+the tables. `walk_reference` in the tests says the same in Python.
+
+NOTE: [Stale caches] `kernelcache` keys a kernel by the functions that it calls and the numbers that it names, but does
+not see what `overload` puts in the place of a function. `walk` is a closure over a checksum of the modules that it
+compiles in, those that only give it a number too, which makes the checksum part of the key.
+"""
+
+# numba infers the types of kernels, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edbc.cells.kernels import outer, steps
+from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
+from edbc.cells.rows import reduction
+from edbc.cells.rows.reduction import OPS
+from edbc.native import blas, pointers
+from edbc.native.kernelcache import INNER, UNCOUNTED, njit
+from edbc.native.kinds import checksum
+from edbc.native.pointers import copy_bytes, load, load_number, store, store_number, widened
+from edbc.run.cpu import teamwork
+from edbc.run.cpu.teamwork import call_step
+
+_SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
+_LONG = np.int64(0)
+_BEGIN = int(StepField.BEGIN)
+_flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+_jit = njit(**INNER, **UNCOUNTED, **_flags)
+"""The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
+
+TORCH, PROGRAM, EXCERPT, REDUCTION = 0, 1, 2, 3
+"""What runs a type: torch, steps, copies, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
+
+
+class Batches(NamedTuple):
+    """A schedule and its placement; see Schedule and Placement."""
+
+    batch_type: Any
+    batch_ptr: Any
+    start: Any
+    items: Any
+    run: Any
+    rows: Any
+    segment: Any
+    origin: Any
+    output_row: Any
+
+
+class Memory(NamedTuple):
+    """Where rows are. A row of class c below `externals[c]` is at `external_address[external_start[c] + row]`, any
+    other at `base[c] + row * stride[c]`."""
+
+    base: Any
+    stride: Any
+    externals: Any
+    external_start: Any
+    external_address: Any
+    operand_class: Any  # (types, operands)
+    output_class: Any  # (types, outputs)
+
+
+class Tables(NamedTuple):
+    """Encoded programs of all types, with offsets in bytes and addresses filled in."""
+
+    code: Any
+    num_operands: Any
+    num_outputs: Any
+    step_ptr: Any
+    steps: Any
+    pieces: Any
+    stride: Any
+    """Bytes of a workspace row."""
+
+
+@_jit
+def address_of_row(memory, c, row):
+    if row < memory.externals[c]:
+        return memory.external_address[memory.external_start[c] + row]
+    return memory.base[c] + row * memory.stride[c]
+
+
+@_jit
+def _find_slots(b, batches, memory, tables, bases, strides, classes):
+    """Base and stride of every operand and output of batch b; stride -1 says that an operand's rows are scattered, base
+    then where their numbers start in `batches.rows`."""
+    t = batches.batch_type[b]
+    operands = tables.num_operands[t]
+    for k in range(operands):
+        c = memory.operand_class[t, k]
+        first = batches.run[b, k]
+        classes[k] = c
+        if first >= memory.externals[c]:
+            bases[FIRST_OPERAND + k] = memory.base[c] + first * memory.stride[c]
+            strides[FIRST_OPERAND + k] = memory.stride[c]
+        else:
+            bases[FIRST_OPERAND + k] = batches.start[b] + k * batches.items[b]
+            strides[FIRST_OPERAND + k] = -1
+    for j in range(tables.num_outputs[t]):
+        c = memory.output_class[t, j]
+        bases[FIRST_OPERAND + operands + j] = memory.base[c] + batches.output_row[b, j] * memory.stride[c]
+        strides[FIRST_OPERAND + operands + j] = memory.stride[c]
+
+
+@_jit
+def _operand_row(k, r, batches, memory, bases, strides, classes):
+    """Address of row r of operand k."""
+    base, stride = bases[FIRST_OPERAND + k], strides[FIRST_OPERAND + k]
+    if stride >= 0:
+        return base + r * stride
+    return address_of_row(memory, classes[k], batches.rows[base + r])
+
+
+@_jit
+def _find_rows(t, first, last, batches, memory, tables, bases, strides, classes, at, slots):
+    """Addresses of rows first to last of every slot of type t: `slots` per row from address `at` on."""
+    operands = tables.num_operands[t]
+    for r in range(first, last):
+        row = at + (r - first) * slots * 8
+        store(row, WORKSPACE, bases[WORKSPACE] + (r - first) * strides[WORKSPACE])
+        store(row, SCRATCH, bases[SCRATCH])
+        store(row, SHARED, _LONG)
+        for k in range(operands):
+            store(row, FIRST_OPERAND + k, _operand_row(k, r, batches, memory, bases, strides, classes))
+        for s in range(FIRST_OPERAND + operands, FIRST_OPERAND + operands + tables.num_outputs[t]):
+            store(row, s, bases[s] + r * strides[s])
+
+
+@_jit
+def _program(t, first, last, batches, memory, tables, bases, strides, classes, at, slots, team):
+    """All steps of type t for rows first to last of a batch."""
+    _find_rows(t, first, last, batches, memory, tables, bases, strides, classes, at, slots)
+    for s in range(tables.step_ptr[t], tables.step_ptr[t + 1]):
+        step = tables.steps[s]
+        pieces = tables.pieces[step[_BEGIN] :]
+        call_step(step.ctypes.data, pieces.ctypes.data, at, slots, last - first, bases[SCRATCH], team, True)
+
+
+@_jit
+def _combine(op, total, item, n, like, wide):
+    """`total[i] = total[i] op item[i]` for i < n; not-a-number wins."""
+    for i in range(n):
+        x, y = load(total, i, wide), load_number(item, i, like)
+        if op == _MAX:
+            store(total, i, x if x > y or x != x else y)
+        elif op == _MIN:
+            store(total, i, x if x < y or x != x else y)
+        else:
+            store(total, i, x + y)
+
+
+@_jit
+def _divide(total, count, n, wide):
+    """`total[i] /= count` for i < n."""
+    for i in range(n):
+        store(total, i, load(total, i, wide) / (wide + np.float32(count)))
+
+
+@_jit
+def _copy(target, source, n, of_target, of_source):
+    """`target[i] = source[i]` for i < n, in elements of two types."""
+    for i in range(n):
+        store_number(target, i, load_number(source, i, of_source), of_target)
+
+
+@_jit
+def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like, short):
+    """A batch of reductions; a node's items stand one after the other. `op` is a number of `reduction.OPS`. What is
+    reduced of bfloat16 is float32, at address `short` (elsewhere 0), until all items are in it."""
+    wide = widened(like)
+    fields = tables.num_operands[batches.batch_type[b]]
+    items = batches.items[b]
+    for k in range(fields):
+        out, stride = bases[FIRST_OPERAND + fields + k], strides[FIRST_OPERAND + fields + k]
+        first = 0
+        for i in range(items):
+            node = batches.segment[batches.start[b] + i]
+            item = _operand_row(k, i, batches, memory, bases, strides, classes)
+            target = out + node * stride
+            total = short if short else target
+            if i > first:
+                _combine(op, total, item, stride // width, like, wide)
+            elif short:
+                _copy(total, item, stride // width, wide, like)
+            else:
+                copy_bytes(target, item, stride)
+            if i + 1 == items or batches.segment[batches.start[b] + i + 1] != node:
+                if op == _MEAN:
+                    _divide(total, i + 1 - first, stride // width, wide)
+                if short:
+                    _copy(target, total, stride // width, like, wide)
+                first = i + 1
+
+
+@_jit
+def _excerpts(b, batches, memory, width):
+    """A batch of excerpts: each node's elements, from where its offset says."""
+    t, start = batches.batch_type[b], batches.start[b]
+    c, count = memory.output_class[t, 0], batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+    target, size = memory.base[c] + batches.output_row[b, 0] * memory.stride[c], memory.stride[c]
+    for i in range(count):
+        source = address_of_row(memory, batches.origin[start + i], batches.rows[start + i])
+        offset = load(address_of_row(memory, memory.operand_class[t, 1], batches.rows[start + count + i]), 0, _LONG)
+        copy_bytes(target + i * size, source + offset * width, size)
+
+
+@_jit
+def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team):
+    """Batches begin to end; see `walk`. `at` and `totals` are passed as arrays, not as addresses: numba frees an array
+    behind its last mention."""
+    table, short = at.ctypes.data, totals.ctypes.data if len(totals) else 0
+    for b in range(begin, end):
+        t = batches.batch_type[b]
+        _find_slots(b, batches, memory, tables, bases, strides, classes)
+        if tables.code[t] >= REDUCTION:
+            _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like, short)
+            continue
+        if tables.code[t] == EXCERPT:
+            _excerpts(b, batches, memory, width)
+            continue
+        strides[WORKSPACE] = tables.stride[t]
+        count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+        for first in range(0, count, block):
+            _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, table,
+                     slots, team)  # fmt: skip
+
+
+def _build(stamp: int) -> Callable[..., None]:
+    """`walk`; see NOTE: [Stale caches]."""
+
+    @njit(cache=True, **_flags)
+    def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like, team):
+        """Run batches begin to end, all of types with native code for `like`'s element type of `width` bytes.
+
+        `workspace` and `scratch` are addresses; the workspace has room for `block` rows of the widest type. `team` is
+        the address of what threads share that help (`edbc.run.cpu.teamwork`), 0 where there are none.
+        """
+        slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
+        bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        at = np.empty(block * slots + (stamp & 0), np.int64)
+        bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
+        totals = np.empty(memory.stride.max() // width if width == 2 else 0, np.float32)
+        _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team)
+
+    return walk
+
+
+COMPILED_IN = (blas, outer, pointers, reduction, steps, teamwork)
+walk = _build(checksum(*COMPILED_IN))
+
+
+@njit(cache=True, nogil=True, **UNCOUNTED)
+def gather_rows(target, size, rows, c, memory):
+    """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
+    for i in range(len(rows)):
+        copy_bytes(target + i * size, address_of_row(memory, c, rows[i]), size)
+
+
+@njit(cache=True, nogil=True, **UNCOUNTED)
+def bind_rows(externals, index, external_row, c, address, memory):
+    """External `externals[i]`, of class c, is row `index[i]` of the rows at `address`."""
+    start, stride = memory.external_start[c], memory.stride[c]
+    for i in range(len(externals)):
+        memory.external_address[start + external_row[externals[i]]] = address + index[i] * stride

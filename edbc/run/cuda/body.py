@@ -1,0 +1,303 @@
+"""The programs of one job as lines of Triton source; arguments and types are named as in `edbc.run.cuda.tritonsource`.
+
+A value is rendered at elements whose numbers stand in a name: of a part, a spread, a transpose or a concatenation they
+are other numbers; an element-wise operation is a line, anything else a load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edbc.cells.values.value import REDUCTIONS, TRANSPOSED, V, in_order, pieces_of
+from edbc.run.cuda.launches import MADE, Job, Launches, Store, whole
+from edbc.run.cuda.tritonops import lines_of
+
+ELEMENT = {"f32": "tl.float32", "f64": "tl.float64", "bf16": "tl.bfloat16", "f16": "tl.float16"}
+# What reductions of items, and values' by the same names, begin with and do with one more.
+START = {"sum": "0.0", "mean": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+STEP = {
+    "sum": "acc + {x}",
+    "mean": "acc + {x}",
+    "max": "tl.where(({x} > acc) | ({x} != {x}), {x}, acc)",
+    "min": "tl.where(({x} < acc) | ({x} != {x}), {x}, acc)",
+}
+_NAMED = {"total": "sum", "largest": "max", "smallest": "min"}
+
+
+def compute_type(dtype: str) -> str:
+    """`F` of elements of a dtype."""
+    return ELEMENT["f64" if dtype == "f64" else "f32"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Tile sizes of a job: columns and inner size. Rows are BM, or `rows` where that is given."""
+
+    columns: int
+    inner: int = 1
+    rows: int = 0
+
+
+def power(size: int, least: int, most: int) -> int:
+    """The power of two that holds `size`, within limits."""
+    return min(max(1 << max(size - 1, 0).bit_length(), least), most)
+
+
+def tiles(size: int, tile: int) -> int:
+    """How many tiles cover `size`."""
+    return -(-size // tile)
+
+
+class Body:
+    """The source of one job's programs."""
+
+    def __init__(self, launches: Launches, job: Job, tile: Tile):
+        self.launches = launches
+        self.element, self.compute = ELEMENT[launches.dtype], compute_type(launches.dtype)
+        self.job = job
+        self.places = {v: at for v, at in launches.places.items() if v not in {store.v for store in job.stores}}
+        """Of made values that the job may read."""
+        self.tile = tile
+        self.known: dict[object, str] = {}
+        self.written: list[str] = []
+        self.names = 0
+        self.indent = ""
+
+    def lines(self, begin: str) -> list[str]:
+        """Lines of the job whose programs start at `begin`."""
+        self._line(f"tile = pid - {begin}")
+        v = self.job.v
+        if v.op == "product":
+            self._product(v)
+        elif v.op == "matmul":
+            self._row_product(v)
+        elif v.op in REDUCTIONS:
+            self._reduction(v)
+        else:
+            self._map()
+        return self.written
+
+    def _line(self, text: str) -> None:
+        self.written.append(self.indent + text)
+
+    # --- products and reductions -----------------------------------------------------------------------------------
+
+    def _product(self, v: V) -> None:
+        weight, bias = v.arg
+        self._tile_rows("BM", v.size)
+        self._line(f"inside = c < {v.size}")
+        self._operand_rows(v.sources)
+        self._line(f"acc = tl.zeros((BM, {self.tile.columns}), {self.compute})")
+        row = 0
+        for piece in pieces_of(v.sources[0]):
+            self._accumulate(v, piece, row)
+            row += piece.size
+        if bias is True:
+            self._line(f"acc += tl.load(b{weight} + c, mask=inside, other=0.0).to({self.compute})")
+        self._store_made("c", "valid & inside")
+
+    def _tile_rows(self, rows: int | str, size: int) -> None:
+        """Rows `r` and columns `c` of a tile of a matrix with a row per node."""
+        across = tiles(size, self.tile.columns)
+        self._line(f"r = (tile // {across} * {rows} + tl.arange(0, {rows})[:, None]).to(tl.int64)")
+        self._line(f"c = tile % {across} * {self.tile.columns} + tl.arange(0, {self.tile.columns})[None, :]")
+        self._line("valid = r < count")
+
+    def _accumulate(self, v: V, piece: V, row: int) -> None:
+        """One piece of the source: `acc += piece @ weight[row : row + size]`."""
+        self._begin_loop(piece.size)
+        self._line(f"kc = k0 + tl.arange(0, {self.tile.inner})[None, :]")
+        self._line(f"live = valid & (kc < {piece.size})")
+        x = self._factor(piece, "kc", "live")
+        self._line(f"kr = k0 + tl.arange(0, {self.tile.inner})[:, None]")
+        weight, bias = v.arg
+        where = f"({row} + kr) * {v.size} + c"
+        if bias == TRANSPOSED:
+            where = f"c * {v.sources[0].size} + ({row} + kr)"
+        self._line(f"w = tl.load(w{weight} + {where}, mask=(kr < {piece.size}) & inside, other=0.0)")
+        self._multiply(x, "w")
+        self._end_loop()
+
+    def _multiply(self, left: str, right: str) -> None:
+        if self.compute == ELEMENT["f64"]:
+            self._line(f"acc += tl.sum({left}[:, :, None] * {right}[None, :, :], 1)")
+        else:
+            factors = f"{left}.to({self.element}), {right}.to({self.element})"
+            self._line(f"acc = tl.dot({factors}, acc, input_precision=PRECISION)")
+
+    def _factor(self, v: V, at: str, mask: str, other: str = "0.0") -> str:
+        """The value in the tile's own shape, with `other` outside the mask, so that a tile's rest changes nothing."""
+        if v.op in ("load", "parameter") or whole(v) in self.places:
+            return self._value(v, at, mask, other)
+        name = self._value(v, at, mask, "1.0")
+        self._line(f"x = tl.where({mask}, {name}, {other})")
+        return "x"
+
+    def _begin_loop(self, size: int) -> None:
+        self._line(f"for k0 in range(0, {size}, {self.tile.inner}):")
+        self.indent += "    "
+        self.outside = dict(self.known)
+
+    def _end_loop(self) -> None:
+        self.indent = self.indent[4:]
+        self.known = self.outside
+
+    def _row_product(self, v: V) -> None:
+        (m, _, n), (a, b) = v.arg, v.sources
+        down, across = tiles(m, self.tile.rows), tiles(n, self.tile.columns)
+        self._line(f"r = (tile // {down * across}).to(tl.int64)")
+        self._line(f"m = tile // {across} % {down} * {self.tile.rows} + tl.arange(0, {self.tile.rows})[:, None]")
+        self._line(f"c = tile % {across} * {self.tile.columns} + tl.arange(0, {self.tile.columns})[None, :]")
+        self._line("valid = r < count")
+        self._operand_rows((a, b))
+        self._line(f"acc = tl.zeros(({self.tile.rows}, {self.tile.columns}), {self.compute})")
+        pieces, row = pieces_of(b), 0
+        for piece in pieces if all(piece.size % n == 0 for piece in pieces) else (b,):
+            self._accumulate_rows(v, piece, row)
+            row += piece.size // n
+        self._store_made(f"m * {n} + c", f"(m < {m}) & (c < {n})")
+
+    def _accumulate_rows(self, v: V, piece: V, row: int) -> None:
+        """Some rows of the right matrix: `acc += a[:, row : row + rows] @ piece`."""
+        m, k, n = v.arg
+        rows = piece.size // n
+        self._begin_loop(rows)
+        self._line(f"kc = k0 + tl.arange(0, {self.tile.inner})[None, :]")
+        self._line(f"e = m * {k} + ({row} + kc)")
+        self._line(f"live = (m < {m}) & (kc < {rows})")
+        left = self._factor(v.sources[0], "e", "live")
+        self._line(f"left = {left}")
+        self._line(f"kr = k0 + tl.arange(0, {self.tile.inner})[:, None]")
+        self._line(f"held = (kr < {rows}) & (c < {n})")
+        self._line(f"f = kr * {n} + c")
+        self._multiply("left", self._factor(piece, "f", "held"))
+        self._end_loop()
+
+    def _reduction(self, v: V) -> None:
+        """A row of the tile for each element of each node, along which the source's elements stand."""
+        _, n, inner = v.arg
+        start, step = START[_NAMED[v.op]], STEP[_NAMED[v.op]]
+        rows = self.tile.rows
+        self._line(f"q = tile * {rows} + tl.arange(0, {rows})[:, None]")
+        self._line(f"r = (q // {v.size}).to(tl.int64)")
+        self._line(f"e = q % {v.size}")
+        self._line("valid = r < count")
+        self._operand_rows(v.sources)
+        self._line(f"acc = tl.full(({rows}, {self.tile.inner}), {start}, {self.compute})")
+        self._begin_loop(n)
+        self._line(f"kc = k0 + tl.arange(0, {self.tile.inner})[None, :]")
+        self._line(f"live = valid & (kc < {n})")
+        self._line(f"f = e // {inner} * {n * inner} + kc * {inner} + e % {inner}" if inner > 1 else f"f = e * {n} + kc")
+        x = self._factor(v.sources[0], "f", "live", start)
+        self._line(f"acc = {step.format(x=x)}")
+        self._end_loop()
+        if v.op == "total":
+            self._line("acc = tl.sum(acc, 1)[:, None]")
+        else:
+            self._line(f"known = tl.{_NAMED[v.op]}(tl.where(acc == acc, acc, {start}), 1)[:, None]")
+            self._line('acc = tl.where(tl.sum((acc != acc).to(tl.int32), 1)[:, None] > 0, float("nan"), known)')
+        self._store_made("e", "valid")
+
+    # --- maps and values -------------------------------------------------------------------------------------------
+
+    def _map(self) -> None:
+        size = self.job.v.size
+        self._tile_rows(self.tile.rows, size)
+        self._line(f"live = valid & (c < {size})")
+        self._operand_rows([store.v for store in self.job.stores])
+        for store in self.job.stores:
+            self._store(store, "c", "live", self._value(store.v, "c", "live", "1.0"))
+
+    def _operand_rows(self, values: Sequence[V]) -> None:
+        """The row numbers of every operand that the values read."""
+        loads = {v.arg[0] for v in in_order(values, self.places) if v.op == "load"}
+        for number in sorted(loads):
+            self._line(f"i{number} = tl.load(ix + at{number} + r, mask=valid, other=0).to(tl.int64)")
+
+    def _value(self, v: V, at: str, mask: str, other: str) -> str:
+        """The name that holds elements number `at` of a value, written when it is first asked for."""
+        key = v, at, mask, other
+        if key not in self.known:
+            self.known[key] = self._computed(v, at, mask, other)
+        return self.known[key]
+
+    def _computed(self, v: V, at: str, mask: str, other: str) -> str:
+        if v.op == "part" and whole(v).op not in MADE:
+            return self._value(whole(v), self._named(f"({at}) + {v.arg}"), mask, other)
+        if v.op == "turned":
+            rows, columns = v.arg
+            turned = self._named(f"({at}) % {rows} * {columns} + ({at}) // {rows}")
+            return self._value(v.sources[0], turned, mask, other)
+        if v.op == "spread":
+            return self._value(v.sources[0], self._named(_narrow(at, *v.arg)), mask, other)
+        if v.op == "cat":
+            return self._concatenation(v, at, mask, other)
+        if not v.is_elementwise or v in self.places:
+            return self._named(self._leaf(v, at, mask, other))
+        sources = [self._value(source, at, mask, other) for source in v.sources]
+        name = self._name()
+        for line in lines_of(v.op, name, sources, self.compute):
+            self._line(line)
+        return name
+
+    def _concatenation(self, v: V, at: str, mask: str, other: str) -> str:
+        """Each piece where it stands; behind the last one as before the first, nobody looks."""
+        found, begin = "" if v.sources else self._named(f"tl.full((1, 1), 0.0, {self.compute})"), 0
+        for piece in v.sources:
+            place = self._named(f"({at}) - {begin}")
+            held = self._named(f"{mask} & ({place} >= 0) & ({place} < {piece.size})")
+            name = self._value(piece, place, held, other)
+            found = self._named(f"tl.where({place} < 0, {found}, {name})") if found else name
+            begin += piece.size
+        return found
+
+    def _named(self, text: str) -> str:
+        """A name for what a text says."""
+        name = self._name()
+        self._line(f"{name} = {text}")
+        return name
+
+    def _name(self) -> str:
+        self.names += 1
+        return f"v{self.names - 1}"
+
+    def _leaf(self, v: V, at: str, mask: str, other: str) -> str:
+        if v.op == "number":
+            number = repr(v.arg) if math.isfinite(v.arg) else f'float("{v.arg}")'
+            return f"tl.full((1, 1), {number}, {self.compute})"
+        if v.op == "parameter":
+            pointer = f"p{self.launches.parameters.index(v.arg[0])} + {v.arg[1]}"
+        elif v.op == "load":
+            operand, offset = v.arg
+            pointer = f"a{operand} + i{operand} * {self.launches.operand_sizes[operand]} + {offset}"
+        else:
+            made, first = (v.sources[0], v.arg) if v.op == "part" else (v, 0)
+            pointer = self._address(None, self.places[made] + first)
+        return f"tl.load({pointer} + ({at}), mask={mask}, other={other}).to({self.compute})"
+
+    def _address(self, output: int | None, offset: int) -> str:
+        if output is None:
+            return f"work + r * {self.launches.workspace} + {offset}"
+        return f"o{output} + (row{output} + r) * {self.launches.output_sizes[output]} + {offset}"
+
+    def _store_made(self, at: str, mask: str) -> None:
+        """What the job made, wherever it goes."""
+        for store in self.job.stores:
+            held = mask
+            if store.size != store.v.size:
+                held = f"{mask} & ({at} >= {store.first}) & ({at} < {store.first + store.size})"
+            self._store(store, at, held, "acc")
+
+    def _store(self, store: Store, at: str, mask: str, name: str) -> None:
+        kind = self.compute if store.output is None else self.element
+        address = self._address(store.output, store.offset - store.first)
+        self._line(f"tl.store({address} + ({at}), {name}.to({kind}), mask={mask})")
+
+
+def _narrow(at: str, outer: int, n: int, inner: int) -> str:
+    """Which of (outer, inner) elements is number `at` of (outer, n, inner)."""
+    if outer == 1:
+        return f"({at}) % {inner}"
+    return f"({at}) // {n}" if inner == 1 else f"({at}) // {n * inner} * {inner} + ({at}) % {inner}"

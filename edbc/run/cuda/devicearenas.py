@@ -1,0 +1,124 @@
+"""Arenas on the device: rows of externals, indices and wanted results known beforehand, so that one copy serves all.
+
+Before execution the host only notes what to bind and which rows will be asked for. The first batch, or the first look
+at values, sends the note (`edbc.run.cuda.upload`) and issues one gather per table; nothing here waits for the
+device. Binding or asking for rows afterwards works, and takes a copy of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from edbc.native.memory import MemoryErrors
+from edbc.run.backend import Demand
+from edbc.run.cuda.upload import Part, Upload
+from edbc.run.passes.arenas import TensorArenas
+from edbc.run.passes.placement import Longs, Placement
+
+
+@dataclass(frozen=True, eq=False)
+class _Binding:
+    """Externals to fill: from rows `index` of a table on the device, or from data that go up themselves."""
+
+    class_index: int
+    first: int
+    rows: Part | None
+    """Where the rows are not a run from `first` on."""
+    count: int
+    table: torch.Tensor | None
+    source: Part
+
+
+@dataclass(frozen=True, eq=False)
+class Indices:
+    """The schedule on the device: operand rows of all batches, then borders of the items of variadic nodes. `borders`
+    says per batch where its own start; `segment` is there when a reduction runs in torch."""
+
+    ix: Part
+    borders: dict[int, int]
+    segment: Part | None
+
+
+class CudaArenas(TensorArenas):
+    """See the module's docstring and `edbc.run.passes.arenas.Arenas`."""
+
+    def __init__(self, placement: Placement, device: torch.device, demand: Demand):
+        super().__init__(placement, device)
+        self.upload = Upload(device)
+        with MemoryErrors("the workspace of this mini-batch"):
+            self.workspace = torch.empty(demand.workspace, dtype=torch.uint8, device=device)
+        self.indices: Indices | None = None
+        self._bindings: list[_Binding] = []
+        self._expected: list[tuple[int, Longs, Part]] = []
+        self.copies = 0
+        """Copies from host to device so far: one for a mini-batch."""
+
+    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+        """See Arenas: noted, not copied yet."""
+        self._open()
+        rows = self.placement.external_row[externals]
+        is_run = bool((np.diff(rows) == 1).all())
+        on_device = table.device.type == self.device.type
+        self._bindings.append(
+            _Binding(
+                int(self.placement.external_class[externals[0]]),
+                int(rows[0]),
+                None if is_run else self.upload.indices(rows),
+                len(rows),
+                table if on_device else None,
+                self.upload.indices(index) if on_device else self.upload.data(table[torch.from_numpy(index)]),
+            )
+        )
+
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """See Arenas: as one table."""
+        self.bind(externals, torch.stack(list(tensors)), np.arange(len(externals)))
+
+    def expect(self, class_index: int, rows: Longs) -> None:
+        """`rows(class_index, rows)` will be asked for, with this very array."""
+        self._open()
+        self._expected.append((class_index, rows, self.upload.indices(rows)))
+
+    def _open(self) -> None:
+        """What comes after the first copy goes up in another; parts of the first stay readable."""
+        if self.upload.is_sent:
+            self.upload = Upload(self.device)
+
+    def send(self) -> None:
+        """Copy what was noted, and fill the externals."""
+        if not self.upload.is_sent:
+            self.upload.send()
+            self.copies += 1
+        for binding in self._bindings:
+            self._fill(binding)
+        self._bindings = []
+
+    def _fill(self, binding: _Binding) -> None:
+        arena = self.tensors[binding.class_index]
+        source = binding.source.tensor
+        run = arena.narrow(0, binding.first, binding.count) if binding.rows is None else None
+        if binding.table is not None:
+            table = binding.table.reshape(binding.table.shape[0], -1)
+            if run is not None and table.dtype == arena.dtype:
+                torch.index_select(table, 0, source, out=run)
+                return
+            source = table.index_select(0, source)
+        values = source.reshape(binding.count, -1).to(arena.dtype)
+        if run is not None:
+            run.copy_(values)
+        else:
+            assert binding.rows is not None
+            arena.index_copy_(0, binding.rows.tensor.long(), values)
+
+    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """See Arenas."""
+        self.send()
+        for expected_class, array, part in self._expected:
+            if expected_class == class_index and array is rows:
+                return self.tensors[class_index].index_select(0, part.tensor)
+        self.copies += 1
+        return super().rows(class_index, rows)

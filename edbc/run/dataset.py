@@ -1,0 +1,204 @@
+"""`CapturedDataset`: a data set whose instances are captured when they are first used.
+
+    data = edbc.CapturedDataset(dataset, net)
+    for batch in DataLoader(data, batch_size=32, shuffle=True, collate_fn=list):
+        outputs = net(batch)
+
+(1) What forward does to an item is taken to be the same whenever the item is asked for. That is checked on the first
+    item that comes again, and on one in CHECK_EVERY after it: captured anew, or where that differs run anew, it must
+    give the same bits.
+(2) Each mode of the net (training, evaluation) has captured instances of its own. Items that cannot be captured are
+    given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import Dataset
+
+from edbc.base.files import found_at
+from edbc.capture.captured.instance import Captured
+from edbc.capture.captured.store import Store, write_store
+from edbc.capture.captured.structurecache import CHECK_EVERY
+from edbc.errors import EdbcError, InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from edbc.run.session import Net
+
+LIMIT = 1 << 30
+
+
+class CapturedDataset(Dataset[Any]):
+    """The items of a map-style data set with their instances captured. See the module's docstring.
+
+    An item is an instance, or a tuple, list or dict with one at the position or key `instance`: the rest of such an
+    item comes from the data set each time, as labels do. At most `limit` bytes of words and constants are kept. `file`
+    is read where it stands, and written by `save`.
+    """
+
+    def __init__(self, dataset: Any, net: Net, *, instance: int | str | None = None, limit: int = LIMIT,
+                 file: str | Path | None = None):  # fmt: skip
+        self.dataset = dataset
+        self.net = net
+        self.instance = instance
+        self.limit = limit
+        self.file = None if file is None else Path(file)
+        self.hits = self.misses = self.checked = self.plain = self.nbytes = 0
+        self._kept: dict[Any, dict[int, Captured | None]] = {}
+        """By lexicon, that is by mode, and item: None for what cannot be captured."""
+        self._stored: dict[Any, Store] = {}
+        self._lock = threading.RLock()
+        if self.file is not None and found_at(self.file) == "a file":
+            lexicon = net.in_mode().lexicon
+            self._stored[lexicon] = Store(self.file, lexicon, self._learn, len(dataset))
+
+    def __reduce__(self) -> Any:
+        """For workers that are not forks: nothing that is captured, and a net without weights."""
+        return _anew, (self.dataset, self.net.skeleton, self.instance, self.limit, self.file)
+
+    def as_json(self) -> dict[str, int]:
+        """Items captured, given again, checked, and given as they are; and bytes."""
+        return {name: getattr(self, name) for name in ("misses", "hits", "checked", "plain", "nbytes")}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, item: int) -> Any:
+        return self.__getitems__([item])[0]
+
+    def __getitems__(self, items: Sequence[int]) -> list[Any]:
+        """Several items, those that are new captured together. Raises IndexError for one that is not there."""
+        count = len(self)
+        items = [item + count if item < 0 else item for item in items]
+        if not all(0 <= item < count for item in items):
+            raise IndexError(f"a data set of {count:,} items has no item {max(items, key=abs)}")
+        given: dict[int, Any] = {}
+        if self.net.runs_eagerly:
+            return [self._read(item, given) for item in items]
+        with self._lock:
+            return self._given(items, given)
+
+    def _given(self, items: Sequence[int], given: dict[int, Any]) -> list[Any]:
+        kept = self._kept.setdefault(self.net.in_mode().lexicon, {})
+        stored = self._stored.get(self.net.in_mode().lexicon, ())
+        captured = {item: self._known(item, kept, stored) for item in items if item in kept or item in stored}
+        new = [item for item in dict.fromkeys(items) if item not in captured]
+        of_new = dict(zip(new, self._capture(new, given), strict=True))
+        for item, found in of_new.items():
+            self.misses += 1
+            self.plain += found is None
+            self._keep(item, found, kept)
+        for item, known in captured.items():
+            self.hits += 1
+            if self.hits % CHECK_EVERY == 1 and known is not None:
+                captured[item] = kept[item] = self._checked(item, known, given)
+        captured |= of_new
+        return [self._item(item, captured[item], given) for item in items]
+
+    def _known(self, item: int, kept: Any, stored: Any) -> Captured | None:
+        if item not in kept:
+            kept[item] = stored[item]
+        known: Captured | None = kept[item]
+        return known
+
+    def _keep(self, item: int, found: Captured | None, kept: dict[int, Captured | None]) -> None:
+        size = 0 if found is None else found.nbytes
+        if self.nbytes + size <= self.limit:
+            self.nbytes += size
+            kept[item] = found
+
+    def _read(self, item: int, given: dict[int, Any]) -> Any:
+        """An item of the data set, once per call."""
+        if item not in given:
+            given[item] = self.dataset[item]
+        return given[item]
+
+    def _instance(self, item: int, given: dict[int, Any]) -> Any:
+        whole = self._read(item, given)
+        try:
+            return whole if self.instance is None else whole[self.instance]
+        except (LookupError, TypeError):
+            raise InputError(
+                f"item {item} of the data set: expected an instance at {self.instance!r}, got "
+                f"{type(whole).__name__} without; say where it is (CapturedDataset(..., instance=0))"
+            ) from None
+
+    def _capture(self, items: Sequence[int], given: dict[int, Any]) -> list[Captured | None]:
+        instances = [self._instance(item, given) for item in items]
+        try:
+            found = self.net.capture_each(instances)
+        except Exception as error:
+            if len(items) > 1:  # which of them?
+                return [one for item in items for one in self._capture([item], given)]
+            where = f"item {items[0]} of the data set"
+            if isinstance(error, EdbcError):
+                raise type(error)(f"{where}: {error}") from error
+            error.add_note(where)
+            raise
+        return [None if isinstance(one, UnsupportedError) else one for one in found]
+
+    def _learn(self, items: Sequence[int]) -> None:
+        self._capture(items, {})
+
+    def _item(self, item: int, captured: Captured | None, given: dict[int, Any]) -> Any:
+        """What stands for an item: captured where it can be."""
+        if self.instance is None:
+            return self._read(item, given) if captured is None else captured
+        whole = self._read(item, given)
+        if captured is None:
+            return whole
+        if isinstance(whole, dict):
+            return {**whole, self.instance: captured}
+        parts = list(whole)
+        parts[self.instance] = captured  # type: ignore[index]
+        return parts if isinstance(whole, list) else tuple(parts)
+
+    def _checked(self, item: int, known: Captured, given: dict[int, Any]) -> Captured:
+        """Definition (1): the item as it is captured now. How forward's numbers are recorded depends on those met
+        before, so graphs may differ where results do not."""
+        self.checked += 1
+        (now,) = self._capture([item], given)
+        if now is None or (now != known and self._results(now) != self._results(known)):
+            raise InputError(
+                f"item {item} of the data set: expected the instance that it was when it was captured, got another "
+                "one; use the data set itself (--recapture) where items change, or draw what changes in forward"
+            )
+        return now
+
+    def _results(self, captured: Captured) -> Any:
+        with torch.random.fork_rng(devices=()), torch.no_grad():
+            torch.manual_seed(0)
+            (result,) = self.net([captured])
+        from edbc.run.outputs import named_tensors
+
+        return [(name, t.shape, t.dtype, _bits(t)) for name, t, _ in named_tensors(result)]
+
+    def save(self, file: str | Path | None = None) -> Path:
+        """Write what is captured in the present mode to a file, whole or not at all, and say where."""
+        target = self.file if file is None else Path(file)
+        if target is None:
+            raise InputError("CapturedDataset.save: expected a file to write, got none; name one")
+        lexicon = self.net.in_mode().lexicon
+        kept, stored = self._kept.get(lexicon, {}), self._stored.get(lexicon, ())
+        whole = {item: stored[item] for item in stored} | {item: x for item, x in kept.items() if x is not None}
+        write_store(target, whole, lexicon)
+        return target
+
+
+def _anew(dataset: Any, net: Net, instance: Any, limit: int, file: Path | None) -> CapturedDataset:
+    return CapturedDataset(dataset, net, instance=instance, limit=limit, file=file)
+
+
+def items_of(data: Any, items: Sequence[int]) -> list[Any]:
+    """Several items of a map-style data set, at once where it can."""
+    many = getattr(data, "__getitems__", None)
+    return [data[item] for item in items] if many is None else list(many(items))
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""

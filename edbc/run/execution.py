@@ -1,0 +1,132 @@
+"""Executing a mini-batch in steps: the host may stop behind any batch, look at values and go on.
+
+Definitions.
+
+(1) A *value* is an output of a node: a pair (node, output), numbered as in the mini-batch's graph.
+(2) A *segment* is what runs without the host looking: the batches from where execution stands up to a given one.
+    Cutting a mini-batch into segments changes no number.
+    A value of a transient type can be looked at until the type's next batch has run.
+(3) The *keep-set* are values that outlive the execution. Memory belongs to the mini-batch while it executes and to the
+    next one afterwards, so kept values are copied out once, when the last segment has run.
+
+Value-dependent control flow stops to look (2); a backward pass keeps what its derivatives need (3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.capture.code.shadow import ModelView
+from edbc.capture.forward.build import Capture
+from edbc.errors import GraphError
+from edbc.run.backend import Backend, Demand, KernelOfType, Segment
+from edbc.run.passes.boundary import collect, load_externals, wanted
+
+Value = tuple[int, int]
+"""Definition (1)."""
+
+
+class WithoutGradients:
+    """`torch.no_grad()` in a third of its time (by hand; a tenth when warm), which counts where no cache is warm:
+    before and after a walk."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = torch.is_grad_enabled()
+        if self._before:
+            torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self._before)
+
+
+class Execution:
+    """One mini-batch while it executes; a context, at whose end its memory goes back to the pool.
+
+    `kept` holds the keep-set once the context has ended without an exception.
+    """
+
+    def __init__(self, backend: Backend, capture: Capture, segment: Segment, demand: Demand, kernel: KernelOfType,
+                 view: ModelView, keep: Iterable[Value] = ()):  # fmt: skip
+        self._backend, self._capture, self._segment, self._kernel = backend, capture, segment, kernel
+        self._keep = list(dict.fromkeys(keep))
+        self.kept: dict[Value, torch.Tensor] = {}
+        self.done = 0
+        """Batches that have run."""
+        self._check(self._keep, segment.stop)
+        with WithoutGradients():
+            self._arenas = backend.arenas(segment, demand)
+            load_externals(capture, segment.placement, self._arenas, view)
+        self._wants = wanted(capture, segment.placement)
+        for want in self._wants:
+            self._arenas.expect(want.class_index, want.rows)
+
+    def run(self, until: int | None = None, on_batch: Callable[[int], None] | None = None) -> None:
+        """The next segment, definition (2): batches up to `until`, all that are left without it. `on_batch` is called
+        after each."""
+        stop = self._segment.stop if until is None else until
+        if not self.done <= stop <= self._segment.stop:
+            raise GraphError(f"expected to stop behind batch {self.done} to {self._segment.stop}, got {stop}")
+        with WithoutGradients():
+            whole = self._segment
+            part = Segment(whole.graph, whole.schedule, whole.placement, self.done, stop)
+            self._backend.execute(part, self._arenas, self._kernel, on_batch)
+        self.done = stop
+
+    def values(self, of: Sequence[Value]) -> list[torch.Tensor]:
+        """Copies of values. Raises GraphError for one that is not computed yet."""
+        self._check(of, self.done)
+        graph, placement = self._segment.graph, self._segment.placement
+        nodes, outputs = np.array(of, np.int64).reshape(-1, 2).T
+        rows = placement.value_rows(nodes, outputs)
+        classes = placement.output_class[graph.node_type[nodes], outputs]
+        found: list[Any] = [None] * len(of)
+        for c in np.unique(classes).tolist():
+            which = np.flatnonzero(classes == c)
+            picked = self._arenas.rows(c, rows[which]).view(len(which), *placement.classes[c].shape)
+            for i, tensor in zip(which.tolist(), picked, strict=True):
+                found[i] = tensor
+        return found
+
+    def _check(self, of: Sequence[Value], done: int) -> None:
+        graph = self._segment.graph
+        for node, output in of:
+            if not 0 <= node < graph.num_nodes or not 0 <= output < len(graph.types[graph.node_type[node]].outputs):
+                raise GraphError(f"value ({node}, {output}): expected an output of one of {graph.num_nodes} nodes")
+            batch = int(self._segment.placement.batch_of[node])
+            if batch >= done:
+                raise GraphError(
+                    f"value ({node}, {output}): expected one of the first {done} batches, got one of batch {batch}; "
+                    "run further"
+                )
+            kind = int(graph.node_type[node])
+            if graph.types[kind].transient and kind in self._segment.schedule.batch_type[batch + 1 : done]:
+                raise GraphError(
+                    f"value ({node}, {output}): expected one that is kept, got one of the transient type "
+                    f"{graph.types[kind].name}, whose next batch has run; look earlier"
+                )
+
+    def results(self) -> list[Any]:
+        """What each instance returns. Raises GraphError before the last batch has run."""
+        if self.done < self._segment.stop:
+            raise GraphError(f"results: expected all {self._segment.stop} batches to have run, got {self.done}")
+        with WithoutGradients():
+            return collect(self._capture, self._segment.placement, self._arenas, self._wants)
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None and self._keep:
+                self.kept = dict(zip(self._keep, self.values(self._keep), strict=True))
+        finally:
+            self._arenas.release()

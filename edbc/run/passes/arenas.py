@@ -1,0 +1,82 @@
+"""Arenas of one mini-batch as tensors: one matrix per value class, externals copied in; what reference and device
+use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from edbc.capture.standins.standin import torch_dtype
+from edbc.native.memory import MemoryErrors, require_memory
+from edbc.run.passes.placement import Longs, Placement
+
+
+class Arenas(Protocol):
+    """Where the values of a segment are while its mini-batch lives."""
+
+    placement: Placement
+
+    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+        """External `externals[i]` is row `index[i]` of `table`, `(rows, ...)`. All are of one class."""
+
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """External `externals[i]` is `tensors[i]`. All are of one class."""
+
+    def expect(self, class_index: int, rows: Longs) -> None:
+        """A promise that `rows` will be called with this very array: a device's arenas take its indices up early."""
+
+    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """A copy of rows of a class, `(len(rows), size)`."""
+
+    def release(self) -> None:
+        """Nothing needs the values any more."""
+
+
+class TensorArenas:
+    """One tensor per value class, `(rows, size)`. Not initialised: every row is written before it is read."""
+
+    def __init__(self, placement: Placement, device: torch.device):
+        self.placement = placement
+        self.device = device
+        self.tensors: list[torch.Tensor] = []
+        if device.type == "cpu":
+            require_memory(arena_bytes(placement), "the values of this mini-batch")
+        with MemoryErrors("the values of this mini-batch"):
+            for value_class, rows in zip(placement.classes, placement.class_rows.tolist(), strict=True):
+                self.tensors.append(torch.empty(rows, value_class.size, dtype=torch_dtype(value_class.dtype),
+                                                device=device))  # fmt: skip
+
+    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+        """See Arenas: copies the rows."""
+        rows = self.placement.external_row[externals]
+        arena = self.tensors[int(self.placement.external_class[externals[0]])]
+        picked = table.index_select(0, torch.from_numpy(index).to(table.device)).reshape(len(index), -1)
+        where = torch.from_numpy(np.ascontiguousarray(rows)).to(arena.device)
+        arena.index_copy_(0, where, picked.to(device=arena.device, dtype=arena.dtype))
+
+    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """See Arenas: as one table."""
+        self.bind(externals, torch.stack(list(tensors)), np.arange(len(externals)))
+
+    def expect(self, class_index: int, rows: Longs) -> None:
+        """See Arenas: nothing to prepare."""
+
+    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """See Arenas."""
+        arena = self.tensors[class_index]
+        return arena.index_select(0, torch.from_numpy(rows).to(arena.device))
+
+    def release(self) -> None:
+        """See Arenas: the allocator takes the tensors back."""
+        self.tensors = []
+
+
+def arena_bytes(placement: Placement, externals: bool = True) -> int:
+    """Bytes of all rows, those of externals counted or not."""
+    bytes_of = placement.row_bytes.tolist()
+    rows = placement.class_rows.tolist()
+    first = [0] * len(rows) if externals else placement.class_externals.tolist()
+    return int(sum((row - begin) * size for row, begin, size in zip(rows, first, bytes_of, strict=True)))

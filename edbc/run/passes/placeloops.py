@@ -1,0 +1,342 @@
+"""Native loops that turn a schedule into rows of arenas. Each has a plain-Python reference in the tests.
+
+Indices of the loops over nodes and operands are unsigned, see `kernelcache.U`.
+"""
+
+# numba infers the types of kernels, and intrinsics are called without their typing context.
+# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
+
+from __future__ import annotations
+
+import numpy as np
+
+from edbc.native.kernelcache import INNER, U, njit
+
+
+@njit(cache=True)
+def place_rows(
+    batch_type,
+    batch_ptr,
+    nodes,
+    operand_ptr,
+    operands,
+    operand_output,
+    external_class,
+    class_of_external_class,
+    results,
+    arity,
+    variadic,
+    excerpt,
+    transient,
+    output_class,
+    borders,
+    crosses,
+    num_classes,
+):
+    """The arrays of a Placement, as its fields have them: all of what depends on the mini-batch. Without `borders`
+    there is one segment. With more than one no type is transient, and `crosses` says what `crossing_outputs` does."""
+    if len(borders) == 0:
+        borders = np.array([0, len(batch_type)])
+    class_of = np.empty(len(external_class), np.int64)
+    for e in range(U(len(external_class))):
+        class_of[e] = class_of_external_class[external_class[e]]
+    is_used = used_externals(operands, results, len(external_class))
+    class_externals = np.zeros(num_classes, np.int64)
+    for e in range(U(len(external_class))):
+        class_externals[U(class_of[e])] += is_used[e]
+    if len(borders) > 2:
+        output_row, class_rows, class_kept = rows_in_segments(
+            batch_type, batch_ptr, borders, crosses, output_class, class_externals, len(arity)
+        )
+    else:
+        output_row, class_rows = rows_of_outputs(batch_type, batch_ptr, transient, output_class, class_externals)
+        class_kept = class_rows
+    batch_of, position, external_row, rows, segment, start, items, run = operand_rows(
+        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, output_row, class_of,
+        is_used, num_classes,
+    )  # fmt: skip
+    origin = origins(
+        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, excerpt, output_class, class_of, batch_of,
+        start, run,
+    )  # fmt: skip
+    widest = np.zeros(len(arity), np.int64)
+    for b in range(len(batch_type)):
+        widest[batch_type[b]] = max(widest[batch_type[b]], batch_ptr[b + 1] - batch_ptr[b])
+    return (class_rows, class_externals, class_kept, borders, class_of, batch_of, position, output_row, external_row,
+            rows, segment, origin, start, items, run, widest)  # fmt: skip
+
+
+@njit(**INNER)
+def used_externals(operands, results, num_externals):
+    """Which externals a node reads or the mini-batch returns."""
+    is_used = np.zeros(num_externals + 1, np.bool_)  # the last one stands for every node
+    for k in range(U(len(operands))):
+        is_used[U(num_externals if operands[k] >= 0 else -1 - operands[k])] = True
+    for v in results:
+        if v < 0:
+            is_used[-1 - v] = True
+    return is_used[:num_externals]
+
+
+@njit(**INNER)
+def rows_of_outputs(batch_type, batch_ptr, transient, output_class, class_externals):
+    """The first row of every batch's outputs, (batches, outputs), and the rows of every class, (classes,).
+
+    The arena of a class holds first the externals, then the outputs: first outputs of all nodes, then second ones, of
+    each type together, in schedule order. So what reads the states of all nodes of a type reads one run. Batches of a
+    transient type share the rows of the largest of them.
+    """
+    output_row = np.full((len(batch_type), output_class.shape[1]), -1, np.int64)
+    class_rows = class_externals.copy()
+    by_type = batches_by_type(batch_type, len(transient))
+    for j in range(output_class.shape[1]):
+        begin, last = 0, -1
+        for b in by_type:
+            t = batch_type[b]
+            c = output_class[t, j]
+            if c < 0:
+                continue
+            if t != last or not transient[t]:
+                begin = class_rows[c]
+            last = t
+            output_row[b, j] = begin
+            class_rows[c] = max(class_rows[c], begin + batch_ptr[b + 1] - batch_ptr[b])
+    return output_row, class_rows
+
+
+@njit(**INNER)
+def batches_by_type(batch_type, num_types):
+    """Batches of the type that runs first, in schedule order, then those of the next type, and so on."""
+    count = np.zeros(num_types, np.int64)
+    seen = np.empty(num_types, np.int64)
+    num_seen = 0
+    for t in batch_type:
+        if count[t] == 0:
+            seen[num_seen] = t
+            num_seen += 1
+        count[t] += 1
+    start = np.zeros(num_types, np.int64)
+    total = 0
+    for i in range(num_seen):
+        start[seen[i]] = total
+        total += count[seen[i]]
+    result = np.empty(len(batch_type), np.int64)
+    for b in range(len(batch_type)):
+        result[start[batch_type[b]]] = b
+        start[batch_type[b]] += 1
+    return result
+
+
+@njit(cache=True)
+def crossing_outputs(
+    batch_ptr, nodes, operand_ptr, operands, operand_output, result_nodes, result_outputs, borders, width
+):
+    """Definition (2) of `edbc.run.passes.cut`: (batches, `width`) outputs of which a value crosses."""
+    batch_of, segment_of = np.empty(len(nodes), np.int64), np.empty(len(batch_ptr) - 1, np.int64)
+    for s in range(len(borders) - 1):
+        for b in range(borders[s], borders[s + 1]):
+            segment_of[b] = s
+            for p in range(batch_ptr[b], batch_ptr[b + 1]):
+                batch_of[nodes[p]] = b
+    crosses = np.zeros((len(segment_of), width), np.bool_)
+    for v in range(len(nodes)):
+        for i in range(operand_ptr[v], operand_ptr[v + 1]):
+            u = operands[i]
+            if u >= 0 and segment_of[batch_of[u]] != segment_of[batch_of[v]]:
+                crosses[batch_of[u], operand_output[i]] = True
+    for i in range(len(result_nodes)):
+        if result_nodes[i] >= 0:
+            crosses[batch_of[result_nodes[i]], result_outputs[i]] = True
+    return crosses
+
+
+@njit(**INNER)
+def rows_in_segments(batch_type, batch_ptr, borders, crosses, output_class, class_externals, num_types):
+    """Rows of outputs where a schedule is cut: first what crosses, in the order of `rows_of_outputs`, then, in the same
+    rows for every segment, what else its batches write, in that order too.
+
+    Returns output_row (batches, outputs), class_rows (classes,) and of these the number before the rows that belong to
+    one segment at a time, class_kept (classes,).
+    """
+    output_row = np.full((len(batch_type), output_class.shape[1]), -1, np.int64)
+    class_kept = class_externals.copy()
+    _give_rows(batch_type, batch_ptr, 0, len(batch_type), crosses, True, output_class, num_types, class_kept,
+               output_row)  # fmt: skip
+    class_rows = class_kept.copy()
+    for s in range(len(borders) - 1):
+        end = class_kept.copy()
+        _give_rows(batch_type, batch_ptr, borders[s], borders[s + 1], crosses, False, output_class, num_types, end,
+                   output_row)  # fmt: skip
+        class_rows = np.maximum(class_rows, end)
+    return output_row, class_rows, class_kept
+
+
+@njit(**INNER)
+def _give_rows(batch_type, batch_ptr, first, last, crosses, wanted, output_class, num_types, end, output_row):
+    """Rows from `end` on, by class, for the outputs of batches first to last that cross, or do not."""
+    by_type = batches_by_type(batch_type[first:last], num_types)
+    for j in range(output_class.shape[1]):
+        for i in by_type:
+            b = first + i
+            c = output_class[batch_type[b], j]
+            if c >= 0 and crosses[b, j] == wanted:
+                output_row[b, j] = end[c]
+                end[c] += batch_ptr[b + 1] - batch_ptr[b]
+
+
+@njit(**INNER)
+def operand_rows(
+    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, output_row, external_class,
+    is_used, num_classes,
+):  # fmt: skip
+    """The arena row of every operand, batch by batch and within a batch operand by operand.
+
+    Operand k of batch b occupies `rows[start[b] + k * items[b] : start[b] + (k + 1) * items[b]]`, where `items[b]` is
+    the number of nodes, or of items to be summed when the type is variadic; `segment` then says to which position of
+    the batch an item belongs. `run[b, k]` is the first row when the rows are a contiguous ascending run, else -1.
+
+    Externals are numbered in the order in which they are met here, so that an operand that only one batch reads is a
+    run; those with `is_used` that nobody reads (results of the mini-batch) come last.
+
+    Returns batch_of (n,) and position (n,) of every node, external_row (k,) with -1 where an external is not used, and
+    rows, segment, start, items and run.
+    """
+    num_batches, width = len(batch_type), output_row.shape[1]
+    max_arity = 1
+    for t in range(len(arity)):
+        max_arity = max(max_arity, arity[t])
+    batch_of, position = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
+    row_of = np.empty((len(nodes), width), np.int64)
+    external_row = np.full(len(external_class), -1, np.int64)
+    met = np.zeros(num_classes, np.int64)
+    rows = np.empty(len(operands), np.int64)
+    segment = np.empty(len(operands), np.int64)
+    start = np.zeros(num_batches + 1, np.int64)
+    items = np.zeros(num_batches, np.int64)
+    run = np.full((num_batches, max_arity), -1, np.int64)
+    for b in range(U(num_batches)):
+        t = U(batch_type[b])
+        fields = U(arity[t])
+        first, last = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
+        total = U(0)
+        for p in range(first, last):
+            v = U(nodes[p])
+            total += U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
+            batch_of[v] = b
+            position[v] = p - first
+            for j in range(U(width)):
+                row_of[v, j] = output_row[b, j] + np.int64(p - first)
+        of_each = total // max(fields, U(1))
+        items[b] = of_each
+        start[b + U(1)] = U(start[b]) + total
+        for k in range(fields):
+            at = U(start[b]) + k * of_each
+            begin = at
+            contiguous = True
+            row = np.int64(-1)
+            for p in range(first, last):
+                v = U(nodes[p])
+                i, stop = U(operand_ptr[v]) + k, U(operand_ptr[v + U(1)])
+                while i < stop:
+                    before = row
+                    if operands[i] < 0:
+                        e = U(-1 - operands[i])
+                        if external_row[e] < 0:
+                            c = U(external_class[e])
+                            external_row[e] = met[c]
+                            met[c] += 1
+                        row = external_row[e]
+                    else:
+                        row = row_of[U(operands[i]), U(operand_output[i])]
+                    if at > begin and row != before + 1:
+                        contiguous = False
+                    rows[at] = row
+                    segment[at] = p - first
+                    at += U(1)
+                    if not variadic[t]:
+                        break
+                    i += fields
+            if contiguous and at > begin:
+                run[b, k] = rows[begin]
+    for e in range(U(len(external_row))):
+        if external_row[e] < 0 and is_used[e]:
+            c = U(external_class[e])
+            external_row[e] = met[c]
+            met[c] += 1
+    return batch_of, position, external_row, rows, segment, start, items, run
+
+
+@njit(**INNER)
+def origins(
+    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, excerpt, output_class, external_class,
+    batch_of, start, run,
+):  # fmt: skip
+    """The class of what each excerpt is taken of, where `rows` has its row; no `run` is told of these, whose rows are
+    of several classes. Empty where no type is an excerpt."""
+    if not excerpt.any():
+        return np.empty(0, np.int64)
+    origin = np.full(len(operands), -1, np.int64)
+    for b in range(len(batch_type)):
+        if not excerpt[batch_type[b]]:
+            continue
+        run[b, 0] = -1
+        for p in range(batch_ptr[b], batch_ptr[b + 1]):
+            i = operand_ptr[nodes[p]]
+            u = operands[i]
+            of_node = output_class[batch_type[batch_of[max(u, 0)]], operand_output[i]]
+            origin[start[b] + p - batch_ptr[b]] = external_class[-1 - u] if u < 0 else of_node
+    return origin
+
+
+@njit(cache=True)
+def value_rows(nodes, outputs, batch_of, position, output_row, external_row):
+    """The arena row of every value given as (node or -1 - external, output)."""
+    rows = np.empty(len(nodes), np.int64)
+    for i in range(len(nodes)):
+        v = nodes[i]
+        rows[i] = external_row[-1 - v] if v < 0 else output_row[batch_of[v], outputs[i]] + position[v]
+    return rows
+
+
+@njit(cache=True)
+def externals_by_source(
+    external_source, external_index, external_class, external_row, class_externals, num_sources
+):  # fmt: skip
+    """Externals that have a row, source by source and within a source by row; their indices; and where each source
+    begins.
+
+    Rows of externals are numbered from 0 in every class, and the externals of a source are of one class. There may be
+    rows that none of these externals has.
+    """
+    first = np.zeros(len(class_externals) + 1, np.int64)
+    for c in range(len(class_externals)):
+        first[c + 1] = first[c] + class_externals[c]
+    by_row = np.full(first[-1], -1, np.int64)
+    ptr = np.zeros(num_sources + 1, np.int64)
+    for e in range(len(external_row)):
+        if external_row[e] >= 0:
+            by_row[first[external_class[e]] + external_row[e]] = e
+            ptr[external_source[e] + 1] += 1
+    for s in range(num_sources):
+        ptr[s + 1] += ptr[s]
+    at = ptr.copy()
+    order, index = np.empty(ptr[num_sources], np.int64), np.empty(ptr[num_sources], np.int64)
+    for e in by_row:
+        if e >= 0:
+            place = at[external_source[e]]
+            order[place], index[place] = e, external_index[e]
+            at[external_source[e]] = place + 1
+    return order, index, ptr
+
+
+@njit(cache=True)
+def count_work(begin, end, batch_type, batch_ptr, products, block):
+    """Multiplications and products of batches begin to end, of which a product takes at most `block` rows; `products`
+    (types, 2) are a node's multiplications and a batch's products."""
+    multiplications = count = 0.0
+    for b in range(begin, end):
+        t = batch_type[b]
+        rows = batch_ptr[b + 1] - batch_ptr[b]
+        multiplications += rows * products[t, 0]
+        count += -(-rows // block) * products[t, 1]
+    return multiplications, count

@@ -1,0 +1,61 @@
+"""Equal nodes of a mini-batch run once.
+
+Words repeat, and with them the leaves of trees, the first letters of words, whole phrases: nodes that compute the same
+numbers. Capture keeps them apart, as eager does; what executes is a graph in which each is one node that all readers of
+its equals read. (Value numbering: Cocke and Schwartz, "Programming Languages and Their Compilers", 1970; for graphs,
+hash consing: Ershov, "On programming of arithmetic operations", CACM 1958.)
+
+Definitions.
+
+(1) Two externals are equal when they are the same row of the same source. What two draws hold is never the same.
+(2) Two nodes are equal when they have one type, are both recorded with gradients or both without, and read the same
+    outputs of equal nodes, or equal externals, in the same order. The first of them runs for all (the *leader*).
+(3) Making a smaller graph pays from some nodes on: FEWEST, and WORTHWHILE of all. Looking for them pays where so many
+    are among the *first* nodes, those that read no other node, or where most of these equal an earlier one, as in
+    copies of an instance. A node that reads a first node which equals no other, or a node that reads one, is taken to
+    equal none itself: it is of one instance, and that is as its author wrote it.
+
+Depths and paths stay as they were, so the lower bound is that of the graph as captured. Schedule, order and placement
+see the smaller graph. In training a leader's gradient is the sum over the readers of all its equals, like that of any
+node with several readers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edbc.base.graph import Graph
+from edbc.capture.forward.build import Capture
+from edbc.run.passes import shareloops
+
+FEWEST = 16
+WORTHWHILE = 1 / 32
+MOST = 1 / 2
+_NONE = np.zeros(0, np.bool_)
+
+
+def share(capture: Capture) -> Capture:
+    """The mini-batch with its equal nodes as one; the very same where that pays for nothing, or has been looked for.
+    O(nodes + operands)."""
+    graph = capture.graph
+    if capture.has_shared or graph.num_nodes < FEWEST:
+        return capture
+    detached = _NONE if capture.detached is None else capture.detached
+    at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
+    node_type, operand_ptr, operands, outputs, result_node, led_detached, shared = shareloops.share_nodes(
+        graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
+        capture.external_index, detached, capture.result_node, at_least, MOST,
+    )  # fmt: skip
+    if shared < at_least:
+        return capture
+    for array in (node_type, operand_ptr, operands, outputs):
+        array.setflags(write=False)
+    smaller = Graph(graph.types, node_type, operand_ptr, operands, outputs, graph.external_class, graph.classes)
+    return capture.changed(
+        graph=smaller,
+        result_node=result_node,
+        detached=None if capture.detached is None else led_detached,
+        num_shared=shared,
+        has_shared=True,
+        is_known=False,
+    )

@@ -1,0 +1,818 @@
+"""Loading a plan, binding it to a model, running mini-batches: the runtime's public face.
+
+    net = edbc.load("plans/tree_lstm.yaml").bind(model)
+    outputs = net(instances)
+
+Binding compares every cell of the plan with what the model's own code does now, operation by operation, before anything
+executes; memory orders and batches come from the plan, operations and parameters from the model.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+
+from edbc.base.arguments import LAYOUTS, require_name
+from edbc.base.frozen import frozen
+from edbc.base.graph import NodeType
+from edbc.capture.captured.instance import Captured
+from edbc.capture.captured.joining import Part, capture_each, joined, own_part, part_of
+from edbc.capture.captured.structurecache import StructureCache, structure_cache
+from edbc.capture.captured.vocabulary import Lexicon, home_of, training_of
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import Capture, capture
+from edbc.capture.forward.deep import run_deep
+from edbc.capture.forward.fibers import MAX_READS, Reads, RunSegment
+from edbc.capture.forward.forward import NoGarbageCollection
+from edbc.capture.forward.structures import Bounded
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.table import Entry, TypeTable
+from edbc.capture.semantics.autocast import State, entered, state, without_state
+from edbc.capture.semantics.host import on_host
+from edbc.capture.semantics.sizes import without_numbers
+from edbc.capture.standins.standin import Slot, class_of, dtype_name, torch_dtype
+from edbc.capture.vertex.vertexinstance import VertexInstance
+from edbc.capture.vertex.vertexprogram import VertexProgram
+from edbc.cells.canonical import cell_graph
+from edbc.cells.carry import carry_over
+from edbc.cells.lower import check_order, lower
+from edbc.cells.opgraph import CellGraph
+from edbc.cells.program import Program
+from edbc.cells.rows.reduction import ReductionKernel
+from edbc.errors import (
+    DeviceError,
+    InputError,
+    LayoutError,
+    PlanError,
+    RunsEagerly,
+    StaleError,
+    Unplanned,
+    UnsupportedError,
+)
+from edbc.native.memory import MemoryErrors
+from edbc.plan.plan import Plan, PlanCell
+from edbc.run import company
+from edbc.run.backend import Backend, Demand, Path, Segment, backend_of, wait_for
+from edbc.run.execution import Execution, Value, WithoutGradients
+from edbc.run.modelfile import exemplars_of
+from edbc.run.passes.cut import Recompute, require_recompute
+from edbc.run.passes.eagerlazy import SplitBatch, Splittable, Splitter
+from edbc.run.passes.excerptrows import ExcerptKernel
+from edbc.run.passes.placement import Placement, place
+from edbc.run.passes.share import share
+from edbc.run.segments import Segments
+from edbc.run.stream import stream
+from edbc.run.weights import touched
+from edbc.run.workers import CapturedBatch, Skeleton, batch_capture
+from edbc.schedule.policy import Policy, relative_costs
+from edbc.schedule.schedule import Schedule
+from edbc.schedule.scheduler import lower_bound, run
+from edbc.train.trainer import Trainer
+
+
+@dataclass
+class Seconds:
+    """Where the time of mini-batches went."""
+
+    construction: float = 0.0
+    scheduling: float = 0.0
+    execution: float = 0.0
+    issuing: float = 0.0
+    """Of execution: what the host took to issue it. The rest is waiting for a device; on a CPU there is none."""
+
+    @property
+    def total(self) -> float:
+        """Construction, scheduling and execution."""
+        return self.construction + self.scheduling + self.execution
+
+
+@dataclass
+class Stats:
+    """Counts summed over mini-batches."""
+
+    instances: int = 0
+    nodes: int = 0
+    shared_nodes: int = 0
+    """Of the nodes, those that did not run because they equal one that did."""
+    shared_parts: int = 0
+    """Of the nodes, those that read another one's eager part."""
+    batches: int = 0
+    lower_bound: int = 0
+    steps: int = 0
+    table_steps: int = 0
+    unseen_states: int = 0
+    mini_batches: int = 0
+    by_rule: int = 0
+    """Mini-batches that the rule beside the policy's table scheduled, its schedule being the cheaper."""
+    unseen_types: set[str] = field(default_factory=set)
+    """Types, by name, that the plan does not know: they ran generically."""
+    operand_rows: int = 0
+    gathered_rows: int = 0
+    arena_bytes: int = 0
+    """Of the largest mini-batch."""
+    paths: dict[str, Path] = field(default_factory=dict)
+    """What ran each type that was met."""
+    segments: int = 0
+    """Of mini-batches whose instances read values."""
+    reads: dict[str, int] = field(default_factory=dict)
+    """Values that instances read, by the user's line."""
+    unseen_reads: set[str] = field(default_factory=set)
+    """Of these lines, those that the plan has not seen reading."""
+    launches: int = 0
+    """Kernels that generated code launched on a device; torch's own are not counted."""
+    seconds: Seconds = field(default_factory=Seconds)
+
+
+@frozen
+class Prepared:
+    """A mini-batch before it executes."""
+
+    capture: Capture
+    schedule: Schedule
+    placement: Placement
+    demand: Demand
+    split: SplitBatch | None = None
+    """Set where cells run in parts, which `capture`, `schedule` and `placement` then speak of."""
+
+    @property
+    def shared_nodes(self) -> int:
+        """Nodes that do not run, because they equal one that does; neither `capture` nor `whole` has them."""
+        return self.capture.num_shared
+
+    @property
+    def shared_parts(self) -> int:
+        """Nodes that read the eager part of another one, which has equal look-ups."""
+        return 0 if self.split is None else self.split.shared_parts
+
+    @property
+    def whole(self) -> tuple[Capture, Schedule]:
+        """The graph that the policy saw, and its schedule for it, no cell split."""
+        return (self.capture, self.schedule) if self.split is None else self.split.whole
+
+    @property
+    def segment(self) -> Segment:
+        """All of its batches."""
+        return Segment(self.capture.graph, self.schedule, self.placement)
+
+
+Rebind = bool | Literal["dtype"] | None
+"""Whether a model is of other sizes than the plan's, or of the same in another dtype; None where its dtype tells."""
+
+
+class Net:
+    """A plan bound to a model. Calling it runs a mini-batch; several threads may.
+
+    `device` and `dtype` are the model's own. With `rebind` they are, or its sizes are, not those that the plan was
+    compiled for; with "dtype" the sizes are. Without `split` no cell runs in parts (`edbc.run.passes.eagerlazy`),
+    without `share` equal nodes run one by one (`edbc.run.passes.share`), and equal parts of nodes too. `recompute` says
+    into how many segments training cuts a schedule (`edbc.run.passes.cut`). `autocast` is the state of torch.autocast
+    (`edbc.capture.semantics.autocast`) in which its mini-batches are recorded. Raises what `bind` raises.
+    """
+
+    @on_host
+    def __init__(self, plan: Plan, model: nn.Module, *, strict: bool = False, policy: str | None = None,
+                 layout: str = "plan", backend: str | Backend | None = None, rebind: Rebind = None,
+                 split: bool = True, share: bool = True, recompute: Recompute = None,
+                 autocast: State = None, force: bool = False, max_reads: int = MAX_READS):  # fmt: skip
+        self.plan = plan
+        self.autocast = autocast
+        self.model = model
+        self.strict = strict
+        self.layout = layout
+        require_name("layout", layout, LAYOUTS)
+        self.recompute = require_recompute(recompute)
+        chosen = backend is not None and not isinstance(backend, str)  # a back end of the caller's may do without data
+        self.view = ModelView(model, needs_data=not chosen, automatic=plan.automatic)
+        first = next((p for p in model.parameters() if p.is_floating_point()), None)
+        self.device = first.device if first is not None else torch.device("cpu")
+        self.dtype = first.dtype if first is not None else torch.float32
+        if rebind is None:
+            rebind = not any(f"{class_of(torch.empty(0, dtype=self.dtype)).dtype}[" in t.signature for t in plan.types)
+        self.rebind = rebind
+        types = [(t.name, t.signature) for t in plan.types]
+        self.table = TypeTable(types, bool(rebind), autocast is not None, rebind == "dtype")
+        self.policy = policy_of(plan, policy)
+        self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
+        has_parts = any(cell.eager or cell.lazy for cell in plan.cells.values())
+        self.split = split and has_parts and getattr(self.backend, "adds", False)
+        self.share = share
+        self._is_eager = plan.run is not None and not force and self.device.type == "cpu"
+        self._has_told_eager = False
+        self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share)
+        self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
+        """What `_orders` said last, and of which types."""
+        self._kernels: dict[int, Any] = {}
+        self._has_warned = False
+        self.max_reads = max_reads
+        """Values that one instance may read in a mini-batch."""
+        self._known: dict[int, tuple[Schedule, Placement, Demand]] = Bounded()
+        """Of graphs that may come again, by their addresses: schedules hold the graphs."""
+        self._idle: list[tuple[nn.Module, Recorder]] = []
+        self._vertex_program: VertexProgram | None = None
+        self.cache: StructureCache | None = None
+        """Set it (`edbc.capture.captured.structurecache.structure_cache`) to capture repeated structures once; it
+        serves all modes."""
+        self.exemplars: Callable[[], Iterable[Any]] | None = None
+        """Gives instances to record where a captured one has a type that has not been recorded here."""
+        self.names_all = False
+        """Set it to name all parameters to autograd, those that no node reads too (`edbc.train.autogradfunction`)."""
+        self.skeleton = Skeleton(self)
+        self.transfers: list[tuple[float, float]] = []
+        """Seconds of the first mini-batches that workers captured, and of receiving them."""
+        self.lexicon = Lexicon(self.table, self.view, partial(home_of, self, training_of(model)), self._learn)
+        self._lock = threading.RLock()
+        self.trainer = Trainer(self)
+        self._options: dict[str, Any] = {
+            "strict": strict,
+            "policy": policy,
+            "layout": layout,
+            "rebind": rebind,
+            "split": split,
+            "share": share,
+            "recompute": recompute,
+            "force": force,
+            "max_reads": max_reads,
+        }
+        self._of_mode = {(tuple(module.training for module in model.modules()), autocast): self}
+
+    def __call__(self, instances: Sequence[Any]) -> list[Any]:
+        """What `model(instance)` returns for each instance, in order, as tensors that own their memory.
+
+        As in eager PyTorch they are connected to autograd when gradients are enabled and anything requires one, and
+        have the dtypes that torch.autocast gives them.
+        """
+        return self._untraced(instances) if torch.compiler.is_compiling() else self._call(instances)
+
+    @torch._disable_dynamo  # loads torch's compiler, which takes seconds, so only where that runs already
+    def _untraced(self, instances: Sequence[Any]) -> list[Any]:
+        """A call in a compiled function: one graph break, as recording must not be traced."""
+        return self._call(instances)
+
+    @on_host
+    def _call(self, instances: Sequence[Any]) -> list[Any]:
+        if type(instances) is not list and type(instances) is not CapturedBatch:
+            instances = _as_list(instances)
+        if self.runs_eagerly and not any(type(instance) in (VertexInstance, Captured) for instance in instances):
+            self._tell_eager()
+            return self.run_eagerly(instances)
+        _refuse_transforms()
+        net = self.in_mode()
+        with entered(None):
+            return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
+
+    @property
+    def runs_eagerly(self) -> bool:
+        """Whether calls run one instance after the other: the plan says so, and this is what was measured for it."""
+        return self._is_eager and not self.model.training
+
+    def _tell_eager(self) -> None:
+        """Say once that nothing is batched."""
+        if not self._has_told_eager and self.plan.run is not None:
+            self._has_told_eager = True
+            why = self.plan.run.eager
+            warnings.warn(f"the plan says run: eager, because {why}; bind with force=True to batch", RunsEagerly, 4)
+
+    def run_eagerly(self, instances: Sequence[Any]) -> list[Any]:
+        """What a call returns, by the model itself."""
+        return run_deep(lambda: [self.model(instance) for instance in instances])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Net:
+        """The plan bound to a copy of the model."""
+        net = Net(self.plan, copy.deepcopy(self.model, memo), backend=self.backend, **self._options)
+        net.cache, net.exemplars = None if self.cache is None else self.cache.anew(), self.exemplars
+        return net
+
+    @property
+    def binding(self) -> dict[str, Any]:
+        """The options that it was bound with."""
+        return dict(self._options)
+
+    def __reduce__(self) -> Any:
+        """For other processes: the plan, bound to the model anew there."""
+        return _bound_anew, (self.plan, self.model, self.backend.name, self._options, self.cache is not None)
+
+    def in_mode(self) -> Net:
+        """This net, or its twin for the modules' present training flags and this thread's state of torch.autocast:
+        which code runs, and in which dtypes, depends on them."""
+        mode = tuple(module.training for module in self.model.modules()), self._autocast_now()
+        net = self._of_mode.get(mode)
+        if net is None:
+            with self._lock:
+                net = self._of_mode.get(mode)
+                if net is None:
+                    net = self._of_mode[mode] = Net(
+                        self.plan, self.model, backend=self.backend, autocast=mode[1], **self._options
+                    )
+        net.cache, net.exemplars, net.names_all = self.cache, self.exemplars, self.names_all
+        return net
+
+    def _autocast_now(self) -> State:
+        """The state of torch.autocast. Raises UnsupportedError for one that casts on another device than the CPU."""
+        if self.device.type == "cpu":
+            return state()
+        if torch.is_autocast_enabled(self.device.type):
+            raise UnsupportedError(
+                f"a bound net was called under torch.autocast on {self.device}, which is supported on the CPU only: "
+                "results would have another dtype than eager's; call it outside of the context, or convert the model "
+                "(model.bfloat16())"
+            )
+        return None
+
+    def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
+        """What `model(instance)` returns for each of any number of instances, in order, mini-batch by mini-batch; the
+        next `ahead` mini-batches are prepared while one executes. See `edbc.run.stream`."""
+        if self.runs_eagerly:  # vertices are no stream's instances
+            self._tell_eager()
+            return (result for instance in instances for result in self([instance]))
+        return stream(self, instances, batch_size, ahead)
+
+    @on_host
+    def run(self, instances: Sequence[Any], stats: Stats | None = None,
+            on_batch: Callable[[Prepared, int], None] | None = None,
+            on_prepared: Callable[[Prepared], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
+        """Like a call; adds what happened to `stats` and also returns the prepared mini-batch.
+
+        `on_prepared` is called before anything executes, `on_batch` after each batch.
+        """
+        with MemoryErrors(f"the graph of {len(instances):,} instances"):
+            prepared = self.prepare(instances, stats)
+        if on_prepared is not None:
+            on_prepared(prepared)
+        started = time.perf_counter()
+        with MemoryErrors(f"running {prepared.capture.graph.num_nodes:,} nodes"), NoGarbageCollection():
+            results = self.execute(prepared, on_batch)
+        if stats is not None:
+            stats.seconds.issuing += time.perf_counter() - started
+            wait_for(self.device)
+            stats.seconds.execution += time.perf_counter() - started
+        return results, prepared
+
+    def refresh(self) -> None:
+        """Pack all weights anew for the next mini-batch. Needed only after writing to a few elements of a parameter
+        through `.data`; every other change is noticed (`edbc.run.weights.packed`)."""
+        touched.count()
+
+    def capture(self, instance: Any) -> Captured:
+        """The instance captured, for this net in its present mode: forward runs now, and for what this returns never
+        again. See `edbc.capture.captured`.
+
+        Raises UnsupportedError for an instance that cannot be captured: forward keeps tensors on it, returns objects
+        that are no plain data, or reads a tensor of it that requires a gradient.
+        """
+        return self.capture_all([instance])[0]
+
+    @on_host
+    def capture_all(self, instances: Sequence[Any]) -> list[Captured]:
+        """Instances captured; see `capture`. Recording them together takes less time than one by one."""
+        found = self.capture_each(_as_list(instances))
+        for number, captured in enumerate(found):
+            if isinstance(captured, UnsupportedError):
+                raise UnsupportedError(f"instance {number}: {captured}; run the instance as it is")
+        return found  # type: ignore[return-value]
+
+    @on_host
+    def capture_each(self, instances: Sequence[Any]) -> list[Captured | UnsupportedError]:
+        """Instances captured, with an error in the place of each that cannot be; see `capture`."""
+        if VertexInstance in map(type, instances):
+            raise InputError(
+                "capture: expected instances that forward takes, got a VertexInstance, which is arrays already and is "
+                "joined as fast; run it as it is"
+            )
+        if self.plan.reads:
+            return [UnsupportedError("forward reads values, so what it records is no function of the instance")] * len(
+                instances
+            )
+        net = self.in_mode()
+        net._follow_code()
+        with entered(None), net._leased() as leased:
+            return capture_each(*leased, net.lexicon, instances)
+
+    def mini_batch(self, instances: Sequence[Any], first: int = 0, run_segment: RunSegment | None = None) -> Capture:
+        """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances; where
+        instances read values, of what comes after `run_segment` has executed what is read. Messages count them from
+        `first`."""
+        self._follow_code()
+        if type(instances) is CapturedBatch:
+            self.view.require_unchanged()
+            return batch_capture(self, instances)
+        kinds = set(map(type, instances))
+        if VertexInstance in kinds:
+            _require_vertices_alone(instances, first)
+            return self.vertex_program().join(instances)
+        if self.cache is None and Captured not in kinds:
+            with self._leased(first) as leased:
+                captured = capture(*leased, instances, run_segment or Segments(self), self.max_reads)
+            if self.strict and captured.reads is not None:
+                self._require_planned(captured.reads)
+            return captured
+        self.view.require_unchanged()
+        if kinds == {Captured}:
+            return joined(self.lexicon, [own_part(self.lexicon, item, i) for i, item in enumerate(instances, first)])
+        return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])
+
+    def unplanned_reads(self, reads: Reads) -> dict[str, int]:
+        """How many reads there were of each line that the plan has not seen reading."""
+        return {site: count for site, count in reads.sites().items() if site not in self.plan.reads}
+
+    def _require_planned(self, reads: Reads) -> None:
+        for site in self.unplanned_reads(reads):
+            raise StaleError(
+                f"{site}: a value was read that the plan has seen nobody read; compile again on instances that do, or "
+                "run without --strict"
+            )
+
+    def _part(self, instance: Any, number: int) -> Part:
+        """An instance of a mini-batch that is joined."""
+        if type(instance) is Captured:
+            return own_part(self.lexicon, instance, number)
+        with self._leased() as leased:
+            record = partial(part_of, *leased, self.lexicon, instance, number, self.cache is not None)
+            return record() if self.cache is None else self.cache.part(self.lexicon, instance, number, record)
+
+    @contextmanager
+    def _leased(self, first: int = 0) -> Iterator[tuple[nn.Module, Recorder]]:
+        """A shadow and its recorder, for this thread alone; its messages count instances from `first`."""
+        with self._lock:
+            leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table, self.autocast)
+        leased[1].first_instance = first
+        leased[1].reads = leased[1].reads or bool(self.plan.reads)
+        try:
+            yield leased
+        finally:
+            with self._lock:
+                self._idle.append(leased)
+
+    def _learn(self) -> None:
+        """Record the exemplars, so that what they have is known."""
+        if self.exemplars is not None:
+            with self._leased() as leased:
+                capture_each(*leased, self.lexicon, list(self.exemplars()))
+
+    def _follow_code(self) -> None:
+        """Record anew-made copies of the model's functions where a name in them means something else by now."""
+        with self._lock:
+            if self.view.follow_code():
+                self._idle.clear()
+                self._vertex_program = None
+
+    def vertex_program(self) -> VertexProgram:
+        """The model's vertex functions. Raises ModelError when it has none."""
+        program = self._vertex_program
+        if program is None:
+            with self._lock:
+                program = self._vertex_program
+                if program is None:
+                    shadow, recorder = recording_shadow(self.view, self.table, self.autocast)
+                    program = self._vertex_program = VertexProgram(shadow, recorder)
+        return program
+
+    @on_host
+    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,
+                share: bool = True, on_segment: Callable[[Prepared], None] | None = None) -> Prepared:  # fmt: skip
+        """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
+        nodes run one by one. See `mini_batch` for `first`. Where instances read values, all segments but the last are
+        executed, after a call of `on_segment` for each."""
+        started = time.perf_counter()
+        segments = Segments(self, stats, on_segment, split=split, share=share)
+        captured = self.mini_batch(instances, first, segments)
+        recorded = time.perf_counter()
+        prepared = self.prepare_captured(captured, split, share)
+        scheduled = time.perf_counter()
+        if stats is not None:
+            stats.seconds.construction += recorded - started - segments.scheduling - segments.execution
+            stats.seconds.scheduling += scheduled - recorded + segments.scheduling
+            stats.seconds.execution += segments.execution
+            stats.seconds.issuing += segments.execution
+            stats.instances += len(instances)
+            stats.mini_batches += 1
+            self.count(stats, prepared)
+            if captured.reads is not None:
+                stats.segments += 1 + captured.reads.segments
+                stats.unseen_reads |= set(self.unplanned_reads(captured.reads))
+                for site, count in captured.reads.sites().items():
+                    stats.reads[site] = stats.reads.get(site, 0) + count
+        return prepared
+
+    def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
+        """Share equal nodes, schedule and place; see `prepare`."""
+        runs = self.shared(captured) if share else captured
+        if not runs.is_known or self.split:
+            return self.place(runs, self.schedule(runs), split)
+        known = self._known.get(id(runs.graph))
+        if known is None:
+            prepared = self.place(runs, self.schedule(runs), split)
+            self._known[id(runs.graph)] = prepared.schedule, prepared.placement, prepared.demand
+            return prepared
+        return Prepared(runs, *known)
+
+    def shared(self, captured: Capture) -> Capture:
+        """What was captured with equal nodes as one, where that pays."""
+        return share(captured) if self.share else captured
+
+    def schedule(self, captured: Capture) -> Schedule:
+        """The policy's batches; where gathering is dear, nodes in an order that makes operands runs of rows."""
+        return run(captured.graph, self.policy, in_order=self._orders(captured.graph.types))
+
+    def _orders(self, types: tuple[NodeType, ...]) -> bool:
+        """Whether nodes are put in order, for graphs of these types, parts of cells among them."""
+        known = self._ordered
+        if known[0] is not types:
+            classes = {c for k, t in enumerate(types) if k not in self._splitter.programs for c in t.outputs}
+            widest = max((c.size * torch_dtype(c.dtype).itemsize for c in classes), default=0)
+            known = self._ordered = types, widest >= getattr(self.backend, "ordered_from", 0)
+        return known[1]
+
+    def place(self, runs: Capture, schedule: Schedule, may_split: bool = True) -> Prepared:
+        """Split cells where that pays, and place what then executes."""
+        split = self._splitter.split(runs, schedule) if may_split and self.split else None
+        if split is not None:
+            runs, schedule = split.capture, split.schedule
+        placement = place(runs.graph, schedule, runs.result_node)
+        demand = self.backend.demand(Segment(runs.graph, schedule, placement), self.kernel)
+        return Prepared(runs, schedule, placement, demand, split)
+
+    def kept_whole(self, prepared: Prepared) -> Iterator[str]:
+        """Why types that the plan lets run in parts did not in this mini-batch, a line each."""
+        if not self.split:
+            yield from ["cells were not split: switched off, or this back end does not add parts"] * any(
+                self._splittable(k) is not None for k in range(self.table.num_known)
+            )
+            return
+        captured, schedule = prepared.whole
+        yield from self._splitter.kept_whole(captured, schedule)
+
+    def depends_on_company(self, prepared: Prepared) -> Iterator[str]:
+        """What of a mini-batch has bits that depend on what else runs with it, a line each; see `runtime.company`."""
+        why = company.of_backend(self.backend)
+        if why is not None:
+            yield why
+            return
+        graph, captured = prepared.capture.graph, prepared.whole[0].graph
+        present = [kind for kind, count in enumerate(graph.counts().tolist()) if count]
+        yield from company.in_torch(self.backend, [(graph.types[k], self.kernel(k)) for k in present])
+        for kind in np.flatnonzero(captured.counts()).tolist() if self.split else ():
+            planned = self._splittable(kind)
+            if planned is not None and company.adds_in_another_order(planned, self.program(kind)):
+                yield f"{captured.types[kind].name}: in parts its products add in another order than whole"
+
+    def count(self, stats: Stats, prepared: Prepared) -> None:
+        """Add what a prepared segment is to `stats`."""
+        captured, schedule = prepared.whole
+        graph = captured.graph
+        stats.nodes += graph.num_nodes + prepared.shared_nodes
+        stats.shared_nodes += prepared.shared_nodes
+        stats.shared_parts += prepared.shared_parts
+        stats.batches += len(schedule.batch_type)
+        stats.lower_bound += lower_bound(graph)
+        stats.steps += len(schedule.batch_type)
+        stats.table_steps += schedule.table_steps
+        stats.unseen_states += schedule.unseen_states
+        stats.by_rule += schedule.by_rule
+        counts = graph.counts()
+        stats.unseen_types |= {t.name for i, t in enumerate(graph.types) if i >= self.table.num_known and counts[i]}
+        stats.operand_rows += len(prepared.placement.rows)
+        stats.gathered_rows += prepared.placement.gathered_rows
+        stats.arena_bytes = max(stats.arena_bytes, prepared.demand.total)
+        batches = np.bincount(prepared.schedule.batch_type)
+        for kind in np.flatnonzero(batches).tolist():
+            node_type = prepared.capture.graph.types[kind]
+            path = self.backend.path(node_type, self.kernel(kind))
+            stats.paths[node_type.name] = path
+            stats.launches += int(batches[kind]) * (path.launches or 0)
+
+    @on_host
+    def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
+        """Run a prepared mini-batch and return its results."""
+        with WithoutGradients(), self.executing(prepared) as execution:
+            execution.run(on_batch=None if on_batch is None else lambda batch: on_batch(prepared, batch))
+            return execution.results()
+
+    def executing(self, prepared: Prepared, keep: Iterable[Value] = ()) -> Execution:
+        """A prepared mini-batch to run in steps; values to `keep` outlive it. See `edbc.run.execution`."""
+        return Execution(
+            self.backend, prepared.capture, prepared.segment, prepared.demand, self.kernel, self.view, keep
+        )
+
+    # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def kernel(self, kind: int) -> Any:
+        """The kernel of a type, made when it is first needed."""
+        kernel = self._kernels.get(kind)
+        if kernel is None:
+            with self._lock:
+                kernel = self._kernels.setdefault(kind, self._new_kernel(kind))
+        return kernel
+
+    def _new_kernel(self, kind: int) -> Any:
+        node_type = self.table.types[kind]
+        assert node_type is not None
+        part = self._splitter.programs.get(kind)
+        if part is not None:
+            return self.backend.program_kernel(part, self.view, self.dtype, self.device)
+        if kind >= self.table.num_known:
+            self._tell_unseen(kind, node_type)
+        if node_type.is_excerpt:
+            return ExcerptKernel()
+        if node_type.variadic:
+            return ReductionKernel(node_type.op, len(node_type.outputs))
+        program = self.program(kind)
+        dtype = torch_dtype(program.dtype) if program.dtype else self.dtype
+        return self.backend.program_kernel(program, self.view, dtype, self.device)
+
+    def _tell_unseen(self, kind: int, node_type: NodeType) -> None:
+        """A type that the plan does not know runs as defined, without an order of the plan; refused where `strict`.
+        A warning names the first cell that somebody marked, unless it is a planned one in other dtypes: what no mark
+        made a cell meets new lengths as operations do."""
+        unseen = f"{node_type.source}: type {node_type.signature} is not in the plan"
+        if self.strict:
+            raise StaleError(f"{unseen}; compile again on instances that contain it, or run without --strict")
+        is_marked = node_type.op.startswith("cell ") and node_type.op.removeprefix("cell ") not in self.view.automatic
+        if is_marked and self.table.planned(kind) is None and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"{unseen} and runs generically; compile again on instances that contain it", Unplanned, 2)
+
+    def cell(self, entry: Entry) -> CellGraph:
+        """The operation graph of a type, from the model's own code."""
+        return cell_of(entry, self.view)
+
+    def program(self, kind: int) -> Program:
+        """The lowered program of a type, not split."""
+        entry = self.table.operation_of_type[kind]
+        cell = self.cell(entry)
+        known = self.table.planned(kind)
+        evaluated = None if known is None else self._evaluated(entry, cell, self.plan.types[known].signature)
+        if known is None or evaluated is None or not evaluated.is_uniform():
+            return lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
+        name = self.plan.types[known].name
+        planned = self.plan.cells[name]
+        self._compare(name, evaluated, planned)
+        batches: Sequence[Sequence[str]] = planned.batches
+        order = self._order(evaluated, planned)
+        try:
+            if evaluated is not cell:
+                check_order(evaluated, order, f"plan cell {name!r}")
+                batches, order = carry_over(evaluated, cell, batches, order)
+            return lower(cell, batches, order, f"plan cell {name!r}")
+        except LayoutError as error:
+            raise PlanError(str(error)) from None
+
+    def _evaluated(self, entry: Entry, cell: CellGraph, planned: str) -> CellGraph | None:
+        """The cell as the plan knows it: in evaluation, and without torch.autocast, whose dtype operands do not have.
+        `cell` itself where that is the same; None where the plan's own signature is of torch.autocast or its dtype."""
+        operation = entry.operation
+        if operation.autocast is None and not operation.draws:
+            is_training = operation.call is None and self.view.module_of(operation)[0].training
+            in_evaluation = cell_of(entry, self.view, evaluating=True) if is_training else cell
+            return cell if in_evaluation.lines() == cell.lines() else in_evaluation
+        cast = operation.autocast
+        if without_state(planned) != planned or (cast is not None and f"{dtype_name(cast)}[" in planned):
+            return None
+        passed = tuple(self._plain(slot, operation.autocast) for slot in operation.passed)
+        evaluated = replace(operation, slots=passed, draws=(), autocast=None)
+        return cell_of(replace(entry, operation=evaluated), self.view, evaluating=True)
+
+    def _plain(self, slot: Slot, cast: State) -> Slot:
+        if cast is None or slot.base.dtype != dtype_name(cast):
+            return slot
+        return self.table.slot(replace(slot.base, dtype=dtype_name(self.dtype)), slot.views, slot.meta().to(self.dtype))
+
+    def _order(self, cell: CellGraph, planned: PlanCell) -> Sequence[str]:
+        return list(cell.classes()) if self.layout == "variable-order" else planned.layout
+
+    def _splittable(self, kind: int) -> Splittable | None:
+        """What the plan says of splitting a type."""
+        node_type = self.table.types[kind]
+        if kind >= self.table.num_known or node_type is None or not node_type.has_program:
+            return None
+        name = self.plan.types[kind].name
+        planned = self.plan.cells[name]
+        if not planned.eager and not planned.lazy:
+            return None
+        entry = self.table.operation_of_type[kind]
+        cell = self.cell(entry)
+        if not cell.is_uniform() or self._evaluated(entry, cell, self.plan.types[kind].signature) is not cell:
+            return None
+        self.program(kind)  # raises where the plan is stale
+        return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, planned.lazy,
+                          f"plan cell {name!r}")  # fmt: skip
+
+    def _weight_bytes(self, kind: int) -> int:
+        """Of the products of a type that the plan knows; 0 for any other, which never runs in parts."""
+        node_type = self.table.types[kind]
+        if kind >= self.table.num_known or node_type is None or not node_type.has_program:
+            return 0
+        return sum(packed.rows * packed.columns for packed in self.program(kind).weights) * self.dtype.itemsize
+
+    def _compare(self, name: str, cell: CellGraph, planned: PlanCell) -> None:
+        """The plan's operations must be the model's."""
+        lines = cell.lines()
+        for number in range(max(len(lines), len(planned.operations))):
+            here = lines[number] if number < len(lines) else "nothing"
+            there = planned.operations[number] if number < len(planned.operations) else "nothing"
+            if here != there and not (self.rebind and without_numbers(here) == without_numbers(there)):
+                raise StaleError(
+                    f"plan cell {name!r}, operation {number}: expected {here!r} from the model, got {there!r}; run "
+                    "'edbc compile' again"
+                )
+
+    def verify_cells(self) -> None:
+        """Build the kernel of every type of the plan that has been recorded. Raises StaleError on a mismatch."""
+        for kind in range(self.table.num_known):
+            if self.table.types[kind] is not None:
+                self.kernel(kind)
+
+
+def _bound_anew(plan: Plan, model: nn.Module, backend: str, options: dict[str, Any], has_cache: bool) -> Net:
+    net = Net(plan, model, backend=backend, **options)
+    module = sys.modules.get(type(model).__module__)
+    net.cache, net.exemplars = structure_cache(module) if has_cache else None, exemplars_of(module, plan)
+    return net
+
+
+def _require_vertices_alone(instances: Sequence[Any], first: int) -> None:
+    other = next((number for number, x in enumerate(instances, first) if type(x) is not VertexInstance), None)
+    if other is not None:
+        kind = type(instances[other - first]).__name__
+        raise InputError(
+            f"instance {other}: expected a VertexInstance as others of its mini-batch are, got {kind}; run them apart, "
+            "for what they return has another form"
+        )
+
+
+def _as_list(instances: Any) -> list[Any]:
+    """A mini-batch in a list. Raises InputError for what has no order or no length, and for a text."""
+    if isinstance(instances, str | bytes | Mapping | Set | Iterator) or not isinstance(instances, Iterable):
+        raise InputError(
+            f"a bound net: expected a list of instances, got {type(instances).__name__}; put them in a list, or read "
+            "an iterator with net.stream"
+        )
+    return list(instances)
+
+
+def _refuse_transforms() -> None:
+    """Raise UnsupportedError where somebody looks at torch functions that a net does not call."""
+    what = None
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        what = "a transform of torch.func (grad, vmap, jvp, ...)"
+    elif forward_ad._current_level >= 0:
+        what = "forward-mode differentiation"
+    elif torch._C._get_tracing_state() is not None:
+        what = "torch.jit.trace"
+    if what is not None:
+        raise UnsupportedError(
+            f"a bound net was called inside {what}, which would see none of its operations; call it outside, or run "
+            "the model itself there"
+        )
+
+
+def cell_of(entry: Entry, view: ModelView, evaluating: bool = False) -> CellGraph:
+    """The canonical operation graph of an entry's cell, module or function; that of eval mode where it is
+    `evaluating`."""
+    operation = entry.operation
+    path = view.module_of(operation)[1] if operation.call is None else ""
+    prefix = f"{path}." if path else ""
+    return cell_graph(view.trace(operation, evaluating), view, prefix)
+
+
+def policy_of(plan: Plan, kind: str | None = None) -> Policy:
+    """The plan's policy, or the fixed rule `kind` in its place."""
+    if kind is not None and kind != plan.policy.kind:
+        if kind == "fsm":
+            raise PlanError(f"the plan's policy is {plan.policy.kind!r} and has no table; compile with --policy fsm")
+        return Policy(kind, cost=plan_costs(plan))
+    policy = plan.policy
+    if policy.kind != "fsm":
+        return Policy(policy.kind, cost=plan_costs(plan))
+    names = [t.name for t in plan.types]
+    encoding = policy.encoding or ""
+    return Policy.from_text(encoding, policy.fallback, policy.table, names, policy.beside, plan_costs(plan))
+
+
+def plan_costs(plan: Plan) -> tuple[float, ...]:
+    """The policy's costs in the order of the types; empty when every batch counts the same."""
+    return relative_costs([plan.costs[t.name].fixed_us for t in plan.types] if plan.costs else [])
+
+
+def check_requirements(requirements: Sequence[str]) -> None:
+    """Raise StaleError when the environment does not offer what a plan requires, DeviceError for an unknown wish."""
+    for requirement in requirements:
+        match = re.fullmatch(r"torch>=(\d+)\.(\d+)", requirement)
+        if match is None:
+            raise DeviceError(f"plan requires {requirement!r}, which this edbc does not know; update edbc")
+        have = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2])
+        if have < (int(match.group(1)), int(match.group(2))):
+            raise DeviceError(f"plan requires {requirement}, got torch {torch.__version__}; update torch")

@@ -1,0 +1,141 @@
+"""Streams: the graph of the next mini-batch is made while this one executes.
+
+    for result in net.stream(read_trees(path), batch_size=32): ...
+
+(1) A worker thread takes `batch_size` instances at a time from the iterable, whose length nobody needs to know, and
+    captures, schedules and places them. Mini-batches that are ready wait in a queue of `ahead`, then the worker waits.
+(2) The thread that iterates executes them and yields one result per instance, in the order of the iterable. Native
+    code and device kernels run without Python's lock, which is when the worker gets on.
+(3) An exception comes where its instance's result would have come, after the results of all mini-batches before it:
+    with the instance's number in the stream where the iterable or the model's code raised it, with the numbers of its
+    mini-batch where execution did. An iterable that fails in the middle of a mini-batch costs no instance before it.
+(4) Closing the iterator, or leaving it for the garbage collector, stops the worker: it finishes the mini-batch it is
+    making and reads nothing more.
+
+Results are not connected to autograd. Several streams may share one net.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.base.arguments import require_count
+
+if TYPE_CHECKING:
+    from edbc.run.session import Net, Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A mini-batch before it executes; `first` is the number of its first instance."""
+
+    first: int
+    count: int
+    prepared: Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class _Failed:
+    error: BaseException
+
+
+_END = object()
+
+
+def stream(net: Net, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
+    """What the model returns for each instance, in order; see the module's docstring."""
+    for name, value in (("batch_size", batch_size), ("ahead", ahead)):
+        require_count(f"stream: {name}", value)
+    return _results(net.in_mode(), iter(instances), batch_size, ahead)
+
+
+def _results(net: Net, instances: Iterator[Any], batch_size: int, ahead: int) -> Iterator[Any]:
+    worker = _Worker(net, instances, batch_size, ahead)
+    try:
+        while (item := worker.queue.get()) is not _END:
+            if isinstance(item, _Failed):
+                raise item.error
+            yield from _execute(net, item)
+    finally:
+        worker.stop()
+
+
+def _execute(net: Net, ready: _Ready) -> list[Any]:
+    try:
+        return net.execute(ready.prepared)
+    except Exception as error:
+        _add_numbers(error, ready.first, ready.count)
+        raise
+
+
+def _add_numbers(error: BaseException, first: int, count: int) -> None:
+    error.add_note(f"in the mini-batch of instances {first} to {first + count - 1} of the stream")
+
+
+class _Worker:
+    """Definition (1)."""
+
+    def __init__(self, net: Net, instances: Iterator[Any], batch_size: int, ahead: int):
+        self.net = net
+        self.instances = instances
+        self.batch_size = batch_size
+        self.queue: queue.Queue[Any] = queue.Queue(ahead)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="edbc-stream", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Definition (4). Emptying the queue wakes a worker that waits for room."""
+        self._stopped = True
+        while self._thread.is_alive():
+            try:
+                self.queue.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            with torch.no_grad():
+                self._prepare_all()
+        except BaseException as error:
+            self.queue.put(_Failed(error))
+        else:
+            self.queue.put(_END)
+
+    def _prepare_all(self) -> None:
+        first = 0
+        while not self._stopped:
+            batch, failure = self._read(first)
+            if batch:
+                self.queue.put(_Ready(first, len(batch), self._prepare(batch, first)))
+            if failure is not None:
+                raise failure
+            if len(batch) < self.batch_size:
+                return
+            first += len(batch)
+
+    def _read(self, first: int) -> tuple[list[Any], BaseException | None]:
+        """The next instances, and what the iterable raised after them."""
+        batch: list[Any] = []
+        try:
+            for instance in itertools.islice(self.instances, self.batch_size):
+                batch.append(instance)
+        except Exception as error:
+            error.add_note(f"while reading instance {first + len(batch)} of the stream")
+            return batch, error
+        return batch, None
+
+    def _prepare(self, batch: list[Any], first: int) -> Prepared:
+        try:
+            return self.net.prepare(batch, first=first)
+        except Exception as error:
+            _add_numbers(error, first, len(batch))
+            raise

@@ -1,0 +1,310 @@
+"""Mini-batches that workers make: `DataLoader(dataset, num_workers=4, collate_fn=edbc.collate(net))`.
+
+(1) A worker runs forward and sends a `CapturedBatch`: one buffer of words and one of constants per source, as bytes,
+    for a tensor costs its sharing between processes. Nothing of a model travels back; under `spawn` the worker gets the
+    model with parameters that have shapes and no data.
+(2) Vocabularies travel as one text, which is read once. What has been recorded in the worker alone the receiving net
+    has no operations for, so the first instance that has it travels too, once per worker, and is recorded there.
+(3) What arrives is from another process: lengths, types, operands, rows, offsets, nests and constants are checked
+    before anything runs, and messages name the instance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import default_collate
+
+from edbc.capture.captured.instance import WORD, Captured, home_and_texts, tensor_of, vocabulary_of
+from edbc.capture.captured.joining import as_one, capture_of, require_words
+from edbc.capture.captured.vocabulary import Lexicon, Vocabulary, require_home
+from edbc.capture.forward.build import Capture
+from edbc.capture.standins.objects import Closed
+from edbc.capture.standins.standin import class_of, dtype_name, torch_dtype
+from edbc.errors import InputError, SlowTransfer, UnsupportedError
+
+if TYPE_CHECKING:
+    from edbc.run.session import Net
+
+MEASURED = 16
+"""Mini-batches that are timed before anything is said."""
+_ARRIVED: dict[Any, list[Any]] = {}
+"""Exemplars by the worker that sent them."""
+_VOCABULARIES: dict[str, Vocabulary] = {}
+_TEXTS: WeakKeyDictionary[Lexicon, tuple[Any, str]] = WeakKeyDictionary()
+"""Of lexicons, with what they knew."""
+
+
+class CapturedBatch(Closed):
+    """The captured instances of one mini-batch, as one value; a net takes it in place of a list. It has a length, and
+    its items are `Captured`."""
+
+    def __init__(self, of: Lexicon | Vocabulary, words: bytes, begin: Sequence[int], nest_texts: Sequence[str],
+                 constants: Sequence[tuple[int, torch.Tensor]]):  # fmt: skip
+        self.of = of
+        self.words = words
+        self.begin = begin
+        """Where the words of each instance begin, and the end."""
+        self.nest_texts = nest_texts
+        self.constants = constants
+        """Of all instances, by source."""
+        self.exemplars: list[Any] = []
+        self.seconds = 0.0
+        """What capturing took, and in the process that receives it what receiving did."""
+        self.received = 0.0
+
+    @classmethod
+    def of_parts(cls, lexicon: Lexicon, parts: Sequence[Captured]) -> CapturedBatch:
+        """The captured instances of one lexicon together."""
+        pools: dict[int, list[torch.Tensor]] = {}
+        for source, pool in (pair for part in parts for pair in part.constants):
+            pools.setdefault(source, []).append(pool)
+        begin = [0, *itertools.accumulate(len(part.words) // WORD.itemsize for part in parts)]
+        words = b"".join([part.words for part in parts])
+        constants = [(source, as_one(found)) for source, found in pools.items()]
+        return cls(lexicon, words, begin, [part.nest_text for part in parts], constants)
+
+    def __len__(self) -> int:
+        return len(self.nest_texts)
+
+    def __iter__(self) -> Iterator[Captured]:
+        words, taken = np.frombuffer(self.words, WORD), dict.fromkeys((source for source, _ in self.constants), 0)
+        for first, end, text in zip(self.begin, self.begin[1:], self.nest_texts, strict=False):
+            own = words[first:end]
+            n, m, k = own[:3].tolist()
+            sources = own[len(own[:6]) + 2 * (n + m) :][:k].tolist()
+            constants = []
+            for source, pool in self.constants:
+                count = sources.count(source)
+                if count:
+                    constants.append((source, pool[taken[source] : taken[source] + count]))
+                    taken[source] += count
+            yield Captured(self.of, own.tobytes(), text, tuple(constants))
+
+    def __repr__(self) -> str:
+        return f"<CapturedBatch of {len(self)} instances>"
+
+    def _with(self, constants: Sequence[tuple[int, torch.Tensor]]) -> CapturedBatch:
+        other = CapturedBatch(self.of, self.words, self.begin, self.nest_texts, constants)
+        other.exemplars, other.seconds, other.received = self.exemplars, self.seconds, self.received
+        return other
+
+    def to(self, *args: Any, **kwargs: Any) -> CapturedBatch:
+        """The same with its constants on another device. A dtype is refused: capture in it."""
+        moved = [(source, pool.to(*args, **kwargs)) for source, pool in self.constants]
+        if any(a.dtype is not b.dtype for (_, a), (_, b) in zip(moved, self.constants, strict=True)):
+            raise InputError(
+                "a captured mini-batch: expected a device to move to, got a dtype; capture it in that dtype"
+            )
+        return self._with(moved)
+
+    def pin_memory(self) -> CapturedBatch:
+        """The same with its constants in pinned memory."""
+        return self._with([(source, pool.pin_memory()) for source, pool in self.constants])
+
+    def __reduce__(self) -> Any:
+        """Plain bytes, numbers and texts, and exemplars as the data set's own objects are sent."""
+        constants = [(source, dtype_name(pool.dtype), list(pool.shape), _raw(pool)) for source, pool in self.constants]
+        key = (os.getpid(), id(self.of))
+        return _arrived, (_text_of(self.of), self.words, list(self.begin), list(self.nest_texts), constants,
+                          self.exemplars, key, self.seconds)  # fmt: skip
+
+
+def _raw(pool: torch.Tensor) -> bytes:
+    return pool.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if pool.numel() else b""
+
+
+def _text_of(of: Lexicon | Vocabulary) -> str:
+    """A vocabulary as text, definition (2)."""
+    if isinstance(of, Vocabulary):
+        return json.dumps(home_and_texts(*of))
+    text = _TEXTS.get(of)
+    if text is None or text[0] != of.known():
+        text = _TEXTS[of] = of.known(), json.dumps(home_and_texts(*of.vocabulary()))
+    return text[1]
+
+
+def _arrived(text: str, words: bytes, begin: Any, nest_texts: Any, constants: Any, exemplars: list[Any], key: Any,
+             seconds: float) -> CapturedBatch:  # fmt: skip
+    """What another process sent. Raises InputError where it is no batch; the net that takes it checks the rest."""
+    started = time.perf_counter()
+    try:
+        vocabulary = _VOCABULARIES.get(text)
+        if vocabulary is None:
+            vocabulary = _VOCABULARIES[text] = vocabulary_of(json.loads(text))
+        pools = [(int(source), tensor_of(raw, torch_dtype(name), shape)) for source, name, shape, raw in constants]
+        batch = CapturedBatch(vocabulary, bytes(words), list(map(int, begin)), list(map(str, nest_texts)), pools)
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, RecursionError) as error:
+        raise InputError(
+            f"a captured mini-batch: expected what a worker sends, got something else ({error!r}); let a worker of "
+            "this version of edbc send it"
+        ) from None
+    batch.exemplars = _ARRIVED.setdefault(key, [])
+    batch.exemplars += exemplars
+    batch.seconds, batch.received = seconds, time.perf_counter() - started
+    return batch
+
+
+def batch_capture(net: Net, batch: CapturedBatch) -> Capture:
+    """The Capture of a mini-batch, checked where it is from elsewhere."""
+    lexicon, started = net.lexicon, time.perf_counter()
+    words = np.frombuffer(batch.words, WORD)
+    if batch.of is lexicon:
+        return capture_of(lexicon, words, [lexicon.nest(text) for text in batch.nest_texts], dict(batch.constants))
+    vocabulary = batch.of
+    if isinstance(vocabulary, Lexicon):
+        require_home(vocabulary.home, lexicon.home)
+        vocabulary = vocabulary.vocabulary()
+    maps = lexicon.read(vocabulary, lambda: net.capture_each(list(batch.exemplars)))
+    words, begin = words.copy(), np.array(batch.begin, np.int64)
+    _require_borders(begin, len(words), len(batch))
+    require_words(words, begin, lexicon, maps)
+    texts = zip(batch.nest_texts, words[begin[:-1] + 3].tolist(), strict=True)
+    nests = [lexicon.nest_of_other(vocabulary, text, results) for text, results in texts]
+    pools = {int(maps[1][source]): pool for source, pool in batch.constants if 0 <= source < len(maps[1])}
+    capture = capture_of(lexicon, words, nests, pools)
+    _require_pools(capture, pools)
+    _measure(net, batch, batch.received + time.perf_counter() - started)
+    return capture
+
+
+def _require_borders(begin: Any, end: int, count: int) -> None:
+    is_whole = len(begin) == count + 1 and begin[0] == 0 and begin[-1] == end and bool((np.diff(begin) > 0).all())
+    if not is_whole:
+        raise InputError(f"a captured mini-batch: expected borders of {count} instances, got others; send it again")
+
+
+def _require_pools(capture: Capture, pools: dict[int, torch.Tensor]) -> None:
+    counts = np.bincount(capture.external_source, minlength=len(capture.sources)).tolist()
+    for number, source in enumerate(capture.sources):
+        pool = pools.get(number)
+        if (0 if pool is None else len(pool)) != (counts[number] if source.kind == "constant" else 0) or (
+            pool is not None and class_of(pool[0]) != source.value_class
+        ):
+            raise InputError(
+                f"a captured mini-batch: expected {counts[number]} constants {source.value_class}, got others; send it "
+                "again"
+            )
+
+
+def _measure(net: Net, batch: CapturedBatch, seconds: float) -> None:
+    """Say once where receiving takes this process longer than capturing would have."""
+    times = net.transfers
+    if not batch.seconds or len(times) > MEASURED:
+        return
+    times.append((batch.seconds, seconds))
+    if len(times) == MEASURED:
+        captured, received = (sorted(column)[MEASURED // 2] for column in zip(*times, strict=True))
+        if received > captured:
+            warnings.warn(
+                f"a mini-batch takes {1e3 * received:.2f} ms to receive and {1e3 * captured:.2f} ms to capture: "
+                "workers cost more than they spare; take num_workers=0, or a CapturedDataset",
+                SlowTransfer, 2,
+            )  # fmt: skip
+        times.append((0.0, 0.0))
+
+
+# --- in the worker -------------------------------------------------------------------------------------------------
+
+
+class Collate:
+    """A `collate_fn`: items to what stands for them in a mini-batch. See `collate`."""
+
+    def __init__(self, net: Net, instance: int | str | None = None):
+        self.net = net
+        self.instance = instance
+        here = net.in_mode().lexicon
+        self._told = {here: len(here.exemplars)}
+        """How many exemplars of each lexicon the receiving process has, as far as this one knows."""
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        """The mini-batch of some items; see `collate`."""
+        if self.instance is None:
+            return self._batch(items)
+        first = items[0]
+        if isinstance(first, dict):
+            return {key: self._column(items, key) for key in first}
+        columns = [self._column(items, place) for place in range(len(first))]
+        return columns if isinstance(first, list) else tuple(columns)
+
+    def _column(self, items: Sequence[Any], key: Any) -> Any:
+        column = [item[key] for item in items]
+        return self._batch(column) if key == self.instance else _stacked(column)
+
+    def _batch(self, instances: Sequence[Any]) -> Any:
+        lexicon = self.net.in_mode().lexicon
+        started = time.perf_counter()
+        plain = [item for item in instances if type(item) is not Captured]
+        found = iter(self.net.capture_each(plain) if plain else [])
+        parts = [item if type(item) is Captured else next(found) for item in instances]
+        if not all(type(part) is Captured and part.of is lexicon for part in parts):  # as they are
+            pairs = zip(parts, instances, strict=True)
+            return [item if isinstance(part, UnsupportedError) else part for part, item in pairs]
+        batch = CapturedBatch.of_parts(lexicon, parts)  # type: ignore[arg-type]
+        new = list(lexicon.exemplars.values())[self._told.get(lexicon, 0) :]
+        batch.exemplars = list({id(instance): instance for instance in new}.values())
+        self._told[lexicon] = len(lexicon.exemplars)
+        batch.seconds = time.perf_counter() - started if len(plain) == len(instances) else 0.0
+        return batch
+
+    def __reduce__(self) -> Any:
+        return Collate, (self.net.skeleton, self.instance)
+
+
+def _stacked(column: list[Any]) -> Any:
+    """Numbers, and tensors of one shape, as the tensor that a DataLoader makes of them; else the list."""
+    is_number = all(type(item) in (int, float, bool) for item in column)
+    is_tensor = all(isinstance(item, torch.Tensor) for item in column) and len({item.shape for item in column}) == 1
+    return default_collate(column) if is_number or is_tensor else column
+
+
+class Skeleton:
+    """What a net is pickled as for workers that are not forks: a net of the plan and of the model without its weights.
+    A net has one, so that what refers to it in one pickle refers to one net again."""
+
+    def __init__(self, net: Net):
+        self._net = net
+
+    def __reduce__(self) -> Any:
+        """As bytes, for a file descriptor would travel with every tensor."""
+        return _without_weights, (self._net.plan, pickle.dumps(weightless(self._net.model)), self._net.binding)
+
+
+def _without_weights(plan: Any, model: bytes, options: dict[str, Any]) -> Net:
+    from edbc.run.session import Net
+
+    return Net(plan, pickle.loads(model), backend="reference", **options)
+
+
+def weightless(model: nn.Module) -> nn.Module:
+    """A copy of a model whose parameters have shapes, dtypes and one element of memory each: enough to record."""
+    import copy
+
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        empty = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    return copy.deepcopy(model, memo)
+
+
+def collate(net: Net, instance: int | str | None = None) -> Collate:
+    """A `collate_fn` for a DataLoader: forward runs where it is called, in a worker say, and what comes back is a
+    `CapturedBatch`, which `net` takes in place of a list of instances.
+
+    An item is an instance; or a tuple, list or dict with one at `instance`. Then a mini-batch is such a tuple, list or
+    dict too, with the batch in that place; numbers, and tensors of one shape, become one tensor, all else a list. Items
+    may be captured already. Where an instance of a mini-batch cannot be captured, the mini-batch is a list with that
+    one as it is.
+    """
+    return Collate(net, instance)

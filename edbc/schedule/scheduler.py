@@ -1,0 +1,146 @@
+"""A mini-batch's schedule under a policy, and the lower bound: what runs for every mini-batch.
+
+Imports nothing that trains or searches, and no compiled code before the first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edbc.base.graph import Graph, Ints
+from edbc.schedule.order import order_nodes
+from edbc.schedule.policy import ENCODINGS, RULES, Policy
+from edbc.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from edbc.schedule.analysis import Dag
+
+Floats = NDArray[np.float64]
+
+CHEAP_OPS = frozenset(
+    {"sum", "add", "sub", "mul", "div", "neg", "tanh", "sigmoid", "relu", "exp", "log", "cat", "stack"}
+)
+"""Operations without a matrix product: DyNet's agenda runs them before others of equal mean depth."""
+
+NO_TYPES = np.zeros(0, np.int32)
+
+
+def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = False) -> Schedule:
+    """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types.
+
+    A table that runs beside a rule never loses to it: where its schedule is above the lower bound, the rule is
+    simulated too and the cheaper of the two is taken, unless `compare` is false. With `in_order` the nodes inside
+    batches are as `edbc.schedule.order.order_nodes` leaves them.
+    """
+    asked = policy.asked.get(compare) or _asked(policy, compare)
+    if asked.by_depth:
+        schedule = _by_depth(graph, policy)
+        return order_nodes(graph, schedule) if in_order else schedule
+    batch_type, batch_ptr, nodes, table_steps, unseen_states, by_rule = _scheduled()(
+        *arrays_of(graph), *asked.arguments, cheap_types(graph) if asked.by_agenda else NO_TYPES,
+        policy.costs_of(graph.num_types), in_order,
+    )  # fmt: skip
+    return Schedule(graph, batch_type, batch_ptr, nodes, int(table_steps), int(unseen_states), bool(by_rule))
+
+
+class Asked(NamedTuple):
+    """What a policy asks of the engine, worked out once: between two mini-batches, every step in Python is slow."""
+
+    by_depth: bool
+    by_agenda: bool
+    arguments: tuple[Any, ...]  # of `scheduled`, between the graph's and the types'
+
+
+def _asked(policy: Policy, compare: bool) -> Asked:
+    from edbc.schedule.schedulewalk import NONE
+
+    rival = policy.beside if compare else None
+    by_depth, by_agenda = "depth" in (policy.kind, rival), "agenda" in (policy.rule, rival)
+    table, actions = policy.compiled
+    rule = NONE if by_depth else RULES.index(policy.rule)
+    rival_code = NONE if by_depth or rival is None else RULES.index(rival)
+    arguments = (encoding_code(policy), *table, actions, rule, rival_code)
+    policy.asked[compare] = Asked(by_depth, by_agenda, arguments)
+    return policy.asked[compare]
+
+
+@cache
+def _scheduled() -> Any:
+    from edbc.schedule.schedulewalk import scheduled
+
+    return scheduled
+
+
+def _by_depth(graph: Graph, policy: Policy) -> Schedule:
+    """The schedule by depth, or a table's beside which it runs where that is cheaper."""
+    from edbc.schedule.schedulewalk import depth_walk
+
+    by_depth = Schedule(graph, *depth_walk(*arrays_of(graph), graph.num_types))
+    if policy.kind == "depth":
+        return by_depth
+    schedule = run(graph, policy, compare=False)
+    is_cheaper = total_cost(by_depth.batch_type, policy.cost) < total_cost(schedule.batch_type, policy.cost)
+    return replace(by_depth, by_rule=True) if is_cheaper else schedule
+
+
+def costs_of(cost: Sequence[float], num_types: int) -> Floats:
+    """What a batch of each of `num_types` types costs, `(num_types,)`; 1 for types past the end of `cost`."""
+    costs = np.ones(num_types)
+    known = cost[:num_types]
+    costs[: len(known)] = known
+    return costs
+
+
+def total_cost(batch_type: Ints, cost: Sequence[float]) -> float:
+    """What a schedule's batches cost beside their rows; their number where no costs are given. Schedules of the same
+    batches cost the same, whatever their order."""
+    counts = np.bincount(batch_type).tolist()
+    return float(sum(count * c for count, c in zip(counts, costs_of(cost, len(counts)).tolist(), strict=True)))
+
+
+def encoding_code(policy: Policy) -> int:
+    """The encoding's code in choice.py, -1 for a policy without a table."""
+    return ENCODINGS.index(policy.encoding) if policy.kind == "fsm" and policy.encoding else -1
+
+
+def analysed(graph: Graph, policy: Policy) -> Dag:
+    """The graph with what this policy reads, and no more."""
+    from edbc.schedule.schedulewalk import NONE, analyse_for
+
+    return analyse_for(*arrays_of(graph), graph.num_types, encoding_code(policy), RULES.index(policy.rule), NONE)
+
+
+def arrays_of(graph: Graph) -> tuple[Ints, Ints, Ints]:
+    """Node types, operand bounds and operands, read-only: numba compiles a kernel anew for arrays that are not."""
+    return _frozen(graph.node_type), _frozen(graph.operand_ptr), _frozen(graph.operands)
+
+
+def _frozen(array: Ints) -> Ints:
+    """The array, or a read-only view of it."""
+    if array.flags.writeable:
+        array = array.view()
+        array.setflags(write=False)
+    return array
+
+
+def cheap_types(graph: Graph) -> Ints:
+    """1 for every type of CHEAP_OPS, `(T,)`."""
+    return np.array([type_.op.removeprefix("torch.") in CHEAP_OPS for type_ in graph.types], np.int32)
+
+
+def work_of(graph: Graph) -> int:
+    """Numbers that one walk over the graph looks at, about: a row of T per node, T of them per batch."""
+    return graph.num_types * (graph.num_nodes + graph.num_types * lower_bound(graph))
+
+
+def lower_bound(graph: Graph) -> int:
+    """ED-Batch Eq. 2: the sum over types of the most nodes of that type on any path. O(T (n + m))."""
+    from edbc.schedule.analysis import analyse, terms
+
+    return int(terms(analyse(*arrays_of(graph), graph.num_types, False, True, False)).sum())

@@ -1,0 +1,8 @@
+"""The command line: parse, call, print. No algorithm lives here, and importing it imports no torch."""
+
+from __future__ import annotations
+
+from edbc.tools.cli import look  # noqa: F401  (adds its commands)
+from edbc.tools.cli.main import main
+
+__all__ = ["main"]

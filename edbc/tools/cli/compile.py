@@ -1,0 +1,180 @@
+"""`edbc compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edbc.api import costs_for, existing_guards, require_targets, stands_eager
+from edbc.base.families import family, grouped, name_of
+from edbc.plan.plan import Plan
+from edbc.tools.console import ProgressLine, fold, print_json, warn_unstable
+from edbc.tools.explain.layouts import CellLayout, cell_layout
+
+
+def run_compile(
+    model: str,
+    output: str,
+    inputs: tuple[str, ...],
+    settings: dict[str, str],
+    seed: int,
+    policy: str,
+    encoding: str | None,
+    trials: int,
+    time_limit: float,
+    split: bool,
+    mini_batches: int,
+    costs: str | None,
+    profile: bool,
+    weights: str | None,
+    measure_gain: bool,
+    cells: str,
+    output_format: str,
+    quiet: bool,
+    report: str | None = None,
+) -> None:
+    """Compile, write, summarise."""
+    if profile and costs is not None:
+        raise click.UsageError("--profile measures costs, --costs takes them from somewhere else: give one of the two")
+    target = Path(output)
+    guards = existing_guards(target)
+    table = {} if profile else costs_for(target, costs)
+    progress = ProgressLine(quiet)
+    progress("import", 0, 1, {})
+    from edbc.plan.writer import write_plan
+    from edbc.run.weightsfile import weights_for
+    from edbc.tools.compile.compiler import compile_model
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    require_targets(target, model, inputs, weights, report)
+    compiled = compile_model(
+        model,
+        inputs=inputs,
+        settings=dict(settings),
+        seed=seed,
+        plan_folder=target.parent,
+        encoding=encoding,
+        policy=policy,
+        trials=trials,
+        time_limit=time_limit,
+        split=split,
+        mini_batches=mini_batches,
+        costs=table,
+        profile=profile,
+        weights=weights_for(target, weights),
+        guards=guards,
+        measure_gain=measure_gain,
+        stood=stands_eager(target),
+        cells=cells,
+        progress=progress,
+    )
+    write_plan(compiled.plan, target)
+    progress.tell_seconds()
+    if report is not None:
+        from edbc.tools.explain.explanation import explain_compiled
+        from edbc.tools.explain.page import write_page
+
+        write_page(report, explain_compiled(target.name, compiled).html())
+    from edbc.tools.compile.compiler import measure
+
+    metrics = measure(compiled.plan, compiled.captured)
+    warn_unstable(compiled.parity)
+    if output_format == "json":
+        parity = compiled.parity
+        print_json(
+            {
+                "plan": output,
+                **metrics,
+                "states": len(compiled.plan.policy.table),
+                "max_error": parity.max_error,
+                "eager_error": parity.eager_error,
+                "unstable": sorted(parity.unstable),
+                "pins_float32": parity.pins,
+                "gain": compiled.gain,
+                "run": "batched" if compiled.plan.run is None else "eager",
+            }
+        )
+        return
+    source = "measured now" if profile else f"from {costs or f'the plan that stood at {output}'}"
+    for line in (
+        *_summary(output, compiled, metrics),
+        *_eager(compiled),
+        *_limits(compiled.plan.policy.training, trials),
+        *_costs(compiled.plan, source),
+    ):
+        click.echo(fold(line))
+
+
+def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Iterator[str]:
+    """What compiling gave: batches, what others need, operands that the layouts put in place, parity."""
+    from edbc.tools.explain.foundcells import cells_text
+
+    plan, parity = compiled.plan, compiled.parity
+    nodes, batches, bound = metrics["nodes"], metrics["batches"], metrics["lower_bound"]
+    states = f" ({plan.policy.encoding}, {len(plan.policy.table)} states)" if plan.policy.encoding else ""
+    yield f"{output}: {len(plan.types)} types, policy {plan.policy.kind}{states}"
+    yield f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
+    yield f"  gained: {nodes / max(batches, 1):.1f} nodes per batch, where eager PyTorch runs one after the other"
+    if plan.automatic:
+        yield f"  cells that nobody marked: {cells_text(plan.automatic)}"
+    training = plan.policy.training
+    others = {**training.get("baselines", {}), **({"beam": training["beam"]} if "beam" in training else {})}
+    if others:
+        where = "graph" if len(compiled.captured.training) == 1 else f"{len(compiled.captured.training)} graphs"
+        yield f"  other policies on the same {where}: " + ", ".join(f"{k} {v}" for k, v in others.items())
+    if plan.policy.beside is not None and plan.policy.beside != plan.policy.fallback:
+        yield f"  the table alone loses to {plan.policy.beside}: both are simulated, and the cheaper schedule runs"
+    layouts = [(t, cell_layout(t.name, plan.cells[t.name])) for t in plan.types]
+    for group in grouped(layouts, lambda of: (family(of[0].signature), _memory(of[1]))):
+        yield f"  {name_of([t.name for t, _ in group])}: {_memory(group[0][1])}"
+    yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}"
+
+
+def _eager(compiled: Any) -> Iterator[str]:
+    """That batching does not pay, by how much, and what would help."""
+    from edbc.tools.compile.worth import what_would_help
+
+    if compiled.plan.run is None:
+        return
+    yield f"  run: eager, because {compiled.plan.run.eager}"
+    yield f"    batched it takes {1 / compiled.gain:.1f} times as long here; 'edbc run --force' does it all the same"
+    yield from (f"    what would help: {line}" for line in what_would_help(compiled.plan))
+
+
+def _limits(training: Mapping[str, Any], trials: int) -> Iterator[str]:
+    """What kept learning from all the trials that were asked for."""
+    most = training.get("max_trials", trials)
+    if most < trials:
+        tables = f"{most:,} trials per table" if most else "no table was learned, fixed rules alone were compared"
+        yield f"  types, nodes and batches are many, a trial of learning takes long: {tables}"
+    if "time_limit" in training:
+        tables = sum(c["kind"] == "fsm" for c in training["compared"])
+        yield f"  learning stopped after {training['time_limit']:g} s: {tables} of 12 tables were ready"
+        yield "  (--time-limit; another machine may choose another policy, this plan is checked as it stands)"
+
+
+def _costs(plan: Plan, source: str) -> Iterator[str]:
+    if plan.costs:
+        yield f"  batches weighed by what they cost, {source}, in microseconds:"
+    for group in grouped(plan.types if plan.costs else (), lambda t: family(t.signature)):
+        costs = [plan.costs[t.name] for t in group]
+        fixed, row = _range([cost.fixed_us for cost in costs]), _range([cost.row_us for cost in costs])
+        yield f"    {name_of([t.name for t in group])}: {fixed} + {row} per row"
+
+
+def _range(numbers: Sequence[float]) -> str:
+    least, most = min(numbers), max(numbers)
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+def _memory(layout: CellLayout) -> str:
+    return f"{layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
+
+
+def _in_place(layout: CellLayout) -> str:
+    before, after = layout.misplaced_before, layout.misplaced_after
+    moved = f", operands out of place {before} -> {after}" if before else ""
+    return f"{moved}, {layout.copies} copies left"

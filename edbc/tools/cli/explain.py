@@ -1,0 +1,74 @@
+"""`edbc explain`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from edbc.base.files import found_at, require_target
+from edbc.errors import EdbcError
+from edbc.refusals import find_refusal, table
+from edbc.tools.console import print_json
+
+CODE = re.compile(r"[Ee]\d{4}")
+"""Of an error."""
+
+
+def run_explain(
+    plan: str,
+    inputs: tuple[str, ...],
+    settings: dict[str, str],
+    model: str | None,
+    static: bool,
+    html: str | None,
+    dot: str | None,
+    output_format: str,
+) -> None:
+    """Explain; write the files that are asked for, or print."""
+    if CODE.fullmatch(plan) and found_at(plan) == "nothing":
+        _explain_code(plan, output_format)
+        return
+    from edbc.tools.explain.explanation import explain_file
+
+    if html is not None:
+        read = [plan, *inputs] if plan.endswith(".py") else [plan, *inputs, str(_model_of(plan, model))]
+        require_target(html, "the page", "name another --html", read)
+    explanation = explain_file(plan, model=model, inputs=inputs, config=settings, run=not static)
+    if html is not None:
+        from edbc.tools.explain.page import write_page
+
+        write_page(html, explanation.html())
+        click.echo(f"{html}: written", err=True)
+    if dot is not None:
+        from edbc.tools.explain.dots import write_dots
+
+        for path in write_dots(explanation, dot):
+            click.echo(f"{path}: written", err=True)
+    if output_format == "json":
+        content = explanation.as_json()
+        content.pop("schema")
+        print_json(content)
+    elif html is None and dot is None:
+        click.echo(explanation.text(shutil.get_terminal_size().columns), nl=False)
+
+
+def _explain_code(code: str, output_format: str) -> None:
+    """What an error's code means."""
+    entry = find_refusal(code)
+    if entry is None:
+        raise EdbcError(f"explain: expected one of {', '.join(e.code for e in table())}, got {code}")
+    if output_format == "json":
+        print_json(asdict(entry))
+    else:
+        click.echo(entry.text(), nl=False)
+
+
+def _model_of(plan: str, model: str | None) -> Path:
+    from edbc.plan.reader import read_plan
+    from edbc.tools.checking import model_path
+
+    return model_path(Path(plan), read_plan(plan), model)

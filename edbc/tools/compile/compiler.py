@@ -1,0 +1,583 @@
+"""The compiler: model file and instances in, plan out.
+
+    capture -> graphs -> per type: batches, layout (PQ tree) -> costs -> policy (Q-learning) -> plan -> parity
+
+Everything is a function of edbc's version, the model file, config, seed, instances and the table of what batches cost;
+nothing depends on time, hash seeds or the number of threads, so compiling twice gives the same bytes. Three things a
+clock decides, and they stand in the plan: a cost table that is measured anew (`profile`), that learning was stopped
+(`time_limit`, which work bounded beforehand keeps from being reached: `schedule.train.affordable`), and `run: eager`,
+which a wide margin keeps from depending on the day (`edbc.tools.compile.worth`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from edbc._version import __version__
+from edbc.base.arguments import POLICIES, require_count, require_name, require_rate, require_setting
+from edbc.base.graph import Graph, NodeType
+from edbc.capture.captured.structurecache import structure_cache
+from edbc.capture.code.automatic import Trial, Work, candidates, choose, cost_of
+from edbc.capture.code.closed import Closed
+from edbc.capture.code.regions import Regions
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.code.work import work_of_call
+from edbc.capture.forward.build import Capture, capture
+from edbc.capture.forward.repeat import require_repeatable
+from edbc.capture.record.table import TypeTable
+from edbc.capture.semantics.autocast import entered
+from edbc.capture.semantics.host import on_host
+from edbc.capture.standins.objects import unchanged
+from edbc.cells.batching import batch_operations, plan_cell_layout
+from edbc.cells.celltext import block_text
+from edbc.cells.lower import lower
+from edbc.cells.opgraph import CellGraph
+from edbc.cells.parts import splittable
+from edbc.errors import GraphError, InputError, ModelError
+from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, RunAs, TrainedOn
+from edbc.run.modelfile import Config, ModelFile, file_sha256, import_model_file
+from edbc.run.passes.eagerlazy import find_usage
+from edbc.run.passes.placement import place
+from edbc.run.segments import SegmentsUnplanned
+from edbc.run.session import Net, cell_of, plan_costs, policy_of
+from edbc.run.weightsfile import Weights
+from edbc.schedule.policy import ENCODINGS, Policy
+from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
+from edbc.tools.compile.modelobject import ModelObject
+from edbc.tools.compile.worth import gain_of, is_eager_better, reason
+from edbc.tools.parity import Eager, Parity, parity_of
+
+BATCH = 32
+"""Instances of a training mini-batch, as in the paper."""
+TRAINING_SEEDS = 100
+"""From one made-up training mini-batch to the next: more than the offsets of VALIDATION."""
+VALIDATION = ((1, 1), (2, 8), (3, 64), (4, 256))
+"""Seed offset and size of the fresh mini-batches on which policies are compared (made-up instances)."""
+MOST_MINI_BATCHES = 64
+"""Training mini-batches at most."""
+MOST_SEARCHED = 20_000
+"""Nodes of the largest training mini-batch that a beam searches: about a second."""
+MOST_WORK = 2_000_000
+"""And its work (`schedule.run.work_of`), which many types make large: about two seconds."""
+CELLS = ("auto", "marked")
+TIME_LIMIT = 30.0
+"""Seconds of processor time for learning, unless the caller says otherwise."""
+REQUIREMENTS = ("torch>=2.8",)
+
+Progress = Callable[[str, int, int, dict[str, Any]], None]
+"""Called with stage, done, total and facts (`batches`, `lower_bound`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """What compiling starts from: the model, the graphs of its mini-batches, and all types in them."""
+
+    file: ModelFile | ModelObject
+    config: Config
+    model: nn.Module
+    view: ModelView
+    table: TypeTable
+    instances: list[Any]
+    training: list[Graph]
+    validation: list[Graph]
+    segments: list[Capture]
+    """Of the training mini-batch: one, unless instances read values."""
+    types: tuple[NodeType, ...]
+    """The plan's types: those with a node in some mini-batch, in the order of their first recording."""
+    table_index: tuple[int, ...]
+    """Index in `table` of each of them."""
+    trained_on: TrainedOn
+    automatic: dict[str, str] = field(default_factory=dict)
+    """See `Plan`."""
+    reads: tuple[str, ...] = ()
+    """Lines that read values."""
+    split: bool = True
+    """Whether eager and lazy parts are looked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A plan with the evidence that it is right."""
+
+    plan: Plan
+    parity: Parity
+    captured: Captured
+    gain: float | None = None
+    """Eager's time over edbc's, if it was measured. A clock's figure: no plan holds it."""
+
+
+@entered(None)
+@on_host
+def compile_model(
+    path: str | Path | ModelObject,
+    *,
+    inputs: Sequence[str | Path] = (),
+    settings: dict[str, str | int | float | bool] | None = None,
+    seed: int = 0,
+    plan_folder: str | Path = ".",
+    encoding: str | None = None,
+    policy: str = "fsm",
+    trials: int = 1000,
+    time_limit: float | None = TIME_LIMIT,
+    split: bool = True,
+    mini_batches: int = 1,
+    costs: Mapping[str, BatchCost] | None = None,
+    profile: bool = False,
+    weights: Weights | None = None,
+    guards: dict[str, Guard] | None = None,
+    measure_gain: bool = True,
+    stood: bool | None = None,
+    cells: str = "auto",
+    progress: Progress | None = None,
+) -> Compiled:
+    """Compile a model file, which executes it, or an object with its instances (`edbc.tools.compile.modelobject`).
+
+    Without `encoding` every state encoding is trained, with two seeds, on `mini_batches` mini-batches, and what
+    generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
+    means cheapest. Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand:
+    the model's path in it is relative to that. `weights` are loaded, and recorded in the plan. `guards` are limits that
+    survive recompiling. `cells` is "auto", or "marked" for no others (`trace.automatic`). With `measure_gain` the plan
+    says `run: eager` where batching does not pay (`edbc.tools.compile.worth`); `stood` is whether the plan that is
+    written over says so, None without one.
+
+    Raises ModelError, InputError, UnsupportedError, StaleError for weights of another model, and CheckFailed when
+    batched outputs differ from eager.
+    """
+    require_count("seed", seed, 0)
+    require_name("policy", policy, POLICIES)
+    require_name("cells", cells, CELLS)
+    require_count("trials", trials, 1, 1_000_000)
+    if time_limit is not None:
+        require_rate("time_limit", time_limit)
+    require_count("mini_batches", mini_batches, 1, MOST_MINI_BATCHES)
+    if encoding is not None:
+        require_name("encoding", encoding, ENCODINGS)
+    report = progress or (lambda *_: None)
+    names = () if cells == "marked" else None
+    captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights, names)
+    captured = replace(captured, split=split)
+    plan = Plan(
+        edbc=__version__,
+        model=ModelRef(
+            path=captured.file.reference(Path(plan_folder)),
+            sha256=captured.file.sha256,
+            config=captured.config,
+            seed=seed,
+            weights=None if weights is None else weights.reference,
+        ),
+        trained_on=captured.trained_on,
+        requirements=REQUIREMENTS,
+        types=tuple(PlanType(t.name, t.signature, t.source) for t in captured.types),
+        policy=PlanPolicy("critical", None, "critical", {}, {}),
+        costs=_costs(captured, costs or {}),
+        automatic=captured.automatic,
+        reads=captured.reads,
+        cells=plan_cells(captured, report),
+        guards={},
+    )
+    report("parity", 0, 1, {"name": "one instance"})
+    eager = Eager(captured.model)
+    check_parity(plan, captured, [captured.instances[:1]], eager).require()
+    if profile:
+        plan = replace(plan, costs=_profiled(plan, captured, report))
+    learned = learn(captured, seed, encoding, policy, trials, report, plan_costs(plan), time_limit)
+    learned = replace(learned, training={**learned.training, **yardsticks(captured.training)})
+    plan = replace(plan, policy=learned)
+    plan = replace(plan, guards=guards_of(measure(plan, captured), guards or {}))
+    report("parity", 0, 1, {})
+    parity = check_parity(plan, captured, eager=eager)
+    report("parity", 1, 1, {"max_error": parity.max_error})
+    parity.require()
+    gains = _gains(plan, captured, eager, report) if measure_gain else []
+    if gains and is_eager_better(gains, stood):
+        metrics = measure(plan, captured)
+        why = reason(len(captured.instances), int(metrics["nodes"]), int(metrics["batches"]))
+        plan = replace(plan, run=RunAs(why))
+    return Compiled(plan, parity, captured, statistics.median(gains) if gains else None)
+
+
+def _gains(plan: Plan, captured: Captured, eager: Eager, report: Progress) -> list[float]:
+    """What batching gains, turn by turn; nothing where it is not measured."""
+    net = Net(plan, captured.model)
+    if net.dtype is not torch.float32 or structure_cache(captured.file.module) is not None:
+        return []
+    report("gain", 0, 1, {"name": "batched and eager take turns"})
+    gains = gain_of(net, eager, captured.instances)
+    report("gain", 1, 1, {})
+    return gains
+
+
+def _costs(captured: Captured, costs: Mapping[str, BatchCost]) -> dict[str, BatchCost]:
+    from edbc.tools.compile.costs import require_costs
+
+    return require_costs(costs, [t.name for t in captured.types], f"costs for {captured.file.name}")
+
+
+def _profiled(plan: Plan, captured: Captured, report: Progress) -> dict[str, BatchCost]:
+    from edbc.tools.compile.costs import measure_costs
+
+    report("profile", 0, 1, {})
+    with unchanged(captured.instances):
+        costs = measure_costs(Net(plan, captured.model), captured.instances)
+    report("profile", 1, 1, {})
+    return costs
+
+
+def capture_for_compiling(
+    path: str | Path | ModelObject,
+    inputs: Sequence[str | Path],
+    settings: dict[str, Any],
+    seed: int,
+    report: Progress,
+    mini_batches: int = 1,
+    weights: Weights | None = None,
+    automatic: Collection[str] | None = None,
+) -> Captured:
+    """Import and build the model, and capture the training and validation mini-batches; with the `automatic` cells of
+    these names, or with those that are worth it."""
+    file = path if isinstance(path, ModelObject) else import_model_file(path)
+    config = file.config(settings)
+    for key, value in config.items():
+        require_setting(f"{file.name}: build's {key!r}", value)
+    model = file.build(config, seed)
+    if weights is not None:
+        weights.load(model)
+    if inputs or isinstance(file, ModelObject):
+        training, fresh = _loaded(file, inputs, config, mini_batches)
+    else:
+        training, fresh = _made_up(file, config, seed, mini_batches)
+    refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
+    report("cells", 0, 1, {})
+    chosen = automatic_cells(model, training[0], automatic)
+    view, table = ModelView(model, automatic=chosen), TypeTable()
+    shadow, recorder = recording_shadow(view, table)
+    captures: list[list[Capture]] = []
+    run_segment = SegmentsUnplanned(model, view, table)
+    for number, batch in enumerate([*training, *fresh]):
+        report("capture", number, len(training) + len(fresh), {"name": f"{len(batch)} instances"})
+        with unchanged(batch):
+            captures.append(run_segment.taken(capture(shadow, recorder, batch, run_segment)))
+    report("capture", len(captures), len(captures), {})
+    if not any(part.graph.num_nodes for part in captures[0]):
+        raise ModelError(f"{file.name}: expected cells or torch operations in forward, got none to compile")
+    segments = [[part for part in parts if part.graph.num_nodes] for parts in captures]
+    types, table_index = _types_with_nodes(table, [part.graph for parts in segments for part in parts])
+    segments = [
+        [replace(part, graph=_with_types(part.graph, types, table_index).lint()) for part in parts]
+        for parts in segments
+    ]
+    _require_dag(segments[0][0].graph)
+    count = len(training)
+    learned_on, held_out = (_some(list(itertools.chain(*of))) for of in (segments[:count], segments[count:]))
+    source: Literal["sample", "file", "memory"] = "sample" if isinstance(file, ModelFile) else "memory"
+    trained_on = TrainedOn(
+        "file" if inputs else source, refs, sum(map(len, training)), seed, sum(g.num_nodes for g in learned_on)
+    )
+    require_repeatable(view, table, (shadow, recorder), training[0], run_segment)
+    sites = dict.fromkeys(site for parts in captures if (reads := parts[-1].reads) for site in reads.sites())
+    return Captured(
+        file, config, model, view, table, training[0], learned_on, held_out, segments[0], types, table_index,
+        trained_on, chosen, reads=tuple(sorted(sites)),
+    )  # fmt: skip
+
+
+def _some(captures: list[Capture]) -> list[Graph]:
+    """Graphs of at most MOST_MINI_BATCHES of them, of reading models segments, from the first to the last."""
+    step = max(1, -(-len(captures) // MOST_MINI_BATCHES))
+    return [captured.graph for captured in captures[::step]]
+
+
+def automatic_cells(model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None) -> dict[str, str]:
+    """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
+    instances, or those of the names that may be."""
+    if names is not None and not names:
+        return {}
+    closed = Closed(model)
+    found, _ = candidates(model, closed, Regions(model, closed))
+    if names is None and found:
+        found = choose(found, partial(_attempt, model, instances))
+    return {c.name: c.location for c in found if names is None or c.name in names}
+
+
+def _attempt(model: nn.Module, instances: Sequence[Any], names: frozenset[str]) -> Trial:
+    """Record a mini-batch with the methods of these names as cells."""
+    view, table = ModelView(model, automatic=names), TypeTable()
+    with unchanged(instances):
+        run_segment = SegmentsUnplanned(model, view, table)
+        parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
+    used: dict[str, int] = {}
+    types = table.graph_types()
+    for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
+        name = types[kind].op.removeprefix("cell ")
+        if name in names:
+            used[name] = used.get(name, 0) + 1
+    cost = 0.0
+    for part in parts:
+        schedule = run(part.graph, Policy("critical"))
+        batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()
+        for kind in np.flatnonzero(nodes).tolist():
+            entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
+            work = Work(0, 0) if entry is None else work_of_call(entry, view)
+            cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
+    return Trial(names, cost, used)
+
+
+MiniBatches = list[list[Any]]
+
+
+def _made_up(file: ModelFile, config: Config, seed: int, mini_batches: int) -> tuple[MiniBatches, MiniBatches]:
+    """Training and validation mini-batches from the model's `sample`."""
+    training = [file.sample(BATCH, seed + TRAINING_SEEDS * i, config) for i in range(mini_batches)]
+    fresh = [file.sample(size, seed + offset, config) for offset, size in VALIDATION]
+    return training, [batch for batch in fresh if batch]
+
+
+def _loaded(
+    file: ModelFile | ModelObject, inputs: Sequence[str | Path], config: Config, mini_batches: int
+) -> tuple[MiniBatches, MiniBatches]:
+    """Training mini-batches from the start of the data, then those of VALIDATION's sizes, as far as the data goes."""
+    sizes = [BATCH] * mini_batches + [size for _, size in VALIDATION]
+    stream: Iterator[Any] = iter(file.load(inputs, config, limit=sum(sizes)))
+    batches = [list(itertools.islice(stream, size)) for size in sizes]
+    if not batches[0]:
+        raise InputError(f"{inputs[0]}: expected instances to compile on, got none; give a file with at least one")
+    return [b for b in batches[:mini_batches] if b], [b for b in batches[mini_batches:] if b]
+
+
+def _require_dag(graph: Graph) -> None:
+    """Build the networkx graph of the training mini-batch; it must be acyclic and give the arrays back exactly."""
+    import networkx as nx
+
+    full = graph.to_networkx()
+    if not nx.is_directed_acyclic_graph(full) or not Graph.from_networkx(full).same_as(graph):
+        raise GraphError("training mini-batch: expected an acyclic graph that networkx gives back unchanged; report it")
+
+
+def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[NodeType, ...], tuple[int, ...]]:
+    """Types that some node has, and their indices in the table. (A sum that is always merged with another has none.)
+
+    Names are numbered again, so that the one `sum` that is left is not called `sum.2`.
+    """
+    every = table.graph_types()
+    present = np.zeros(len(every), bool)
+    for graph in graphs:
+        present[graph.node_type] = True
+    kept = tuple(np.flatnonzero(present).tolist())
+    taken: set[str] = set()
+    names: dict[str, Iterator[str]] = {}
+    renamed: list[NodeType] = []
+    for i in kept:
+        base, _, number = every[i].name.rpartition(".")
+        base = base if number.isdigit() else every[i].name
+        name = next(name for name in names.setdefault(base, _numbered(base)) if name not in taken)
+        taken.add(name)
+        renamed.append(replace(every[i], name=name))
+    return tuple(renamed), kept
+
+
+def _numbered(base: str) -> Iterator[str]:
+    yield base
+    yield from (f"{base}.{number}" for number in itertools.count(2))
+
+
+def _with_types(graph: Graph, types: tuple[NodeType, ...], table_index: tuple[int, ...]) -> Graph:
+    """The graph with its nodes' types numbered as in the plan."""
+    new_index = np.full(max(table_index) + 1, -1, np.int32)
+    new_index[list(table_index)] = np.arange(len(table_index), dtype=np.int32)
+    node_type = new_index[graph.node_type]
+    node_type.setflags(write=False)
+    return replace(graph, types=types, node_type=node_type)
+
+
+def learn(
+    captured: Captured,
+    seed: int,
+    encoding: str | None,
+    kind: str,
+    trials: int,
+    report: Progress,
+    cost: tuple[float, ...] = (),
+    time_limit: float | None = None,
+) -> PlanPolicy:
+    """The policy: of all encodings what generalises best, or a table over one encoding, or a fixed rule."""
+    from edbc.schedule.learn.train import measure as measure_policy
+
+    if kind == "fsm":
+        policy, record = _learn_table(captured, seed, encoding, trials, report, cost, time_limit)
+    else:
+        policy = Policy(kind, cost=cost)
+        record = {"seed": seed, **measure_policy(policy, captured.training)}
+    table = policy.states_to_text([t.name for t in captured.types])
+    return PlanPolicy(policy.kind, policy.encoding, policy.fallback, table, record, beside=policy.beside)
+
+
+def _learn_table(
+    captured: Captured, seed: int, encoding: str | None, trials: int, report: Progress, cost: tuple[float, ...],
+    time_limit: float | None,
+) -> tuple[Policy, dict[str, Any]]:  # fmt: skip
+    """`max_trials` in the record is what `affordable` leaves of `trials`; a table that was asked for by its encoding
+    gets one round at least."""
+    from edbc.schedule.learn.train import CHECK, ENCODINGS, affordable, select, train
+
+    tables = 1 if encoding is not None else 2 * len(ENCODINGS)
+    least = 0 if encoding is None else min(trials, CHECK)
+    trials = affordable(captured.training, tables, trials) or least
+    candidates = max(1, tables * trials)
+    seen = itertools.count(1)
+
+    def on_check(done: int, batches: int, bound: int) -> None:
+        report("train", min(next(seen) * CHECK, candidates), candidates, {"batches": batches, "lower_bound": bound})
+
+    settings: dict[str, Any] = {"trials": trials, "validation": captured.validation, "cost": cost}
+    if encoding is None:
+        encodings = ENCODINGS if trials else ()
+        result = select(captured.training, seeds=(seed, seed + 1), encodings=encodings, progress=on_check,
+                        time_limit=time_limit, **settings)  # fmt: skip
+    else:
+        result = train(captured.training, encoding=encoding, seed=seed, progress=on_check, **settings)
+    report("train", candidates, candidates, {k: result.record[k] for k in ("batches", "lower_bound")})
+    return result.policy, {**result.record, "max_trials": trials}
+
+
+def yardsticks(graphs: Sequence[Graph]) -> dict[str, Any]:
+    """What a beam needs on the training mini-batches in sum; nothing where one is too large to search."""
+    from edbc.schedule.learn.search import beam
+
+    if any(graph.num_nodes > MOST_SEARCHED or work_of(graph) > MOST_WORK for graph in graphs):
+        return {}
+    return {"beam": sum(beam(graph).num_batches for graph in graphs)}
+
+
+def retrain(captured: Captured, recorded: PlanPolicy, cost: tuple[float, ...]) -> PlanPolicy:
+    """What training with the recorded encoding, seed and number of trials gives now; comparison and beam stay."""
+    training = recorded.training
+    renewed = learn(
+        captured,
+        int(training["seed"]),
+        recorded.encoding,
+        recorded.kind,
+        int(training.get("max_trials", 1)),
+        lambda *_: None,
+        cost,
+    )
+    names = ("compared", "beam", "encoding", "max_trials", "time_limit")
+    kept: dict[str, Any] = {key: training[key] for key in names if key in training}
+    return replace(renewed, training={**renewed.training, **kept})
+
+
+def plan_cells(captured: Captured, report: Progress = lambda *_: None) -> dict[str, PlanCell]:
+    """Operations, batches and memory order of every type, by its name."""
+    usage = _usage(captured)
+    cells: dict[str, PlanCell] = {}
+    for kind, node_type in enumerate(captured.types):
+        report("layouts", kind, len(captured.types), {"name": node_type.name, "unit": "types"})
+        cells[node_type.name] = _plan_cell(captured, kind, usage)
+    report("layouts", len(cells), len(cells), {"unit": "types"})
+    return cells
+
+
+Usage = tuple[NDArray[np.bool_], NDArray[np.bool_]]
+"""Per type and number, operands that are external in every node of every mini-batch, and outputs that some node
+reads."""
+
+
+def _plan_cell(captured: Captured, kind: int, usage: Usage) -> PlanCell:
+    node_type = captured.types[kind]
+    if node_type.variadic:
+        return _segment_cell(node_type)
+    if node_type.is_excerpt:
+        return _excerpt_cell()
+    cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
+    batches = batch_operations(cell)
+    order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
+    external, read = (of_all[kind].tolist() for of_all in usage)
+    parts = splittable(cell, batches, order, external, read) if captured.split else ((), ())
+    return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order), *parts)
+
+
+def _usage(captured: Captured) -> Usage:
+    found = [find_usage(graph) for graph in (*captured.training, *captured.validation)]
+    return (
+        np.logical_and.reduce([external for external, _ in found]),
+        np.logical_or.reduce([read for _, read in found]),
+    )
+
+
+def packed_weights(
+    cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str]
+) -> tuple[tuple[str, ...], int]:
+    """Parameters in the order in which products pack them, and the copies that the order leaves."""
+    if not cell.is_uniform():
+        return (), 0
+    program = lower(cell, batches, order)
+    blocks = [placed.block for packed in program.weights for placed in (*packed.blocks, *packed.biases)]
+    return tuple(dict.fromkeys(block_text(block, cell.prefix) for block in blocks)), program.num_copies
+
+
+def _excerpt_cell() -> PlanCell:
+    """An excerpt has one operation: what it is taken of, and where."""
+    lines = ("x0 = input(index=0)", "x1 = input(index=1)", 'y0 = generic(x0, x1, function="excerpt", output=0)')
+    return PlanCell(lines, (("y0",),), ("x0", "x1", "y0"), (), 0)
+
+
+def _segment_cell(node_type: NodeType) -> PlanCell:
+    """A segment sum (or mean, max, min) has one operation per field and no layout to plan."""
+    names = [f"x{i}" for i in range(len(node_type.operands))]
+    lines = [f"{name} = input(index={i})" for i, name in enumerate(names)]
+    sums = [f"y{i}" for i in range(len(node_type.outputs))]
+    lines += [f"{y} = {node_type.op}({x}, output={i})" for i, (x, y) in enumerate(zip(names, sums, strict=True))]
+    return PlanCell(tuple(lines), (tuple(sums),), (*names, *sums), (), 0)
+
+
+def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
+    """The metrics that `check` guards, on the mini-batches that the plan was compiled on. Deterministic."""
+    policy = policy_of(plan)
+    schedules = [run(part.graph, policy, in_order=True) for part in captured.segments]
+    placements = [
+        place(part.graph, schedule, part.result_node)
+        for part, schedule in zip(captured.segments, schedules, strict=True)
+    ]
+    fresh = [run(graph, policy) for graph in captured.validation]
+    cost = {"fresh_cost": round(sum(total_cost(s.batch_type, policy.cost) for s in fresh), 4)} if policy.cost else {}
+    return {
+        **cost,
+        "nodes": sum(part.graph.num_nodes for part in captured.segments),
+        "batches": sum(schedule.num_batches for schedule in schedules),
+        "lower_bound": sum(lower_bound(part.graph) for part in captured.segments),
+        "fresh_batches": sum(s.num_batches for s in fresh),
+        "fresh_unseen_states": sum(s.unseen_states for s in fresh),
+        "gathered_rows": sum(placement.gathered_rows for placement in placements),
+        "copies": sum(cell.copies for cell in plan.cells.values()),
+        "kernels": sum(len(cell.batches) for cell in plan.cells.values()),
+    }
+
+
+_GUARDED = ("batches", "fresh_batches", "fresh_cost", "fresh_unseen_states", "gathered_rows", "copies", "kernels")
+
+
+def guards_of(metrics: dict[str, int | float], kept: dict[str, Guard]) -> dict[str, Guard]:
+    """A guard per metric; tolerance and direction of guards that exist already are kept."""
+    return {
+        name: replace(kept[name], value=metrics[name]) if name in kept else Guard(metrics[name])
+        for name in _GUARDED
+        if name in metrics
+    }
+
+
+def check_parity(
+    plan: Plan, captured: Captured, batches: MiniBatches | None = None, eager: Eager | None = None
+) -> Parity:
+    """Compare batched with eager outputs, on the training mini-batch and its first instance alone unless told which."""
+    batches = batches or [captured.instances, captured.instances[:1]]
+    return parity_of(Net(plan, captured.model), batches, eager or Eager(captured.model))

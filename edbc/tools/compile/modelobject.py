@@ -1,0 +1,311 @@
+"""Models that are objects: compiling what a script or a notebook has in its hands.
+
+    net = edbc.compile(model, instances)                     # an nn.Module; a list, data set or DataLoader
+    net.plan.save("plan.yaml")
+    net = edbc.compile(model, instances, plan="plan.yaml")   # later: checks the plan that stands there, and binds it
+
+(1) A `ModelObject` offers the compiler what a `ModelFile` does: a model, instances, a name, a hash. It is compiled in
+    evaluation mode, and gets its own flags back.
+(2) Its hash is of code: of every class of the user's among its modules, the source of the functions in their bodies,
+    and of the user's functions and plain values that these name, wherever they stand, notebooks too. Weights, the data
+    and the rest of the script are not in it. Where source is not to be had, bytecode counts.
+(3) A plan that stands is *checked*: it must be of this class and code (or, compiled from a model file, of the file that
+    the class stands in), every cell must be what the model's code does now (`Net`), and batched outputs must equal
+    eager ones on the given instances. Nothing is learned again, and a stale plan is never replaced in silence.
+(4) Instances come in their order: of a DataLoader those of its data set, as its `collate_fn` makes mini-batches of
+    them; no more than compiling uses are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+from edbc.base.files import found_at, require_target
+from edbc.capture.standins.source import is_library
+from edbc.errors import InputError, ModelError, StaleError, printable
+from edbc.plan.plan import Plan
+from edbc.plan.reader import read_plan
+from edbc.run.modelfile import Config, hash_model_file, is_installed
+from edbc.run.session import Net, check_requirements
+
+if TYPE_CHECKING:
+    from edbc.tools.explain.explanation import Explanation
+
+_SCALARS = (int, float, str, bool, type(None))
+
+
+class ModelObject:
+    """A model and instances in memory, definitions (1) and (4). Raises ModelError and InputError for what is none."""
+
+    def __init__(self, model: nn.Module, instances: Any, instance: int | str | None = None):
+        kind = type(_require_model(model))
+        self.model = model
+        self.name = kind.__name__
+        self.sha256 = hash_code(model)
+        self.module: ModuleType | None = sys.modules.get(kind.__module__)
+        self._instances = instances
+        self._instance = instance
+        self._given = iter(items_of(instances, instance))
+        self._read: list[Any] = []
+
+    def reference(self, _plan_folder: Path) -> str:
+        """What a plan says of it in place of a model file's path."""
+        return reference_of(type(self.model))
+
+    def config(self, _settings: Any) -> Config:
+        """None: an object is built."""
+        return {}
+
+    def build(self, _config: Config, _seed: int) -> nn.Module:
+        """The object itself."""
+        return self.model
+
+    def load(self, _paths: Any, _config: Config, limit: int | None = None) -> Iterator[Any]:
+        """The first `limit` instances, however often. Raises InputError where there are none."""
+        needed = None if limit is None else max(0, limit - len(self._read))
+        self._read += itertools.islice(self._given, needed)
+        if not self._read:
+            raise InputError(f"{self.name}: expected instances to compile on, got none; give a list with at least one")
+        return iter(self._read if limit is None else self._read[:limit])
+
+
+class CompiledNet(Net):
+    """What `edbc.compile` gives for an object: a net, callable on lists of instances, that can explain itself."""
+
+    def __repr__(self) -> str:
+        plan, training = self.plan, self.plan.policy.training
+        how = "run: eager" if plan.run is not None else f"policy {plan.policy.kind}"
+        bound = f"{training.get('batches', '?')} batches, lower bound {training.get('lower_bound', '?')}"
+        nodes = f"{plan.trained_on.nodes:,} nodes in {bound}"
+        return f"<edbc net of {plan.model.path}: {len(plan.types)} types, {how}; {nodes}>"
+
+    def explain(self, instances: Sequence[Any] | None = None) -> Explanation:
+        """What batches with what and why, on these instances or those that it was compiled on."""
+        from edbc.tools.explain.explanation import explain_net
+
+        given = list(self.exemplars() if instances is None and self.exemplars is not None else instances or ())
+        with evaluating(self.model):
+            return explain_net(self.in_mode(), given, "given" if instances is not None else "that it was compiled on")
+
+
+def compile_object(
+    model: nn.Module,
+    instances: Any,
+    *,
+    plan: str | Path | None = None,
+    renew: bool = False,
+    instance: int | str | None = None,
+    force: bool = False,
+    strict: bool = False,
+    recompute: int | str | None = None,
+    **options: Any,
+) -> CompiledNet:
+    """See `edbc.compile`."""
+    given = ModelObject(model, instances, instance)
+    binding: dict[str, Any] = {"force": force, "strict": strict, "recompute": recompute}
+    with evaluating(model):
+        stands = plan is not None and found_at(plan) != "nothing"
+        if plan is not None and stands and not renew:
+            return _checked(given, Path(plan), binding)
+        return _bound(given, _compiled(given, None if plan is None else Path(plan), options), binding)
+
+
+def _compiled(given: ModelObject, target: Path | None, options: dict[str, Any]) -> Plan:
+    """Compile, and write the plan where it shall stand."""
+    from edbc.api import existing_guards, stands_eager
+    from edbc.tools.compile.compiler import compile_model
+
+    if target is not None:
+        require_target(target, "the plan", "name another plan", [])
+        options = {"guards": existing_guards(target), "stood": stands_eager(target), **options}
+    found = compile_model(given, **options).plan
+    if target is not None:
+        found.save(target)
+    return found
+
+
+def _bound(given: ModelObject, plan: Plan, binding: dict[str, Any]) -> CompiledNet:
+    from edbc.capture.captured.structurecache import structure_cache
+
+    net = CompiledNet(plan, given.model, **binding)
+    net.cache = structure_cache(given.module)
+    net.exemplars = lambda: list(given.load((), {}, plan.trained_on.instances))
+    return net
+
+
+def _checked(given: ModelObject, path: Path, binding: dict[str, Any]) -> CompiledNet:
+    """Definition (3). Raises StaleError, CheckFailed, and PlanError for what is no plan."""
+    from edbc.tools.compile.compiler import BATCH
+    from edbc.tools.parity import Eager, parity_of
+
+    plan = read_plan(path)
+    check_requirements(plan.requirements)
+    require_same_code(plan, path, given)
+    net = _bound(given, plan, binding)
+    parity_of(net, [list(given.load((), {}, BATCH))], Eager(given.model)).require()
+    return net
+
+
+def require_same_code(plan: Plan, path: Path, given: ModelObject) -> None:
+    """Raise StaleError unless the plan is of the object's class and code."""
+    remedy = "pass renew=True to compile it anew, or name another plan"
+    expected, got = plan.model.path, reference_of(type(given.model))
+    if plan.is_of_object:
+        have, what = given.sha256, "the code of its classes changed"
+        if expected.rpartition(":")[2] != type(given.model).__name__:
+            raise StaleError(f"{path}: expected a model of the plan's class {expected}, got one of {got}; {remedy}")
+    else:
+        have, what = _file_hash(given), f"the model file {expected} changed, or the class stands in another file"
+    if have != plan.model.sha256:
+        raise StaleError(
+            f"{path}: expected the model that the plan was compiled from (sha256 {plan.model.sha256[:16]}...), got "
+            f"{have[:16]}...: {what}; {remedy}"
+        )
+
+
+def _file_hash(given: ModelObject) -> str:
+    file = getattr(given.module, "__file__", None)
+    return hash_model_file(file) if file is not None else given.sha256
+
+
+def reference_of(kind: type) -> str:
+    """`module:Class`, with what no plan can hold replaced."""
+    module = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "_" for c in kind.__module__)
+    name = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in kind.__name__)
+    return f"{module[:500]}:{name[:200]}"
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """All modules in evaluation mode; afterwards each as it was."""
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+def _require_model(model: Any) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return model
+    what = f"the class {model.__name__}" if isinstance(model, type) else printable(repr(model))
+    raise ModelError(
+        f"compile: expected a model file's name or a model, an nn.Module, got {what}; build the model, or name its file"
+    )
+
+
+# --- instances -----------------------------------------------------------------------------------------------------
+
+
+def items_of(data: Any, instance: int | str | None = None) -> Iterator[Any]:
+    """Instances of a list, a data set or a DataLoader, definition (4); of items that hold more those at `instance`.
+
+    Raises InputError for what holds no instances."""
+    source = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(source, str | bytes | dict) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+        raise InputError(
+            f"compile: expected a list of instances, a data set or a DataLoader, got {type(source).__name__}; put "
+            "instances in a list"
+        )
+    return (item if instance is None else _part(item, instance) for item in _each(source))
+
+
+def _each(source: Any) -> Iterable[Any]:
+    """Items in their order. Map-style data sets may go on raising nothing beyond their end: their length counts."""
+    is_mapped = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    return (source[i] for i in range(len(source))) if is_mapped else source
+
+
+def _part(item: Any, instance: int | str) -> Any:
+    try:
+        return item[instance]
+    except (KeyError, IndexError, TypeError):
+        raise InputError(
+            f"compile: expected items with an instance at {instance!r}, got {type(item).__name__}; say where it is "
+            "with instance="
+        ) from None
+
+
+# --- code ----------------------------------------------------------------------------------------------------------
+
+
+def hash_code(model: nn.Module) -> str:
+    """sha256 of definition (2). Linear in the length of the code."""
+    digest = hashlib.sha256()
+    for text in _texts(model):
+        digest.update(f"{len(text)}:".encode())
+        digest.update(text.encode("utf-8", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def _texts(model: nn.Module) -> Iterator[str]:
+    waiting: list[Any] = list(dict.fromkeys(kind for m in model.modules() for kind in type(m).__mro__))
+    seen = set(map(id, waiting))
+    while waiting:
+        item = waiting.pop(0)
+        named: list[Any] = []
+        if isinstance(item, type):
+            if not _is_users_class(item):
+                continue
+            yield f"class {item.__qualname__}"
+            named = [function for member in vars(item).values() for function in _functions(member)]
+        elif isinstance(item, FunctionType) and _is_users_code(item.__code__):
+            yield _source(item)
+            for name in _names(item.__code__):
+                value = item.__globals__.get(name)
+                if isinstance(value, _SCALARS) and name in item.__globals__:
+                    yield f"{name} = {value!r}"
+                named.append(value)
+        waiting += [new for new in named if isinstance(new, type | FunctionType) and id(new) not in seen]
+        seen |= set(map(id, named))
+
+
+def _is_users_class(kind: type) -> bool:
+    functions = (function for member in vars(kind).values() for function in _functions(member))
+    return any(_is_users_code(function.__code__) for function in functions)
+
+
+def _is_users_code(code: CodeType) -> bool:
+    """Written by the user: no code of torch, of Python or of an installed package, whose versions are no model's."""
+    return not is_library(code.co_filename) and not is_installed(code.co_filename)
+
+
+def _functions(member: Any) -> Iterator[FunctionType]:
+    """Functions in a class's body, inside of what decorators make of them."""
+    for found in (member, *(getattr(member, name, None) for name in ("__func__", "fget", "func"))):
+        if isinstance(found, FunctionType):
+            yield inspect.unwrap(found) if isinstance(inspect.unwrap(found), FunctionType) else found
+
+
+def _source(function: FunctionType) -> str:
+    try:
+        lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+        return "\n".join(line.rstrip() for line in lines)
+    except (OSError, TypeError):
+        return _bytecode(function.__code__)
+
+
+def _bytecode(code: CodeType) -> str:
+    inner = [_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_name} {code.co_code.hex()} {code.co_names} {inner}"
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)

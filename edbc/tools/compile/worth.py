@@ -1,0 +1,92 @@
+"""Is batching worth it? Measured when compiling, on the plan's own sample; where it is not, the plan says `run: eager`.
+
+(1) Eager and batched execution of the training mini-batch take turns: forward, without gradients, in float32 on the
+    CPU, in one thread, mini-batches recorded so often before that asking for lines is over. The *gain* is the median of
+    eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it. One thread, because how many
+    others have, and which other programs keep them waiting, is the machine's affair and not the plan's.
+(2) A plan says `run: eager` where the gain is below 1: no model runs slower than without a plan.
+(3) A clock decides, so the decision keeps its distance: what stands in the plan that is written over moves the limit
+    (KEPT), and plans whose gain is not near a limit are the same bytes from every machine. The clock is the process's
+    own, which stands still while other programs hold it up. The figure is told, not kept. Checking takes the decision
+    as it stands.
+
+A model file with `structure_key` is not measured: what its mini-batches cost depends on how often structures repeat.
+Training is not what was measured, and runs batched.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from edbc.capture.record.recorder import LOOKS
+from edbc.capture.standins.objects import unchanged
+from edbc.plan.plan import Plan
+from edbc.run.session import Net
+from edbc.tools.parity import Eager
+
+CLEAR = 1.5
+LIMIT = 1.0
+KEPT = {True: 1.15, False: 0.85}
+"""Limits where a plan stands already, by whether it says `run: eager`."""
+TURNS = 5
+SECONDS = 3.0
+"""For recording mini-batches before the turns, at most."""
+
+
+@torch.no_grad()
+def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
+    """Eager's time over edbc's of every turn, definition (1)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _turns(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _turns(one_by_one: Callable[[], object], batched: Callable[[], object], instances: Sequence[Any]) -> list[float]:
+    def turn() -> float:
+        return _seconds(one_by_one, instances) / _seconds(batched, instances)
+
+    _seconds(batched, instances)
+    first = turn()
+    if first >= CLEAR:
+        return [first]
+    started = time.perf_counter()
+    for _ in range(LOOKS):
+        if time.perf_counter() - started < SECONDS:
+            _seconds(batched, instances)
+    return [turn() for _ in range(TURNS)]
+
+
+def _seconds(function: Callable[[], object], instances: Sequence[Any]) -> float:
+    """What a run takes that leaves instances as they were."""
+    with unchanged(instances):
+        started = time.process_time()
+        function()
+        return time.process_time() - started
+
+
+def is_eager_better(gains: Sequence[float], stood: bool | None = None) -> bool:
+    """Definitions (2) and (3); `stood` is what the plan that is written over says, None without one."""
+    return statistics.median(gains) < (LIMIT if stood is None else KEPT[stood])
+
+
+def reason(instances: int, nodes: int, batches: int) -> str:
+    """Why batching does not pay, in figures that do not depend on a clock."""
+    return (
+        f"recording {nodes / max(instances, 1):.0f} nodes of an instance costs more than running "
+        f"{nodes / max(batches, 1):.1f} of them at a time saves"
+    )
+
+
+def what_would_help(plan: Plan) -> Iterator[str]:
+    """What makes batching pay where it does not, a line each."""
+    if not any(t.signature.startswith("cell ") for t in plan.types):
+        yield "move what is always computed together into a method that reads its arguments and weights alone: a cell"
+    yield "larger mini-batches, and vertex functions, which run no Python per node"

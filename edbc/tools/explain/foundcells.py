@@ -1,0 +1,56 @@
+"""What became a cell though nobody marked it, what did not, and what that costs: `edbc.capture.code.automatic`, for
+people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from torch import nn
+
+from edbc.capture.code.automatic import candidates, located
+from edbc.capture.code.closed import Closed, methods_of
+from edbc.capture.code.regions import Regions
+from edbc.plan.plan import Plan
+from edbc.tools.explain.observe import Observation
+
+MOST = 3
+"""Methods and regions told that are no cells."""
+
+
+def cells_text(automatic: dict[str, str]) -> str:
+    """Names and lines of a plan's automatic cells."""
+    return ", ".join(f"{name} ({line})" for name, line in sorted(automatic.items()))
+
+
+def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[str]:
+    """The automatic cells, and the methods and regions in which most nodes are recorded one by one, with the reason."""
+    if plan.automatic:
+        yield f"cells that nobody marked: {cells_text(plan.automatic)}"
+    counts: Counter[tuple[str, int]] = Counter()
+    for step in observed.steps:
+        file, _, line = observed.types[step.kind].source.partition(",")[0].rpartition(":")
+        if line.isdigit() and not observed.types[step.kind].signature.startswith(("cell ", "module ")):
+            counts[file, int(line)] += step.size
+    closed = Closed(model)
+    regions = Regions(model, closed)
+    of_regions, obstacles = candidates(model, closed, regions)
+    found = []
+    for name, obstacle in obstacles.items():
+        path, method = located(model, name)
+        code = methods_of(model.get_submodule(path))[method].__code__
+        lines = range(code.co_firstlineno, 1 + max((line for *_, line in code.co_lines() if line), default=0))
+        nodes = _nodes_in(counts, obstacle.location, lines)
+        found.append((nodes, name, f"{obstacle.location}: {obstacle.reason}"))
+    for candidate in of_regions:
+        region = regions.find(candidate.kind, candidate.method)
+        if region is not None and region.is_whole and candidate.name not in plan.automatic:
+            nodes = _nodes_in(counts, candidate.location, region.lines)
+            found.append((nodes, candidate.name, f"{candidate.location}: on the sample that costs less"))
+    for nodes, name, reason in sorted((x for x in found if x[0]), key=lambda x: (-x[0], x[1]))[:MOST]:
+        yield f"{name} is no cell, so that {nodes:,} nodes in it are recorded one by one: {reason}"
+
+
+def _nodes_in(counts: Counter[tuple[str, int]], location: str, lines: range) -> int:
+    file = location.rpartition(":")[0]
+    return sum(count for (where, line), count in counts.items() if where == file and line in lines)

@@ -1,0 +1,151 @@
+"""How well this machine is used: processor, products beside the measured peak, kernels, caches, versions, GPU, and what
+to do about each thing that is not as good as it can be. Nothing is changed, only measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edbc._version import __version__
+
+ROWS, INPUTS, COLUMNS = 50, 256, 640
+"""The product that is measured."""
+FEW, MANY = 4, 256
+GOOD_SHARE = 0.6
+"""Of the peak, below which something is wrong."""
+LARGE_CACHE = 1 << 30
+_GIGA = 1e9
+
+
+def examine() -> dict[str, Any]:
+    """All that is known, by section, as a JSON object; `advice` is a list of what is wrong and what to do."""
+    found = {"versions": versions(), "processor": processor(), "products": products(), "caches": caches(), "gpu": gpu()}
+    return {**found, "advice": [{"what": what, "do": do} for what, do in advice(found)]}
+
+
+def versions() -> dict[str, str]:
+    """Of edbc and what it stands on."""
+    import llvmlite.binding as llvm
+
+    packages = {name: _version(name) for name in ("numba", "llvmlite", "numpy", "triton")}
+    of_llvm = ".".join(map(str, llvm.llvm_version_info))
+    return {"edbc": __version__, "python": platform.python_version(), "torch": torch.__version__, **packages,
+            "llvm": of_llvm}  # fmt: skip
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def processor() -> dict[str, Any]:
+    """The processor, as the system names it and as LLVM does."""
+    from edbc.cells.kernels.microkernel import shape_of
+    from edbc.native.machinecode import processor as of_llvm
+
+    shape = shape_of(4)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return {"name": processor_name(), "llvm": of_llvm()[0], "cores": cores, "threads": torch.get_num_threads(),
+            "load": round(load, 2), "vector_bits": None if shape is None else 8 * 4 * shape.lanes}  # fmt: skip
+
+
+def processor_name() -> str:
+    """As the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def products() -> dict[str, Any]:
+    """What multiplies, and how fast beside the peak of one core: billions of float32 operations per second."""
+    from edbc.cells.kernels.microkernel import shape_of
+    from edbc.cells.kernels.products import LIBRARY, OWN, best
+    from edbc.native import blas
+    from edbc.run.backend import why_not_native
+    from edbc.tools.peak import describe, peak_gflops, product_gflops
+
+    why = why_not_native()
+    found: dict[str, Any] = {"kernel": "none" if why else best().name, "why_not_native": why,
+                             "tiles": describe(shape_of(4)), "library": blas.vendor()}  # fmt: skip
+    if why is not None:
+        return found
+    kernels = [LIBRARY] if shape_of(4) is None else [OWN, LIBRARY]
+    peak = peak_gflops()
+    found["peak_gflops"] = None if peak is None else round(peak, 1)
+    for kernel in kernels:
+        speed = {str(n): round(product_gflops(kernel, n, INPUTS, COLUMNS), 1) for n in (FEW, ROWS, MANY)}
+        found[f"{kernel.name}_gflops"] = speed
+    if peak:
+        found["peak_share"] = round(found["own_gflops"][str(ROWS)] / peak, 3)
+    return found
+
+
+def caches() -> dict[str, Any]:
+    """Where compiled kernels are kept and how large they are."""
+    from edbc.native import machinecode
+
+    folder = machinecode.kernel_folder(machinecode.address_of)
+    if folder is None:
+        return {"folder": None, "files": 0, "bytes": 0, "writable": False}
+    root = Path(folder)
+    root = root.parent if root.name == "__pycache__" else root
+    files = [file for pattern in ("*.nbc", "*.nbi") for file in root.parent.rglob(pattern)]
+    return {"folder": folder, "files": len(files), "bytes": sum(file.stat().st_size for file in files),
+            "writable": os.access(folder, os.W_OK)}  # fmt: skip
+
+
+def gpu() -> dict[str, Any]:
+    """The devices that torch sees."""
+    if not torch.cuda.is_available():
+        return {"devices": [], "cuda": torch.version.cuda}
+    count = torch.cuda.device_count()
+    return {"devices": [torch.cuda.get_device_name(i) for i in range(count)], "cuda": torch.version.cuda}
+
+
+def advice(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is not as good as it can be, and what to do about it."""
+    yield from _about_products(found["products"], found["processor"])
+    cache, host = found["caches"], found["processor"]
+    if not cache["writable"]:
+        yield "compiled kernels cannot be kept: every start compiles them again", "name a folder with NUMBA_CACHE_DIR"
+    if cache["bytes"] > LARGE_CACHE:
+        yield f"kernels take {cache['bytes'] / _GIGA:.1f} GB", f"delete {cache['folder']}: what is used is made again"
+    if host["load"] > host["cores"]:
+        yield (f"other programs keep the cores busy (load {host['load']} on {host['cores']})",
+               "measure when they are idle")  # fmt: skip
+    if "NUMBA_CPU_NAME" in os.environ or "NUMBA_CPU_FEATURES" in os.environ:
+        yield "kernels are compiled for another processor than this one", "unset NUMBA_CPU_NAME and NUMBA_CPU_FEATURES"
+    devices, has_triton = found["gpu"]["devices"], found["versions"]["triton"] != "none"
+    if devices and not has_triton:
+        yield "a GPU without triton: no kernels are generated for it", "install triton beside torch"
+    if not devices and found["gpu"]["cuda"]:
+        yield "torch was built for CUDA and sees no GPU", "look at the driver (nvidia-smi), or run with --device cpu"
+    if sys.flags.optimize > 1:
+        yield "python runs with -OO, which removes docstrings that torch reads", "run without it"
+
+
+def _about_products(products: dict[str, Any], host: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if products["why_not_native"]:
+        yield (f"no native code: {products['why_not_native']}",
+               "unset NUMBA_DISABLE_JIT, or install a torch whose library exports sgemm_")  # fmt: skip
+        return
+    if products["kernel"] == "library":
+        yield (f"no product kernel for {host['llvm']}: {products['library']} multiplies, and last bits may depend on "
+               "the mini-batch",
+               "run on a processor with AVX2 and FMA, AVX-512 or NEON")  # fmt: skip
+    if products.get("peak_share", 1.0) < GOOD_SHARE:
+        yield (f"products reach {products['peak_share']:.0%} of the core's peak",
+               "close other programs, or pin this one to a core of its own (taskset -c 0)")  # fmt: skip

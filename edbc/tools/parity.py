@@ -1,0 +1,417 @@
+"""Parity with eager: the rule by which batched outputs count as the same numbers.
+
+Per output, with `scale` the largest magnitude of the float64 reference and errors the largest absolute differences
+from it over all instances:
+
+(1) in float64, the error is at most 1e-12 x scale;
+(2) in any other dtype, it is at most 4 x the error of eager in that dtype, plus 1e-6 x scale (float32) or 1e-2 x scale
+    (bfloat16, float16). A float64 output that eager itself misses was computed in another dtype; it goes by float32's.
+(3) Where eager gives not-a-number or an infinity, so must batched execution, of the same sign.
+
+Eager is the unmodified model, one instance after the other, without gradients. The reference is eager with the model,
+the default dtype, and what instances bring in the model's own dtype or in float32, in float64 (`edbc.run.instances`).
+What forward asks for in float32 itself (`.float()`, `dtype=torch.float32`) stays rounded, but every operation of the
+reference takes its float32 operands in float64, as eager refuses to mix the two. So a model in float64 whose forward
+does that goes by float32's rule, where that shows in an output; whoever reports says that forward *pins* float32. A
+forward that raises on float64 data (it looks at dtypes) gets its instances as they are.
+
+(4) Eager is *unstable* in an output when (2) allows so much that it says nothing: its own error is beyond 1e-2 x scale
+    in float32 (beyond 1/4 in the short floats), or it or the reference is not finite where the other is. A chaotic or
+    overflowing model does that. The rule may hold then, but it has shown little, and whoever reports it says so.
+
+(5) An output is *small* when it has fewer than 256 numbers in all instances together: then eager's own error is luck
+    (a dict by node id has outputs of a few numbers each). Small outputs of one floating dtype share it: in (2) each
+    gets the largest share of its scale that eager misses in any of them, those that are unstable left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from edbc.capture.forward.deep import run_deep
+from edbc.capture.forward.fibers import Reads
+from edbc.capture.forward.states import without_history
+from edbc.capture.standins.objects import unchanged
+from edbc.errors import CheckFailed
+from edbc.run.instances import Cast, dtype_of
+from edbc.run.outputs import by_name
+from edbc.tools.replay import Decisions, Replay, floating
+
+if TYPE_CHECKING:
+    from edbc.run.session import Net
+
+_SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+_UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, torch.float16: 0.25}
+"""Definition (4): eager errors beyond this share of the scale."""
+Modes = Sequence[Replay] | None
+SMALL = 256
+"""Definition (5)."""
+
+
+@dataclass
+class OutputParity:
+    """Errors of one output so far."""
+
+    dtype: torch.dtype
+    scale: float = 0.0
+    max_error: float = 0.0
+    eager_error: float = 0.0
+    numbers: int = 0
+    """How many were compared."""
+    shared_error: float = 0.0
+    """Definition (5): eager's error in small outputs as a share of their scale."""
+    broken: str = ""
+    """Why no comparison of numbers was possible, if so."""
+    unjudged: str = ""
+    """Where eager and its reference are not comparable with each other, if so."""
+
+    @property
+    def limit(self) -> float:
+        """The largest error that the rule allows."""
+        in_double = self.dtype is torch.float64 and self.eager_error <= _SLACK[torch.float64] * self.scale
+        dtype = torch.float32 if self.dtype is torch.float64 and not in_double else self.dtype
+        slack = _SLACK.get(dtype, 0.0) * self.scale
+        return slack if in_double else 4 * max(self.eager_error, self.shared_error * self.scale) + slack
+
+    @property
+    def shares(self) -> bool:
+        """True for outputs of definition (5)."""
+        return self.dtype.is_floating_point and 0 < self.numbers < SMALL and self.scale > 0 and not self.unstable
+
+    @property
+    def holds(self) -> bool:
+        """True when the rule is met."""
+        return not self.broken and self.max_error <= self.limit
+
+    @property
+    def unstable(self) -> str:
+        """Definition (4) in words; empty where eager is stable."""
+        if self.unjudged:
+            return self.unjudged
+        if self.eager_error <= _UNSTABLE.get(self.dtype, 0.0) * self.scale:
+            return ""
+        return f"its error against float64 is {self.eager_error:.3g} at scale {self.scale:.3g}"
+
+
+@dataclass
+class Parity:
+    """The comparison of many mini-batches."""
+
+    outputs: dict[str, OutputParity] = field(default_factory=dict)
+    pins: bool = False
+    """Whether forward asked for float32 where it would have been float64."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """Of models that read values."""
+
+    @property
+    def remark(self) -> str:
+        """What a report adds to the errors, if anything."""
+        return "; forward itself asks for float32, so that much is compared in float32" if self.pins else ""
+
+    @property
+    def holds(self) -> bool:
+        """True when the rule is met by every output."""
+        return not self.decisions.fault and all(output.holds for output in self.outputs.values())
+
+    @property
+    def max_error(self) -> float:
+        """Largest error of a batched output."""
+        return max((o.max_error for o in self.outputs.values()), default=0.0)
+
+    @property
+    def eager_error(self) -> float:
+        """Largest error of eager execution in the same dtype."""
+        return max((o.eager_error for o in self.outputs.values()), default=0.0)
+
+    @property
+    def unstable(self) -> dict[str, str]:
+        """Outputs in which eager itself is unstable, and how."""
+        return {name: output.unstable for name, output in self.outputs.items() if output.unstable}
+
+    def add(self, batched: Any, eager: Any, reference: Any) -> None:
+        """Take in one instance's three results."""
+        ours, theirs, exact = by_name(batched), by_name(eager), by_name(reference)
+        ours = {name: _one_by_one(tensors, theirs.get(name, [])) for name, tensors in ours.items()}
+        for name in {**theirs, **ours}:
+            some = (theirs.get(name) or ours.get(name) or [torch.empty(0)])[0]
+            output = self.outputs.setdefault(
+                name, OutputParity(some.dtype.to_real() if some.is_complex() else some.dtype)
+            )
+            if [t.shape for t in ours.get(name, [])] != [t.shape for t in theirs.get(name, [])]:
+                output.broken = f"shapes differ: {_shapes(ours.get(name))} batched, {_shapes(theirs.get(name))} eager"
+                continue
+            if [t.shape for t in exact.get(name, [])] != [t.shape for t in theirs[name]]:
+                output.unjudged = f"in float64 it gives {_shapes(exact.get(name))}, not {_shapes(theirs[name])}"
+                continue
+            for a, b, c in zip(ours[name], theirs[name], exact[name], strict=True):
+                _compare(output, a, b, c)
+        self._share()
+
+    def add_all(self, results: Sequence[Any], reads: Reads | None, eager: Eager, instances: Sequence[Any]) -> None:
+        """Compare what a mini-batch of instances gave with eager; where it read values, with eager's replay
+        (`edbc.tools.replay`)."""
+        replays = None if reads is None else [(Replay(each), Replay(each)) for each in reads.of_instance]
+        with unchanged(instances):
+            theirs = eager.run(instances, None if replays is None else [mine for mine, _ in replays])
+        exact = eager.reference(instances, None if replays is None else [double for _, double in replays])
+        for each in zip(results, theirs, exact, strict=True):
+            self.add(*each)
+        for known, (mine, double) in zip(reads.of_instance, replays, strict=True) if reads and replays else ():
+            self.decisions.add(known, mine, double, _SLACK.get(eager.dtype, 0.0))
+            numbers = floating(known), floating(known, mine), floating(known, double)
+            if numbers[0]:
+                self.add(*({"numbers read": list(tensors)} for tensors in numbers))
+        self.pins = eager.pins
+
+    def _share(self) -> None:
+        """Definition (5)."""
+        shares: dict[torch.dtype, float] = {}
+        for output in filter(lambda output: output.shares, self.outputs.values()):
+            share = output.eager_error / output.scale
+            shares[output.dtype] = max(share, shares.get(output.dtype, 0.0))
+        for output in self.outputs.values():
+            output.shared_error = shares.get(output.dtype, 0.0) if output.shares else 0.0
+
+    def require(self) -> None:
+        """Raise CheckFailed with the first output that breaks the rule, or decision that is not eager's."""
+        if self.decisions.fault:
+            raise CheckFailed(f"batched execution decides otherwise than eager: {self.decisions.fault}")
+        for name, output in self.outputs.items():
+            if not output.holds:
+                fault = output.broken or (
+                    f"error {output.max_error:.3g}, at most {output.limit:.3g} allowed (eager's own error "
+                    f"{output.eager_error:.3g}, scale {output.scale:.3g})"
+                )
+                raise CheckFailed(f"output {name!r}: batched execution differs from eager: {fault}")
+
+
+def _one_by_one(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The rows of one tensor, which the vertex front end gives, where eager has a list of them."""
+    is_stacked = len(ours) == 1 and len(theirs) > 0 and ours[0].shape == (len(theirs), *theirs[0].shape)
+    return list(ours[0]) if is_stacked else ours
+
+
+def _shapes(tensors: list[torch.Tensor] | None) -> str:
+    return ", ".join(str(tuple(t.shape)) for t in (tensors or [])[:3]) or "nothing"
+
+
+def _compare(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> None:
+    if batched.dtype != eager.dtype:
+        output.broken = f"dtypes differ: {batched.dtype} batched, {eager.dtype} eager"
+        return
+    if not batched.numel():
+        return
+    a, b, c = (_real(t.detach().cpu()).to(torch.float64) for t in (batched, eager, reference))
+    output.numbers += batched.numel()
+    finite = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(c)
+    if not finite.all():
+        _compare_not_finite(output, a, b, c)
+    if finite.any():
+        output.scale = max(output.scale, float(c[finite].abs().max()))
+        output.max_error = max(output.max_error, _error(a[finite], c[finite]))
+        output.eager_error = max(output.eager_error, _error(b[finite], c[finite]))
+
+
+def _real(values: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs: both parts count."""
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+
+
+def _compare_not_finite(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> None:
+    if not torch.equal(_class(batched), _class(eager)):
+        output.broken = "not-a-number or infinity in one of them only"
+    if not torch.equal(_class(eager), _class(exact)):
+        output.unjudged = "it is finite where the float64 reference is not, or the reverse"
+
+
+def _class(values: torch.Tensor) -> torch.Tensor:
+    """0 for finite numbers, 1 and -1 for the infinities, 2 for not-a-number."""
+    return values.isposinf().to(torch.int8) - values.isneginf().to(torch.int8) + 2 * values.isnan().to(torch.int8)
+
+
+def _error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((value - reference).abs().max())
+
+
+class Eager:
+    """The model as its author wrote it, one instance after the other, and its float64 twin."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.dtype = dtype_of(model)
+        self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model, without_history(model)).double()
+        for module in self.twin.modules() if self.twin is not model else ():
+            if isinstance(module, nn.RNNBase):
+                module.register_forward_pre_hook(_double_inputs)
+        self._cast = Cast(frozenset({self.dtype, torch.float32}) - {torch.float64}, torch.float64)
+        self._mixes_dtypes = False
+        self._takes_double = True
+        """Whether forward takes converted instances, as far as is known."""
+        self.pins = False
+        """Whether forward has asked for float32 so far."""
+        self._threads: int | None = None
+
+    @contextmanager
+    def at_its_best(self, instances: Sequence[Any]) -> Iterator[None]:
+        """As many of torch's threads as run the model sooner, all or one, told once from the first instances.
+
+        Small operations gain nothing from several; and where other programs keep a core busy, torch's threads wait for
+        each other at every operation (on two cores of which one was busy: 3 instances/s instead of 340).
+        """
+        most = torch.get_num_threads()
+        try:
+            if self._threads is None and instances and most > 1:
+                with unchanged(instances[:8]):
+                    self._threads = min((most, 1), key=lambda threads: self.seconds(instances[:8], threads))
+            torch.set_num_threads(self._threads or most)
+            yield
+        finally:
+            torch.set_num_threads(most)
+
+    def seconds(self, instances: Sequence[Any], threads: int) -> float:
+        """What an instance takes with so many threads, which stay set; of those that fit in half a second."""
+        torch.set_num_threads(threads)
+        self.run(instances[:1])
+        started, done, elapsed = time.perf_counter(), 0, 0.0
+        while done < len(instances) and elapsed < 0.5:
+            self.run(instances[done : done + 1])
+            done, elapsed = done + 1, time.perf_counter() - started
+        return elapsed / done
+
+    def run(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
+        """What the model returns for each instance, each in a mode of its own."""
+        return _run(self.model, self.dtype, instances, modes)
+
+    def reference(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
+        """The same in float64. Instances keep nothing of it."""
+        if modes is not None:
+            return self._in_float64(instances, modes)
+        if not self._mixes_dtypes:
+            self._mixes_dtypes = self.twin is self.model or self._mixes(instances[:1])
+        if not self._mixes_dtypes:
+            with suppress(RuntimeError):  # perhaps forward makes float32 of one of the others
+                return self._in_float64(instances)
+        return self._in_double(instances)[0]
+
+    def _mixes(self, instances: Sequence[Any]) -> bool:
+        """Whether these meet float32 on their way."""
+        return self._in_double(instances)[1].was_needed
+
+    def _in_double(self, instances: Sequence[Any]) -> tuple[list[Any], _InDouble]:
+        try:
+            with _InDouble() as mode, _ConvolutionsInDouble():
+                results = self._in_float64(instances)
+        except Exception:
+            if not self._takes_double:
+                raise
+            self._takes_double = False
+            return self._in_double(instances)
+        self.pins = self.pins or mode.pins
+        return results, mode
+
+    def _in_float64(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
+        with unchanged(instances):
+            converted = self._cast(instances) if self._takes_double else instances
+            return _run(self.twin, torch.float64, converted, modes)
+
+
+class _InDouble(TorchDispatchMode):
+    """Operations on float32 operands in float64; what changes a tensor in place keeps that tensor's dtype."""
+
+    was_needed = False
+    """Whether there was a float32 operand."""
+    pins = False
+    """Whether there was a float32 result of none."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False, so that torch does not import its own compiler (a second) at the first operation."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func._schema.is_mutable:
+            is_given = any(map(_is_single, tree_leaves((args, kwargs))))
+            args, kwargs = tree_map(self._doubled, (args, kwargs or {}))
+            result = func(*args, **kwargs)
+            self.pins |= not is_given and _is_single(result)
+            return result
+        if isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            args, kwargs = tree_map(partial(_in_dtype, args[0].dtype), (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _doubled(self, item: Any) -> Any:
+        is_single = _is_single(item)
+        self.was_needed |= is_single
+        return item.double() if is_single else item
+
+
+class _ConvolutionsInDouble(TorchFunctionMode):
+    """Convolutions on float32 operands in float64: they compare dtypes before they dispatch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "").startswith("conv"):
+            args, kwargs = tree_map(_doubled, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _is_single(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.dtype is torch.float32
+
+
+def _double_inputs(module: nn.Module, inputs: Any) -> Any:
+    """Of what compares dtypes in Python, before any operation."""
+    return tree_map(_doubled, inputs)
+
+
+def _doubled(item: Any) -> Any:
+    return item.double() if _is_single(item) else item
+
+
+def _in_dtype(dtype: torch.dtype, item: Any) -> Any:
+    is_other = isinstance(item, torch.Tensor) and item.is_floating_point() and item.dtype is not dtype
+    return item.to(dtype) if is_other else item
+
+
+def _run(model: nn.Module, dtype: torch.dtype, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
+    def each() -> list[Any]:
+        results = []
+        for number, instance in enumerate(instances):
+            with nullcontext() if modes is None else modes[number].anew():
+                results.append(model(instance))
+        return results
+
+    with torch.no_grad(), _default_dtype(dtype):
+        return run_deep(each)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(previous)
+
+
+def parity_of(net: Net, batches: Sequence[Sequence[Any]], eager: Eager) -> Parity:
+    """Batched against eager outputs, on mini-batches of instances, which are left as they are."""
+    parity = Parity()
+    for batch in batches:
+        with unchanged(batch):
+            results, prepared = net.run(batch)
+        with eager.at_its_best(batch):
+            parity.add_all(results, prepared.capture.reads, eager, batch)
+    return parity

@@ -1,0 +1,176 @@
+"""Eager execution with edbc's decisions: how outputs of a model that reads values are compared.
+
+Definitions.
+
+(1) A *replay* runs the model eagerly on one instance, and each read of a value that edbc had to compute gives what edbc
+    read. So both do the same work, and outputs compare by the parity rule. Reads are paired in their order, by line,
+    shape and kind of number; what forward reads of tensors that the instance brings is its own.
+(2) A read of integers or booleans is a *decision*. It *differs* where eager would have read another one. That is no
+    fault where eager itself was undecided: the *margin*, by which its largest score is ahead of the one that edbc took
+    (of `a > b`, the distance of a and b), is within the parity rule's tolerance for those scores. In float64 that is
+    next to nothing. Where the scores are not known (an integer that no arg-max and no comparison made), it is a fault.
+(3) Other reads are compared as if they were outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from edbc.capture.forward.fibers import Read
+from edbc.capture.semantics import rules
+from edbc.capture.standins.source import user_location
+
+_BEST = {"argmax": 1, "max": 1, "topk": 1, "argmin": -1, "min": -1}
+"""Functions that choose, and whether the largest or the smallest."""
+_COMPARES = frozenset("gt lt ge le eq ne greater less greater_equal less_equal".split())
+_SAME = frozenset("item view reshape squeeze unsqueeze flatten detach cpu clone to long int".split())
+"""A decision passes through them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What a decision was made from: scores, or the difference of two sides; and which way."""
+
+    scores: torch.Tensor
+    sign: int
+    """1 and -1 of scores, 0 of a difference."""
+
+    def margin(self, taken: torch.Tensor) -> float:
+        """Definition (2)."""
+        if self.sign == 0:
+            return float(self.scores.abs().min()) if self.scores.numel() else 0.0
+        scores = self.scores.reshape(-1) * self.sign
+        index = taken.reshape(-1)
+        if not index.numel() or not 0 <= int(index.min()) <= int(index.max()) < len(scores):
+            return float("inf")
+        best = scores.topk(min(len(index), len(scores))).values
+        return float((best - scores[index]).abs().max())
+
+    @property
+    def closest(self) -> float:
+        """By how much this choice was not another one."""
+        if self.sign == 0:
+            return self.margin(self.scores)
+        best = (self.scores.reshape(-1) * self.sign).topk(min(2, self.scores.numel())).values
+        return float(best[0] - best[-1]) if len(best) > 1 else float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """A read in a replay: eager's own numbers, and what they were chosen from where that is known."""
+
+    own: torch.Tensor
+    choice: Choice | None
+
+
+class Replay(TorchFunctionMode):
+    """Definition (1), of one instance: a context for the call of the model."""
+
+    def __init__(self, reads: Sequence[Read]):
+        super().__init__()
+        self.reads = reads
+        self.seen: list[Replayed] = []
+        self._choices: dict[int, tuple[Any, Choice]] = {}
+
+    def anew(self) -> Replay:
+        """The same with nothing read yet: what recurses deeply runs twice."""
+        self.seen.clear()
+        self._choices.clear()
+        return self
+
+    @property
+    def fault(self) -> str:
+        """Where eager did not read what edbc did, if so."""
+        if len(self.seen) == len(self.reads):
+            return ""
+        count = len(self.seen)
+        return f"{self.reads[count].site}: eager did not get to this read, number {count} of the instance"
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = rules.name_of(func)
+        if name in rules.READS and rules.looks_at_values(func, name):
+            args = tuple(self._given(item) if isinstance(item, torch.Tensor) else item for item in args)
+        result = func(*args, **(kwargs or {}))
+        if name in _BEST or name in _COMPARES or name in _SAME or name == "getitem":
+            self._note(name, args, result)
+        return result
+
+    def _given(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What a read gives."""
+        if len(self.seen) == len(self.reads):
+            return tensor
+        site, ours = self.reads[len(self.seen)]
+        is_alike = ours.shape == tensor.shape and ours.is_floating_point() == tensor.is_floating_point()
+        if not is_alike or user_location() != site:
+            return tensor
+        known = self._choices.get(id(tensor))
+        self.seen.append(Replayed(tensor.detach().clone(), None if known is None else known[1]))
+        return ours.to(tensor.dtype)
+
+    def _note(self, name: str, args: Any, result: Any) -> None:
+        """Remember what a decision is made from. The result is kept, so that its identity is nobody else's."""
+        first = args[0]
+        if name in _COMPARES:
+            other = args[1]
+            if first.is_floating_point() or (isinstance(other, torch.Tensor) and other.is_floating_point()):
+                self._choices[id(result)] = result, Choice((first - other).detach(), 0)
+        elif name in _BEST:
+            indices = result if isinstance(result, torch.Tensor) else result[1]
+            if not indices.is_floating_point() and first.dim() <= 1:
+                self._choices[id(indices)] = indices, Choice(first.detach(), _BEST[name])
+        elif isinstance(result, torch.Tensor) and id(first) in self._choices and result.numel() == first.numel():
+            self._choices[id(result)] = result, self._choices[id(first)][1]
+
+
+@dataclass
+class Decisions:
+    """The comparison of the decisions of many mini-batches."""
+
+    reads: int = 0
+    different: int = 0
+    closest: float = float("inf")
+    """The smallest margin by which eager decided."""
+    fault: str = ""
+
+    def add(self, reads: Sequence[Read], eager: Replay, reference: Replay, slack: float) -> None:
+        """Take in one instance. `slack` is the parity rule's for the model's dtype, as a share of the scale."""
+        self.fault = self.fault or eager.fault or reference.fault
+        for read, ours, exact in zip(reads, eager.seen, reference.seen, strict=False):
+            if ours.own.is_floating_point():
+                continue
+            self.reads += 1
+            if ours.choice is not None:
+                self.closest = min(self.closest, ours.choice.closest)
+            if not torch.equal(ours.own, read.tensor.to(ours.own.device)):
+                self.different += 1
+                self.fault = self.fault or _fault(read, ours, exact, slack)
+
+    def __str__(self) -> str:
+        closest = "unknown" if self.closest == float("inf") else f"{self.closest:.2e}"
+        return f"{self.reads:,}, {self.different:,} of them not eager's own; the closest by a margin of {closest}"
+
+
+def _fault(read: Read, ours: Replayed, exact: Replayed, slack: float) -> str:
+    """Why a decision may not differ, if so."""
+    if ours.choice is None or exact.choice is None:
+        return f"{read.site}: edbc read {read.tensor.tolist()}, eager {ours.own.tolist()}"
+    scores, reference = ours.choice.scores.double(), exact.choice.scores.double()
+    allowed = slack * float(reference.abs().max()) + 4 * float((scores - reference).abs().max())
+    margin = ours.choice.margin(read.tensor)
+    if margin <= allowed:
+        return ""
+    return (
+        f"{read.site}: edbc read {read.tensor.tolist()}, eager {ours.own.tolist()} by a margin of {margin:.3g}, "
+        f"at most {allowed:.3g} allowed"
+    )
+
+
+def floating(reads: Sequence[Read], replay: Replay | None = None) -> list[torch.Tensor]:
+    """Definition (3): the numbers that were read, edbc's or those of a replay."""
+    tensors = [read.tensor for read in reads] if replay is None else [read.own for read in replay.seen]
+    return [tensor for tensor, read in zip(tensors, reads, strict=False) if read.tensor.is_floating_point()]

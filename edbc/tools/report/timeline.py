@@ -1,0 +1,103 @@
+"""A run as a timeline in Chrome's trace format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+
+One process with two tracks: *host* (building each mini-batch's graph, scheduling it) and *batches* (every batch with
+its type, size and bytes). Times are microseconds from the first event. To time batches apart each runs alone, so a
+traced run is somewhat slower than others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edbc.base.files import replace_file
+from edbc.errors import EdbcError
+from edbc.tools.explain.observe import moved_bytes
+
+if TYPE_CHECKING:
+    from edbc.run.session import Net, Prepared, Stats
+
+PROCESS, HOST, BATCHES = 1, 1, 2
+"""The process, and its tracks."""
+
+
+class Timeline:
+    """Collects events while mini-batches run."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = [
+            _named("process_name", "edbc"),
+            _named("thread_name", "host", HOST),
+            _named("thread_name", "batches", BATCHES),
+        ]
+        self._origin = 0.0
+        self._mini_batches = 0
+
+    def run(self, net: Net, instances: Sequence[Any], stats: Stats,
+            on_prepared: Callable[[Prepared], None] | None = None) -> list[Any]:  # fmt: skip
+        """What `net(instances)` gives, recorded. `on_prepared` is called before anything executes."""
+        before = (stats.seconds.construction, stats.seconds.scheduling)
+        started = time.perf_counter()
+        self._origin = self._origin or started
+        prepared = net.prepare(instances, stats)
+        capture_seconds = stats.seconds.construction - before[0]
+        scheduling_seconds = stats.seconds.scheduling - before[1]
+        captured, schedule = prepared.whole
+        nodes = captured.graph.num_nodes + prepared.shared_nodes
+        facts = {"mini_batch": self._mini_batches, "instances": len(instances), "nodes": nodes}
+        self._mini_batches += 1
+        self._add("capture", HOST, started, capture_seconds, facts)
+        batches = {**facts, "batches": schedule.num_batches}
+        self._add("scheduling", HOST, started + capture_seconds, scheduling_seconds, batches)
+        if on_prepared is not None:
+            on_prepared(prepared)
+        executing = time.perf_counter()
+        ends: list[float] = []
+        results = net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))
+        stats.seconds.execution += time.perf_counter() - executing
+        self._add_batches(prepared, executing, ends)
+        return results
+
+    def _add_batches(self, prepared: Prepared, begin: float, ends: Sequence[float]) -> None:
+        types = prepared.capture.graph.types
+        for number, ((kind, nodes), end) in enumerate(zip(prepared.schedule.batches(), ends, strict=True)):
+            read, gathered, written = moved_bytes(prepared, number, len(nodes))
+            facts = {
+                "batch": number,
+                "type": types[kind].name,
+                "size": len(nodes),
+                "bytes_read": read,
+                "bytes_gathered": gathered,
+                "bytes_written": written,
+                "source": types[kind].source,
+            }
+            self._add(types[kind].name, BATCHES, begin, end - begin, facts)
+            begin = end
+
+    def _add(self, name: str, track: int, begin: float, seconds: float, facts: dict[str, Any]) -> None:
+        start, end = self._nanoseconds(begin), self._nanoseconds(begin + seconds)
+        span = {"ts": start / 1000, "dur": (end - start) / 1000}
+        self.events.append(
+            {"name": name, "cat": "edbc", "ph": "X", "pid": PROCESS, "tid": track, **span, "args": facts}
+        )
+
+    def _nanoseconds(self, moment: float) -> int:
+        """Whole ones, so that the end of a batch is the start of the next: readers nest what overlaps by any part."""
+        return round(1e9 * (moment - self._origin))
+
+    def write(self, path: str | Path) -> None:
+        """The file, whole or not at all."""
+        content = {"traceEvents": self.events, "displayTimeUnit": "ms"}
+        try:
+            replace_file(path, lambda temporary: temporary.write_text(json.dumps(content), encoding="utf-8"))
+        except OSError as error:
+            raise EdbcError(
+                f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
+            ) from None
+
+
+def _named(what: str, name: str, track: int = 0) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": PROCESS, "tid": track, "args": {"name": name}}

@@ -1,0 +1,535 @@
+"""Running a plan over a stream of instances: what `edbc run` and `LoadedPlan.run` do, and the report of it.
+
+(1) The plan is bound to its model file, which is imported after its hash was compared with the plan's, built with the
+    plan's config and weights: the file that the plan records, else seeded ones (or those that the setting names).
+(2) Instances come from files, or the model's `sample` makes up 256 (or `limit`) with seed 1; they run in mini-batches,
+    in order. The first mini-batch runs once before the clock starts: it loads and compiles kernels, and its captures do
+    not count as repeats. What it takes in memory is told before it executes, and again before a later one that takes
+    MUCH_MORE times what was told.
+(3) With `verify` every output is compared with eager PyTorch; see `edbc.tools.parity`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from edbc.base.arguments import DEVICES, DTYPES, FRONT_ENDS, require_count, require_name
+from edbc.base.families import fold_names
+from edbc.base.files import found_at, replace_file, require_target
+from edbc.errors import EdbcError, ModelError, StaleError
+from edbc.plan.plan import Plan
+from edbc.plan.reader import read_plan
+from edbc.run.weightsfile import SEEDED, model_of_plan
+from edbc.tools.checking import model_path, require_same_model
+
+if TYPE_CHECKING:
+    from edbc.capture.forward.fibers import Reads
+    from edbc.run.dataset import CapturedDataset
+    from edbc.run.instances import Cast
+    from edbc.run.modelfile import Config, ModelFile
+    from edbc.run.session import Net, Prepared, Stats
+    from edbc.schedule.policy import Policy
+    from edbc.tools.parity import Parity
+    from edbc.tools.report.timeline import Timeline
+
+Warn = Callable[[str], None]
+Tell = Callable[[str], None]
+MUCH_MORE = 1.25
+SAMPLED = 256
+"""Instances made up where neither files nor a limit are given."""
+MOST_NAMES = 8
+"""Of unseen types in a report for people."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a plan is bound and run: the options of `edbc run`."""
+
+    inputs: Sequence[str | Path] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the model's `build` that differ from the plan's."""
+    batch_size: int = 32
+    limit: int | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    weights: str | None = None
+    """A safetensors file in place of the plan's weights, or `none` for seeded ones."""
+    seed: int | None = None
+    """Seed of weights in place of the plan's weights."""
+    output: str | None = None
+    verify: bool = False
+    trace: str | None = None
+    policy: str | None = None
+    layout: str = "plan"
+    split: bool = True
+    share: bool = True
+    model: str | None = None
+    trust_changed_model: bool = False
+    force: bool = False
+    """Run batched what the plan says to run eagerly."""
+    strict: bool = False
+    backend: str | None = None
+    front_end: str = "record"
+    max_reads: int | None = None
+    """Values that one instance may read; None for edbc's own limit."""
+    recompute: int | str | None = None
+    """See `edbc.run.passes.cut`; it matters when gradients are asked for."""
+    epochs: int = 1
+    """How often all instances run; what is written, verified and reported is of the last time."""
+    recapture: bool = False
+    """Run forward in every epoch, in place of capturing each instance once (`edbc.capture.captured`)."""
+
+    @property
+    def asks_for_batches(self) -> bool:
+        """Whether anything is asked for that only batched execution has."""
+        wishes = (self.force, self.verify, self.trace, self.policy, self.backend, self.strict)
+        return any(wishes) or self.front_end != "record"
+
+    def __post_init__(self) -> None:
+        """Raise EdbcError for what no run can do."""
+        require_count("batch_size", self.batch_size)
+        require_count("epochs", self.epochs)
+        if self.max_reads is not None:
+            require_count("max_reads", self.max_reads)
+        if self.limit is not None:
+            require_count("limit", self.limit, 0)
+        require_name("device", self.device, DEVICES)
+        require_name("dtype", self.dtype, DTYPES)
+        require_name("front_end", self.front_end, FRONT_ENDS)
+
+
+class Bound(NamedTuple):
+    """A plan bound to its own model file, definition (1)."""
+
+    file: ModelFile
+    config: Config
+    net: Net
+    cast: Cast
+    """What instances bring in the dtype in which the model was built comes in the one that it runs in."""
+
+
+def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
+    """Import and build the plan's model and bind the plan to it.
+
+    Raises StaleError for a changed model file or weights of another shape, DeviceError without the device.
+    """
+    model_file = model_path(path, plan, setting.model)
+    require_model(plan, model_file, setting.trust_changed_model, warn)
+    import torch
+
+    from edbc.capture.captured.structurecache import structure_cache
+    from edbc.run.backend import require_device
+    from edbc.run.instances import Cast, dtype_of
+    from edbc.run.modelfile import import_model_file
+    from edbc.run.session import Net, check_requirements
+
+    require_device(setting.device)
+    check_requirements(plan.requirements)
+    file = import_model_file(model_file)
+    config = file.config({**_known_config(file, plan), **setting.config})
+    with torch.inference_mode(False):
+        model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
+        cast = Cast.between(dtype_of(model), getattr(torch, setting.dtype))
+        model = model.to(setting.device, cast.to)
+    rebind = cast.rebind(config != plan.model.config)
+    reads: dict[str, Any] = {} if setting.max_reads is None else {"max_reads": setting.max_reads}
+    net = Net(plan, model, force=setting.force, strict=setting.strict, policy=setting.policy, layout=setting.layout,
+              backend=setting.backend, rebind=rebind, split=setting.split, share=setting.share,
+              recompute=setting.recompute, **reads)  # fmt: skip
+    net.cache = structure_cache(file.module, setting.verify)
+    net.exemplars = lambda: cast(file.sample(plan.trained_on.instances, plan.trained_on.seed, config))
+    return Bound(file, config, net, cast)
+
+
+def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None:
+    """Raise StaleError when the plan was compiled from another model file; warn instead when that one is trusted."""
+    try:
+        require_same_model(plan, model_file)
+    except StaleError as error:
+        if not trust or found_at(model_file) != "a file":
+            raise StaleError(f"{error}, or run with --trust-changed-model") from None
+        warn(f"{error}; trusted because of --trust-changed-model")
+
+
+def _known_config(file: ModelFile, plan: Plan) -> Config:
+    """The plan's config. Raises StaleError when the model's build does not take it (any more)."""
+    try:
+        return file.config(plan.model.config)
+    except ModelError as error:
+        raise StaleError(
+            f"{error}; the plan has config that the model does not take; run 'edbc compile' again"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did; `str()` is for people."""
+
+    plan: str
+    setting: Setting
+    net: Net
+    stats: Stats
+    parity: Parity | None
+    eager_seconds: float
+    ran_eagerly: bool = False
+    """Whether instances ran one after the other, as the plan says."""
+    epochs: Sequence[float] = ()
+    """Instances per second of each epoch."""
+    captured: CapturedDataset | None = None
+    """The instances, where they were captured once."""
+
+    @property
+    def is_made_up(self) -> bool:
+        """True when the model's `sample` gave the instances."""
+        return not self.setting.inputs
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON's types."""
+        s = self.stats
+        seconds = {part: getattr(s.seconds, part) for part in ("construction", "scheduling", "execution", "total")}
+        content: dict[str, Any] = {
+            "instances": s.instances,
+            "source": "sample" if self.is_made_up else "input",
+            "batch_size": self.setting.batch_size,
+            "ran": "eager" if self.ran_eagerly else "batched",
+            "nodes": s.nodes,
+            "shared_nodes": s.shared_nodes,
+            "shared_parts": s.shared_parts,
+            "batches": s.batches,
+            "lower_bound": s.lower_bound,
+            "steps": {
+                "table": s.table_steps,
+                "fallback": s.unseen_states,
+                "rule": s.steps - s.table_steps - s.unseen_states,
+            },
+            "mini_batches": s.mini_batches,
+            "mini_batches_by_rule": s.by_rule,
+            "unseen_states": s.unseen_states,
+            "unseen_types": len(s.unseen_types),
+            "unseen_type_names": sorted(s.unseen_types),
+            "seconds": seconds,
+            "instances_per_second": _rate(s.instances, s.seconds.total),
+            "gathered_rows": s.gathered_rows,
+            "operand_rows": s.operand_rows,
+            "arena_bytes": s.arena_bytes,
+            "backend": self.net.backend.name,
+            "paths": {name: asdict(path) for name, path in sorted(s.paths.items())},
+            "launches": s.launches,
+            "issuing_seconds": s.seconds.issuing,
+            "epochs": list(self.epochs),
+            "device": self.setting.device,
+            "dtype": self.setting.dtype,
+        }
+        if self.captured is not None:
+            content["captured"] = self.captured.as_json()
+        if self.net.cache is not None:
+            content["structures"] = self.net.cache.as_json()
+        if self.parity is not None:
+            content |= {
+                "max_error": self.parity.max_error,
+                "eager_error": self.parity.eager_error,
+                "unstable": sorted(self.parity.unstable),
+                "pins_float32": self.parity.pins,
+                "eager_instances_per_second": _rate(s.instances, self.eager_seconds),
+            }
+        return content
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        s, how = self.stats, self.setting
+        source = "made-up instances (the model's sample)" if self.is_made_up else "instances"
+        yield f"{self.plan}: {s.instances:,} {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
+        if self.ran_eagerly:
+            assert self.net.plan.run is not None
+            yield f"  ran eagerly, as the plan says: {self.net.plan.run.eager}; --force batches"
+            yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
+            return
+        yield f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}"
+        if s.shared_nodes or s.shared_parts:
+            of_parts = f", and the eager parts of {s.shared_parts:,} more," if s.shared_parts else ""
+            yield f"  shared       {s.shared_nodes:,} nodes{of_parts} equal others and ran once with them"
+        yield f"  policy       {policy_text(self.net.policy, s)}"
+        yield from self._unseen_lines()
+        yield from self._read_lines()
+        yield from self._cache_lines()
+        yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
+        yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
+        yield from self._epoch_lines()
+        yield from self._eager_lines()
+        yield from self._path_lines()
+        total = s.seconds.total or 1.0
+        parts = {part: getattr(s.seconds, part) for part in ("construction", "scheduling", "execution")}
+        yield "  time         " + ", ".join(f"{k} {v:.3f} s ({100 * v / total:.0f} %)" for k, v in parts.items())
+        if how.device != "cpu":
+            yield f"  issued in    {s.seconds.issuing:.3f} s of the execution, the rest is the device's"
+        if self.parity is not None:
+            verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
+            errors = f"max error {self.parity.max_error:.2e}, eager's own {self.parity.eager_error:.2e}"
+            yield f"  parity       {verdict}: {errors} (both against float64{self.parity.remark})"
+            if self.parity.decisions.reads:
+                yield f"  decisions    {self.parity.decisions}"
+
+    def _unseen_lines(self) -> Iterator[str]:
+        """What the plan did not foresee; of many types the first names."""
+        from edbc.tools.report.figures import count
+
+        s, names = self.stats, sorted(self.stats.unseen_types)
+        if s.unseen_states or names:
+            told = fold_names(names)
+            more = f" and {len(told) - MOST_NAMES:,} more" * (len(told) > MOST_NAMES)
+            states = f"{s.unseen_states:,} states ({_share(s.unseen_states, s.steps)} of the batches)"
+            yield f"  unseen       {states}, types: {', '.join(told[:MOST_NAMES]) or 'none'}{more}"
+        if names:
+            yield f"  not planned  {count(len(names), 'type')} ran generically; compile again on instances like these"
+
+    def _read_lines(self) -> Iterator[str]:
+        """Values that instances waited for."""
+        s = self.stats
+        if s.reads:
+            sites = ", ".join(f"{site} ({count:,})" for site, count in list(s.reads.items())[:MOST_NAMES])
+            yield f"  reads        {sum(s.reads.values()):,} in {s.segments:,} segments: {sites}"
+        if s.unseen_reads:
+            yield f"  not planned  reads at {', '.join(sorted(s.unseen_reads))}; compile again on instances like these"
+
+    def _epoch_lines(self) -> Iterator[str]:
+        if len(self.epochs) > 1:
+            yield "  epochs       " + ", ".join(f"{rate:,.0f}" for rate in self.epochs) + " instances/s"
+        data = self.captured
+        if data is not None:
+            size = f"{data.nbytes / 1e6:,.1f} MB{f', {data.plain:,} as they are' if data.plain else ''}"
+            yield f"  captured     {data.misses:,} instances, {size}; {data.checked:,} captured again and equal"
+
+    def _cache_lines(self) -> Iterator[str]:
+        cache = self.net.cache
+        if cache is not None:
+            repeats = f"{100 * cache.hit_rate:.1f} % of {cache.hits + cache.misses:,} captures were repeats"
+            yield f"  structures   {repeats}; {cache.checked:,} captured again and equal"
+
+    def _path_lines(self) -> Iterator[str]:
+        """What ran in which way, unless all of it is native code; kernels per batch in brackets."""
+        by_path: dict[str, list[str]] = {}
+        for name, path in sorted(self.stats.paths.items()):
+            by_path.setdefault(path.name, []).append(name if path.launches is None else f"{name} ({path.launches})")
+        if set(by_path) - {"native"}:
+            told = (f"{path}: {', '.join(fold_names(names))}" for path, names in by_path.items())
+            yield "  ran by       " + "; ".join(told)
+        if self.stats.launches:
+            each = self.stats.launches / max(self.stats.steps, 1)
+            yield f"  launches     {self.stats.launches:,}, {each:.1f} per batch"
+        why_not = getattr(self.net.backend, "why_not", None)
+        if why_not is not None:
+            yield f"  no Triton    {why_not}"
+
+    def _eager_lines(self) -> Iterator[str]:
+        total = self.stats.seconds.total
+        if self.eager_seconds:
+            rate, gain = _rate(self.stats.instances, self.eager_seconds), self.eager_seconds / total if total else 0.0
+            yield f"  eager        {rate:,.0f} instances/s in the same run: edbc is {gain:.1f} times as fast"
+
+
+def policy_text(policy: Policy, stats: Stats) -> str:
+    """What chose the batches, and how many of them."""
+    if policy.kind != "fsm":
+        return f"the fixed rule {policy.kind} chose every batch"
+    text = f"a table over {policy.encoding} chose {_share(stats.table_steps, stats.steps)} of the batches"
+    if policy.beside is None:
+        return text
+    return f"{text}; {policy.beside}, beside it, scheduled {stats.by_rule:,} of {stats.mini_batches:,} mini-batches"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole if whole else 0:.1f} %"
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+def run_plan(path: Path, setting: Setting, warn: Warn, tell: Tell = lambda text: None) -> Report:
+    """Bind and run. Outputs and timeline are written as the setting says; whether numbers agree is in the report."""
+    plan = read_plan(path)
+    _require_targets(path, plan, setting)
+    report = _Running(bind_plan(path, plan, setting, warn), setting).run(str(path), tell)
+    if setting.inputs and setting.limit != 0 and not report.stats.instances:
+        warn(f"{', '.join(map(str, setting.inputs))}: the model file's load gave no instances, so nothing ran")
+    return report
+
+
+def _require_targets(path: Path, plan: Plan, setting: Setting) -> None:
+    """What is asked for can be written, before anything runs for it, and not over what is read."""
+    kept: list[str | Path] = [path, model_path(path, plan, setting.model), *setting.inputs]
+    kept += [name for name in (setting.weights,) if name not in (None, SEEDED)]
+    kept += [] if plan.model.weights is None else [path.parent / plan.model.weights.name]
+    for target, what, option in ((setting.output, "outputs", "--output"), (setting.trace, "the timeline", "--trace")):
+        if target is not None:
+            require_target(target, what, f"name another {option}", kept)
+            kept.append(target)
+
+
+class _Running:
+    """One run over a stream of instances."""
+
+    def __init__(self, bound: Bound, setting: Setting):
+        from edbc.run.outputs import OutputFile
+        from edbc.run.session import Stats
+        from edbc.tools.parity import Eager, Parity
+
+        self.bound = bound
+        self.setting = setting
+        self.net = bound.net
+        self.stats = Stats()
+        self.parity = Parity()
+        self.eager = Eager(self.net.model) if setting.verify else None
+        self.eager_seconds = 0.0
+        self.file = OutputFile()
+        self.timeline = _timeline() if setting.trace is not None else None
+        is_vertex = setting.front_end == "vertex"
+        self.as_vertices = bound.file.vertex_instance(bound.config) if is_vertex else None
+        self.told_bytes = 0.0
+        self.is_eager = self.net.runs_eagerly and not setting.asks_for_batches
+        self.one_by_one = Eager(self.net.model) if self.is_eager else None
+        self.captured: CapturedDataset | None = None
+        self.is_last = True
+        self.reads: Reads | None = None
+        """Of the mini-batch that has run last."""
+
+    def run(self, name: str, tell: Tell) -> Report:
+        """Every mini-batch in order, definition (2), once per epoch."""
+        from edbc.run.session import Stats
+
+        rates: list[float] = []
+        instances = self._instances()
+        if self.setting.epochs > 1:
+            instances = list(instances)
+            if not (self.setting.recapture or self.is_eager or self.as_vertices):
+                from edbc.run.dataset import CapturedDataset
+
+                self.captured = CapturedDataset(instances, self.net)
+        for epoch in range(self.setting.epochs):
+            self.stats, self.is_last = Stats(), epoch == self.setting.epochs - 1
+            for number, batch in enumerate(_batches(instances, self.setting.batch_size)):
+                self._run_batch(number, batch, epoch == number == 0, tell)
+            rates.append(_rate(self.stats.instances, self.stats.seconds.total))
+        self._write()
+        parity = self.parity if self.eager is not None else None
+        return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds, self.is_eager, rates,
+                      self.captured)  # fmt: skip
+
+    def _run_batch(self, number: int, batch: list[Any], is_first: bool, tell: Tell) -> None:
+        with self.bound.cast.default():
+            started = time.perf_counter()
+            given = self._given(number, batch)
+            if self.captured is not None:
+                self.stats.seconds.construction += time.perf_counter() - started
+            if is_first and not self.is_eager:
+                self._warm_up(given, tell)
+            verified = self.is_last and self.eager is not None
+            with _unchanged(given if verified else ()):
+                results = self._results(given, tell)
+        if self.setting.output is not None and self.is_last:
+            for result in results:
+                self.file.add(result)
+        if self.eager is not None and self.is_last:
+            self._verify(self.eager, batch, results)
+
+    def _given(self, number: int, batch: list[Any]) -> list[Any]:
+        """What stands for the instances of a mini-batch."""
+        if self.captured is not None:
+            first = number * self.setting.batch_size
+            return self.captured.__getitems__(range(first, first + len(batch)))
+        return batch if self.as_vertices is None else list(map(self.as_vertices, batch))
+
+    def _warm_up(self, given: list[Any], tell: Tell) -> None:
+        with _unchanged(given):
+            self.net.run(given, on_prepared=lambda prepared: self._tell_demand(prepared, len(given), tell))
+        if self.net.cache is not None:
+            self.net.cache.forget()
+
+    def _tell_demand(self, prepared: Prepared, count: int, tell: Tell) -> None:
+        """Definition (2)."""
+        demand = prepared.demand
+        if demand.total > MUCH_MORE * self.told_bytes:
+            self.told_bytes = demand.total
+            tell(f"memory: {demand.total / 1e6:,.1f} MB for a mini-batch of {count}, {demand.values / 1e6:,.1f} of it "
+                 "for values")  # fmt: skip
+
+    def _instances(self) -> Iterable[Any]:
+        file, config, limit = self.bound.file, self.bound.config, self.setting.limit
+        if self.setting.inputs:
+            return self.bound.cast.each(file.load(self.setting.inputs, config, limit))
+        return self.bound.cast(file.sample(SAMPLED if limit is None else limit, 1, config))
+
+    def _results(self, given: list[Any], tell: Tell) -> list[Any]:
+        if self.is_eager:
+            return self._eager_results(given)
+
+        def tell_demand(prepared: Prepared) -> None:
+            self._tell_demand(prepared, len(given), tell)
+
+        if self.timeline is not None:
+            return self.timeline.run(self.net, given, self.stats, tell_demand)
+        results, prepared = self.net.run(given, self.stats, on_prepared=tell_demand)
+        self.reads = prepared.capture.reads
+        return results
+
+    def _eager_results(self, given: list[Any]) -> list[Any]:
+        import torch
+
+        assert self.one_by_one is not None
+        with self.one_by_one.at_its_best(given), torch.no_grad():
+            started = time.perf_counter()
+            results = self.net.run_eagerly(given)
+        self.stats.instances += len(given)
+        self.stats.seconds.execution += time.perf_counter() - started
+        return results
+
+    def _verify(self, eager: Any, batch: list[Any], results: list[Any]) -> None:
+        with eager.at_its_best(batch):
+            with _unchanged(batch):
+                started = time.perf_counter()
+                eager.run(batch)
+                self.eager_seconds += time.perf_counter() - started
+            self.parity.add_all(results, self.reads, eager, batch)
+
+    def _write(self) -> None:
+        if self.timeline is not None and self.setting.trace is not None:
+            self.timeline.write(self.setting.trace)
+        if self.setting.output is not None:
+            _write_tensors(self.file.tensors(), self.setting.output)
+
+
+def _unchanged(instances: Iterable[Any]) -> AbstractContextManager[None]:
+    """What runs over the same instances next must not find what forward keeps on them."""
+    from edbc.capture.standins.objects import unchanged
+
+    return unchanged(instances)
+
+
+def _timeline() -> Timeline:
+    from edbc.tools.report.timeline import Timeline
+
+    return Timeline()
+
+
+def _write_tensors(tensors: dict[str, Any], path: str) -> None:
+    """A safetensors file, whole or not at all."""
+    from safetensors.torch import save_file
+
+    try:
+        replace_file(path, lambda temporary: save_file(tensors, temporary))
+    except Exception as error:
+        raise EdbcError(f"{path}: expected to write outputs there, got {error}; name another --output") from None
+
+
+def _batches(instances: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(instances)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch

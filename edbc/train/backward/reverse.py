@@ -1,0 +1,234 @@
+"""The batches of a mini-batch in reverse, in torch: gradients of everything that requires one.
+
+Definitions.
+
+(1) A *gradient arena* has a row for every row of the arena of a class. The gradients that the loss gives are added to
+    the rows of the results; then the batches run backwards, each taking the gradients of its outputs and adding those
+    of its operands to their rows. A value's gradient is complete before the batch that made it runs, because all its
+    consumers came later in the schedule.
+(2) Rows are added in the order of the schedule, one batch after the other, so that the sums are the same bits in every
+    run.
+(3) Of the short floats, bfloat16 and float16, sums of many terms are added up in float32 and rounded once.
+(4) Where the schedule is cut (`runtime.cut`), its segments run backwards one after the other, the values of each
+    computed again before. Gradient rows of one segment at a time are then zeros again; those of what crosses stay.
+(5) Only *live* nodes take part: those with a reached output (`training.reach`). What the loss does not use neither
+    costs time nor lets a not-a-number through.
+
+This is the reference: `training.recompute` gives the gradient of each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+
+from edbc.base.graph import NodeType
+from edbc.capture.record.table import SharedRef
+from edbc.capture.standins.standin import torch_dtype
+from edbc.cells.rows.evaluation import BlockRows, Tensors
+from edbc.run.backend import Segment
+from edbc.run.passes.arenas import Arenas
+from edbc.run.passes.excerptrows import ExcerptKernel, origins_of
+from edbc.run.passes.placement import Longs
+from edbc.train.backward.recompute import CellGradient, Recorded, ReductionGradient, add_rows
+from edbc.train.dependence import has_gradient
+from edbc.train.reach import Bools, Reach
+
+if TYPE_CHECKING:
+    from edbc.train.backward.devicegradient import Given, LaunchGradient
+
+TypeGradient: TypeAlias = "CellGradient | LaunchGradient | ReductionGradient | ExcerptKernel"
+Blocks: TypeAlias = "Iterable[tuple[BlockRows, Recorded | Given | None]]"
+"""The blocks of a batch, with what autograd recorded of them; None for those to be computed again."""
+_Rows = tuple[int, Longs]
+"""Rows of a class."""
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In what gradients of a dtype are added up, definition (3)."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def rows_of(segment: Segment, reach: Reach, values: Bools, externals: Bools) -> list[Bools]:
+    """For every row of every class, whether it is that of one of these values and externals."""
+    placement, graph, first = segment.placement, segment.graph, reach.first_value
+    found = [np.zeros(rows, np.bool_) for rows in placement.class_rows.tolist()]
+    nodes = np.repeat(np.arange(graph.num_nodes), np.diff(first))
+    outputs = np.arange(len(nodes)) - first[nodes]
+    rows, classes = placement.value_rows(nodes, outputs), placement.output_class[graph.node_type[nodes], outputs]
+    given = externals & (placement.external_row >= 0)
+    for number, of_class in enumerate(found):
+        of_class[rows[values & (classes == number)]] = True
+        of_class[placement.external_row[given & (placement.external_class == number)]] = True
+    return found
+
+
+@dataclass(eq=False)
+class Reversal:
+    """One backward pass over a segment. `reached` tells which values get a gradient, `given` which externals."""
+
+    segment: Segment
+    arenas: Arenas
+    gradients: Mapping[int, TypeGradient]
+    reach: Reach
+    reached: Bools
+    given: Bools
+    parameters: Mapping[SharedRef, torch.Tensor]
+    device: torch.device
+    recorded: dict[int, Blocks]
+    """Of batches that ran under autograd what it recorded; goes as it is used, unless the pass `keeps_graph`."""
+    keeps_graph: bool
+    compute_again: Callable[[Segment], None]
+    """Brings the values of a segment, which may then be overwritten, definition (4)."""
+
+    def __post_init__(self) -> None:
+        self.found: dict[SharedRef, torch.Tensor] = {}
+        self.rows: list[torch.Tensor | None] = [None] * len(self.segment.placement.classes)
+        self._asked: list[Bools] = []
+        self._late: dict[LaunchGradient, list[Tensors]] = {}
+
+    def run(self, results: Sequence[tuple[int, Longs, torch.Tensor]]) -> None:
+        """All batches; `results` are class, rows and gradient of what the loss uses."""
+        for class_index, rows, gradient in results:
+            self.add(class_index, rows, gradient)
+        for segment in reversed(self.segment.segments()):
+            self.compute_again(segment)
+            self.clear()
+            self.walk(segment)
+            self._add_late()
+
+    def clear(self) -> None:
+        """Zeros for the gradients of rows that belong to one segment at a time."""
+        for arena, kept in zip(self.rows, self.segment.placement.class_kept.tolist(), strict=True):
+            if arena is not None:
+                arena[kept:].zero_()
+
+    def walk(self, segment: Segment) -> None:
+        """The batches of a segment."""
+        for batch in range(segment.stop - 1, segment.begin - 1, -1):
+            self.batch(batch)
+
+    def _add_late(self) -> None:
+        """Gradients of parameters that are made of the rows of all batches of a segment."""
+        while self._late:
+            gradient, batches = self._late.popitem()
+            rows = [torch.cat(of_batches) for of_batches in zip(*batches, strict=True)]
+            for ref, parameter in gradient.of_parameters(rows, self.parameters).items():
+                self.add_parameter(ref, parameter)
+
+    def arena(self, class_index: int) -> torch.Tensor:
+        """The gradient arena of a class, definition (1)."""
+        arena = self.rows[class_index]
+        if arena is None:
+            placement, value_class = self.segment.placement, self.segment.placement.classes[class_index]
+            arena = torch.zeros(int(placement.class_rows[class_index]), value_class.size,
+                                dtype=sum_dtype(torch_dtype(value_class.dtype)), device=self.device)  # fmt: skip
+            self.rows[class_index] = arena
+        return arena
+
+    def add_parameter(self, ref: SharedRef, gradient: torch.Tensor) -> None:
+        """Add to the gradient of a parameter."""
+        known = self.found.get(ref)
+        gradient = gradient.to(sum_dtype(gradient.dtype))
+        self.found[ref] = gradient if known is None else known + gradient
+
+    def take(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """Gradients of rows of a class, `(len(rows), size)`."""
+        arena = self.arena(class_index)
+        dtype = torch_dtype(self.segment.placement.classes[class_index].dtype)
+        return arena.index_select(0, torch.from_numpy(rows).to(arena.device)).to(dtype)
+
+    def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
+        """Add to gradients of rows of a class, in order."""
+        arena = self.arena(class_index)
+        add_rows(arena, torch.from_numpy(rows).to(arena.device), gradient.reshape(len(rows), -1).to(arena.dtype))
+
+    def batch(self, batch: int) -> None:
+        """One batch, by recomputation."""
+        schedule = self.segment.schedule
+        nodes = schedule.nodes[schedule.batch_ptr[batch] : schedule.batch_ptr[batch + 1]]
+        kind = int(schedule.batch_type[batch])
+        node_type = self.segment.graph.types[kind]
+        first = self.reach.first_value[nodes]
+        used = np.stack([self.reached[first + j] for j in range(len(node_type.outputs))], 1)
+        live = np.flatnonzero(used.any(axis=1))
+        if not len(live):
+            return
+        outputs = self._outputs(batch, node_type, used, live)
+        gradient = self.gradients[kind]
+        if isinstance(gradient, ExcerptKernel):
+            self._excerpts(batch, outputs[0], live)
+        elif isinstance(gradient, ReductionGradient):
+            self._reduction(batch, gradient, node_type, outputs, live)
+        else:
+            self._cell(batch, gradient, node_type, outputs, live)
+
+    def _outputs(self, batch: int, node_type: NodeType, used: Bools, live: Longs) -> list[_Rows | None]:
+        """Class and rows of the live nodes' outputs; None for an output that is reached in none of them."""
+        index, first = self.segment.placement.class_index, self.segment.placement.output_row[batch]
+        return [
+            (index[value_class], live + int(first[j])) if used[:, j].any() else None
+            for j, value_class in enumerate(node_type.outputs)
+        ]
+
+    def _cell(self, batch: int, gradient: CellGradient | LaunchGradient, node_type: NodeType,
+              outputs: Sequence[_Rows | None], live: Longs) -> None:  # fmt: skip
+        placement = self.segment.placement
+        at, num = int(placement.start[batch]), int(placement.items[batch])
+        classes = [placement.class_index[c] for c in node_type.operands]
+        rows = [placement.rows[at + k * num + live] for k in range(len(classes))]
+        wanted = [has_gradient(of) and bool(self._gets(c)[r].any())
+                  for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
+        blocks = self.recorded.get(batch) if self.keeps_graph else self.recorded.pop(batch, None)
+        if blocks is None or len(live) < num:
+            blocks = ((block, None) for block in gradient.blocks(rows, len(live)))
+        for block, recorded in blocks:
+            taken = [r[block.taken(k)] for k, r in enumerate(rows)]
+            given = [None if o is None else self.take(o[0], o[1][block.positions]) for o in outputs]
+            if recorded is None:
+                values = [self.arenas.rows(c, r) for c, r in zip(classes, taken, strict=True)]
+                recorded = gradient.record(block, values, wanted, self.parameters)
+            found = recorded.gradients(wanted, given, self.keeps_graph)
+            for class_index, r, operand in zip(classes, taken, found.operands, strict=True):
+                if operand is not None:
+                    self.add(class_index, r, operand)
+            for ref, parameter in found.parameters.items():
+                self.add_parameter(ref, parameter)
+            if found.late is not None:
+                self._late.setdefault(found.late[0], []).append(found.late[1])
+
+    def _gets(self, class_index: int) -> Bools:
+        """Whether anybody asks for the gradient of a row of a class, for every row."""
+        if not self._asked:
+            self._asked = rows_of(self.segment, self.reach, self.reached, self.given)
+        return self._asked[class_index]
+
+    def _excerpts(self, batch: int, output: _Rows | None, live: Longs) -> None:
+        assert output is not None
+        given = self.take(*output)
+        for origin in origins_of(batch, self.segment, self.arenas, live):
+            arena = self.arena(origin.class_index)
+            first = torch.from_numpy(origin.rows * arena.shape[1]).to(arena.device)
+            elements = (first[:, None] + origin.elements).view(-1)
+            add_rows(arena.view(-1), elements, given.index_select(0, origin.positions).view(-1).to(arena.dtype))
+
+    def _reduction(self, batch: int, gradient: ReductionGradient, node_type: NodeType, outputs: Sequence[_Rows | None],
+                   live: Longs) -> None:  # fmt: skip
+        placement = self.segment.placement
+        at, num = int(placement.start[batch]), int(placement.items[batch])
+        position = np.full(int(placement.segment[at : at + num].max()) + 1, -1, np.int64)
+        position[live] = np.arange(len(live))
+        segment = position[placement.segment[at : at + num]]
+        items = np.flatnonzero(segment >= 0)
+        nodes = torch.from_numpy(segment[items])
+        for field, output in enumerate(outputs):
+            if output is None:
+                continue
+            class_index, rows = output[0], placement.rows[at + field * num + items]
+            result, given = self.arenas.rows(*output), self.take(*output)
+            values = lambda c=class_index, r=rows: self.arenas.rows(c, r)  # noqa: E731
+            self.add(class_index, rows, gradient.run(field, values, nodes.to(given.device), result, given))

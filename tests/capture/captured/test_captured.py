@@ -1,0 +1,338 @@
+"""Captured instances: the bits of recording, in any company; bytes that are what they say or are refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import pickletools
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from every_kind import EveryKind, Sentence, gradients, sentences, told
+from helpers import bound, model_file, seeded
+from hypothesis import given
+from hypothesis import strategies as st
+from ordinary.registry import PROGRAMS, load_all
+from test_structures import Base, chain, words
+
+from edbc import Captured, collate
+from edbc.capture.captured.instance import DIGEST, FORMAT, MAGIC, _written
+from edbc.errors import EdbcError, InputError, StaleError, UnsupportedError
+from edbc.vertex import VertexInstance
+
+load_all()
+NO_RECORD = {
+    "AccumulateOnNodes", "StateOnSelf", "MemoOnSelf", "LastActivation", "ChildSumOfBatchOne", "StatesOnNodes",
+    "UpAndDown", "Circuit", "InputsReturned",
+}  # fmt: skip
+"""Programs of the corpus that keep tensors on instances, or return tensors that are no recorded ones."""
+
+
+def net_of(model: Any = None, instances: Any = None) -> Any:
+    return bound(model or seeded(EveryKind), instances or sentences(40))
+
+
+@given(st.integers(0, 10**6), st.lists(st.booleans(), max_size=12))
+def test_any_mixture_gives_the_bits_of_recording_together(seed: int, is_captured: list[bool]) -> None:
+    """Captured and plain instances in any order and number: outputs, classes of results and gradients are the same."""
+    net, plain = SHARED, sentences(len(is_captured), seed)
+    mixed = [net.capture(item) if chosen else item for item, chosen in zip(plain, is_captured, strict=True)]
+
+    with torch.no_grad():
+        assert told(net(mixed)) == told(net(plain))
+    if any(item.words or item.kind for item in plain):
+        assert gradients(net, mixed) == gradients(net, plain)
+
+
+SHARED = net_of()
+
+
+def test_training_mode_draws_as_recording_does() -> None:
+    """With dropout on, a seed gives the same masks and gradients; the mode is part of what a capture is of."""
+    net, plain = net_of(), sentences(9)
+    in_evaluation = net.capture_all(plain)
+    net.model.train()
+    captured = net.capture_all(plain)
+
+    assert gradients(net, captured, 5) == gradients(net, plain, 5) != gradients(net, plain, 6)
+    with pytest.raises(StaleError, match=r"instance 0.*expected training 'training'.*got 'evaluation'"):
+        net(in_evaluation)
+
+
+def test_company_while_capturing_leaves_no_trace() -> None:
+    """Captured alone and among others, in another order, an instance has the same bytes."""
+    net, plain = net_of(), sentences(20)
+    together = net.capture_all(plain)
+
+    assert [net.capture(item) for item in plain] == together
+    assert net.capture_all(plain[::-1]) == together[::-1]
+    assert len({hash(captured) for captured in together}) == len({bytes(captured) for captured in together})
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS)[::6])
+def test_programs_of_the_corpus(name: str) -> None:
+    """Ordinary code: captured, or refused in words where instances keep tensors; never another result."""
+    program = PROGRAMS[name]
+    try:
+        net = bound(program.build(), program.instances(3, 6))
+    except EdbcError:
+        pytest.skip("not supported")
+    if name in NO_RECORD:
+        with pytest.raises(UnsupportedError, match="captured instance"):
+            net.capture_all(program.instances(1, 5))
+        return
+    captured = net.capture_all(program.instances(1, 5))
+    with torch.no_grad():
+        assert told(net(captured)) == told(net(program.instances(1, 5)))
+
+
+def test_bytes_are_read_in_another_net() -> None:
+    """Pickled and read by a net that has recorded nothing: it learns from exemplars, and gives the same bits."""
+    net, plain = net_of(), sentences(12)
+    again = pickle.loads(pickle.dumps(net.capture_all(plain)))
+    other = bound(net.model, sentences(40))
+    other.exemplars = lambda: sentences(60, 3)
+
+    assert again == net.capture_all(plain)
+    with torch.no_grad():
+        assert told(other(again)) == told(net(plain))
+        assert told(other([*again[:3], *plain[3:]])) == told(net(plain))
+
+
+def test_pickles_name_nothing_but_the_reader() -> None:
+    """A pickle holds bytes and the name of the function that reads them."""
+    data = pickle.dumps(SHARED.capture(sentences(1)[0]), protocol=4)
+    named = {argument for opcode, argument, _ in pickletools.genops(data) if "UNICODE" in opcode.name}
+
+    assert named == {"edbc.capture.captured.instance", "Captured.from_bytes"}
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_every_altered_byte_is_refused(number: int) -> None:
+    """Altered, cut off or longer by a byte: an error, at every place."""
+    data = bytes(SHARED.capture(sentences(6)[number]))
+    rng = Random(number)
+    for at in range(len(data)):
+        altered = bytearray(data)
+        altered[at] ^= 1 << rng.randrange(8)
+        with pytest.raises(EdbcError):
+            Captured.from_bytes(bytes(altered))
+    for end in range(0, len(data), 7):
+        with pytest.raises(EdbcError):
+            Captured.from_bytes(data[:end])
+    with pytest.raises(EdbcError):
+        Captured.from_bytes(data + b"\0")
+
+
+def forged(captured: Captured, rng: Random) -> Captured:
+    """A captured instance in which one word says something else, behind a digest that is right."""
+    read = Captured.from_bytes(bytes(captured))
+    altered = bytearray(read.words)
+    at = 4 * rng.randrange(len(altered) // 4)
+    word = int.from_bytes(altered[at : at + 4], "little", signed=True)
+    other = rng.choice([word + 1, word - 1, -word, 1 << 20, -(1 << 30), rng.randrange(-9, 9)])
+    altered[at : at + 4] = other.to_bytes(4, "little", signed=True)
+    return Captured(read.of, bytes(altered), read.nest_text, read.constants)
+
+
+def outcome(captured: Captured) -> Any:
+    """The result of an instance, or the error."""
+    try:
+        with torch.no_grad():
+            return SHARED([captured])[0]
+    except EdbcError as error:
+        return error
+
+
+def test_forged_words_do_not_reach_memory() -> None:
+    """Numbers that mean nothing here are refused with the instance's number, before anything runs; those that mean
+    something else run, and give results of the classes that are promised."""
+    captured, rng, refused = SHARED.capture_all(sentences(30)), Random(0), 0
+    for number in range(600):
+        one = forged(captured[number % 30], rng)
+        found = outcome(one)
+        refused += isinstance(found, EdbcError)
+        if isinstance(found, EdbcError):
+            assert "instance 0: a captured instance: expected" in str(found)
+        else:
+            assert type(found) is type(outcome(captured[number % 30]))
+
+    assert refused > 300
+
+
+def header_of(data: bytes) -> tuple[dict[str, Any], int]:
+    at = len(MAGIC) + 1
+    length = int.from_bytes(data[at : at + 4], "little")
+    return json.loads(data[at + 4 : at + 4 + length]), at + 4 + length
+
+
+def test_the_format_is_what_it_says() -> None:
+    """Magic, version, header, words and constants stand where the format says, and nothing else does."""
+    captured = SHARED.capture(Sentence([1, 2], torch.ones(6), 0))
+    data = bytes(captured)
+    header, at = header_of(data)
+    sizes = [4 * torch.Size(shape).numel() for _, dtype, shape in header["constants"] if dtype == "f32"]
+
+    assert data[: len(MAGIC) + 1] == MAGIC + bytes([FORMAT])
+    assert len(data) == at + 4 * header["words"] + sum(sizes) + DIGEST
+    assert data == _written(Captured.from_bytes(data))
+
+
+def test_it_is_refused_where_it_does_not_belong() -> None:
+    """Another model, other sizes, another dtype: refused with what differs and what to do."""
+    captured = SHARED.capture(sentences(1)[0])
+    others = {
+        "expected types": bound(seeded(Base, chain), words(8)),
+        "expected dtype 'f64'": net_of(seeded(EveryKind).double(), [
+            Sentence(x.words, x.features.double(), x.kind) for x in sentences(40)
+        ]),
+    }  # fmt: skip
+
+    for message, other in others.items():
+        with pytest.raises(StaleError, match=f"instance 0: .*{message}|expected types") as error:
+            other([captured])
+        assert "capture again" in str(error.value)
+
+
+def test_models_of_one_class_may_differ() -> None:
+    """The same class and types with another number in an attribute, or another layer: another home."""
+    net = net_of()
+    captured = Captured.from_bytes(bytes(net.capture(sentences(1)[0])))
+    for change in (lambda m: setattr(m, "depth", 3), lambda m: m.add_module("more", torch.nn.Linear(2, 2))):
+        model = seeded(EveryKind)
+        change(model)
+        with pytest.raises(StaleError, match=r"expected structure .*capture again"):
+            net_of(model)([captured])
+
+
+def test_a_type_that_nobody_recorded_is_asked_for() -> None:
+    """A net that cannot learn a type says which, and how to let it."""
+    net = net_of()
+    captured = Captured.from_bytes(bytes(net.capture(sentences(1)[0])))
+    blank = bound(net.model, sentences(40))
+
+    with pytest.raises(StaleError, match=r"instance 0: .*got type cell join.*net\.capture\(instance\)"):
+        blank([captured])
+    blank.capture_all(sentences(60, 3))
+    with torch.no_grad():
+        assert told(blank([captured])) == told(net([captured]))
+
+
+def test_a_smaller_table_is_another_home() -> None:
+    """The types of a plan do not say how many rows a table has; the model's structure does, and rows are checked."""
+    net = bound(seeded(Base, chain), words(8))
+    captured = Captured.from_bytes(bytes(net.capture([19])))
+    smaller = seeded(Base, chain)
+    smaller.table = torch.nn.Embedding(10, 6)
+    other = bound(smaller, [[1, 2], [3]])
+    other.capture([1])
+
+    with pytest.raises(StaleError, match="expected structure"):
+        other([captured])
+    same = captured.of._replace(home=other.lexicon.home)
+    with pytest.raises(InputError, match="instance 0: a captured instance: expected a row of its table"):
+        other([Captured(same, captured.words, captured.nest_text)])
+
+
+def test_what_no_captured_instance_holds_is_refused() -> None:
+    """Tensors that require gradients, tensors kept on the instance, objects in results: in words, with the number."""
+    leaf = torch.ones(6, requires_grad=True)
+
+    def keeps(net: Any, tree: dict[str, Any]) -> Any:
+        tree["h"] = net.join(net.start, net.start)
+        return net.out(tree["h"])
+
+    def returns_object(net: Any, item: Any) -> Any:
+        return net.out(net.start), object()
+
+    for forward, item, message in (
+        (lambda net, x: net.out(net.join(x, net.start)), leaf, "requires a gradient"),
+        (keeps, {}, "keeps tensors"),
+        (returns_object, 0, "class object"),
+    ):
+        net = bound(seeded(Base, forward), [item])
+        with pytest.raises(UnsupportedError, match=f"instance 0: .*{message}"):
+            net.capture(item)
+        assert net([item])
+
+
+def test_plain_instances_beside_captured_ones_keep_what_is_theirs() -> None:
+    """In a mixed mini-batch gradients reach the tensors of plain instances, and forward leaves what it keeps there."""
+
+    def forward(net: Any, item: Any) -> Any:
+        if isinstance(item, dict):
+            item["h"] = net.join(item["x"], net.start)
+            return net.out(item["h"])
+        return chain(net, item)
+
+    leaf = torch.randn(6, requires_grad=True)
+    net = bound(seeded(Base, forward), [[1, 2], [3], {"x": torch.ones(6)}])
+    plain = {"x": leaf}
+    results = net([net.capture([1, 2]), plain, net.capture([3])])
+    sum(r.sum() for r in results).backward()
+    expected = torch.autograd.grad(net.model({"x": leaf}).sum(), leaf)[0]
+
+    assert torch.allclose(leaf.grad, expected)
+    assert torch.allclose(net.model.out(plain["h"]), results[1])
+
+
+def test_small_mini_batches_of_one_structure_share_their_graph() -> None:
+    """Other words in the same places: the very graph and schedule, the results of those words."""
+    net = bound(seeded(Base, chain), words(8))
+    one, two, three = (net.capture([i, i + 1]) for i in (1, 5, 9))
+    first, again, other = (net.mini_batch(batch) for batch in ([one, two], [two, three], [one]))
+
+    assert first.graph is again.graph is not other.graph
+    assert again.is_known
+    for batch in ([one], [two], [three], [two, one]):
+        assert told(net(batch)) == told([net([item])[0] for item in batch])
+    assert told(net([three])) == told(net([[9, 10]]))
+
+
+def test_a_model_that_changed_is_noticed() -> None:
+    """An attribute that forward reads is in the captured graph: where it changes, no number comes of it."""
+    model = seeded(Base, lambda net, ids: chain(net, ids) * net.scale)
+    model.scale = 1.0
+    net = bound(model, words(8))
+    captured, batch = net.capture([1, 2]), collate(net)([[1, 2], [3]])
+    model.scale = 2.0
+
+    for instances in ([[1, 2]], [captured], [captured, [3]], batch):
+        with pytest.raises(StaleError, match="'scale' of the model changed"):
+            net(instances)
+
+
+def test_vertices_are_told_to_run_alone() -> None:
+    """A VertexInstance is no instance to capture, and no company for captured ones."""
+    net, vertices = SHARED, VertexInstance([0], [0, 0], [])
+    captured = net.capture(sentences(1)[0])
+
+    with pytest.raises(InputError, match="arrays already"):
+        net.capture(vertices)
+    for batch in ([captured, vertices], [vertices, captured]):
+        with pytest.raises(InputError, match=rf"instance {batch.index(captured)}: expected a VertexInstance.*Captured"):
+            net(batch)
+
+
+def test_streams_and_moves() -> None:
+    """A stream takes captured instances; `.to` moves constants and refuses a dtype."""
+    net, plain = net_of(), sentences(10)
+    captured = net.capture_all(plain)
+
+    assert told(list(net.stream(iter(captured), batch_size=3))) == told(list(net.stream(iter(plain), batch_size=3)))
+    assert captured[0].to("cpu") == captured[0]
+    with pytest.raises(InputError, match="expected a device to move to, got a dtype"):
+        next(c for c in captured if c.constants).to(torch.float64)
+
+
+@pytest.mark.parametrize("name", ["tree_lstm", "lattice_gru", "dag_gru", "mv_rnn"])
+def test_memory(name: str) -> None:
+    """At most 12 bytes for every node and operand."""
+    file = model_file(name)
+    plain = file.sample(64, 3)
+    net = bound(seeded(file.build, hidden_size=8), plain)
+    captured = net.capture_all(plain)
+
+    assert sum(len(c.words) for c in captured) <= 12 * sum(c.num_nodes + c.num_operands for c in captured)

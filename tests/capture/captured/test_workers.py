@@ -1,0 +1,177 @@
+"""Mini-batches from workers: the bits of recording here, whatever starts the workers; checked when they arrive."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from every_kind import EveryKind, gradients, sentences, told
+from helpers import bound, seeded
+from test_captured import net_of
+from test_dataset import Items, outputs
+from test_structures import Base, chain, words
+from torch.utils.data import DataLoader
+
+from edbc import Captured, CapturedDataset, collate
+from edbc.errors import EdbcError, InputError, SlowTransfer
+from edbc.run import workers as module
+from edbc.run.workers import CapturedBatch, weightless
+
+
+def loader(data: Any, net: Any, **options: Any) -> Any:
+    """A loader of mini-batches of five."""
+    instance = options.pop("instance", None)
+    return DataLoader(data, batch_size=5, collate_fn=collate(net, instance), **options)
+
+
+@pytest.mark.parametrize(("context", "persistent"), [("fork", False), ("fork", True), ("spawn", False)])
+def test_workers_give_the_bits_of_recording(context: str, persistent: bool) -> None:
+    """Two workers, three epochs, and a net that has recorded nothing itself: outputs and gradients are the same."""
+    plain = sentences(23)
+    net, reference = net_of(), net_of()
+    batches = loader(plain, net, num_workers=2, multiprocessing_context=context, persistent_workers=persistent)
+    expected = [plain[i : i + 5] for i in range(0, 23, 5)]
+
+    for _ in range(1 if context == "spawn" else 3):
+        found = list(batches)
+        assert all(type(batch) is CapturedBatch for batch in found)
+        assert outputs(net, found) == outputs(reference, expected)
+    assert gradients(net, found[0]) == gradients(reference, expected[0])
+    assert [list(batch) for batch in found] == [net.capture_all(batch) for batch in expected]
+
+
+def test_labels_stand_beside_the_batch() -> None:
+    """Tuples, lists and dicts of items become those of columns, numbers a tensor; in the main process too."""
+    net, plain = net_of(), sentences(5)
+    (one,) = loader(list(zip(plain, range(5), strict=True)), net, instance=0)
+    (two,) = loader([[y, x] for y, x in enumerate(plain)], net, instance=1, num_workers=1)
+    (three,) = loader([{"x": x, "y": y} for y, x in enumerate(plain)], net, instance="x")
+
+    assert one[1].tolist() == two[0].tolist() == three["y"].tolist() == [0, 1, 2, 3, 4]
+    assert outputs(net, [one[0], two[1], three["x"]]) == 3 * outputs(net, [plain])
+
+
+def test_captured_items_and_plain_ones() -> None:
+    """A captured data set in workers; what cannot be captured travels as it is."""
+    net, plain = net_of(), sentences(10)
+    assert outputs(net, loader(CapturedDataset(plain, net), net, num_workers=1)) == outputs(net, [plain])
+
+    def forward(net: Any, item: Any) -> Any:
+        return (net.out(net.start), object()) if item is None else chain(net, item)
+
+    other = bound(seeded(Base, forward), [[1], None])
+    (batch,) = loader([[1], None, [2, 3]], other)
+    assert [type(item) for item in batch] == [Captured, type(None), Captured]
+    assert len(other(batch)) == 3
+
+
+def test_captured_data_sets_in_workers_that_are_no_forks() -> None:
+    """They capture there, in the net of the collate function: a second epoch asks for no item again."""
+    net, plain = net_of(), sentences(10)
+    data = CapturedDataset(list(zip(plain, range(10), strict=True)), net, instance=0)
+    batches = loader(data, net, instance=0, num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
+
+    for _ in range(2):
+        found = list(batches)
+        assert [type(batch) for batch, _ in found] == [CapturedBatch, CapturedBatch]
+        assert [labels.tolist() for _, labels in found] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+        assert outputs(net, [batch for batch, _ in found]) == outputs(net, [plain])
+    assert data.misses == 0
+
+
+def test_a_worker_needs_no_weights() -> None:
+    """What is sent to a worker that is no fork is the model's code and shapes; recording there gives the same."""
+    net = net_of()
+    big = weightless(seeded(EveryKind))
+    sent = pickle.dumps(collate(net))
+    again = pickle.loads(sent)
+
+    assert all(p.untyped_storage().nbytes() <= 8 for p in big.parameters())
+    assert len(sent) < 20_000
+    assert list(again(sentences(7))) == net.capture_all(sentences(7))
+
+
+def test_moves_keep_what_they_are() -> None:
+    """`.to` and pickling give the same captured instances."""
+    net = net_of()
+    batch = collate(net)(sentences(6))
+
+    expected = net.capture_all(sentences(6))
+
+    assert list(batch.to("cpu")) == list(pickle.loads(pickle.dumps(batch))) == list(batch) == expected
+    assert len(batch) == 6
+
+
+def test_what_arrives_is_checked() -> None:
+    """A word, border, nest or constant that means something else: an error before anything runs, or a result of the
+    class that is promised."""
+    net, rng, refused = net_of(), Random(0), 0
+    good = pickle.loads(pickle.dumps(collate(net)(sentences(8))))
+    expected = [type(result) for result in net(good)]
+    for number in range(400):
+        made = bytearray(good.words)
+        at = 4 * rng.randrange(len(made) // 4)
+        word = rng.choice([-1, 1 << 20, -(1 << 31), rng.randrange(-20, 20)])
+        made[at : at + 4] = word.to_bytes(4, "little", signed=True)
+        begin, texts, constants = list(good.begin), list(good.nest_texts), list(good.constants)
+        if number % 4 == 0:
+            begin[rng.randrange(9)] += rng.choice([-1, 1, 10**6])
+        if number % 4 == 1:
+            texts[rng.randrange(8)] = rng.choice(['["s", 0, 99]', '["r", -1]', "[", '["o", 44]', "7x"])
+        if number % 4 == 2:
+            source, pool = constants[0]
+            constants[0] = rng.choice([(source, pool[1:]), (source + 50, pool), (source, pool[:, :1])])
+        forged = CapturedBatch(good.of, bytes(made) if number % 4 == 3 else good.words, begin, texts, constants)
+        found = outcome(net, forged)
+        refused += isinstance(found, EdbcError)
+        assert isinstance(found, EdbcError) or found == expected
+
+    assert refused > 340
+
+
+def outcome(net: Any, batch: Any) -> Any:
+    """Classes of the results, or the error."""
+    try:
+        with torch.no_grad():
+            return [type(result) for result in net(batch)]
+    except EdbcError as error:
+        return error
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    """Texts and numbers that no worker of this version sends."""
+    reader, arguments = collate(net_of())(sentences(2)).__reduce__()
+    for place, wrong in ((0, "{}"), (0, "["), (2, ["x"]), (4, [(0, "f99", [1], b"")]), (4, [(0, "f32", [2], b"123")])):
+        given = [*arguments[:place], wrong, *arguments[place + 1 :]]
+        with pytest.raises(InputError, match="expected what a worker sends"):
+            reader(*given)
+
+
+def test_errors_in_workers_come_with_their_item() -> None:
+    """An exception of forward keeps its class; a worker that dies is told of by the loader, and nothing hangs."""
+    net = bound(seeded(Base, chain), words(8))
+    with pytest.raises(TypeError, match=r"instance 1|string"):
+        list(loader([[1], [2, "x"]], net, num_workers=1))
+
+    class Dies(Items):
+        def __getitem__(self, index: int) -> Any:
+            os._exit(3)
+
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(loader(Dies([[1], [2]]), net, num_workers=1))
+
+
+def test_a_slow_transfer_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where receiving takes longer than capturing took, one warning says both times and what to do."""
+    monkeypatch.setattr(module, "MEASURED", 3)
+    net = net_of()
+    batch = pickle.loads(pickle.dumps(collate(net)(sentences(5))))
+    batch.seconds = 1e-9
+    net(batch), net(batch)
+    with pytest.warns(SlowTransfer, match="num_workers=0, or a CapturedDataset"):
+        net(batch)
+    assert told(net(batch)) == told(net(sentences(5)))

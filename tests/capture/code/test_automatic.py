@@ -1,0 +1,321 @@
+"""Methods that are cells though nobody marked them: the same numbers, and what is none is recorded as before."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from gradients import require_equal_gradients
+from helpers import MODELS, bound, require_parity, seeded
+from torch import Tensor, nn
+from zoo_names import DYNAMIC
+
+import edbc
+from edbc.capture.code.automatic import Candidate, Trial, candidates, choose, located
+from edbc.capture.code.closed import Closed
+from edbc.plan.reader import parse_plan
+from edbc.plan.writer import plan_text
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Net
+from edbc.tools.compile.compiler import automatic_cells, capture_for_compiling, compile_model
+
+SIZE = 6
+Tree = tuple[Any, ...]
+SCALE = 0.5
+
+
+def trees(count: int, seed: int) -> list[Tree]:
+    """Trees of words with up to three children."""
+    random = Random(seed)
+
+    def tree(depth: int) -> Tree:
+        children = random.randrange(4) if depth else 0
+        return (random.randrange(9), *(tree(depth - 1) for _ in range(children)))
+
+    return [tree(3) for _ in range(count)]
+
+
+class Gates(nn.Module):
+    """A module that is a function of its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.h = nn.Linear(SIZE, 3 * SIZE), nn.Linear(SIZE, 3 * SIZE)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        i, o, u = (self.x(x) + self.h(h)).chunk(3)
+        return torch.sigmoid(i), torch.sigmoid(o), torch.tanh(u)
+
+
+class Unmarked(nn.Module):
+    """A child-sum tree-LSTM as people write it, with one line that makes its method no cell; or without."""
+
+    def __init__(self, oddity: str = "") -> None:
+        super().__init__()
+        self.oddity, self.words, self.gates = oddity, nn.Embedding(9, SIZE), Gates()
+        self.f_x, self.f_h = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+        self.drop, self.count, self.seen = nn.Dropout(0.5), 0, []
+
+    def combine(self, x: Tensor, cs: list[Tensor], hs: list[Tensor]) -> tuple[Tensor, Tensor]:
+        h = torch.stack(hs).sum(0) * SCALE if hs else torch.zeros_like(x)
+        i, o, u = self.gates(x, h)
+        c = i * u
+        for child, below in zip(cs, hs, strict=True):
+            c = c + torch.sigmoid(self.f_x(x) + self.f_h(below)) * child
+        return c, o * torch.tanh(c)
+
+    def odd(self, tree: Tree, h: Tensor) -> Tensor:
+        return getattr(self, f"odd_{self.oddity}")(tree, h) if self.oddity else h
+
+    def visit(self, tree: Tree) -> tuple[Tensor, Tensor]:
+        below = [self.visit(child) for child in tree[1:]]
+        c, h = self.combine(self.words.weight[tree[0]], [c for c, _ in below], [h for _, h in below])
+        return c, self.odd(tree, h)
+
+    def forward(self, tree: Tree) -> Tensor:
+        return self.visit(tree)[1]
+
+    # What must not be a cell, or not for every call.
+
+    def odd_instance(self, tree: Tree, h: Tensor) -> Tensor:
+        return self.reads_the_instance(tree, h)
+
+    def reads_the_instance(self, tree: Tree, h: Tensor) -> Tensor:
+        return torch.tanh(h) * len(tree) + h
+
+    def odd_number(self, tree: Tree, h: Tensor) -> Tensor:
+        return self.branches_on_a_number(len(tree), h)
+
+    def branches_on_a_number(self, n: int, h: Tensor) -> Tensor:
+        return torch.tanh(h) * 2 + h if n > 2 else torch.sigmoid(h) - h
+
+    def odd_change(self, tree: Tree, h: Tensor) -> Tensor:
+        g = h * 1
+        return self.changes_its_argument(g) + g
+
+    def changes_its_argument(self, g: Tensor) -> Tensor:
+        g += 1
+        return torch.tanh(g) * g
+
+    def odd_list(self, tree: Tree, h: Tensor) -> Tensor:
+        stack = [h, h * 2]
+        top = self.takes_from_a_list(stack)
+        return top + len(stack)
+
+    def takes_from_a_list(self, stack: list[Tensor]) -> Tensor:
+        return torch.tanh(stack.pop()) * 2
+
+    def odd_state(self, tree: Tree, h: Tensor) -> Tensor:
+        self.kept = h
+        return self.reads_state(h) + h
+
+    def reads_state(self, h: Tensor) -> Tensor:
+        return torch.tanh(self.kept * 2) + h
+
+    def odd_identity(self, tree: Tree, h: Tensor) -> Tensor:
+        same, other = self.hands_back(h)
+        return other if same is h else same
+
+    def hands_back(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        return h, torch.tanh(h) * 2
+
+
+ODDITIES = sorted(name.removeprefix("odd_") for name in vars(Unmarked) if name.startswith("odd_"))
+
+
+def cells_of(net: Net) -> set[str]:
+    """The cells among a plan's types."""
+    called = (t.signature.partition("(")[0] for t in net.plan.types)
+    return {name.removeprefix("cell ") for name in called if name.startswith("cell ")}
+
+
+def require_equal(model: nn.Module, instances: Sequence[Any]) -> Net:
+    """Outputs and gradients in float64 of mini-batches of several sizes."""
+    net = bound(model, instances[:8], cells="auto")
+    for size in (1, 7, len(instances)):
+        batch = list(instances[-size:])
+        for got, expected in zip(net(batch), map(model, batch), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+    require_equal_gradients(net, list(instances[:7]))
+    return net
+
+
+def test_a_method_and_what_it_calls_are_one_cell() -> None:
+    """The outermost call is the node; a number of children that compiling did not see is one too, without a
+    word."""
+    model = seeded(Unmarked).double()
+    few = [tree for tree in trees(40, 0) if len(tree) < 3]
+    net = bound(model, few[:6], cells="auto")
+
+    assert set(net.plan.automatic) == {"combine"}
+    assert cells_of(net) == {"combine"}
+    batch = trees(9, 1)
+    for got, expected in zip(net(batch), map(model, batch), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("oddity", ["", *ODDITIES])
+def test_numbers_and_gradients_equal_eager(oddity: str) -> None:
+    """Whatever the other methods do."""
+    require_equal(seeded(Unmarked, oddity).double(), trees(12, 3))
+
+
+NO_CELL = {"instance": "reads_the_instance", "change": "changes_its_argument", "list": "takes_from_a_list",
+           "state": "reads_state", "identity": "hands_back"}  # fmt: skip
+
+
+@pytest.mark.parametrize("oddity", NO_CELL)
+def test_what_is_no_function_of_its_arguments_is_recorded(oddity: str) -> None:
+    """It reads an instance or a state, or changes or hands back what it is given."""
+    net = bound(seeded(Unmarked, oddity), trees(8, 3), cells="auto")
+
+    assert "combine" in net.plan.automatic
+    assert NO_CELL[oddity] not in cells_of(net)
+
+
+def test_a_number_is_part_of_the_type() -> None:
+    """What branches on a number is another cell for the other branch, or is recorded by its operations."""
+    model = seeded(Unmarked, "number").double()
+    require_equal(model, trees(12, 4))
+
+
+def test_in_training_dropout_is_drawn() -> None:
+    """A cell with dropout in it draws per node, as a marked one does."""
+
+    class Dropping(Unmarked):
+        def combine(self, x: Tensor, cs: list[Tensor], hs: list[Tensor]) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(self.drop(x)) + (torch.stack(hs).sum(0) if hs else x)
+            return h, h * 2
+
+    model = seeded(Dropping)
+    net = bound(model, trees(6, 0), cells="auto")
+    model.train()
+    same = trees(1, 1) * 8
+    assert len({out.sum().item() for out in net(same)}) > 1
+
+
+def test_hooks_make_a_module_none() -> None:
+    """They would not be called."""
+    model = seeded(Unmarked)
+    model.gates.register_forward_hook(lambda *_: None)
+    found, obstacles = candidates(model, Closed(model))
+
+    assert "gates" not in {c.name for c in found}
+    assert "hooks" in obstacles["gates"].reason
+
+
+def test_a_name_that_means_something_else_ends_automatic_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next mini-batch has the new numbers."""
+    model = seeded(Unmarked).double()
+    net = bound(model, trees(6, 0), cells="auto")
+    batch = trees(5, 1)
+    net(batch)
+
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+
+    for got, expected in zip(net(batch), map(model, batch), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_marked_cells_are_left_alone() -> None:
+    """Nothing inside of one is a candidate, and it is none itself."""
+    model = seeded(Unmarked)
+    edbc.cell(model.gates)
+    found, obstacles = candidates(model, Closed(model))
+
+    assert "gates" not in {c.name for c in found} | obstacles.keys()
+
+
+def test_names_say_module_and_method() -> None:
+    """The longest path of modules, and what is left."""
+    model = seeded(Unmarked)
+    assert located(model, "gates") == ("gates", "forward")
+    assert located(model, "gates.x") == ("gates.x", "forward")
+    assert located(model, "combine") == ("", "combine")
+    assert located(model, "gates.again") == ("gates", "again")
+
+
+def test_the_cheaper_choice_is_taken() -> None:
+    """A candidate is given up where its operations cost less, and what it called takes its place."""
+    outer, inner, other = (Candidate(name, "forward", kind, "m.py:1") for name, kind in
+                           [("outer", nn.GRU), ("inner", nn.Linear), ("other", nn.RNN)])  # fmt: skip
+    costs = {"inner other": 5.0, "other outer": 9.0, "inner": 7.0, "": 20.0, "outer": 12.0, "other": 18.0}
+
+    def attempt(names: frozenset[str]) -> Trial:
+        used = sorted(names - {"inner"} if "outer" in names else names)
+        return Trial(names, costs[" ".join(used)], dict.fromkeys(used, 1))
+
+    assert [c.name for c in choose([outer, inner, other], attempt)] == ["inner", "other"]
+
+
+ZOO = DYNAMIC
+QUICK = ("tree_lstm", "lstm_nmt", "neural_module_network", "query_plan_cost")
+
+
+@pytest.fixture(scope="module")
+def unmarked_zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The zoo's files with every mark removed."""
+    folder = tmp_path_factory.mktemp("unmarked")
+    for path in MODELS.glob("*.py"):
+        text = re.sub(r"^@edbc\.cell\n", "", path.read_text(), flags=re.MULTILINE)
+        (folder / path.name).write_text(text)
+    yield folder
+    shutil.rmtree(folder)
+    for name in list(sys.modules):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
+def test_the_zoo_without_marks_has_the_same_nodes(name: str, unmarked_zoo: Path) -> None:
+    """What people marked is found, or more."""
+    report: Any = lambda *_: None  # noqa: E731
+    marked = capture_for_compiling(MODELS / f"{name}.py", (), {}, 0, report, automatic=())
+    unmarked = capture_for_compiling(unmarked_zoo / f"{name}.py", (), {}, 0, report)
+
+    assert not marked.automatic
+    assert unmarked.automatic
+    assert unmarked.training[0].num_nodes <= marked.training[0].num_nodes
+
+
+def test_plans_tell_automatic_cells(unmarked_zoo: Path) -> None:
+    """By name, with the line where their code begins; the plan is read back, and bound with the same cells."""
+    compiled = compile_model(unmarked_zoo / "tree_gru.py", policy="critical", measure_gain=False)
+    plan = parse_plan(plan_text(compiled.plan), "plan")
+
+    assert plan.automatic == compiled.plan.automatic
+    assert set(plan.automatic) == {"leaf", "internal"}
+    assert all(re.fullmatch(r"tree_gru\.py:\d+", line) for line in plan.automatic.values())
+    assert set(Net(plan, compiled.captured.model).view.automatic) == {"leaf", "internal"}
+
+
+def test_marked_alone(unmarked_zoo: Path) -> None:
+    """With `cells="marked"` nothing is automatic."""
+    model = import_model_file(unmarked_zoo / "tree_gru.py").build({}, 0)
+
+    assert automatic_cells(model, [], ()) == {}
+
+
+def test_unmarked_models_equal_eager_after_recurrences_of_parameters() -> None:
+    """A value that is computed from parameters alone and used twice at every step takes linear time."""
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.start, self.words = nn.Parameter(torch.randn(SIZE)), nn.Embedding(9, SIZE)
+
+        def forward(self, word: int) -> Tensor:
+            h = c = self.start
+            for _ in range(60):
+                c = torch.sigmoid(h) * c + torch.tanh(h)
+                h = torch.tanh(c) * self.start
+            return h + self.words.weight[word]
+
+    require_equal_gradients(require_parity(seeded(Steps).double(), [1, 2, 3]), [1, 2, 3])

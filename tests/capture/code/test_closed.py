@@ -1,0 +1,325 @@
+"""Which methods are functions of their arguments, as their code tells."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edbc.capture.code.closed import Closed, methods_of
+
+SIZE = 4
+LIMITS = {"low": -1.0}
+CALLS: list[int] = []
+
+
+class Pair(NamedTuple):
+    h: Tensor
+    c: Tensor
+
+
+class Config:
+    def __init__(self, scale: float = 2.0) -> None:
+        self.scale, self.changing = scale, 0
+
+
+def helper(x: Tensor) -> Tensor:
+    return torch.tanh(x) * SIZE
+
+
+def counting(x: Tensor) -> Tensor:
+    CALLS.append(1)
+    return x
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.linear(x))
+
+    def counted(self, x: Tensor) -> Tensor:
+        self.calls = 1
+        return x
+
+
+class Counts(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = 1
+        return x
+
+
+class Calls(Layer):
+    def __call__(self, x: Tensor) -> Tensor:
+        CALLS.append(2)
+        return self.forward(x)
+
+
+class Hooked(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear.register_forward_hook(lambda *_: None)
+
+
+class Net(nn.Module):
+    limit = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.other, self.weight = Layer(), nn.Parameter(torch.ones(SIZE))
+        self.counts, self.config, self.activation = Counts(), Config(), torch.tanh
+        self.calls_itself, self.hooked = Calls(), Hooked()
+        self.memory: list[Tensor] = []
+        self.names, self.steps, self.last = ("a", "b"), 3, 0.0
+
+    def touch(self) -> None:
+        self.last = 1.0
+        self.config.changing = 1
+
+    # closed
+
+    def of_arguments(self, x: Tensor, y: Tensor, *rest: Tensor, scale: float = 2.0) -> Any:
+        gates = [torch.sigmoid(g) for g in torch.chunk(x + y, 2)]
+        i, o = gates
+        for z in rest:
+            i = i + z[: SIZE // 2] * scale if len(rest) > 1 else i
+        return {"i": i, "o": (o, f"{len(gates)}")}
+
+    def of_parameters(self, x: Tensor) -> Tensor:
+        return self.activation(x * self.weight + self.config.scale) * self.limit + self.steps
+
+    def of_modules(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.other(x) + self.of_parameters(x) + helper(x) * math.sqrt(SIZE)
+
+    def of_classes(self, x: Tensor) -> Pair:
+        with torch.no_grad():
+            y = x * 2
+        if isinstance(x, Tensor) and x.dim() == 1 and y is not None:
+            return Pair(h=x, c=y)
+        raise ValueError("one dimension wanted")
+
+    def of_functions(self, xs: list[Tensor]) -> Tensor:
+        return torch.stack(sorted(xs, key=lambda x: x.shape[0])).sum(0)
+
+    # open
+
+    def reads_a_list(self, x: Tensor) -> Tensor:
+        return x + self.memory[-1]
+
+    def reads_a_dict(self, x: Tensor) -> Tensor:
+        return x + LIMITS["low"]
+
+    def reads_what_is_assigned(self, x: Tensor) -> Tensor:
+        return x + self.last
+
+    def reads_a_changing_object(self, x: Tensor) -> Tensor:
+        return x + self.config.changing
+
+    def assigns(self, x: Tensor) -> Tensor:
+        self.last = 2.0
+        return x
+
+    def passes_itself(self, x: Tensor) -> Tensor:
+        return helper(self)  # type: ignore[arg-type]
+
+    def calls_a_counter(self, x: Tensor) -> Tensor:
+        return counting(x)
+
+    def calls_a_module_that_counts(self, x: Tensor) -> Tensor:
+        return self.counts(x)
+
+    def calls_a_method_that_counts(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer.counted(x)
+        return x
+
+    def compares_objects(self, x: Tensor, y: Tensor) -> Tensor:
+        return x if x is y else x + y
+
+    def asks_torch(self, x: Tensor) -> Tensor:
+        return x * 2 if torch.is_grad_enabled() else x
+
+    def names_a_variable_as_a_global(self, x: Tensor) -> Tensor:
+        return x * sum(LIMITS for LIMITS in range(2)) + LIMITS["low"]
+
+    def calls_what_has_a_call(self, x: Tensor) -> Tensor:
+        return self.calls_itself(x)
+
+    def calls_what_has_hooks(self, x: Tensor) -> Tensor:
+        return self.hooked(x)
+
+    def prints(self, x: Tensor) -> Tensor:
+        print(x.shape)
+        return x
+
+    def gets(self, x: Tensor) -> Tensor:
+        return getattr(self.other, "linear")(x)  # noqa: B009
+
+    def recurses(self, x: Tensor, depth: int) -> Tensor:
+        return x if depth == 0 else self.recurses(x, depth - 1)
+
+    def recurses_by_way_of(self, x: Tensor) -> Tensor:
+        return self.recurses(x, 2)
+
+    def imports(self, x: Tensor) -> Tensor:
+        import random
+
+        return x * random.random()
+
+    def generates(self, x: Tensor) -> Any:
+        yield x
+
+    def uses_super(self, x: Tensor) -> Any:
+        return super().forward(x)
+
+    @torch.no_grad()
+    def decorated(self, x: Tensor) -> Tensor:
+        return x
+
+
+MODEL = Net()
+CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions"]
+OPEN = {
+    "reads_a_list": "'list' objects may change unseen",
+    "reads_a_dict": "'dict' objects may change unseen",
+    "reads_what_is_assigned": "'last' is assigned outside of __init__",
+    "reads_a_changing_object": "'changing' is assigned outside of __init__",
+    "assigns": "self.last is assigned",
+    "passes_itself": "self itself is passed on",
+    "calls_a_counter": "'list' objects may change unseen",
+    "calls_a_module_that_counts": "self.calls is assigned",
+    "calls_a_method_that_counts": "self.calls is assigned",
+    "compares_objects": "which objects arguments are",
+    "asks_torch": "objects may change unseen",
+    "names_a_variable_as_a_global": "'dict' objects may change unseen",
+    "prints": "print does more than compute",
+    "gets": "getattr does more than compute",
+    "recurses": "recurses calls itself",
+    "recurses_by_way_of": "recurses calls itself",
+    "imports": "Import is more than a function of arguments needs",
+    "generates": "Yield is more",
+    "uses_super": "reads variables of a function around it",
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_functions_of_their_arguments_are_closed(name: str) -> None:
+    """Arguments, parameters, modules, plain attributes, functions of torch and of the user's that are closed."""
+    assert Closed(MODEL).obstacle(MODEL, name) is None
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_else_is_read_or_changed_makes_a_method_open(name: str) -> None:
+    """With the line where it stands."""
+    obstacle = Closed(MODEL).obstacle(MODEL, name)
+
+    assert obstacle is not None
+    assert OPEN[name] in obstacle.reason
+    assert obstacle.location.startswith("test_closed.py:")
+
+
+@pytest.mark.parametrize("name", ["calls_what_has_a_call", "calls_what_has_hooks"])
+def test_calls_of_modules_that_do_more_than_forward_make_a_method_open(name: str) -> None:
+    """A hook, or a `__call__` of the user's."""
+    obstacle = Closed(MODEL).obstacle(MODEL, name)
+
+    assert obstacle is not None
+    assert "has hooks, or a __call__ of its own" in obstacle.reason
+
+
+ASSIGNS = """
+from torch import nn
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.mode = nn.Linear(2, 2), 1
+
+    def combine(self, x):
+        return self.linear(x) * self.mode
+
+    def layer(self, x):
+        return self.linear(x).tanh()
+
+    def forward(self, x):
+        {}
+        return self.combine(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "line", ["setattr(self, 'mode', x)", "setattr(self, x.name, 2)", "vars(self)['mode'] = 2",
+             "self.__dict__['mode'] = 2", "object.__setattr__(self, 'mode', 2)", "self.mode = 2", "del self.mode"]
+)  # fmt: skip
+def test_what_may_be_assigned_is_not_read(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whatever name: a method that reads one is open, one that does not stays closed."""
+    (tmp_path / "made_here.py").write_text(ASSIGNS.format(line))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "made_here", raising=False)
+    made = importlib.import_module("made_here").Made()
+
+    assert Closed(made).obstacle(made, "combine") is not None
+    assert Closed(made).obstacle(made, "layer") is None
+
+
+def test_files_that_a_model_imports_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they assign may be the model's."""
+    (tmp_path / "changes_it.py").write_text("def change(model):\n    model.mode = 2\n")
+    text = "from changes_it import change\n" + ASSIGNS.format("change(self)")
+    (tmp_path / "made_of_two.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("changes_it", "made_of_two"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    made = importlib.import_module("made_of_two").Made()
+
+    assert Closed(made).obstacle(made, "combine") is not None
+
+
+def test_decorated_methods_are_open() -> None:
+    """What runs is somebody else's code."""
+    obstacle = Closed(MODEL).obstacle(MODEL, "decorated")
+
+    assert obstacle is not None
+
+
+def test_code_without_source_is_open() -> None:
+    """Nothing is said of what cannot be read."""
+    scope: dict[str, Any] = {"nn": nn}
+    exec("class Made(nn.Module):\n    def combine(self, x):\n        return x * 2\n", scope)
+    made = scope["Made"]()
+
+    obstacle = Closed(made).obstacle(made, "combine")
+
+    assert obstacle is not None
+    assert "is not to be had" in obstacle.reason
+
+
+def test_names_are_looked_up_again() -> None:
+    """What was read of globals and of objects is a look-up, which fails once it finds something else."""
+    model = Net()
+    closed = Closed(model)
+    assert closed.obstacle(model, "of_parameters") is None
+    assert all(look_up.still_holds() for look_up in closed.look_ups)
+
+    model.config.__init__(3.0)  # type: ignore[misc]  # any other assignment in this file would tell
+
+    assert not all(look_up.still_holds() for look_up in closed.look_ups)
+
+
+def test_methods_are_the_users() -> None:
+    """Those of torch and special ones are none; what a class overrides is found as it is called."""
+    assert set(methods_of(Counts())) == {"forward", "counted"}
+    assert methods_of(Counts())["forward"] is Counts.forward
+    assert methods_of(nn.Linear(2, 2)) == {}

@@ -1,0 +1,567 @@
+"""Regions: the same values, side effects and order as the lines that they stand for, in eager mode and recorded."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+from gradients import require_equal_gradients
+from helpers import bound, seeded
+from torch import Tensor, nn
+
+from edbc.capture.code.closed import Closed, definition_of, methods_of
+from edbc.capture.code.regions import Region, Regions, compiled_like
+from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
+from edbc.tools.cli.main import main
+
+SIZE = 4
+SCALE = 0.5
+
+
+class Base(nn.Module):
+    """Modules and methods that the models of these tests use; `note` and `taken` do more than compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.pair = nn.Linear(SIZE, SIZE), nn.Linear(2 * SIZE, SIZE)
+        self.words, self.mlp = nn.Embedding(9, SIZE), nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh())
+        self.bias, self.factor = nn.Parameter(torch.ones(SIZE)), 0.5
+
+    def note(self, h: Tensor, log: list[Any]) -> Tensor:
+        log.append(float(h.detach().sum()) if type(h) is Tensor else None)
+        return h
+
+    def taken(self, xs: list[Tensor]) -> Tensor:
+        return xs.pop()
+
+    def __hidden(self, h: Tensor) -> Tensor:
+        return torch.tanh(h) * 2
+
+    def hides(self, h: Tensor) -> Tensor:
+        return torch.sigmoid(self.__hidden(h) + h)
+
+
+class Idioms(Base):
+    """A method per idiom; instances are words."""
+
+    def forward(self, item: tuple[str, list[int]]) -> Any:
+        name, words = item
+        return getattr(self, name)([self.words(torch.tensor(w)) for w in words])
+
+    def run(self, xs: list[Tensor]) -> Tensor:
+        h = torch.zeros(SIZE)
+        for x in xs:
+            z = torch.sigmoid(self.step(x) + h)
+            n = torch.tanh(self.pair(torch.cat([x, h])))
+            h = (1 - z) * h + z * n
+        return h
+
+    def several_results(self, xs: list[Tensor]) -> list[Tensor]:
+        states, h = [], xs[0]
+        for x in xs[1:]:
+            i, o = torch.cat([torch.sigmoid(h), torch.tanh(x)]).chunk(2)
+            h = i * torch.tanh(o)
+            states.append(h + x * SCALE)
+        return states + [h]
+
+    def nested(self, xs: list[Tensor]) -> Tensor:
+        def fold(rest: list[Tensor]) -> Tensor:
+            if len(rest) == 1:
+                return torch.tanh(self.step(rest[0]))
+            return torch.relu(self.step(rest[0]) + fold(rest[1:]) * self.bias)
+
+        return fold(xs)
+
+    def comprehended(self, xs: list[Tensor]) -> Tensor:
+        scores = [torch.tanh(self.step(x)).sum(0, keepdim=True) for x in xs]
+        weights = F.softmax(torch.cat(scores), dim=0)
+        return sum(w * x for w, x in zip(weights, xs, strict=True)) + torch.stack(xs).mean(0)
+
+    def generated(self, xs: list[Tensor]) -> list[Tensor]:
+        def states() -> Any:
+            h = xs[0]
+            for x in xs:
+                h = torch.tanh(self.step(h) + x)
+                yield h * 2 + x
+
+        return list(states())
+
+    def mapped(self, xs: list[Tensor]) -> list[Tensor]:
+        return list(map(lambda x: torch.tanh(self.step(x)) * self.factor, xs))  # noqa: C417
+
+    def private(self, xs: list[Tensor]) -> Tensor:
+        return self.hides(torch.tanh(self.step(xs[0])) + xs[-1])
+
+    def annotated(self, xs: list[Tensor]) -> Tensor:
+        h: Tensor = torch.tanh(self.step(xs[0]))
+        g = k = torch.sigmoid(h) + 1
+        return (g * k).sum() + h
+
+    def branches(self, xs: list[Tensor]) -> Tensor:
+        if len(xs) > 2:  # noqa: SIM108
+            h = torch.tanh(self.step(xs[0])) + xs[1]
+        else:
+            h = torch.relu(self.step(xs[0])) - 1
+        h = h * 2 if len(xs) % 2 else torch.sigmoid(self.step(h))
+        return torch.tanh(h) + SCALE
+
+    def constants(self, xs: list[Tensor]) -> Tensor:
+        rows = [*xs, *[torch.zeros(SIZE)] * 3][:3]
+        return torch.tanh(self.step(torch.stack(rows).sum(0)) + torch.ones(SIZE))
+
+    def in_place(self, xs: list[Tensor]) -> Tensor:
+        def doubled(x: Tensor) -> Tensor:
+            x *= 2
+            return x + 1
+
+        g = self.step(xs[0]) + 1
+        return torch.tanh(g) * self.bias + doubled(g) * torch.sigmoid(g)
+
+    def buffers(self, xs: list[Tensor]) -> Tensor:
+        rows = torch.zeros(len(xs), SIZE, dtype=xs[0].dtype)
+        for i, x in enumerate(xs):
+            rows[i] = torch.tanh(self.step(x)) + x
+        rows = torch.relu(rows - self.bias)
+        return rows.sum(0)
+
+    def a_list_that_shrinks(self, xs: list[Tensor]) -> Tensor:
+        xs = [*xs, xs[0] * 2]
+        return torch.stack(xs).sum(0) * 2 + self.taken(xs) * torch.tanh(xs[-1])
+
+    def a_variable_of_two(self, xs: list[Tensor]) -> Tensor:
+        total = xs[0]
+
+        def add(x: Tensor) -> Tensor:
+            nonlocal total
+            total = total + x
+            return total
+
+        total = torch.tanh(total) * 2
+        return torch.relu(self.step(total) + add(xs[-1])) * total
+
+
+IDIOMS = sorted(name for name, item in vars(Idioms).items() if type(item) is FunctionType and name[0] != "_")
+IDIOMS.remove("forward")
+
+
+def regions_of(model: nn.Module) -> dict[str, Region]:
+    """The regions of a model's forward."""
+    return Regions(model, Closed(model)).of_method(type(model), methods_of(model)["forward"])
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_idioms_equal_eager(idiom: str) -> None:
+    """Values and gradients, with regions as cells."""
+    model = seeded(Idioms).double()
+    random = Random(0)
+    instances = [(idiom, [random.randrange(9) for _ in range(random.randint(2, 5))]) for _ in range(24)]
+    net = bound(model, instances[:8], cells="auto")
+    for size in (1, 7, 24):
+        for got, expected in zip(net(instances[-size:]), map(model, instances[-size:]), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+    require_equal_gradients(net, instances[:7])
+
+
+def test_regions_are_cells() -> None:
+    """What a person would have marked: the lines of a loop are one node for each round."""
+
+    class Recurrent(Base):
+        def forward(self, words: list[int]) -> Tensor:
+            h = torch.zeros(SIZE)
+            for word in words:
+                x = self.words(torch.tensor(word))
+                z = torch.sigmoid(self.step(x) + h)
+                n = torch.tanh(self.pair(torch.cat([x, h])))
+                h = (1 - z) * h + z * n
+            return h
+
+    net = bound(seeded(Recurrent), [[1, 2, 3]] * 2, cells="auto")
+
+    assert set(net.view.automatic) == {"forward:1"}
+    [cell] = [t for t in net.plan.types if t.signature.startswith("cell ")]
+    assert cell.signature == "cell forward:1(f32[4], f32[4]) -> f32[4]"
+    assert net.run([[1, 2, 3, 4]])[1].whole[0].graph.num_nodes == 4
+
+
+class OfTheInstance(Base):
+    """Reads values of what it computes of the instance alone, which eager code may."""
+
+    def spread(self, points: Tensor) -> Tensor:
+        centred = points - points.mean(0)
+        return (centred * centred).sum(1)
+
+    def forward(self, points: Tensor) -> Tensor:
+        near = torch.cdist(points, points).topk(2, largest=False).indices
+        h = torch.tanh(self.step(points[near].sum(1)) + points)
+        order = (points * points).sum(1).argsort()
+        if float(self.spread(points).max()) > 1.0:
+            h = torch.relu(h * 2 + points) - 1
+        widest = int(self.spread(points).argmax())
+        return h[order.tolist()[0]] + h[widest] + torch.tanh(self.spread(h)).sum()
+
+
+def test_what_the_instance_brings_is_computed_at_once() -> None:
+    """Its values may be read; the same method is in a cell where it gets recorded tensors."""
+    model = seeded(OfTheInstance)
+    generator = torch.Generator().manual_seed(0)
+    clouds = [torch.randn(5, SIZE, generator=generator) * scale for scale in (0.2, 1.0, 2.0) * 8]
+    net = bound(model, clouds, cells="auto")
+
+    assert net.view.automatic
+    for size in (1, 7, 24):
+        for got, expected in zip(net(clouds[:size]), map(model, clouds[:size]), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
+def test_one_torch_call_is_no_region() -> None:
+    """Nor is a call of a module of the user's, which is a candidate itself."""
+
+    class One(Base):
+        def forward(self, item: int) -> Tensor:
+            return self.step(self.words(torch.tensor(item)))
+
+    assert not regions_of(One())
+
+
+def test_lines_and_tracebacks_stay() -> None:
+    """An error inside a region shows the line that the user wrote."""
+
+    class Wrong(Base):
+        def forward(self, item: int) -> Tensor:
+            x = self.words(torch.tensor(item))
+            h = torch.tanh(self.step(x))
+            return torch.relu(self.pair(h) + x)
+
+    model = Wrong()
+    region, _, _ = regions_of(model).values()
+    with pytest.raises(RuntimeError) as caught:
+        region.function(model, torch.ones(SIZE))
+    lines = {frame.line for frame in traceback.extract_tb(caught.value.__traceback__) if frame.filename == __file__}
+    assert "return torch.relu(self.pair(h) + x)" in lines
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes") as recorded:
+        bound(model, [1, 2], cells="auto")
+    lines = {frame.line for frame in traceback.extract_tb(recorded.value.__traceback__) if frame.filename == __file__}
+    assert "return torch.relu(self.pair(h) + x)" in lines
+
+
+def test_code_that_is_not_what_the_source_says_has_no_regions() -> None:
+    """As where a debugger, or whoever counts lines, has put something in."""
+    model = Idioms()
+    function = Idioms.run
+    changed = FunctionType(function.__code__.replace(co_consts=(*function.__code__.co_consts, 7)), function.__globals__)
+
+    assert Regions(model, Closed(model)).of_method(Idioms, function)
+    assert not Regions(model, Closed(model)).of_method(Idioms, changed)
+
+
+def test_a_last_statement_may_be_a_region_of_its_own() -> None:
+    """An output that nothing waits for is one product for all steps, and no part of each."""
+
+    class Language(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(SIZE, 20000)
+
+        def forward(self, words: list[int]) -> list[Tensor]:
+            h, scores = torch.zeros(SIZE), []
+            for word in words:
+                h = torch.tanh(self.pair(torch.cat([self.words(torch.tensor(word)), h])))
+                scores.append(torch.relu(self.out(h)))
+            return scores
+
+    assert set(regions_of(Language())) == {"forward:1", "forward:1a", "forward:1b"}
+    net = bound(seeded(Language), [[1, 2, 3, 4, 5, 6]] * 4, cells="auto")
+    assert set(net.view.automatic) == {"forward:1a", "forward:1b"}
+
+
+def made(is_first: bool) -> Any:
+    """Methods of one name."""
+    if is_first:
+
+        def method(self: Any, x: Tensor) -> Tensor:
+            return torch.tanh(self.step(x)) + 1
+    else:
+
+        def method(self: Any, x: Tensor) -> Tensor:
+            return torch.relu(self.step(x)) - 1
+
+    return method
+
+
+def test_methods_of_one_name_are_told_apart() -> None:
+    """Functions that a class has by other names than theirs have no regions."""
+
+    class Named(Base):
+        first, second = made(True), made(False)
+
+        def forward(self, word: int) -> Tensor:
+            self.seen = word
+            x = self.words(torch.tensor(word))
+            return torch.cat([self.first(x), self.second(x)])
+
+    model = seeded(Named)
+    net = bound(model, [1, 2, 3], cells="auto")
+    regions = Regions(model, Closed(model))
+    assert not regions.of_method(Named, vars(Named)["first"])
+    for got, word in zip(net([4, 5]), (4, 5), strict=True):
+        torch.testing.assert_close(got, model(word))
+
+
+def test_compiled_definitions_are_the_code() -> None:
+    """Of every method of this file: the same instructions, names and constants."""
+    for function in (f for kind in (Base, Idioms) for f in vars(kind).values() if type(f) is FunctionType):
+        definition = definition_of(function)
+        if definition is None or function.__name__ == "__init__":
+            continue
+        code = compiled_like(function, definition)
+        assert code is not None
+        assert (code.co_code, code.co_names) == (function.__code__.co_code, function.__code__.co_names)
+        assert list(code.co_positions()) == list(function.__code__.co_positions())
+
+
+def test_moving_is_told() -> None:
+    """Operations that another call's arguments move behind are known to."""
+
+    class Moves(Base):
+        def forward(self, xs: Sequence[int]) -> Tensor:
+            if len(xs) == 1:
+                return torch.tanh(self.step(self.words.weight[xs[0]]))
+            return torch.relu(self.step(self.forward(xs[:1])) + self.step(self.forward(xs[1:])))
+
+    assert {name: region.moves for name, region in regions_of(Moves()).items()} == {
+        "forward:1": False,
+        "forward:2": True,
+    }
+
+
+# --- programs at random ---------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Writes a method of variables a, b, c (tensors), xs, ys (lists of them) and n (a number), in which calls with side
+    effects stand wherever they may."""
+
+    def __init__(self, seed: int):
+        self.random = Random(seed)
+        self.lines: list[str] = []
+        self.depth = 0
+
+    def write(self) -> str:
+        self.block(2, self.random.randint(2, 6))
+        first, last = "        c, ys = a, list(xs)", "        return a, b, c, xs, ys\n"
+        return "\n".join(["    def forward(self, a, b, xs, n, log):", first, *self.lines, last])
+
+    def block(self, indent: int, count: int) -> None:
+        for _ in range(count):
+            self.statement(indent)
+
+    def put(self, indent: int, text: str) -> None:
+        self.lines.append("    " * indent + text)
+
+    def statement(self, indent: int) -> None:
+        kind = self.random.randrange(14)
+        names = self.random.choice("abc")
+        if kind < 6:
+            self.put(indent, f"{names} = {self.tensor(3)}")
+        elif kind == 6:
+            self.put(indent, f"a, {self.random.choice('bc')} = {self.tensor(2)}, {self.tensor(2)}")
+        elif kind == 7:
+            self.put(indent, f"{self.random.choice(['xs', 'ys'])}.append({self.tensor(3)})")
+        elif kind == 8:
+            place = self.random.choice(["xs[0]", "xs[-1]", "ys[0]", "ys[-1]"])
+            self.put(indent, f"{place} = {self.tensor(2)}")
+        elif kind == 9 and indent < 4:
+            self.put(indent, self.random.choice(["for x in list(xs)[:2]:", "if n > 1:", "for i in range(n):"]))
+            self.block(indent + 1, self.random.randint(1, 3))
+        elif kind == 10 and indent < 4:
+            self.put(indent, "try:")
+            self.block(indent + 1, 2)
+            self.put(indent + 1, f"{names} = {self.tensor(2)} + self.fails(n, log)")
+            self.put(indent, "except KeyError:")
+            self.put(indent + 1, f"c = {self.tensor(2)}")
+        elif kind == 11:
+            self.put(indent, f"{names} = self.note({self.tensor(2)}, log)")
+        elif kind == 12:
+            self.put(indent, f"ys = [{self.tensor(2)} for x in ys[:2]] + ys")
+        else:
+            self.put(indent, f"def inner(x):\n{'    ' * (indent + 1)}nonlocal b\n{'    ' * (indent + 1)}b = b * 0.5")
+            self.put(indent + 1, f"return {self.tensor(2)}")
+            self.put(indent, f"c = {self.tensor(1)} + inner(a) * b")
+
+    def tensor(self, depth: int) -> str:
+        pick = self.random.randrange
+        inner = lambda: self.tensor(depth - 1)  # noqa: E731
+        if depth == 0 or pick(6) == 0:
+            return self.random.choice(["a", "b", "c", "xs[0]", "ys[-1]", "self.words(torch.tensor(n))", "self.bias",
+                                       "self.words(torch.tensor([n]))[0]"])  # fmt: skip
+        kind = pick(13)
+        if kind < 3:
+            return f"torch.{self.random.choice(['tanh', 'sigmoid', 'relu'])}({inner()})"
+        if kind < 5:
+            return f"({inner()} {self.random.choice('+-*')} {inner()})"
+        return [
+            lambda: f"self.step({inner()})",
+            lambda: f"self.pair(torch.cat([{inner()}, {inner()}]))",
+            lambda: f"torch.stack({self.random.choice(['xs', 'ys'])}).sum(0)",
+            lambda: f"torch.stack([{inner()}, *{self.random.choice(['xs', 'ys'])}]).mean(0)",
+            lambda: f"self.note({inner()}, log)",
+            lambda: f"self.changed({self.random.choice(['xs', 'ys'])}, {inner()})",
+            lambda: f"{inner()}.view(2, 2).t().reshape(-1)",
+            lambda: f"({inner()} if n % 2 else {inner()})",
+        ][kind - 5]()
+
+
+HEAD = """\
+import torch
+from torch import nn
+from test_regions import Base
+
+class Model(Base):
+    def fails(self, n, log):
+        log.append("fails")
+        if n % 2:
+            raise KeyError(n)
+        return 1.0
+
+    def changed(self, xs, h):
+        xs[0] = xs[0] * 2
+        if len(xs) > 2:
+            xs.pop()
+        return h
+
+"""
+_numbers = itertools.count()
+
+
+def written(text: str, folder: Path) -> nn.Module:
+    """The model of a file with a method."""
+    path = folder / f"regions_{next(_numbers)}.py"
+    path.write_text(HEAD + text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return seeded(module.Model)
+
+
+def outcome(function: Any, model: nn.Module, n: int) -> tuple[Any, ...]:
+    """What a method returns or raises, what it did to its arguments, and what it noted, in order."""
+    torch.manual_seed(n)
+    a, b, xs = torch.randn(SIZE), torch.randn(SIZE), [torch.randn(SIZE) for _ in range(3)]
+    log: list[Any] = []
+    try:
+        result = function(model, a, b, xs, n, log)
+    except Exception as error:
+        result = type(error)
+    return _plain(result), _plain(xs), log
+
+
+def _plain(nest: Any) -> Any:
+    if isinstance(nest, Tensor):
+        return nest.tolist()
+    return [_plain(x) for x in nest] if isinstance(nest, list | tuple) else nest
+
+
+def test_programs_at_random_do_what_they_did(tmp_path: Path) -> None:
+    """Outlined, in eager execution: bit-equal values, the same side effects in the same order."""
+    count = moving = 0
+    for seed in range(300):
+        text = Writer(seed).write()
+        model = written(text, tmp_path)
+        kind, function = type(model), type(model).forward
+        regions = Regions(model, Closed(model))
+        found = regions.of_method(kind, function)
+        for chosen in (frozenset(found), frozenset(list(found)[::2])):
+            outlined = regions.outlined(kind, function, chosen)
+            if outlined is None:
+                continue
+            setattr(kind, LOOK_UP, look_up)
+            setattr(kind, LOOK_UP_ONE, look_up_one)
+            for name in found:
+                setattr(kind, name, found[name].function)
+            for n in range(4):
+                assert outcome(outlined, model, n) == outcome(function, model, n), text
+        count += len(found)
+        moving += sum(region.moves for region in found.values())
+        del sys.modules[kind.__module__]
+    assert count > 600
+    assert moving > 20
+
+
+def test_regions_are_what_is_left_out(tmp_path: Path) -> None:
+    """An outlined method calls its regions and makes none of their calls itself."""
+    model = written(Writer(5).write(), tmp_path)
+    regions = Regions(model, Closed(model))
+    found = regions.of_method(type(model), type(model).forward)
+    outlined = regions.outlined(type(model), type(model).forward, frozenset(found))
+    assert outlined is not None
+    assert found
+    wholes = {name for name in found if name[-1] not in "ab"}
+    assert wholes <= {name for code in _codes(outlined.__code__) for name in code.co_names}
+    assert all(isinstance(definition_of(region.function), ast.FunctionDef) for region in found.values())
+
+
+def _codes(code: Any) -> Any:
+    yield code
+    for inner in code.co_consts:
+        if hasattr(inner, "co_names"):
+            yield from _codes(inner)
+
+
+NOTES = """\
+import random
+import torch
+from torch import nn
+
+class Reader(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.size, self.words, self.step = size, nn.Embedding(50, size), nn.Linear(2 * size, size)
+        self.out, self.log = nn.Linear(size, size), []
+
+    def noted(self, h):
+        self.log.append(len(h))
+        self.log.clear()
+        return torch.tanh(h)
+
+    def forward(self, words):
+        h, seen = torch.zeros(self.size), []
+        for word in words:
+            h = torch.tanh(self.step(torch.cat([self.words(torch.tensor(word)), h])))
+            seen.append(self.noted(h))
+        return torch.relu(self.out(torch.stack(seen).sum(0)))
+
+def build():
+    return Reader()
+
+def sample(count, seed):
+    rng = random.Random(seed)
+    return [[rng.randrange(50) for _ in range(rng.randint(2, 60))] for _ in range(count)]
+"""
+
+
+def test_explain_says_what_is_no_cell(tmp_path: Path) -> None:
+    """The cells with their lines, a method with the line that prevents it, and a region that does not pay."""
+    (tmp_path / "reader.py").write_text(NOTES)
+    runner, plan = CliRunner(), str(tmp_path / "reader.yaml")
+    made = runner.invoke(main, ["compile", str(tmp_path / "reader.py"), "-o", plan, "--policy", "critical"])
+    assert made.exit_code == 0, made.output
+    text = " ".join(runner.invoke(main, ["explain", plan]).output.split())
+
+    assert "cells that nobody marked: forward:1 (reader.py:19)" in text
+    assert "noted is no cell" in text
+    assert "recorded one by one: reader.py:12" in text
+    assert "forward:2 is no cell, so that 64 nodes in it are recorded one by one: reader.py:21: on the sample" in text

@@ -1,0 +1,660 @@
+"""Reading a value suspends the instance, never the batch: outputs, torch's state, errors and gradients are eager's."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from greenlet import greenlet
+from helpers import bound, seeded
+from torch import nn
+from torch.nn import functional as F
+
+import edbc
+from edbc.capture.standins.standin import Value
+from edbc.errors import StaleError, UnsupportedError
+from edbc.run.session import Net, Stats
+from edbc.tools.parity import Eager, Parity
+from edbc.tools.replay import Replay
+
+SIZE = 8
+
+
+@edbc.cell
+class Step(nn.Module):
+    """One step of a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x, self.h = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.x(x) + self.h(h))
+
+
+@edbc.cell
+class Peeking(nn.Module):
+    """A cell that reads."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Reading(nn.Module):
+    """`how(net, instance)` as a model; `instance` is a list of word numbers."""
+
+    def __init__(self, how: Callable[[Any, Any], Any]):
+        super().__init__()
+        self.how = how
+        self.embedding = nn.Embedding(50, SIZE)
+        self.step = Step()
+        self.peeking = Peeking()
+        self.out = nn.Linear(SIZE, 50)
+        self.register_buffer("zero", torch.zeros(SIZE))
+
+    def forward(self, instance: Any) -> Any:
+        return self.how(self, instance)
+
+    def encode(self, words: list[int]) -> torch.Tensor:
+        """The last state."""
+        h = self.zero
+        for word in words:
+            h = self.step(self.embedding.weight[word], h)
+        return h
+
+    def score(self, h: torch.Tensor) -> torch.Tensor:
+        """A number, `()`."""
+        return self.out(h)[0]
+
+
+def greedy(net: Reading, words: list[int]) -> Any:
+    h, word, states, chosen = net.encode(words), 1, [], []
+    while word % 7 and len(states) < 12:
+        h = net.step(net.embedding.weight[word], h)
+        word = int(net.out(h).argmax())
+        states.append(h)
+        chosen.append(word)
+    return states, chosen
+
+
+def branch(net: Reading, words: list[int]) -> Any:
+    h = net.encode(words)
+    return h if net.score(h) > 0 else -h
+
+
+def item(net: Reading, words: list[int]) -> Any:
+    h = net.encode(words)
+    return h * net.score(h).item()
+
+
+def as_float(net: Reading, words: list[int]) -> Any:
+    h = net.encode(words)
+    return h * float(net.score(h)) + h
+
+
+def to_list(net: Reading, words: list[int]) -> Any:
+    best = net.out(net.encode(words)).topk(3).indices.tolist()
+    return [net.embedding.weight[i] + net.zero for i in best]
+
+
+def to_numpy(net: Reading, words: list[int]) -> Any:
+    order = np.argsort(net.out(net.encode(words)).detach().numpy())
+    return net.step(net.embedding.weight[int(order[-1])], net.zero)
+
+
+def best_by_key(net: Reading, words: list[int]) -> Any:
+    return max([net.encode(words[i:]) for i in range(len(words))], key=net.score) if words else net.zero * 1
+
+
+def ordered(net: Reading, words: list[int]) -> Any:
+    states = [net.encode([word]) for word in words]
+    return [net.step(state, state) for state in sorted(states, key=lambda state: net.score(state).item())]
+
+
+def comprehension(net: Reading, words: list[int]) -> Any:
+    return [state * 2 for word in words if (state := net.encode([word])).sum() > 0]
+
+
+def generator(net: Reading, words: list[int]) -> Any:
+    def states() -> Iterator[torch.Tensor]:
+        h = net.zero
+        for word in words:
+            h = net.step(net.embedding.weight[word], h)
+            yield h if bool(net.score(h) > 0) else -h
+
+    return [net.step(state, state) for state in states()]
+
+
+def recursion(net: Reading, words: list[int]) -> Any:
+    def reduce(states: list[torch.Tensor]) -> torch.Tensor:
+        if len(states) == 1:
+            return states[0]
+        at = max(range(len(states) - 1), key=lambda i: net.score(states[i]).item())
+        return reduce([*states[:at], net.step(states[at], states[at + 1]), *states[at + 2 :]])
+
+    return reduce([net.encode([word]) for word in words] or [net.encode([0])])
+
+
+def library(net: Reading, words: list[int]) -> Any:
+    import functools
+
+    def later(h: torch.Tensor, word: int) -> torch.Tensor:
+        return net.step(net.embedding.weight[word + int(net.score(h) > 0)], h)
+
+    return functools.reduce(later, words, net.encode([1]))
+
+
+def of_parameters(net: Reading, words: list[int]) -> Any:
+    return net.encode(words) if net.out.bias[0] > 0 else net.encode([*words, 3])
+
+
+def functions(net: Reading, words: list[int]) -> Any:
+    h, other = net.encode(words), net.encode(words[::-1])
+    same = torch.equal(h, other) or torch.allclose(h, other) or torch.is_nonzero(net.score(h) * 0)
+    return h if same else h - other
+
+
+def in_place(net: Reading, words: list[int]) -> Any:
+    h = net.encode(words) + 0
+    h[0] = 1.0
+    if net.score(h) > 0:
+        h += 1
+    return net.step(h, h)
+
+
+def sums(net: Reading, words: list[int]) -> Any:
+    """A partial sum that a later segment reads."""
+    states = [net.encode([word, word]) for word in [*words, 1, 2]]
+    partial = states[0] + states[1]
+    whole = partial + sum(states)
+    return partial * 2 if net.score(whole) > 0 else partial * 3
+
+
+PROGRAMS = [
+    greedy, branch, item, as_float, to_list, to_numpy, best_by_key, ordered, comprehension, generator, recursion,
+    library, of_parameters, functions, in_place, sums,
+]  # fmt: skip
+
+
+def some(count: int, seed: int = 0, least: int = 1) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(49) for _ in range(rng.randint(least, 9))] for _ in range(count)]
+
+
+def model_of(how: Callable[[Any, Any], Any]) -> Reading:
+    return seeded(Reading, how).eval()
+
+
+def require_parity(net: Net, instances: list[Any], sizes: tuple[int, ...] = (1, 7, 32)) -> None:
+    """Outputs and decisions are eager's."""
+    eager = Eager(net.model)
+    with torch.no_grad():
+        for size in sizes:
+            parity = Parity()
+            for start in range(0, len(instances), size):
+                batch = instances[start : start + size]
+                results, prepared = net.run(batch)
+                parity.add_all(results, prepared.capture.reads, eager, batch)
+            parity.require()
+
+
+@pytest.fixture(autouse=True)
+def no_fiber_is_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert not [g for g in gc.get_objects() if type(g) is greenlet and g.parent is not None and not g.dead]
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("how", PROGRAMS, ids=lambda how: how.__name__)
+def test_equals_eager(how: Callable[[Any, Any], Any]) -> None:
+    """At any depth, in mini-batches of several sizes; in float64 no decision differs."""
+    model, instances = model_of(how), some(32)
+    require_parity(bound(model, instances), instances)
+
+    model = model_of(how).double()
+    net = bound(model, instances)
+    parity = Parity()
+    with torch.no_grad():
+        results, prepared = net.run(instances)
+        parity.add_all(results, prepared.capture.reads, Eager(model), instances)
+
+    parity.require()
+    assert parity.decisions.different == 0
+
+
+@pytest.mark.parametrize("how", [greedy, recursion, sums], ids=lambda how: how.__name__)
+def test_bits_do_not_depend_on_company(how: Callable[[Any, Any], Any]) -> None:
+    model, instances = model_of(how), some(40, seed=3)
+    net = bound(model, instances)
+    with torch.no_grad():
+        together, alone = net(instances), [net([one])[0] for one in instances]
+
+    assert [repr(tensors_of(a)) for a in together] == [repr(tensors_of(a)) for a in alone]
+
+
+def tensors_of(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result.tolist()
+    return [tensors_of(part) for part in result] if isinstance(result, list | tuple) else result
+
+
+def test_reads_are_batched() -> None:
+    """A segment per read of the instance that reads most, and no batch of one instance's own."""
+    model, instances = model_of(greedy), some(32)
+    net, stats = bound(model, instances), Stats()
+    with torch.no_grad():
+        results, _ = net.run(instances, stats)
+    most = max(len(chosen) for _, chosen in results)
+
+    assert stats.segments == most + 1
+    assert sum(stats.reads.values()) == sum(len(chosen) for _, chosen in results)
+    assert stats.batches <= 9 + 3 * most
+    assert stats.instances == 32
+    assert stats.mini_batches == 1
+
+
+def mixed(net: Reading, instance: Any) -> Any:
+    words, reads = instance
+    h = net.encode(words)
+    for _ in range(reads):
+        h = net.step(h, h) if net.score(h) > 0 else net.step(net.zero, h)
+    return h
+
+
+@pytest.mark.parametrize(
+    "reads", [[], [0], [0, 0], [3], [0, 1, 300, 2, 0], [0, 1000], [1] * 256], ids=lambda reads: str(len(reads))
+)
+def test_mixed_mini_batches(reads: list[int]) -> None:
+    """Some never read, some finish early, one reads very often."""
+    model = model_of(mixed)
+    instances = list(zip(some(len(reads)), reads, strict=True))
+    net = bound(model, [([1, 2], 2)])
+
+    require_parity(net, instances, (len(reads) or 1,))
+
+
+def test_a_model_that_does_not_read_has_no_fibers() -> None:
+    model = model_of(lambda net, words: net.encode(words))
+    with torch.no_grad():
+        _, prepared = bound(model, some(4)).run(some(4))
+
+    assert prepared.capture.reads is None
+
+
+def test_what_forward_leaves_on_objects_is_there() -> None:
+    def keep(net: Reading, instance: Any) -> Any:
+        instance.first = net.encode(instance.words)
+        instance.last = net.step(instance.first, net.zero) if net.score(instance.first) > 0 else instance.first * 2
+        return instance.last + 1
+
+    model = model_of(keep)
+    ours, theirs = ([SimpleNamespace(words=words) for words in some(5)] for _ in range(2))
+    with torch.no_grad():
+        bound(model, [SimpleNamespace(words=[1])])(ours)
+        for each in theirs:
+            model(each)
+
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close((a.first, a.last), (b.first, b.last))
+
+
+def test_a_stream_gives_what_calls_give() -> None:
+    model, instances = model_of(greedy), some(20)
+    net = bound(model, instances)
+    with torch.no_grad():
+        streamed, called = list(net.stream(iter(instances), batch_size=7)), net(instances)
+
+    assert [repr(tensors_of(a)) for a in streamed] == [repr(tensors_of(a)) for a in called]
+
+
+def test_nothing_is_left_of_many_mini_batches() -> None:
+    """No stand-in, and no tensor of any segment."""
+    net = bound(model_of(greedy), some(8))
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(x) is Value or type(x) is torch.Tensor for x in gc.get_objects())
+
+    with torch.no_grad():
+        net(some(8))
+        before = alive()
+        for seed in range(30):
+            net(some(8, seed=seed))
+
+    assert alive() <= before
+
+
+# --- torch's state -------------------------------------------------------------------------------------------------
+
+
+class Noting(torch.overrides.TorchFunctionMode):
+    """A function mode that does nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class default_dtype:  # noqa: N801
+    """The default dtype for a while."""
+
+    def __enter__(self) -> None:
+        torch.set_default_dtype(torch.float64)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_default_dtype(torch.float32)
+
+
+def seen_state() -> tuple[Any, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu"),
+        torch._C._len_torch_function_stack(),
+        torch.empty(0).device.type,
+    )
+
+
+CONTEXTS: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "mode": Noting,
+    "dtype": default_dtype,
+    "device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.parametrize("training", [False, True])
+def test_torch_state_belongs_to_the_fiber(name: str, training: bool) -> None:
+    """Instances that interleave in a context, some inside, some outside, some ended: each sees its own state always."""
+    seen: list[tuple[Any, ...]] = []
+
+    def inside(net: Reading, instance: Any) -> Any:
+        words, enters = instance
+        h = net.encode(words)
+        seen.clear()
+        states = [seen_state()]
+        if enters:
+            with CONTEXTS[name]():
+                states.append(seen_state())
+                for _ in range(enters):
+                    chosen = int(net.out(net.encode(words)).argmax())
+                    states.append(seen_state())
+        else:
+            chosen = int(net.out(h).argmax())
+        states.append(seen_state())
+        return h * (1 + chosen % 3), repr(states)
+
+    model = model_of(inside)
+    instances = list(zip(some(6), [0, 3, 1, 0, 2, 3], strict=True))
+    net = bound(model, instances)
+    before = seen_state()
+    with torch.set_grad_enabled(training):
+        for _ in range(2):
+            results = net(instances)
+        expected = [model(instance) for instance in instances]
+
+    assert seen_state() == before
+    for (_, ours), (_, theirs) in zip(results, expected, strict=True):
+        assert ours == theirs
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+def failing(cleaned: list[int], error: type[BaseException]) -> Callable[[Any, Any], Any]:
+    def fail(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        try:
+            for i in range(4):
+                h = net.step(h, h) if net.score(h) > 0 else -h
+                if i == 2 and words == [7, 7]:
+                    raise error("broken")
+        finally:
+            cleaned.append(len(words))
+        return h
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_names_the_instance_and_cancels_the_others(error: type[BaseException]) -> None:
+    cleaned: list[int] = []
+    model = model_of(failing(cleaned, error))
+    net = bound(model, [[1, 2], [3]])
+    instances = [[1], [1, 2, 3], [7, 7], [4, 5, 6, 7]]
+    cleaned.clear()
+
+    with torch.no_grad(), pytest.raises(error, match="broken") as caught:
+        net(instances)
+
+    assert set(cleaned) == {1, 2, 3, 4}
+    assert "instance 2" in "".join(caught.value.__notes__)
+    assert "fail" in {entry.name for entry in caught.traceback}
+    require_parity(net, [[1], [2, 3]])
+
+
+def test_an_error_in_a_segment_cancels_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned: list[int] = []
+    net = bound(model_of(failing(cleaned, ValueError)), [[1, 2]])
+    cleaned.clear()
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(net.backend, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt), torch.no_grad():
+        net([[1], [2, 3]])
+
+    assert sorted(cleaned) == [1, 2]
+
+
+def test_a_fiber_that_catches_everything_is_cancelled_all_the_same() -> None:
+    def stubborn(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        for _ in range(3):
+            try:
+                if net.score(h) > 0:
+                    h = -h
+            except BaseException:  # what nobody should write
+                h = h + 0
+            if words == [9]:
+                raise ValueError("broken")
+        return h
+
+    net = bound(model_of(stubborn), [[1, 2]])
+
+    with torch.no_grad(), pytest.raises(ValueError, match="broken"):
+        net([[1, 2], [9], [3]])
+    require_parity(net, [[1], [2, 3]])
+
+
+def endless(net: Reading, words: list[int]) -> Any:
+    h = net.encode(words)
+    while True:
+        if net.score(h) > 1e9 or (len(words) < 3 and net.score(h) < 1e9):
+            return h
+        h = net.step(h, h)
+
+
+def test_an_endless_loop_is_stopped() -> None:
+    net = bound(model_of(endless), [[1, 2]], max_reads=50)
+
+    told = r"test_fibers\.py:\d+: .*50 values.*--max-reads.*instance 1"
+    with torch.no_grad(), pytest.raises(UnsupportedError, match=told):
+        net([[1], [1, 2, 3], [2]])
+
+
+def test_reads_of_an_empty_tensor_are_eagers_error() -> None:
+    def empty(net: Reading, words: list[int]) -> Any:
+        return net.encode(words) * net.encode(words)[:0].item()
+
+    net = bound(model_of(branch), [[1]])
+    net = Net(net.plan, model_of(empty))
+
+    with torch.no_grad(), pytest.raises(RuntimeError, match="0 elements") as caught:
+        net([[1, 2]])
+    assert "instance 0" in "".join(caught.value.__notes__)
+
+
+def test_not_a_number_is_chosen_as_in_eager() -> None:
+    def choose(net: Reading, words: list[int]) -> Any:
+        scores = net.out(net.encode(words)).log()
+        return net.embedding.weight[int(scores.argmax())] + scores[0]
+
+    model = model_of(choose)
+    with torch.no_grad():
+        ours = bound(model, some(3))(some(8))
+
+        for a, words in zip(ours, some(8), strict=True):
+            torch.testing.assert_close(a, model(words), equal_nan=True)
+
+
+def test_a_cell_that_reads_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"test_fibers\.py:\d+"):
+        bound(model_of(lambda net, words: net.peeking(net.encode(words))), some(2))
+
+
+def test_random_numbers_are_refused() -> None:
+    def draws(net: Reading, words: list[int]) -> Any:
+        h = F.dropout(net.encode(words), 0.5, True)
+        return h if net.score(h) > 0 else -h
+
+    with pytest.raises(UnsupportedError, match="random"):
+        bound(model_of(draws).train(), some(2))
+
+
+def test_without_greenlet_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = bound(model_of(branch), some(2))
+    real = builtins.__import__
+
+    def none_such(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "greenlet":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", none_such)
+    with torch.no_grad(), pytest.raises(UnsupportedError, match=r"edbc\[fibers\]"):
+        net(some(2))
+
+
+def test_a_read_after_the_mini_batch_is_an_error() -> None:
+    kept: list[Any] = []
+
+    def keep(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        kept.append(h)
+        return h if net.score(h) > 0 else -h
+
+    with torch.no_grad():
+        bound(model_of(keep), some(2))(some(2))
+
+    with pytest.raises(UnsupportedError, match="has ended"):
+        float(kept[-1].sum())
+
+
+def test_an_unplanned_read_is_refused_where_strict() -> None:
+    net = bound(model_of(branch), some(4))
+    net = Net(replace(net.plan, reads=("elsewhere.py:1",)), net.model, strict=True)
+
+    with torch.no_grad(), pytest.raises(StaleError, match=r"test_fibers\.py:\d+: a value was read"):
+        net(some(4))
+
+
+def test_deep_recursion_reads() -> None:
+    """5,000 levels, with reads on the way down."""
+
+    def down(net: Reading, depth: int) -> Any:
+        def level(h: torch.Tensor, left: int) -> torch.Tensor:
+            if left % 1000 == 0 and net.score(h) > 1e9:
+                return h
+            return h if left == 0 else level(net.step(h, h), left - 1) + 1
+
+        return level(net.encode([1]), depth)
+
+    model = model_of(down)
+    net = bound(model, [3])
+    limit = sys.getrecursionlimit()
+
+    require_parity(net, [5000, 3, 1200], (3,))
+    assert sys.getrecursionlimit() == limit
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [greedy, branch, recursion, generator, sums], ids=lambda how: how.__name__)
+def test_gradients_are_eagers(how: Callable[[Any, Any], Any]) -> None:
+    """Through the values of all segments, in float64."""
+    model, instances = model_of(how).double(), some(6)
+    net = bound(model, instances)
+    gradients = []
+    for run in (net, lambda batch: [model(one) for one in batch]):
+        model.zero_grad()
+        loss = sum(part.pow(2).sum() for result in run(instances) for part in flat(result))
+        loss.backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def flat(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, list | tuple):
+        for part in result:
+            yield from flat(part)
+
+
+# --- comparing -----------------------------------------------------------------------------------------------------
+
+
+def test_a_decision_that_eager_would_not_take_is_told() -> None:
+    """A replay with one decision altered breaks parity; as read, it holds."""
+    model, instances = model_of(greedy), some(4)
+    net = bound(model, instances)
+    with torch.no_grad():
+        results, prepared = net.run(instances)
+        reads = prepared.capture.reads
+        assert reads is not None
+        parity = Parity()
+        parity.add_all(results, reads, Eager(model), instances)
+        parity.require()
+        assert parity.decisions.reads == sum(map(len, reads.of_instance))
+        assert 0 < parity.decisions.closest < float("inf")
+
+        first = reads.of_instance[2][0]
+        reads.of_instance[2][0] = first._replace(tensor=(first.tensor + 1) % 50)
+        parity = Parity()
+        parity.add_all(results, reads, Eager(model), instances)
+
+    assert not parity.holds
+    assert "edbc read" in parity.decisions.fault
+
+
+def test_a_replay_gives_what_was_read() -> None:
+    model = model_of(greedy)
+    with torch.no_grad():
+        net = bound(model, some(2))
+        results, prepared = net.run([[3, 4]])
+        assert prepared.capture.reads is not None
+        reads = prepared.capture.reads.of_instance[0]
+        changed = [read._replace(tensor=torch.tensor(5)) for read in reads[:1]] + reads[1:]
+        with Replay(changed) as replay:
+            _, chosen = model([3, 4])
+
+    assert results[0][1][0] != chosen[0] == 5
+    assert replay.seen[0].own == reads[0].tensor

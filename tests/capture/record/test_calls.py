@@ -1,0 +1,216 @@
+"""Unrolled calls of modules leave the recording that general calls leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import graph_of, model_file, require_parity, seeded
+from test_cache import described
+from test_cells import IDS, Around
+from test_structures import SIZE
+from torch import nn
+
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import Capture, capture
+from edbc.capture.record import calls
+from edbc.capture.record.table import TypeTable
+
+
+class Nested(nn.Module):
+    """Two operands, one in a nest; outputs in a nest."""
+
+    def forward(self, a: torch.Tensor, pair: Any, b: Any = None) -> Any:
+        c, (d,) = pair
+        total = a + c + d
+        return total if b is None else (total, (total * b, total))
+
+
+class Scaled(nn.Module):
+    """One or two operands of any shape."""
+
+    def forward(self, a: torch.Tensor, b: Any = 2.0) -> torch.Tensor:
+        return a * b
+
+
+def nested(net: Any, ids: list[int]) -> Any:
+    h = net.inner(net.row(ids[0]), (net.start, [net.row(1)]))
+    for i in ids:
+        h = net.inner(h, (net.row(i), [h]))
+        h, (g, _) = net.inner(h, (h, [net.row(i)]), h)
+        h = net.inner(a=h, pair=(g, [h]))
+    return h
+
+
+def nest_between_tensors(net: Any, ids: list[int]) -> Any:
+    h = net.start + net.row(ids[0])
+    for i in ids:
+        h, (g, _) = net.inner(h, (net.row(i), [net.row(1)]), net.row(2))
+        h = h + g
+    return h
+
+
+def fewer_and_more_arguments(net: Any, ids: list[int]) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        found += [net.inner(found[-1], net.row(i)), net.inner(found[-1]), net.inner(a=net.row(i), b=found[-1])]
+    return found
+
+
+def of_many_forms(net: Any, ids: list[int]) -> Any:
+    found = []
+    filled = torch.zeros(SIZE)
+    for i in ids:
+        a = net.row(i)
+        found += [net.inner(filled.fill_(i), a), net.inner(a, filled), net.inner(filled)]
+        found += [net.inner(a), net.inner(a[:2]), net.inner(a, a), net.inner(a[:2], a[2:4]), net.inner(a, 3.0)]
+        found += [net.inner(a, net.start), net.inner(net.start), net.inner(a, b=a), net.inner(torch.ones(SIZE), a)]
+        found += [net.inner(a, net.table(torch.tensor([i]))), net.inner(found[-1], a)]
+    return found
+
+
+def constants_and_parameters(net: Any, ids: list[int]) -> Any:
+    found = []
+    kept = torch.ones(SIZE)
+    for i in ids:
+        a, given = net.row(i), torch.full((SIZE,), float(i))
+        found += [net.inner(a, a), net.inner(given, net.start), net.inner(net.start, given), net.inner(given)]
+        found += [net.inner(kept, given), net.inner(kept, kept), net.inner(given, 3.0), net.inner(given, b=net.start)]
+        found += [net.inner(a, given[:2].sum()), net.inner(net.start, kept), net.inner(a), net.inner(a, a)]
+    return found
+
+
+def nests_of_constants(net: Any, ids: list[int]) -> Any:
+    found = []
+    for i in ids:
+        a, given = net.row(i), torch.full((SIZE,), float(i))
+        found += [net.inner(a, (a, [a])), net.inner(given, (given, [net.start])), net.inner(a, (net.start, [given]))]
+        found += [net.inner(given, (net.start, [a])), net.inner(net.start, (a, [given]), given)]
+    return found
+
+
+def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Capture]:
+    """The second of two equal mini-batches, recorded with and without unrolled calls."""
+    captures = []
+    for unrollable in (calls.is_unrollable, lambda entry: False):
+        monkeypatch.setattr(calls, "is_unrollable", unrollable)
+        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+        capture(shadow, recorder, instances)
+        captures.append(capture(shadow, recorder, instances))
+    return captures[0], captures[1]
+
+
+@pytest.mark.parametrize(("cell", "use"), [
+    (Nested, nested), (Nested, nest_between_tensors), (Scaled, of_many_forms), (Scaled, fewer_and_more_arguments),
+    (Scaled, constants_and_parameters), (Nested, nests_of_constants),
+])  # fmt: skip
+def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
+    unrolled, general = both(seeded(lambda: Around(cell(), use)), IDS, monkeypatch)
+
+    assert described(unrolled) == described(general)
+    assert [t.sites for t in unrolled.graph.types] == [t.sites for t in general.graph.types]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_parameters_alone_where_nothing_is_known_yet(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first unrolled call has no operand that is recorded, in this mini-batch or ever."""
+
+    def use(net: Any, ids: list[int]) -> Any:
+        return [net.inner(net.start, net.start), net.inner(net.start, net.row(0)) if before else net.start]
+
+    unrolled, general = both(seeded(lambda: Around(Scaled(), use)), IDS[:2], monkeypatch)
+    assert described(unrolled) == described(general)
+
+
+def additions(net: Any, ids: list[int], add: Any) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        h, g = net.inner(net.row(i), found[-1]), net.inner(found[-1], net.row(1))
+        found += [add(h, g), add(add(g, h), net.row(i)), add(h[:2], g[:2]), add(h[2:4], g[:2]), add(h, net.start)]
+        with torch.no_grad():
+            found.append(add(h, g))
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(add(h @ torch.ones(SIZE, 2), g @ torch.ones(SIZE, 2)))
+            found.append(add(h, g))
+        found.append(add(h, g))
+    return found
+
+
+def test_additions_by_operator_and_by_function() -> None:
+    """`+` records what torch.add does: of other slots, views, parameters, without gradients and under autocast."""
+    captures = []
+    for add in (lambda h, g: h + g, torch.add):
+        model = seeded(lambda add=add: Around(Scaled(), lambda net, ids: additions(net, ids, add)))
+        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+        capture(shadow, recorder, IDS)
+        captures.append(capture(shadow, recorder, IDS))
+
+    assert described(captures[0]) == described(captures[1])
+    assert (captures[0].detached == captures[1].detached).all()
+
+
+def test_the_dtype_of_another_tensor() -> None:
+    """Of a value, a parameter or a stack: nothing where it is the tensor's own, else a cast."""
+
+    def cast(net: Any, ids: list[int]) -> Any:
+        h = net.inner(net.row(ids[0]), net.row(1))
+        narrow, stack = h.to(torch.float32), torch.stack([h, h * 2])
+        assert h.type_as(net.start) is h.to(h) is h
+        return narrow.type_as(h) * h, narrow.to(net.start), stack.type_as(narrow), stack.to(stack) + h
+
+    require_parity(seeded(lambda: Around(Scaled(), cast)), IDS)
+
+
+def test_reflected_operators_take_their_operands_in_order() -> None:
+    """Also when the same function of operands in the other order, of the same slots, has been recorded."""
+
+    def reflected(net: Any, ids: list[int]) -> Any:
+        h = net.inner(net.row(ids[0]), net.row(1))
+        g = net.inner(h, net.row(1))
+        return h - g, h.__rsub__(g), h / g, h.__rtruediv__(g), 2 - h, 3 / g
+
+    require_parity(seeded(lambda: Around(Scaled(), reflected)), IDS)
+
+
+def test_wrong_arguments_are_the_modules_own_error() -> None:
+    """A call that the module does not take fails as it would without recording, unrolled or not."""
+    for wrong in (lambda net: net.inner(), lambda net: net.inner(net.start, net.start, net.start)):
+        for use in (lambda net, ids, wrong=wrong: wrong(net),
+                    lambda net, ids, wrong=wrong: [net.inner(net.row(0), net.row(1)), wrong(net)]):  # fmt: skip
+            with pytest.raises(TypeError, match=r"forward\(\)"):
+                graph_of(seeded(lambda use=use: Around(Scaled(), use)), IDS[:1])
+
+
+@pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm", "bilstm_tagger_char", "dag_gru", "transition_parser",
+                                  "query_plan_cost"])  # fmt: skip
+def test_models_of_the_zoo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on made-up instances of the zoo."""
+    file = model_file(name)
+    torch.manual_seed(0)
+    unrolled, general = both(file.build(hidden_size=8).eval(), list(file.sample(4, 0)), monkeypatch)
+
+    assert described(unrolled) == described(general)
+
+
+def test_a_call_is_unrolled_once_its_form_is_known() -> None:
+    """The code of an unrolled call serves the second call of a module; a form with a constant stays general."""
+    for use, unrolled in ((lambda net, ids: net.inner(net.row(0), net.row(1)), True),
+                          (lambda net, ids: net.inner(net.row(0), "x"), False)):  # fmt: skip
+        model = seeded(lambda use=use: Around(Constant(), use))
+        shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+        capture(shadow, recorder, IDS[:2])
+        assert (type(shadow.inner).__call__.__code__.co_filename == "<unrolled call>") is unrolled
+
+
+class Constant(nn.Module):
+    """Takes anything beside its operand."""
+
+    def forward(self, a: torch.Tensor, b: Any) -> torch.Tensor:
+        return a.tanh()
+
+
+def test_graphs_of_unrolled_calls_are_lint_free() -> None:
+    """Numbers of values stay in step when calls of all forms follow each other."""
+    graph_of(seeded(lambda: Around(Scaled(), of_many_forms)), IDS)

@@ -1,0 +1,361 @@
+"""Tensors that change in place: every name of their memory shows it, as in eager; BUGS 9."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from expressions import Expression, require_equal
+from helpers import captured, require_parity, seeded
+from test_asker import Model
+from torch import nn
+from torch.nn import functional as F
+
+from edbc.capture.record import functionalise
+from edbc.errors import UnsupportedError
+
+PROGRAMS: dict[str, Expression] = {}
+
+
+def program(function: Expression) -> Expression:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+@program
+def augmented(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    other = h
+    h += x
+    return other * 2
+
+
+@program
+def view_sees_a_change(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    seen = h.view(2, 3)
+    h += x
+    return seen
+
+
+@program
+def change_through_a_view(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    h.view(2, 3)[0] *= 2
+    return h
+
+
+@program
+def change_through_a_transposed_view(m: Any, x: Any) -> Any:
+    h = m.linear(x).view(2, 3)
+    h.t()[1] += 1
+    return h
+
+
+@program
+def copies_stay(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    copies = [h.clone(), h.view(2, 3).t().reshape(6), sum([h]), h + 0]
+    h.mul_(3)
+    return torch.stack(copies) + h
+
+
+@program
+def items_and_slices(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    h[1] = x[2]
+    h[:4] *= 2
+    h[2:5] = 1.5
+    h[1:3].zero_()
+    h[4].fill_(2.0)
+    return h + x
+
+
+@program
+def methods(m: Any, x: Any) -> Any:
+    return m.linear(x).mul_(2).add_(1).masked_fill_(x > 0, 3.0).tanh_()
+
+
+@program
+def overwritten(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    h.copy_(x + x)
+    return h
+
+
+@program
+def functions_in_place(m: Any, x: Any) -> Any:
+    h, g = m.linear(x), m.linear(x * 2)
+    F.relu(h, inplace=True)
+    torch.relu_(g)
+    return h + g
+
+
+@program
+def modules_in_place(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    m.relu(h)
+    return h
+
+
+@program
+def buffer(m: Any, x: Any) -> Any:
+    rows = torch.zeros(3, 6, dtype=x.dtype)
+    for i in range(3):
+        rows[i] = x * i
+    return rows.sum(0) + rows[1]
+
+
+@program
+def views_of_a_buffer(m: Any, x: Any) -> Any:
+    rows = torch.zeros(3, 6, dtype=x.dtype)
+    flat, last = rows.view(-1), rows[2]
+    rows[1] = x
+    flat[12:15] = x[:3]
+    return torch.cat([rows.reshape(-1), last, flat])
+
+
+@program
+def a_buffer_returned(m: Any, x: Any) -> Any:
+    rows = torch.zeros(2, 6, dtype=x.dtype)
+    rows[0] = x
+    return rows
+
+
+@program
+def sums_into_zeros(m: Any, x: Any) -> Any:
+    h, untouched = torch.zeros_like(x), torch.zeros_like(x)
+    total = torch.zeros(6, dtype=x.dtype)
+    for _ in range(3):
+        total += m.linear(x)
+        h += x
+    return h + total - untouched
+
+
+@program
+def rows_of_many(m: Any, x: Any) -> Any:
+    h = torch.cat([torch.outer(x, x), torch.outer(x, x)])
+    row = h[9]
+    h[9] += 1
+    row *= 2
+    return h.sum(1) + row.sum()
+
+
+@program
+def masks_and_indices(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    h[x > 0.5] = 0.0
+    h[[0, 2]] = x[:2]
+    h[torch.tensor([1])] = x[3]
+    return h
+
+
+@program
+def one_of_a_list_of_views(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    parts = [h[i] for i in range(6)]
+    parts[2] += 1
+    parts[3].mul_(x[0])
+    return h + torch.stack(parts)
+
+
+@program
+def another_shape(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    h.unsqueeze_(0)
+    return h
+
+
+@program
+def rows_of_a_table(m: Any, x: Any) -> Any:
+    rows, one = m.table(torch.tensor([1, 2])), m.table(torch.tensor(1))
+    rows[0] += x
+    one += x
+    return rows + one
+
+
+def modules() -> dict[str, Any]:
+    return {"linear": nn.Linear(6, 6), "relu": nn.ReLU(inplace=True), "table": nn.Embedding(4, 6)}
+
+
+@pytest.mark.parametrize("in_cell", [False, True], ids=["between", "inside"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_that_change_tensors(name: str, in_cell: bool) -> None:
+    """Values and gradients are eager's, aliases and copies included, between cells and inside of one."""
+    require_equal(PROGRAMS[name], modules, in_cell)
+
+
+VIEWS = [
+    lambda t: t[t.shape[0] // 2 :],
+    lambda t: t[0] if t.ndim > 1 else t[:2],
+    lambda t: t.t() if t.ndim == 2 else t[1:],
+    lambda t: t.reshape(-1),
+    lambda t: t.unsqueeze(0)[0],
+    lambda t: t.clone(),
+    lambda t: t * 1,
+]
+CHANGES = [
+    lambda t, x: t.mul_(1.5),
+    lambda t, x: t.add_(x[0]),
+    lambda t, x: t.neg_(),
+    lambda t, x: t.__setitem__(0, 0.5),
+    lambda t, x: t.__setitem__(slice(0, 1), t[-1:] * 2),
+    lambda t, x: t.__iadd__(t * 0.25),
+]
+"""Linear ones: of others eager's autograd refuses some, whose operands have changed since."""
+
+
+def _random_program(seed: int) -> Expression:
+    """Names of one or two tensors, views of them and copies, changed and read in a random order."""
+
+    def run(m: Any, x: Any) -> Any:
+        draw = random.Random(seed)
+        made = torch.zeros(2, 3, dtype=x.dtype)
+        names = [m.linear(x).view(2, 3), made]
+        for _ in range(8):
+            if draw.random() < 0.5:
+                found = draw.choice(VIEWS)(draw.choice(names))
+                names += [found] if found.numel() else []
+            else:
+                draw.choice(CHANGES)(draw.choice(names), x)
+        return torch.cat([name.reshape(-1) for name in names])
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed: int) -> None:
+    """Random programs of views, copies, changes and reads have eager's values and gradients."""
+    require_equal(_random_program(seed), modules, in_cell=seed % 4 == 3)
+
+
+def _first(h: Any) -> Any:
+    h += 1
+    return h
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "parameter": (lambda m: _first(m.table.weight), "a parameter of the model was changed in place"),
+    "row of a parameter": (lambda m: _first(m.table.weight[1]), "a tensor that others hold was changed in place"),
+    "detached": (lambda m: _first(torch.tanh(m.table.weight[1]).detach()), r"changed in place through .detach\(\)"),
+    "unknown view": (
+        lambda m: _first(torch.view_as_real(torch.complex(m.table.weight[1], m.table.weight[2]))),
+        "by a function that is not known as a view",
+    ),
+    "read while it changes": (
+        lambda m: _into_itself(torch.tanh(m.table.weight[1])),
+        "'masked_scatter_' was told to read the tensor that it changes",
+    ),
+}
+
+
+def _into_itself(x: Any) -> Any:
+    return x.masked_scatter_(torch.tensor([True, False, True]), x)
+
+
+class Changing(nn.Module):
+    def __init__(self, change: Any):
+        super().__init__()
+        self.table = nn.Embedding(4, 3)
+        self.change = change
+
+    def forward(self, instance: Any) -> Any:
+        return self.change(self)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_changes_that_others_would_not_see_are_refused(name: str) -> None:
+    """What is not the instance's own to change is refused with file and line."""
+    change, message = REFUSED[name]
+
+    with pytest.raises(UnsupportedError, match=rf"test_functionalise.py:\d+: .*{message}.*; "):
+        captured(seeded(Changing, change), [None])
+
+
+def test_the_caller_s_tensor_is_not_written_into() -> None:
+    """A tensor that the instance brings must not hold what is not yet computed: refused, and left as it was."""
+
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: Any) -> Any:
+            x[0] = self.linear(torch.ones(3))[0]
+            return x
+
+    brought = torch.zeros(3)
+    with pytest.raises(UnsupportedError, match="into a tensor that forward did not make"):
+        captured(seeded(Writes), [brought])
+
+    assert torch.equal(brought, torch.zeros(3))
+
+
+def test_models_that_change_nothing_keep_no_books() -> None:
+    """What shares memory is known only from the first change on."""
+    plain, changing = seeded(Model, lambda h: h.view(3, 1)), seeded(Model, _first)
+
+    assert not _keeps_books(plain)
+    assert _keeps_books(changing)
+
+
+def _keeps_books(model: nn.Module) -> bool:
+    from edbc.capture.code.shadow import ModelView, recording_shadow
+    from edbc.capture.forward.build import capture
+    from edbc.capture.record.table import TypeTable
+
+    shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+    capture(shadow, recorder, [1, 2])
+    return recorder.keeps_books
+
+
+def test_attention_with_masks() -> None:
+    """nn.MultiheadAttention fills a mask of its own in place."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.attention = nn.Embedding(8, 6), nn.MultiheadAttention(6, 2)
+
+        def forward(self, words: Any) -> Any:
+            x = self.table(torch.tensor(words))
+            mask = torch.triu(torch.ones(3, 3, dtype=torch.bool), 1)
+            return self.attention(x, x, x, attn_mask=mask)[0]
+
+    require_parity(seeded(Attends), [[1, 2, 3], [4, 5, 6], [7, 0, 1]])
+
+
+class Filling(nn.Module):
+    """A buffer filled row by row, changed through views, and read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(3, 4)
+        h = self.linear(x)
+        for i in range(3):
+            h = torch.tanh(self.linear(h))
+            rows[i] = h
+            rows[i, 1] += x[0]
+        rows[:, :2] *= 2.0
+        first, second = rows.chunk(2, 1)
+        second += 1.0
+        return first.sum() + rows.mean(0)
+
+
+def test_what_changes_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where writing through a chain of views writes to, and which views show their memory, is known from mini-batches
+    before; and each position is a constant once per mini-batch."""
+    instances = [torch.randn(4, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    net = require_parity(seeded(Filling), instances * 11)
+    with torch.no_grad():
+        net(instances)
+        monkeypatch.setattr(functionalise, "_positions", None)
+        monkeypatch.setattr(functionalise, "_is_seen_in_place", None)
+        constants = net.prepare(instances).capture.constants
+    positions = [tensor for pool in constants.values() for tensor in pool if tensor.dtype is torch.int64]
+    assert len(positions) == 3 + 3 + 2  # rows, elements, and two parts

@@ -1,0 +1,143 @@
+"""Functions that look at memory, at values or at old names of dtypes, and instances that bring data of their own."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from expressions import Expression, require_equal
+from helpers import captured, require_parity, seeded
+from test_asker import Model
+from torch import nn
+from torch.nn import functional as F
+
+from edbc.errors import UnsupportedError
+from edbc.tools.parity import Eager
+
+EXPRESSIONS: dict[str, Expression] = {
+    "t contiguous": lambda m, x: x.view(2, 3).t().contiguous().view(6),
+    "transpose contiguous": lambda m, x: x.view(1, 2, 3).transpose(1, 2).contiguous().view(6),
+    "clone in order": lambda m, x: x.view(2, 3).t().clone(memory_format=torch.contiguous_format).view(6),
+    "twice": lambda m, x: x.view(2, 3).t().contiguous().view(3, 2).t().contiguous().view(2, 3)[0].contiguous().view(3),
+    "of a parameter": lambda m, x: x.repeat(3) * m.linear.weight.t().contiguous().view(18),
+    "already in order": lambda m, x: x.view(2, 3)[1].contiguous().view(3, 1),
+    "checks values": lambda m, x: F.gaussian_nll_loss(x, x * 2, x.abs() + 1),
+    "flip": lambda m, x: x.sum().flip(()),
+    "old class": lambda m, x: x.float().type(torch.DoubleTensor),
+    "old class by name": lambda m, x: x.type("torch.LongTensor").double() + x,
+    "name of the class": lambda m, x: x if x.type() == "torch.DoubleTensor" else -x,
+    "like another": lambda m, x: x.float().to(x.double()),
+    "largest and smallest of all": lambda m, x: torch.max(x) * x + x.view(2, 3).min(),
+    "gradient of zeros that have no memory": lambda m, x: x.sgn(),
+    "shallow copy, which is a leaf": lambda m, x: copy.copy(x) * x + copy.copy(m.linear.weight)[0],
+    "minus infinity": lambda m, x: torch.where(x > 0, x, x + float("-inf")).amax(),
+}
+
+
+@pytest.mark.parametrize("in_cell", [False, True], ids=["between", "inside"])
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_odd_functions(name: str, in_cell: bool) -> None:
+    """What asks for memory in order, checks values or names dtypes in old ways has eager's values and gradients."""
+    require_equal(EXPRESSIONS[name], lambda: {"linear": nn.Linear(6, 3)}, in_cell)
+
+
+class Reads(nn.Module):
+    """What a function makes of an instance, with a table and a layer."""
+
+    def __init__(self, function: Any):
+        super().__init__()
+        self.table, self.linear, self.lstm = nn.Embedding(8, 6), nn.Linear(6, 3), nn.LSTM(6, 3)
+        self.function = function
+
+    def forward(self, instance: Any) -> Any:
+        return self.function(self, instance)
+
+
+def _numbers(number: int) -> torch.Tensor:
+    return torch.linspace(-1, number, 6)
+
+
+BROUGHT: dict[str, tuple[Any, Any]] = {
+    "tensor": (lambda m, x: m.linear(x), _numbers),
+    "in a dict": (lambda m, x: m.linear(x["a"]), lambda i: {"a": _numbers(i)}),
+    "in an attribute": (lambda m, x: m.linear(x.a), lambda i: SimpleNamespace(a=_numbers(i))),
+    "array": (lambda m, x: m.linear(torch.from_numpy(x)), lambda i: _numbers(i).numpy()),
+    "cast in forward": (lambda m, x: m.linear(torch.from_numpy(x).float()), lambda i: _numbers(i).double().numpy()),
+    "integers cast": (lambda m, x: m.linear(torch.tensor(x).float()), lambda i: [i] * 6),
+    "recurrent": (lambda m, x: m.lstm(x)[0], lambda i: _numbers(i).repeat(2).view(2, 6)),
+    "made in float32": (lambda m, x: m.linear(x + torch.ones(6, dtype=torch.float32)), _numbers),
+    "index": (lambda m, x: torch.tanh(m.linear(m.table.weight[x]))[x % 3], torch.tensor),
+    "index_select": (lambda m, x: torch.tanh(m.table.weight[1]).index_select(0, x % 6), torch.tensor),
+    "sparse": (lambda m, x: torch.sparse.mm(x, torch.tanh(m.table.weight[:3])), lambda i: torch.eye(3).to_sparse()),
+    "sparse operator": (lambda m, x: x @ torch.tanh(m.table.weight[:3]), lambda i: torch.eye(3).to_sparse()),
+}
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_data_that_instances_bring(name: str) -> None:
+    """Data in float32, which the comparison in float64 mixes with float64 weights, is compared; indices without
+    dimensions and sparse matrices of the instance are operands."""
+    function, instance = BROUGHT[name]
+
+    require_parity(seeded(Reads, function), [instance(i) for i in range(8)])
+
+
+def test_the_reference_is_more_exact_than_float32() -> None:
+    """Where float32 data and float64 weights mix, the reference computes in float64: sums are not rounded."""
+    model = seeded(Reads, lambda m, x: (x * 0.1).sum() + m.linear.bias.sum() * 0)
+    data = torch.full((100_000,), 0.1)
+
+    (reference,) = Eager(model).reference([data])
+
+    assert reference.dtype is torch.float64
+    assert float(reference) == pytest.approx(100_000 * float(torch.tensor(0.1)) * 0.1, rel=1e-12)
+
+
+def test_one_of_many_instances_brings_float32() -> None:
+    """The reference is in float64 also where the first instances of a mini-batch bring no data."""
+    model = seeded(Reads, lambda m, x: m.linear(torch.ones(6) * x if isinstance(x, int) else x))
+
+    references = Eager(model).reference([1, 2, torch.ones(6)])
+
+    assert [reference.dtype for reference in references] == [torch.float64] * 3
+
+
+def test_a_state_that_eager_left_on_the_model() -> None:
+    """A model that ran eagerly with gradients, and keeps its states, binds and runs."""
+
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.last, self.all = nn.Linear(6, 6), None, []
+
+        def forward(self, number: int) -> Any:
+            state: Any = self.linear(torch.full((6,), float(number)))
+            self.last = state
+            return state
+
+    model = seeded(Keeps)
+    model.all.append(model(3))
+    model(2)
+
+    require_parity(model, [1, 2, 3])
+
+
+def test_packing_is_refused() -> None:
+    """A packed sequence of one instance is the sequence: the refusal says what to write."""
+
+    def packed(h: Any) -> Any:
+        return nn.utils.rnn.pack_padded_sequence(h.view(3, 1, 1), torch.tensor([3])).data
+
+    with pytest.raises(UnsupportedError, match=r"test_odd_functions.py:\d+: sequences are packed.*call the RNN on it"):
+        captured(seeded(Model, packed), [1])
+
+
+def test_a_module_made_in_forward() -> None:
+    """A module without weights may be made in forward; one with weights is told to be made in __init__."""
+    require_parity(seeded(Model, lambda h: nn.Softmax(dim=-1)(h)), [1, 2])
+
+    with pytest.raises(UnsupportedError, match=r"one made in forward.*make modules in __init__"):
+        captured(seeded(Model, lambda h: nn.LayerNorm(3)(h)), [1])

@@ -1,0 +1,207 @@
+"""Functions along dimensions and broadcast operands in native code: which calls are known, and their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from bound import net_for
+from test_rowproduct import loops
+from test_walk import both
+from torch import nn
+
+from edbc.capture.code.mark import cell
+from edbc.run.cpu.walktables import NativeKernel
+from edbc.tools.parity import Eager, Parity
+
+pytestmark = pytest.mark.compiled
+
+KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "softmax": lambda net, v, m: torch.softmax(v, 0),
+    "softmax-of-rows": lambda net, v, m: m.softmax(dim=-1),
+    "softmax-of-columns": lambda net, v, m: F.softmax(m, 0),
+    "module": lambda net, v, m: nn.Softmax(dim=1)(m),
+    "log-softmax": lambda net, v, m: F.log_softmax(m, dim=1) + m.log_softmax(0),
+    "logsumexp": lambda net, v, m: torch.logsumexp(m, 0) + m.logsumexp(1) + torch.logsumexp(v, 0),
+    "sums": lambda net, v, m: (m.sum(), m.sum(0), torch.sum(m, 1, keepdim=True), m.sum((0, 1)), m.sum(dim=-2)),
+    "means": lambda net, v, m: (m.mean(), m.mean(0), torch.mean(m, dim=(1,)), v.mean(-1, keepdim=True)),
+    "of-all": lambda net, v, m: (m.sum(dim=[]), m.mean(()), m.amax(dim=[]), m.sum(None, True), v.amin(())),
+    "extremes": lambda net, v, m: (m.amax(0), m.amin(1), torch.amax(v, 0), m.amin()),
+    "of-four-dimensions": lambda net, v, m: (
+        m.reshape(2, 2, 2, 2).sum((1, 2)) + m.view(2, 2, 2, 2).softmax(2).amax((0, 1))
+    ),
+    "norm": lambda net, v, m: F.layer_norm(v, (4,)) + net.norm(v) + net.norm(m).sum(0),
+    "norm-of-all": lambda net, v, m: F.layer_norm(m, (4, 4), eps=0.1),
+    "norm-by-operands": lambda net, v, m: F.layer_norm(m, (4,), v, v * v),
+    "weights": lambda net, v, m: (v.unsqueeze(-1) * m).sum(0),
+    "bias": lambda net, v, m: m + v - net.vector / (m * m + 1) - v.sum() * m,
+    "first-operand": lambda net, v, m: v - m + (net.scale - m) / (2 + v.unsqueeze(1).tanh()),
+    "two-broadcast": lambda net, v, m: v.unsqueeze(0) * v.unsqueeze(1),
+    "no-common-sizes": lambda net, v, m: v[:2].reshape(2, 1) * v[:3] + (v[1:4].reshape(3, 1) * v[2:]).reshape(2, 3),
+    "parameter": lambda net, v, m: net.scale * v + m.sum() * net.vector + torch.maximum(net.matrix, v)[0],
+    "middle": lambda net, v, m: m.reshape(2, 1, 8) * net.matrix.reshape(2, 2, 4).repeat(1, 1, 2),
+    "part-of-a-row": lambda net, v, m: torch.softmax(m[1], 0) + m[2:].sum(0) + torch.softmax(v[1:3], 0).sum(),
+    "transposed-back": lambda net, v, m: m.t().t().softmax(0),
+    "attention": lambda net, v, m: torch.softmax(m @ v / 2, 0) @ m,
+    "products": lambda net, v, m: (
+        (m @ m.t() + m.t() @ m + m[:2].t() @ m[2:]) * (v @ m) + torch.mv(m.T, v),
+        (net.matrix @ m.tanh()).t() @ net.matrix,
+        torch.matmul(v, v.sigmoid()) + m.reshape(2, 8) @ m.view(8, 2),
+    ),
+    "expanded": lambda net, v, m: (
+        m.mean(0, keepdim=True).expand_as(m) * m + v.expand(3, -1).softmax(0).sum(0) + v.unsqueeze(1).expand(4, 4)
+    ),
+    "bounds": lambda net, v, m: (
+        m.clamp(-0.5, 0.5) + torch.clamp(m, max=0.3) + m.clamp_min(0.1) + F.hardtanh(m) + nn.Hardtanh(-0.2, 0.7)(m),
+        F.relu6(m * 9) + nn.ReLU6()(-m) + torch.clip(v, min=0) + torch.clamp_max(m, -0.25),
+    ),
+    "leaky-relu": lambda net, v, m: F.leaky_relu(m, 0.2) + nn.LeakyReLU()(v) + F.leaky_relu(v, negative_slope=0),
+    "linear-of-rows": lambda net, v, m: net.wide(m).sum(0) + F.linear(m.reshape(2, 2, 4), net.matrix).sum((0, 1)).sum(),
+    "numbers-on-both-sides": lambda net, v, m: (1 - v, v.tanh() - 1, 2 / v.exp(), v.sigmoid() / 2, v.abs() + 1, 1 + v),
+    "gelu": lambda net, v, m: (
+        nn.GELU()(v) + F.gelu(m) + nn.Softplus()(v) + F.softplus(v, 1, 20) + torch.add(v, v, alpha=1)
+    ),
+}
+LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "of-a-transposed": lambda net, v, m: m.t().softmax(0),
+    "apart": lambda net, v, m: m.reshape(2, 4, 2).sum((0, 2)),
+    "broadcast-twice": lambda net, v, m: v.reshape(1, 4, 1) * m.reshape(2, 4, 2),
+    "other-dtype": lambda net, v, m: m.softmax(0, dtype=torch.float16),
+    "other-dtype-by-position": lambda net, v, m: torch.softmax(m, 0, torch.float32).double() * m.double(),
+    "scaled": lambda net, v, m: torch.add(m, v, alpha=2),
+    "approximate": lambda net, v, m: F.gelu(v, approximate="tanh") + F.softplus(v, 2),
+    "with-indices": lambda net, v, m: m.max(0)[0],
+    "every-other": lambda net, v, m: v[::2].sum(0),
+    "bounds-by-operands": lambda net, v, m: m.clamp(min=v) + F.leaky_relu(m, -0.5) + F.leaky_relu(m, 2.0),
+    "large-weights": lambda net, v, m: F.linear(m, net.matrix.repeat(1000, 1)).sum(0),
+    "own-function": lambda net, v, m: softmax(m),
+}
+"""Calls that torch runs."""
+
+
+def softmax(m: torch.Tensor) -> torch.Tensor:
+    """A user's function of a known name, which is recorded by what it calls."""
+    return torch.cumsum(m, 0)
+
+
+class Cell(nn.Module):
+    """One function over a vector and a matrix, and what it may read of the model's."""
+
+    def __init__(self, function: Callable[[Any, Any, Any], Any]):
+        super().__init__()
+        self.function = function
+        self.norm, self.wide = nn.LayerNorm(4), nn.Linear(4, 5)
+        self.vector, self.matrix = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4, 4))
+        self.scale = nn.Parameter(torch.randn(()))
+        with torch.no_grad():
+            self.norm.weight.normal_()
+            self.norm.bias.normal_()
+
+    def forward(self, v: torch.Tensor, m: torch.Tensor) -> Any:
+        return self.function(self, v, m)
+
+
+class Model(nn.Module):
+    """The cell over rows of tables, and over what it returned."""
+
+    def __init__(self, function: Callable[[Any, Any, Any], Any], as_cell: bool = True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.vectors, self.matrices = nn.Parameter(torch.randn(5, 4)), nn.Parameter(torch.randn(5, 4, 4))
+        inner = Cell(function)
+        self.inner = cell(inner) if as_cell else inner
+
+    def forward(self, words: tuple[int, int]) -> Any:
+        i, j = words
+        return [
+            self.inner(self.vectors[i], self.matrices[j]),
+            self.inner(torch.tanh(self.vectors[j]), self.matrices[i]),
+        ]
+
+
+INSTANCES = [(0, 1), (1, 1), (4, 2), (3, 0), (2, 2)]
+
+
+def require_eager(net: Any) -> None:
+    """The project's parity rule."""
+    eager, parity = Eager(net.model), Parity()
+    for ours, theirs, exact in zip(net(INSTANCES), eager.run(INSTANCES), eager.reference(INSTANCES), strict=True):
+        parity.add(ours, theirs, exact)
+    parity.require()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_calls_run_natively_and_equal_eager(name: str, dtype: torch.dtype) -> None:
+    """In cells and between them, in both widths; in float64 every value is that of the walk's twin in plain Python."""
+    for as_cell in (True, False):
+        net = net_for(Model(KNOWN[name], as_cell).to(dtype), INSTANCES)
+
+        graph = net.mini_batch(INSTANCES).graph
+        assert all(net.backend.runs_natively(t, net.kernel(k)) for k, t in enumerate(graph.types))
+        require_eager(net)
+        if dtype is torch.float64:
+            _, native, twin = both(net, INSTANCES, 2)
+            for ours, theirs in zip(native, twin, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_other_calls_go_to_torch(name: str) -> None:
+    """What is not known stays a call of torch's, with eager's numbers."""
+    net = net_for(Model(LEFT[name]).double(), INSTANCES)
+
+    require_eager(net)
+    kernels = [net.kernel(k) for k, t in enumerate(net.mini_batch(INSTANCES).graph.types) if t.op == "cell inner"]
+    assert kernels
+    assert not any(isinstance(kernel, NativeKernel) for kernel in kernels)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_gradients_equal_eager(name: str) -> None:
+    """Of the model's own parameters, through forward passes in native code."""
+    net = net_for(Model(KNOWN[name]).double(), INSTANCES)
+    found = []
+    for run in (net, lambda instances: [net.model(instance) for instance in instances]):
+        net.model.zero_grad()
+        leaves = [x for result in run(INSTANCES) for x in _leaves(result)]
+        sum((x * torch.arange(1.0, 1 + x.numel()).reshape(x.shape)).sum() for x in leaves).backward()
+        found.append({n: p.grad.clone() for n, p in net.model.named_parameters() if p.grad is not None})
+    ours, theirs = found
+
+    assert ours.keys() == theirs.keys()
+    for key, gradient in theirs.items():
+        torch.testing.assert_close(ours[key], gradient, rtol=1e-11, atol=1e-11)
+
+
+def _leaves(result: Any) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else [x for item in result for x in _leaves(item)]
+
+
+def test_a_change_of_weights_is_seen() -> None:
+    """Norms' weights and operands that are parameters are read anew, as those of maps are."""
+    net = net_for(Model(KNOWN["norm"]).double(), INSTANCES)
+    net(INSTANCES)
+    with torch.no_grad():
+        net.model.inner.norm.weight.mul_(3)
+        net.model.inner.norm.bias.add_(1)
+    require_eager(net)
+
+
+def test_a_concatenation_that_is_read_whole_is_copied() -> None:
+    """A softmax over parts of two operands needs them in one piece."""
+
+    def joined(net: Any, v: Any, m: Any) -> Any:
+        both = torch.cat([v, v + 1, m[0]])
+        return both.softmax(0), both.amax(0) + v
+
+    net = net_for(Model(joined).double(), INSTANCES)
+    require_eager(net)
+    _, native, twin = both(net, INSTANCES, 2)
+    for ours, theirs in zip(native, twin, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert {v.op for loop in loops(net) for _, v, _ in loop.stores} >= {"total", "largest"}

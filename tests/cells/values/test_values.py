@@ -1,0 +1,260 @@
+"""Values, their steps and their machine code: equal to torch, equal in any company, equal objects for equal parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from random_values import ALONG, Case, P, run_natively
+
+from edbc.cells.kernels.microkernel import shape_of
+from edbc.cells.kernels.steps import SCRATCH, Multiply, Pass, steps_of
+from edbc.cells.values.evaluate import Interpreter
+from edbc.cells.values.value import V, Values, in_order, lines, verify
+from edbc.errors import LayoutError
+
+SEEDS = st.integers(0, 100_000)
+
+
+@pytest.mark.compiled
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(seed=SEEDS, lanes=st.sampled_from([2, 4, 16]))
+def test_steps_compute_what_torch_does(seed: int, lanes: int) -> None:
+    """In vectors of any width, in both element types."""
+    case = Case(seed)
+    verify(case.outputs, case.sizes, case.shapes)
+    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 3e-5)):
+        for ours, exact in zip(case.run(dtype, lanes), case.exact(), strict=True):
+            assert ((ours.double() - exact).abs() <= bound * (1 + exact.abs())).all()
+
+
+@pytest.mark.compiled
+@pytest.mark.skipif(shape_of(2) is None, reason="this processor multiplies no bfloat16")
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(seed=SEEDS)
+def test_steps_in_bfloat16(seed: int) -> None:
+    """No further from the values of the same operands in float64 than a few roundings, and than torch's bfloat16."""
+    case = Case(seed)
+    assume(steps_of(case.outputs, len(case.rows)).has_pairs)
+    rounded = case.rounded(torch.bfloat16)
+    with torch.no_grad():
+        exact, short = rounded.exact(), rounded.exact(torch.bfloat16)
+    for ours, by_torch, value in zip(rounded.run(torch.bfloat16, 16), short, exact, strict=True):
+        error, of_torch = ((x.double() - value).abs().amax() for x in (ours, by_torch))
+        assert error <= 4 * of_torch + 2e-2 * (1 + value.abs().amax())
+
+
+@pytest.mark.compiled
+@settings(derandomize=True, deadline=None, max_examples=20)
+@given(seed=SEEDS)
+def test_a_row_has_the_same_bits_in_any_company(seed: int) -> None:
+    """Alone, in other order, several times."""
+    case = Case(seed)
+    together = case.run(torch.float32, 16)
+    for which in ([3], [4, 0], [1, 1, 2]):
+        for some, whole in zip(case.run(torch.float32, 16, which), together, strict=True):
+            assert torch.equal(some, whole[which])
+
+
+def test_the_interpreter_lets_go_of_what_nobody_reads() -> None:
+    """A chain of ten operations holds two values at a time, and its output in the end."""
+    values = Values()
+    v = values.load(0, 0, 4)
+    for op in ("tanh", "sigmoid") * 5:
+        v = values.map(op, (v,))
+    interpreter, held = Interpreter([v]), set[V]()
+    for value, read in zip(interpreter.order, interpreter.read, strict=True):
+        held.add(value)
+        assert len(held) <= 2
+        held -= set(read)
+
+    assert held == {v}
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(seed=SEEDS)
+def test_steps_are_complete_and_in_order(seed: int) -> None:
+    """Every output element is written once, nothing is read before it is written, or from the scratch row in another
+    pass, and no place is of two values."""
+    case = Case(seed)
+    steps = steps_of(case.outputs, 3)
+    first_output = 3 + len(case.sizes)
+    written: dict[int, set[int]] = {}
+
+    def write(slot: int, offset: int, size: int) -> None:
+        places = written.setdefault(slot, set())
+        assert places.isdisjoint(range(offset, offset + size))
+        places.update(range(offset, offset + size))
+
+    def read(slot: int, offset: int, size: int) -> None:
+        if not 3 <= slot < first_output:
+            assert written.get(slot, set()).issuperset(range(offset, offset + size))
+
+    for step in steps.steps:
+        before = frozenset(written.get(SCRATCH, set()))
+        if isinstance(step, Multiply):
+            for piece in step.pieces:
+                assert piece.slot != SCRATCH
+                read(piece.slot, piece.offset, piece.size)
+            if step.addend is not None:
+                read(*step.addend, case.shapes[step.weight][1])
+            write(*step.target, case.shapes[step.weight][1])
+            continue
+        for loop in step.loops:
+            for v, place in loop.places.items():
+                assert place is not None or v.op == "parameter"
+                if place is not None:
+                    read(*place, v.size)
+                    assert place[0] != SCRATCH or before.isdisjoint(range(place[1], place[1] + v.size))
+            for (slot, offset), v, _ in loop.stores:
+                write(slot, offset, v.size)
+    for number, output in enumerate(case.outputs):
+        assert written.get(first_output + number, set()) == set(range(output.size))
+    assert max(written.get(0, {0})) < max(steps.width, 1)
+    assert max(written.get(1, {0})) < max(steps.scratch, 1)
+
+
+def test_equal_values_are_one_object() -> None:
+    """Made of equal parts, also by cutting and joining them again."""
+    values = Values()
+    x, y = values.load(0, 0, 8), values.load(1, 0, 8)
+    total = values.map("add", (x, y))
+    halves = [values.part(total, 0, 4), values.part(total, 4, 4)]
+
+    assert values.map("add", (x, y)) is total
+    assert values.map("add", (y, x)) is not total
+    assert halves[0] is values.map("add", (values.load(0, 0, 4), values.load(1, 0, 4)))
+    assert values.cat([values.part(x, 0, 3), values.part(x, 3, 5)]) is x
+    assert values.number(0.0, 2) is not values.number(-0.0, 2)
+    product = values.product(x, 0, 6, False)
+    assert values.cat([values.part(product, 0, 2), values.part(product, 2, 4)]) is product
+
+
+def test_parts_of_shared_values_take_linear_time() -> None:
+    """A chain in which every value is read twice has 2^200 paths."""
+    values = Values()
+    v = values.load(0, 0, 8)
+    for _ in range(200):
+        v = values.map("add", (v, values.map("tanh", (v,))))
+    assert len(in_order([values.part(v, 2, 3)])) == 401
+
+
+def test_a_cell_takes_few_steps() -> None:
+    """Two products that need each other, and what follows: no copies, gates stay in registers."""
+    values = Values()
+    x, h = values.load(0, 0, 8), values.load(1, 0, 8)
+    gates = values.product(values.cat([x, h]), 0, 24, True)
+    r, z, n = (values.part(gates, 8 * k, 8) for k in range(3))
+    reset = values.map("mul", (values.map("sigmoid", (r,)), h))
+    new = values.map("tanh", (values.map("add", (n, values.product(reset, 1, 8, False))),))
+    update = values.map("sigmoid", (z,))
+    rest = values.map("sub", (values.number(1.0, 8), update))
+    output = values.map("add", (values.map("mul", (update, h)), values.map("mul", (rest, new))))
+    steps = steps_of([output], 2)
+
+    assert [type(step) for step in steps.steps] == [Multiply, Pass, Multiply, Pass]
+    assert [[(place, v.op) for place, v, _ in loop.stores] for loop in steps.loops()] == [
+        [((0, 24), "mul")],
+        [((5, 0), "add")],
+    ]
+    assert steps.width == 40
+
+
+def test_pieces_of_a_sum_are_computed_by_later_passes() -> None:
+    """`((f(x) + state(hs)) * cs).sum(0)`: what the first pass computes of `hs` is read behind the product `f(x)`."""
+    case = Case(0)
+    values, case.shapes, case.sizes = Values(), [(4, 4)], [4, 8, 4, 4]
+    x, hs, *cs = (values.load(k, 0, size) for k, size in enumerate(case.sizes))
+    gates = values.map("add", (values.spread(values.product(x, 0, 4, True), (1, 2, 4)),
+                               values.matmul(hs, values.parameter(P, 0, 16), 2, 4, 4)))  # fmt: skip
+    case.outputs = [values.reduce("total", values.map("mul", (gates, values.cat(cs))), (1, 2, 4))]
+    steps = steps_of(case.outputs, 4)
+    late = [place for step in steps.passes()[1:] for loop in step.loops for place in loop.places.values()]
+    stored = {store.place for loop in steps.passes()[0].loops for store in loop.stores}
+    assert stored.isdisjoint(place for place in late if place and place[0] == SCRATCH)
+
+
+def test_costly_values_of_several_passes_are_computed_once() -> None:
+    """One that the pass before a product and the one behind it read."""
+    values = Values()
+    gate = values.map("tanh", (values.load(0, 0, 8),))
+    product = values.product(values.map("mul", (gate, values.load(1, 0, 8))), 0, 8, False)
+    steps = steps_of([values.map("mul", (gate, product))], 2)
+    stores = [v.op for loop in steps.loops() for _, v, _ in loop.stores]
+
+    assert sorted(stores) == ["mul", "mul", "tanh"]
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("op", ALONG)
+def test_reductions_of_every_length(op: str, dtype: torch.dtype) -> None:
+    """Along elements that stand side by side and apart, in vectors with and without a rest."""
+    generator = torch.Generator().manual_seed(0)
+    for n in (*range(1, 40), 128, 1000):
+        for outer, inner in ((1, 1), (3, 1), (2, 5), (1, 20)):
+            values = Values()
+            x = (torch.randn(2, outer * n * inner, generator=generator) * 4 + 10).to(dtype)
+            found = values.reduce(op, values.load(0, 0, x.shape[1]), (outer, n, inner))
+            exact = ALONG[op](x.double().view(2, outer, n, inner)).view(2, -1)
+            (ours,) = run_natively([found], [x], 64 // dtype.itemsize)
+            assert ((ours - exact).abs() <= max(4, n / 40) * torch.finfo(dtype).eps * exact.abs()).all()
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("op", ALONG)
+def test_reductions_of_what_is_not_finite(op: str) -> None:
+    """As torch has it, wherever it stands."""
+    nan, inf = torch.nan, torch.inf
+    rows = [[1, nan, 2], [nan, 1, 2], [inf, 1, 2], [-inf, 1, 2], [-inf] * 3, [inf, -inf, 0], [1, 2, nan], [inf] * 3]
+    for inner in (1, 4):
+        values = Values()
+        x = torch.tensor(rows).unsqueeze(2).repeat(1, 1, inner)
+        found = values.reduce(op, values.load(0, 0, 3 * inner), (1, 3, inner))
+        (ours,) = run_natively([found], [x.view(8, -1)], 16)
+        torch.testing.assert_close(ours, ALONG[op](x.unsqueeze(1)).view(8, -1), equal_nan=True)
+
+
+def test_printing() -> None:
+    """A line per value."""
+    values = Values()
+    v = values.map("tanh", (values.product(values.load(0, 0, 4), 0, 2, True),))
+    assert list(lines([v, values.part(values.load(0, 0, 4), 1, 2)])) == [
+        "v0:4 = load[0, 0]()",
+        "v1:2 = product[0, True](v0)",
+        "v2:2 = tanh(v1)",
+        "v3:2 = load[0, 1]()",
+        "output 0 = v2",
+        "output 1 = v3",
+    ]
+
+
+X = V("load", (), (0, 0), 4)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        V("load", (), (0, 2), 4),
+        V("load", (), (3, 0), 1),
+        V("number", (X,), 1.0, 4),
+        V("part", (X,), 3, 2),
+        V("cat", (X, X), None, 7),
+        V("product", (X,), (0, False), 5),
+        V("product", (V("load", (), (0, 0), 3),), (0, False), 6),
+        V("product", (X, X), (0, False), 6),
+        V("matmul", (X, X), (2, 2, 3), 6),
+        V("total", (X,), (1, 3, 1), 1),
+        V("spread", (X,), (4, 2, 1), 4),
+        V("tanh", (X, X), None, 4),
+        V("tanh", (X,), None, 3),
+        V("unheard", (X,), None, 4),
+    ],
+    ids=lambda v: v.op,
+)
+def test_what_is_no_value_is_refused(bad: V) -> None:
+    """Sizes, numbers of sources, names: each is named with what was expected."""
+    verify([X], [4], [(4, 6)])
+    with pytest.raises(LayoutError, match=r"expected .*; run 'edbc compile' again"):
+        verify([bad], [4], [(4, 6)])

@@ -1,0 +1,84 @@
+"""Machine code from LLVM's text: kept on disk by what it was made of, and made again where the file cannot be used."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edbc.native import machinecode
+from edbc.native.machinecode import address_of
+
+pytestmark = pytest.mark.compiled
+TEXT = "define i64 @answer(i64 %x) {{\n%y = add i64 %x, {}\nret i64 %y\n}}"
+SCRIPT = """
+import ctypes, sys
+from edbc.cells.kernels import machinecode
+if "compiles" not in sys.argv:
+    machinecode._compiled = None  # a call would raise
+    machinecode._object_code.__globals__["_compiled"] = None
+address = machinecode.address_of("answer", sys.argv[1])
+print(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(1))
+"""
+
+
+def answer(folder: Path, text: str, *options: str) -> int:
+    """What the function gives in a process of its own that keeps machine code in `folder`."""
+    command = [sys.executable, "-c", SCRIPT, text, *options]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+    return int(run.stdout)
+
+
+def files(folder: Path) -> list[Path]:
+    """Those of machine code."""
+    return list(folder.rglob("machinecode.answer.*"))
+
+
+def test_another_process_reads_what_one_has_compiled(tmp_path: Path) -> None:
+    """The second process compiles nothing; another text is compiled anew, and takes the place of the first."""
+    assert answer(tmp_path, TEXT.format(1), "compiles") == 2
+    assert answer(tmp_path, TEXT.format(1)) == 2
+    assert len(files(tmp_path)) == 1
+    assert answer(tmp_path, TEXT.format(5), "compiles") == 6
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "other"])
+def test_files_that_are_not_whole_are_made_again(tmp_path: Path, damage: str) -> None:
+    """A file that ends early, and one that holds the code of another text under this one's name."""
+    assert answer(tmp_path, TEXT.format(1), "compiles") == 2
+    (first,) = files(tmp_path)
+    whole = first.read_bytes()
+    if damage == "other":
+        assert answer(tmp_path / "other", TEXT.format(5), "compiles") == 6
+        whole = files(tmp_path / "other")[0].read_bytes()
+    first.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "other": whole}[damage])
+
+    assert answer(tmp_path, TEXT.format(1), "compiles") == 2
+
+
+def test_two_texts_of_one_name_are_two_functions() -> None:
+    """Engines do not share symbols."""
+    found = [
+        ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address_of("answer", TEXT.format(i)))(0) for i in range(3)
+    ]
+
+    assert found == [0, 1, 2]
+
+
+def test_the_processor_is_part_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code for one processor is not read on another."""
+    asked: list[object] = []
+    monkeypatch.setattr(machinecode.KernelFiles, "load", lambda self, key: asked.append(key))
+    monkeypatch.setattr(machinecode.KernelFiles, "save", lambda self, key, data: None)
+    for features in ("+a", "+b"):
+        monkeypatch.setattr(machinecode, "processor", lambda f=features: ("generic", f))
+        monkeypatch.setattr(machinecode, "_compiled", lambda text: b"")
+        machinecode._object_code("answer", TEXT.format(1))
+
+    assert len(set(asked)) == 2

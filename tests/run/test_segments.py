@@ -1,0 +1,155 @@
+"""Segments: a mini-batch cut in two gives what it gives in one, and values stay readable until they are released."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from bound import RandomTreeModel, net_for, poison, random_trees
+
+from edbc.base.graph import Graph
+from edbc.errors import GraphError
+from edbc.run.backend import Segment
+from edbc.run.passes.boundary import load_externals
+from edbc.run.passes.placement import place
+from edbc.schedule.policy import Policy
+from edbc.schedule.scheduler import run
+
+
+def values(net, segment: Segment, arenas, nodes: list[int]) -> list[torch.Tensor]:
+    """First outputs of nodes."""
+    rows = segment.placement.value_rows(np.array(nodes), np.zeros(len(nodes), np.int64))
+    classes = [
+        segment.placement.class_index[segment.graph.types[int(segment.graph.node_type[v])].outputs[0]] for v in nodes
+    ]
+    return [arenas.rows(c, rows[i : i + 1])[0] for i, c in enumerate(classes)]
+
+
+def execute(net, segment: Segment, capture=None):
+    arenas = net.backend.arenas(segment, net.backend.demand(segment, net.kernel))
+    if capture is not None:
+        load_externals(capture, segment.placement, arenas, net.view)
+        net.backend.execute(segment, arenas, net.kernel)
+    return arenas
+
+
+BACKENDS = pytest.mark.parametrize("backend", ["cpu", "reference"])
+
+
+@BACKENDS
+@pytest.mark.parametrize("mixed", [False, True])
+def test_stopping_to_look_changes_nothing(backend: str, mixed: bool) -> None:
+    """Executing batches up to any point, looking at values, then executing the rest, gives the results, and at every
+    stop the values, of executing all."""
+    instances = random_trees(11, 5)
+    net = net_for(RandomTreeModel(11, 6, mixed), instances, backend)
+    prepared = net.prepare(instances)
+    batch_of, last = prepared.placement.batch_of, prepared.schedule.num_batches
+    everything = [(node, 0) for node in range(prepared.capture.graph.num_nodes)]
+    with net.executing(prepared) as whole:
+        whole.run()
+        expected = dict(zip(everything, whole.values(everything), strict=True))
+    for cut in (0, 1, last // 2, last):
+        with net.executing(prepared) as execution:
+            execution.run(until=cut)
+            known = [value for value in everything if batch_of[value[0]] < cut]
+            assert all(map(torch.equal, execution.values(known), [expected[value] for value in known]))
+            execution.run()
+            assert all(map(torch.equal, execution.values(everything), expected.values()))
+            for ours, theirs in zip(execution.results(), net.execute(prepared), strict=True):
+                assert all(map(torch.equal, ours["logits"], theirs["logits"]))
+
+
+@BACKENDS
+def test_kept_values_outlive_their_mini_batch(backend: str) -> None:
+    """Values of the keep-set are what they were after later mini-batches have used the memory; others are not held."""
+    instances = random_trees(11, 5)
+    net = net_for(RandomTreeModel(11, 6), instances, backend)
+    prepared = net.prepare(instances)
+    keep = [(node, 0) for node in range(0, prepared.capture.graph.num_nodes, 3)]
+    with net.executing(prepared, keep=[*keep, keep[0]]) as execution:
+        execution.run()
+        before = execution.values(keep)
+    for seed in range(3):
+        net(random_trees(seed, 7))
+    if backend == "cpu":
+        poison(net)
+
+    assert list(execution.kept) == keep
+    assert all(map(torch.equal, execution.kept.values(), before))
+
+
+def test_values_that_do_not_exist_are_told() -> None:
+    """Looking too early, at no node, at no output, backwards, and results before the end: each says what was wrong."""
+    instances = random_trees(11, 5)
+    net = net_for(RandomTreeModel(11, 6), instances)
+    prepared = net.prepare(instances)
+    last = int(np.argmax(prepared.placement.batch_of))
+    with net.executing(prepared) as execution:
+        execution.run(until=1)
+        with pytest.raises(GraphError, match=rf"value \({last}, 0\): expected one of the first 1 batches"):
+            execution.values([(last, 0)])
+        with pytest.raises(GraphError, match="expected an output of one of"):
+            execution.values([(10**6, 0)])
+        with pytest.raises(GraphError, match="got 0"):
+            execution.run(until=0)
+        with pytest.raises(GraphError, match="expected all"):
+            execution.results()
+    with pytest.raises(GraphError, match="expected an output"):
+        net.executing(prepared, keep=[(0, 9)])
+
+
+def cut_graph(graph: Graph, at: int) -> tuple[Graph, Graph, list[tuple[int, int]]]:
+    """Nodes before `at`, and the rest with the values that cross as further externals, in the order returned."""
+    crossing = sorted({(u, o) for v in range(at, graph.num_nodes) for u, o in graph.operands_of(v) if 0 <= u < at})
+    k = graph.num_externals
+    number = {value: -1 - (k + i) for i, value in enumerate(crossing)}
+    own = [graph.classes[int(c)] for c in graph.external_class]
+    types = graph.types
+
+    def operand(u: int, o: int) -> tuple[int, int]:
+        return (u, 0) if u < 0 else (u - at, o) if u >= at else (number[u, o], 0)
+
+    first = [(int(graph.node_type[v]), graph.operands_of(v)) for v in range(at)]
+    last = [(int(graph.node_type[v]), [operand(*x) for x in graph.operands_of(v)]) for v in range(at, graph.num_nodes)]
+    classes = [types[int(graph.node_type[u])].outputs[o] for u, o in crossing]
+    return Graph.build(types, first, externals=own), Graph.build(types, last, externals=[*own, *classes]), crossing
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+def test_a_graph_cut_in_two_equals_one(backend: str, part: float) -> None:
+    """Two graphs, two schedules, the second one's externals bound to rows that the first computed; both stay
+    readable."""
+    instances = random_trees(12, 5)
+    net = net_for(RandomTreeModel(12, 6), instances, backend)
+    prepared = net.prepare(instances)
+    graph = prepared.capture.graph
+    at = int(part * graph.num_nodes)
+    first, second, crossing = cut_graph(graph, at)
+    nothing = np.zeros(0, np.int64)
+    with torch.no_grad():
+        whole = execute(net, prepared.segment, prepared.capture)
+        expected = values(net, prepared.segment, whole, list(range(graph.num_nodes)))
+        schedule = run(first, Policy("critical"))
+        one = Segment(first, schedule, place(first, schedule, nothing))
+        arenas = execute(net, one, prepared.capture)
+        schedule = run(second, Policy("critical"))
+        two = Segment(second, schedule, place(second, schedule, nothing))
+        later = net.backend.arenas(two, net.backend.demand(two, net.kernel))
+        load_externals(prepared.capture, _own(two, graph.num_externals), later, net.view)
+        for i, (node, output) in enumerate(crossing):
+            c = one.placement.class_index[first.types[int(first.node_type[node])].outputs[output]]
+            row = one.placement.value_rows(np.array([node]), np.array([output]))
+            later.bind(np.array([graph.num_externals + i]), arenas.rows(c, row), np.zeros(1, np.int64))
+        net.backend.execute(two, later, net.kernel)
+        ours = values(net, one, arenas, list(range(at))) + values(net, two, later, list(range(second.num_nodes)))
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def _own(segment: Segment, count: int):
+    """The placement as far as the model's own externals go."""
+    return replace(segment.placement, external_row=segment.placement.external_row[:count])

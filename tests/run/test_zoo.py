@@ -1,0 +1,97 @@
+"""Every model of the zoo through the native back end: eager's numbers at every batch size, at other sizes and in
+float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bound import plan_for
+from budget import PLAIN
+from zoo_names import DYNAMIC
+
+from edbc.errors import StaleError, Unplanned
+from edbc.run.modelfile import ModelFile, import_model_file
+from edbc.run.session import Net
+from edbc.tools.parity import Eager, Parity
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+ZOO = DYNAMIC
+WHOLLY_NATIVE = (
+    "mv_rnn", "tree_lstm", "tree_gru", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt"
+)  # fmt: skip
+
+
+def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
+    file = import_model_file(MODELS / f"{name}.py")
+    known = file.config({})
+    wanted = {"hidden_size": 16, "vocab_size": 40, "num_matrices": 10, **settings}
+    return file, file.config({key: value for key, value in wanted.items() if key in known})
+
+
+def require_parity(net: Net, batches: list[list[Any]]) -> None:
+    eager, parity = Eager(net.model), Parity()
+    for batch in batches:
+        for ours, theirs, exact in zip(net(batch), eager.run(batch), eager.reference(batch), strict=True):
+            parity.add(ours, theirs, exact)
+    parity.require()
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_equals_eager_at_all_batch_sizes(name: str) -> None:
+    """Mini-batches of 1, 8 and 32 instances in float32."""
+    file, config = opened(name)
+    instances = file.sample(41, 3, config)
+    model = file.build(config, 0)
+    net = Net(plan_for(model, instances), model)
+    require_parity(net, [instances[:1], instances[1:9], instances[9:]])
+    if name in WHOLLY_NATIVE and not PLAIN:
+        graph = net.mini_batch(instances).graph
+        assert all(net.backend.runs_natively(t, net.kernel(i)) for i, t in enumerate(graph.types))
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if "hidden_size" in opened(name)[1]])
+def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
+    """A plan made at hidden size 16 in float32 runs the model at 24 in float64: no cell is unknown, numbers are
+    eager's."""
+    file, config = opened(name)
+    instances = file.sample(10, 3, config)
+    plan = plan_for(file.build(config, 0), instances)
+    file, config = opened(name, hidden_size=24)
+    net = Net(plan, file.build(config, 0).double(), rebind=True)
+    require_parity(net, [instances])
+    graph = net.mini_batch(instances).graph
+    counts = graph.counts()
+    assert not [t.name for i, t in enumerate(graph.types) if i >= net.table.num_known and counts[i]]
+
+
+def test_another_size_is_unknown_unless_asked_for() -> None:
+    """Without rebinding a cell of another size runs without the plan's order, with a warning; `strict` refuses it."""
+    file, config = opened("tree_lstm")
+    instances = file.sample(4, 0, config)
+    plan = plan_for(file.build(config, 0), instances)
+    file, config = opened("tree_lstm", hidden_size=24)
+    model = file.build(config, 0).eval()
+    with pytest.warns(Unplanned, match="cell"):
+        require_parity(Net(plan, model), [instances])
+    with pytest.raises(StaleError, match="not in the plan"):
+        Net(plan, model, strict=True)(instances)
+
+
+def test_an_ambiguous_type_is_refused() -> None:
+    """Two sums of the plan that differ in size only: at a third size nobody can say which is meant."""
+
+    class TwoSums(torch.nn.Module):
+        def __init__(self, size: int):
+            super().__init__()
+            self.a = torch.nn.Parameter(torch.randn(5, size))
+            self.b = torch.nn.Parameter(torch.randn(5, 2 * size))
+
+        def forward(self, words: list[int]):
+            return sum(self.a[w] for w in words), sum(self.b[w] for w in words)
+
+    plan = plan_for(TwoSums(3), [[1, 2], [3, 4, 0]])
+    with pytest.raises(StaleError, match="expected one type of the plan"):
+        Net(plan, TwoSums(4).eval(), rebind=True)([[1, 2]])

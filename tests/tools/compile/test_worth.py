@@ -1,0 +1,229 @@
+"""`run: eager`: when a plan says so, what then runs, and what insists on batches. No clock decides a test."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import edbc
+from edbc.errors import RunsEagerly
+from edbc.plan.difference import diff_plans
+from edbc.plan.plan import RunAs
+from edbc.plan.reader import read_plan
+from edbc.plan.writer import plan_text
+from edbc.run.session import Net
+from edbc.tools.cli import main
+from edbc.tools.compile import compiler
+from edbc.tools.compile.worth import CLEAR, TURNS, gain_of, is_eager_better
+from edbc.tools.parity import Eager
+
+MODEL = '''"""Chains of an unmarked module."""
+
+import torch
+from torch import nn
+
+
+class Step(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.state = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, h):
+        return torch.sigmoid(self.gate(h)) * torch.tanh(self.state(h))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step, self.start = Step(), nn.Parameter(torch.ones(4))
+        self.calls = 0
+
+    def forward(self, length):
+        h = self.start
+        for _ in range(length):
+            h = self.step(h)
+        return h
+
+
+def build():
+    return Model()
+
+
+def sample(count, seed):
+    return [1 + (seed + i) % 5 for i in range(count)]
+'''
+
+
+def command(*arguments: object) -> Result:
+    """A command."""
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def compiled(folder: Path, gains: list[float], *options: object) -> Result:
+    """Compile MODEL where batching gains so much."""
+    (folder / "chains.py").write_text(MODEL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "gain_of", lambda *_: gains)
+        result = command("compile", folder / "chains.py", "-o", folder / "chains.yaml", "--policy", "critical",
+                         "--cells", "marked",
+                         "--measure-gain", *options)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan that says `run: eager`."""
+    folder = tmp_path_factory.mktemp("chains")
+    compiled(folder, [0.5] * TURNS)
+    return folder / "chains.yaml"
+
+
+@pytest.mark.parametrize(
+    ("gains", "stood", "eager"),
+    [
+        ([0.5, 0.6, 0.7], None, True),
+        ([0.5, 0.79, 0.99], None, True),
+        ([0.5, 0.6, 3.0], None, True),
+        ([0.9, 0.97, 1.01, 1.01, 0.8], None, True),
+        ([0.9, 1.0, 1.2], None, False),
+        ([1.6], None, False),
+        ([0.9, 0.9, 0.9], False, False),
+        ([0.8, 0.8, 0.8], False, True),
+        ([0.9, 1.1, 1.2], True, True),
+        ([0.9, 1.15, 1.2], True, False),
+    ],
+)
+def test_eager_is_for_what_loses(gains: list[float], stood: bool | None, eager: bool) -> None:
+    """By the median; what stands in a plan stays while the figure is near its limit."""
+    assert is_eager_better(gains, stood) == eager
+
+
+def test_turns_are_taken_until_it_is_clear(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One turn where batching gains much; else as many as are asked for, whatever happens to the instances."""
+    net = edbc.load(plan).bind(force=True)
+    eager = Eager(net.model)
+    for slow, turns in ((CLEAR + 0.1, 1), (0.9, TURNS)):
+        clock = iter([moment for i in range(200) for moment in (10.0 * i, 10.0 * i + (1, slow)[i % 2])])
+        monkeypatch.setattr("edbc.tools.compile.worth._seconds", lambda *_, c=clock: -next(c) + next(c))
+        monkeypatch.setattr("edbc.tools.compile.worth.LOOKS", 2)
+        assert len(gain_of(net, eager, [1, 2, 3])) == turns
+
+
+def test_compiling_says_so_and_what_would_help(plan: Path, tmp_path: Path) -> None:
+    """The decision with its reason is in the plan, the figure only on the terminal: other figures, the same bytes."""
+    result = compiled(tmp_path, [0.4, 0.5, 0.6])
+    content = json.loads(compiled(tmp_path, [0.9] * TURNS, "--format", "json").stdout)
+
+    assert "run: eager, because recording 15 nodes of an instance costs more than running" in result.stdout
+    assert "batched it takes 2.0 times as long here" in result.stdout
+    assert "what would help: move what is always computed together into a method" in result.stdout
+    assert (content["gain"], content["run"]) == (0.9, "eager")
+    assert (tmp_path / "chains.yaml").read_bytes() == plan.read_bytes()
+    compiled(tmp_path, [1.3] * TURNS)
+    assert read_plan(tmp_path / "chains.yaml") == replace(read_plan(plan), run=None)
+
+
+def test_explaining_says_so(plan: Path) -> None:
+    """Also of the plan alone."""
+    for options in ((), ("--static",)):
+        text = " ".join(command("explain", plan, *options).stdout.split())
+        assert "note: run: eager, because recording 15 nodes of an instance" in text
+        assert "note: what would help: move what is always computed together into a method" in text
+
+
+def test_checking_takes_it_as_it_stands(plan: Path) -> None:
+    """No clock fails a check; a diff tells the decision."""
+    assert command("check", plan).exit_code == 0
+    batched = replace(read_plan(plan), run=None)
+    [change] = diff_plans(batched, read_plan(plan)).policy
+    assert (change.name, change.old) == ("run", "batched")
+    assert plan_text(batched) != plan_text(read_plan(plan))
+
+
+def test_run_goes_one_by_one_unless_batches_are_asked_for(plan: Path) -> None:
+    """The report says how it ran; --force, and what only batches have, batch."""
+    result = command("run", plan, "--limit", 40)
+    assert "ran eagerly, as the plan says: recording 15 nodes" in result.stdout
+    assert "instances/s" in result.stdout
+    assert "Warning" not in result.stderr
+    how = {}
+    for options in ((), ("--force",), ("--verify",), ("--policy", "agenda"), ("--backend", "reference")):
+        how[options] = json.loads(command("run", plan, "--limit", 40, "--format", "json", *options).stdout)
+    assert [report["ran"] for report in how.values()] == ["eager", *["batched"] * 4]
+    assert {report["instances"] for report in how.values()} == {40}
+    assert how[()]["nodes"] == 0 < how["--force",]["nodes"]
+
+
+def test_outputs_are_the_same_either_way(plan: Path, tmp_path: Path) -> None:
+    """Files of outputs too."""
+    from safetensors.torch import load_file
+
+    for name, options in (("eager", ()), ("batched", ("--force",))):
+        assert command("run", plan, "--limit", 9, "--output", tmp_path / name, *options).exit_code == 0
+    ours, theirs = (load_file(tmp_path / name) for name in ("batched", "eager"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture
+def net(plan: Path) -> Net:
+    """Bound as a user does."""
+    return edbc.load(plan).bind()
+
+
+def recorded(net: Net) -> Iterator[bool]:
+    """Whether calls, streams and calls in training mode record mini-batches, in this order."""
+    seen: list[int] = []
+    mini_batch = Net.mini_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Net, "mini_batch", lambda self, *args, **kw: (seen.append(1), mini_batch(self, *args, **kw))[1])
+        for call in (lambda: net([1, 2]), lambda: list(net.stream([1, 2, 3])), lambda: net.model.train() and net([1])):
+            before = len(seen)
+            call()
+            yield len(seen) > before
+
+
+def test_a_bound_net_runs_the_model_itself_and_says_so_once(net: Net, plan: Path) -> None:
+    """Calls and streams; training was not what was measured. With force all of them batch."""
+    with pytest.warns(RunsEagerly) as told:
+        assert list(recorded(net)) == [False, False, True]
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RunsEagerly)
+        assert list(recorded(edbc.load(plan).bind(force=True))) == [True, True, True]
+
+
+def test_eager_calls_have_gradients_and_eager_results(net: Net) -> None:
+    """The same API: a list of what forward returns, connected to autograd, in order."""
+    with pytest.warns(RunsEagerly):
+        results = net((3, 1))
+    exact = [net.model(3), net.model(1)]
+    assert all(map(torch.equal, results, exact))
+    sum(result.sum() for result in results).backward()
+    assert net.model.start.grad.abs().sum() > 0
+
+
+def test_a_structure_key_or_another_dtype_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What repeats is known to the author, and float64 is not what runs."""
+    monkeypatch.setattr(compiler, "gain_of", lambda *_: pytest.fail("measured"))
+    for number, more in enumerate(("\n\ndef structure_key(length):\n    return length\n", "")):
+        text = (MODEL + more).replace("return Model()", "return Model()" if more else "return Model().double()")
+        (tmp_path / f"m{number}.py").write_text(text)
+        found = compiler.compile_model(tmp_path / f"m{number}.py", policy="critical", measure_gain=True)
+        assert found.gain is None
+        assert found.plan.run is None
+
+
+def test_the_reason_survives_the_plan(plan: Path) -> None:
+    """Read and written as any other field."""
+    assert read_plan(plan).run == RunAs(
+        "recording 15 nodes of an instance costs more than running 18.6 of them at a time saves"
+    )

@@ -1,0 +1,259 @@
+"""The parity rule itself: what passes, what fails, and when eager is no yardstick."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from helpers import bound
+from torch import nn
+
+from edbc.errors import CheckFailed
+from edbc.tools.console import warn_unstable
+from edbc.tools.parity import Eager, Parity
+
+INF, NAN = math.inf, math.nan
+
+
+def compared(ours, eager, exact, dtype=torch.float32) -> Parity:
+    """One output of each, as lists of numbers."""
+    parity = Parity()
+    parity.add(
+        torch.tensor(ours, dtype=dtype), torch.tensor(eager, dtype=dtype), torch.tensor(exact, dtype=torch.float64)
+    )
+    return parity
+
+
+@pytest.mark.parametrize(
+    ("ours", "eager", "exact", "dtype", "holds"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], [1.0, 2.0], torch.float64, True),
+        ([1.0, 2.0 + 1.9e-12], [1.0, 2.0], [1.0, 2.0], torch.float64, True),
+        ([1.0, 2.0 + 2.2e-12], [1.0, 2.0], [1.0, 2.0], torch.float64, False),
+        ([1.0 + 1e-6, 1.0], [1.0, 1.0], [1.0, 1.0], torch.float32, True),
+        ([1.0 + 3e-6, 1.0], [1.0, 1.0], [1.0, 1.0], torch.float32, False),
+        ([1.0 + 3e-6, 1.0], [1.0 + 1e-6, 1.0], [1.0, 1.0], torch.float32, True),
+        ([1.0 + 3e-6, 1.0], [1.0 + 1e-6, 1.0], [1.0, 1.0], torch.float64, True),
+        ([3, 4], [3, 4], [3.0, 4.0], torch.int64, True),
+        ([3, 5], [3, 4], [3.0, 4.0], torch.int64, False),
+        ([True, False], [True, True], [1.0, 1.0], torch.bool, False),
+    ],
+)
+def test_the_rule_by_dtype(ours, eager, exact, dtype, holds) -> None:
+    """Limits are those of the module's docstring, on either side of the border; integers and masks are exact."""
+    parity = compared(ours, eager, exact, dtype)
+    assert parity.holds == holds
+    assert not parity.unstable
+
+
+@pytest.mark.parametrize(
+    ("ours", "eager", "exact"),
+    [
+        ([INF], [-INF], [-INF]),
+        ([1.0], [INF], [INF]),
+        ([NAN], [INF], [INF]),
+        ([1.0], [NAN], [NAN]),
+        ([NAN, 1.0], [1.0, NAN], [1.0, NAN]),
+        ([NAN], [1.0], [1.0]),
+        ([1.0], [NAN], [1.0]),
+        ([1.0], [INF], [1e39]),
+    ],
+)
+def test_not_a_number_and_infinities_must_agree_with_eager(ours, eager, exact) -> None:
+    """Another sign, another place, or a number instead: broken, whatever the reference says."""
+    with pytest.raises(CheckFailed, match="in one of them only"):
+        compared(ours, eager, exact).require()
+
+
+@pytest.mark.parametrize("values", [[NAN, 1.0], [INF, -INF], [NAN], []])
+def test_equal_values_that_are_not_finite_hold(values) -> None:
+    """Not-a-number meets not-a-number, infinity its like; nothing meets nothing."""
+    parity = compared(values, values, values)
+    parity.require()
+    assert not parity.unstable
+
+
+@pytest.mark.parametrize(
+    ("ours", "eager", "exact", "how"),
+    [
+        ([1.47 + 5], [2.32 + 5], [5.0], "its error against float64 is 2.32 at scale 5"),
+        ([INF], [INF], [1e39], "finite where the float64 reference is not, or the reverse"),
+        ([1.0], [1.0], [NAN], "finite where the float64 reference is not, or the reverse"),
+        ([1.0], [1.0], [1.0, 2.0], r"in float64 it gives \(2,\), not \(1,\)"),
+    ],
+)
+def test_unstable_eager_is_told(ours, eager, exact, how, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where eager's own error, or a wrong reference, lets anything pass, the rule holds and says that it shows
+    little."""
+    parity = compared(ours, eager, exact)
+    parity.require()
+    assert list(parity.unstable) == ["output"]
+    warn_unstable(parity)
+    err = capsys.readouterr().err
+    assert err.startswith("Warning: output 'output': eager itself is unstable here: ")
+    assert re.search(how, err)
+
+
+class Chaotic(nn.Module):
+    """The logistic map, which doubles every error: float32 has forgotten its start after some thirty steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.tensor([3.99]))
+
+    def forward(self, steps: int) -> torch.Tensor:
+        x = self.rate / 10
+        for _ in range(steps):
+            x = self.rate * x * (1 - x)
+        return x
+
+
+def test_a_chaotic_model_is_unstable_and_a_short_run_of_it_is_not() -> None:
+    """Eager against itself: 60 steps in float32 share no digit with float64, 5 steps share six."""
+    for steps, unstable in ((60, True), (5, False)):
+        eager, parity = Eager(Chaotic()), Parity()
+        parity.add(eager.run([steps])[0], eager.run([steps])[0], eager.reference([steps])[0])
+        assert bool(parity.unstable) == unstable
+
+
+class Threads(nn.Module):
+    """Keeps with how many threads it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: list[int] = []
+
+    def forward(self, instance: int) -> torch.Tensor:
+        self.ran.append(torch.get_num_threads())
+        return torch.tensor(float(instance))
+
+
+@pytest.mark.parametrize("best", [1, 2])
+def test_eager_runs_with_the_threads_that_serve_it_best(best: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told once, from the first instances; what was set before is set again, also after an error."""
+    asked: list[tuple[list[int], int]] = []
+
+    def seconds(self: Eager, instances: list[int], threads: int) -> float:
+        asked.append((instances, threads))
+        return abs(threads - best)
+
+    monkeypatch.setattr(Eager, "seconds", seconds)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        eager = Eager(Threads())
+        for _ in range(2):
+            with eager.at_its_best([5, 6]):
+                eager.run([5, 6])
+                assert torch.get_num_threads() == best
+            assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError), eager.at_its_best([5]):
+            raise KeyError
+        assert torch.get_num_threads() == 2
+        monkeypatch.undo()
+        with pytest.raises(ValueError, match="could not convert"), Eager(Threads()).at_its_best(["a"]):
+            pass
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+    assert asked == [([5, 6], 2), ([5, 6], 1)]
+    assert eager.model.ran == [best] * 4
+
+
+def test_seconds_of_eager_are_those_of_so_many_threads() -> None:
+    """A first run, then each instance, all with them."""
+    before = torch.get_num_threads()
+    try:
+        eager = Eager(Threads())
+        assert eager.seconds([1, 2], 2) > 0
+    finally:
+        torch.set_num_threads(before)
+    assert eager.model.ran == [2] * 3
+
+
+def of_nodes(ours: float, count: int = 8) -> Parity:
+    """Outputs by node id of one number each: eager is exact in node 0 and off by 1e-6 of the scale in the others."""
+    parity = Parity()
+    exact = {str(node): torch.full((1,), 10.0**node, dtype=torch.float64) for node in range(count)}
+    eager = {name: (value * (1 + 1e-6 * (name != "0"))).float() for name, value in exact.items()}
+    parity.add({name: (value * (1 + ours)).float() for name, value in exact.items()}, eager, exact)
+    return parity
+
+
+@pytest.mark.parametrize(("ours", "holds"), [(3e-6, True), (1e-5, False)])
+def test_small_outputs_share_eagers_error(ours, holds) -> None:
+    """A dict by node id is judged by eager's error in all of its nodes, as shares of each one's own scale."""
+    assert of_nodes(ours).holds == holds
+
+
+def test_large_outputs_share_nothing() -> None:
+    """An output of many numbers is judged by eager's own error in it, however far others are off."""
+    exact = {name: torch.ones(1000, dtype=torch.float64) for name in "ab"}
+    eager = {"a": exact["a"].float(), "b": (exact["b"] * (1 + 1e-5)).float()}
+    parity = Parity()
+    parity.add({"a": (exact["a"] + 3e-6).float(), "b": eager["b"]}, eager, exact)
+    assert not parity.holds
+    assert parity.outputs["b"].holds
+
+
+def test_a_model_that_kept_states_with_a_history_has_a_twin() -> None:
+    """A model that ran eagerly with gradients and keeps what it computed, at any depth, is compared as any other."""
+    model = nn.Linear(2, 2)
+    model.kept = {"states": [model(torch.ones(2))]}
+    model.last = model.kept["states"][0]
+    model.last.sum().backward()
+    twin = Eager(model).twin
+    assert twin.last is twin.kept["states"][0]
+    assert twin.last.equal(model.last)
+    assert not twin.last.requires_grad
+
+
+class Pins(nn.Module):
+    """What `middle` makes of a row, in the model's own dtype again."""
+
+    def __init__(self, middle: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.middle = nn.Embedding(9, 40), middle
+
+    def forward(self, word: int) -> torch.Tensor:
+        row = torch.tanh(self.table.weight[word])
+        return row + self.middle(row).to(row.dtype)
+
+
+PINNED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cast": lambda row: torch.softmax(row.float(), -1),
+    "made": lambda row: torch.full((40,), 0.3, dtype=torch.float32).sin(),
+    "keyword": lambda row: torch.softmax(row, -1, dtype=torch.float32),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("middle", PINNED)
+def test_a_model_that_asks_for_float32_itself_is_compared_in_float32(middle: str, dtype: torch.dtype) -> None:
+    """A float64 model is not held to float64's rule where its forward computes in float32, and the report says so."""
+    model = Pins(PINNED[middle]).to(dtype).eval()
+    eager, parity = Eager(model), Parity()
+    for ours, theirs, exact in zip(
+        bound(model, [1, 2])([1, 2]), eager.run([1, 2]), eager.reference([1, 2]), strict=True
+    ):
+        parity.add(ours.detach(), theirs, exact)
+    parity.pins = eager.pins
+
+    parity.require()
+    assert parity.pins
+    assert "forward itself asks for float32" in parity.remark
+
+
+def test_a_model_of_one_dtype_pins_none() -> None:
+    """Instances that bring float32, and what forward makes in the default dtype, are no wish of forward's."""
+    model = Pins(lambda row: torch.zeros(40) + torch.softmax(row, -1)).double()
+    eager = Eager(model)
+    eager.reference([1, 2])
+
+    assert not eager.pins
+    assert Parity().remark == ""
