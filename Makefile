@@ -12,7 +12,7 @@ COVERED := schedule layout plan
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu clean
+.PHONY: release man help venv demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,12 @@ lint: venv ## ruff and mypy
 format: venv ## let ruff rewrite the layout of the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+man: venv ## make the manual pages anew
+	$(BIN)/python -m edbc.tools.man man
+
+release: venv ## build sdist and wheel into build/dist, check them, and run them in an empty environment
+	$(BIN)/python -m pytest --slow tests/test_release.py
 
 clean: ## remove what the targets above made
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

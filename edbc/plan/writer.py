@@ -5,7 +5,8 @@
 (2) A list of scalars is on one line when it fits into WIDTH columns, else has one line per item; nothing is wrapped.
     YAML limits what stands before a colon to 1,024 characters, so a longer state takes two lines, `? state` and
     `: action`.
-(3) ASCII only; quotes where `edbc.plan.scalars` asks for them; the last line is `...`.
+(3) ASCII only; quotes where `edbc.plan.scalars` asks for them; the last line is `...`. Where SCHEMA_FILE stands beside
+    the plan, the first line is a comment that names it to editors.
 
 A plan that the reader would refuse is never written: `write_plan` reads its own text first.
 """
@@ -16,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from edbc.base.files import one_line, replace_file
+from edbc.base.files import found_at, one_line, replace_file
 from edbc.errors import PlanError
 from edbc.plan.plan import FORMAT_VERSION, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.plan.reader import parse_plan
@@ -24,6 +25,9 @@ from edbc.plan.scalars import scalar_text
 
 WIDTH = 100
 """Columns that a list on one line may take."""
+
+SCHEMA_FILE = "plan.schema.json"
+"""Beside plans whose editors shall know them."""
 
 LONGEST_KEY = 1_000
 """Characters of a key that has its value on the same line."""
@@ -42,13 +46,19 @@ def plan_text(plan: Plan) -> str:
         raise PlanError(f"plan: expected values that a plan can hold, got {' '.join(str(error).split())}") from None
 
 
+def schema_line(path: str | os.PathLike[str]) -> str:
+    """The comment by which editors find the schema, where that stands beside the plan (`edbc schema`); else nothing."""
+    beside = os.path.join(os.path.dirname(os.fspath(path)), SCHEMA_FILE)
+    return f"# yaml-language-server: $schema=./{SCHEMA_FILE}\n" if found_at(beside) == "a file" else ""
+
+
 def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Write a plan so that `path` holds all of it or what it held before.
 
     Raises PlanError when the plan is not valid, or naming path and reason when the file cannot be written; then no
     temporary file remains.
     """
-    text = plan_text(plan)
+    text = schema_line(path) + plan_text(plan)
     where = one_line(path)
     if parse_plan(text, f"{where} (not written)") != plan:
         raise PlanError(f"{where}: expected a plan that reads back as itself, got one that does not")

@@ -78,6 +78,19 @@ def new(name: str, source: str | None) -> None:
 
 
 @main.command()
+@click.argument("folder", metavar="FOLDER", type=FILE)
+@one_line_errors
+def schema(folder: str) -> None:
+    """Write the plan's JSON Schema into FOLDER, for editors that speak YAML.
+
+    Plans that are written beside it from then on begin with a line that names it, and so do those that are there.
+    """
+    from edbc.tools.schema import run_schema
+
+    run_schema(folder)
+
+
+@main.command()
 @click.argument("folder", metavar="[FOLDER]", required=False, type=FILE)
 @_format
 @one_line_errors
