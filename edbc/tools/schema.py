@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from edbc.errors import InputError
 from edbc.base.files import found_at, replace_file
+from edbc.errors import InputError
 from edbc.plan.editors import json_schema_text
 from edbc.plan.reader import read_plan
 from edbc.plan.writer import SCHEMA_FILE, write_plan

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from edbc.plan.editors import json_schema_text
 from edbc.tools.cli import main
 from edbc.tools.man import pages
-from edbc.plan.editors import json_schema_text
 
 
 def test_committed_pages_are_up_to_date(repository: Path) -> None:
