@@ -42,6 +42,10 @@ class Segment:
         """The batch after the last one."""
         return self.schedule.num_batches if self.end is None else self.end
 
+    def part(self, begin: int, stop: int) -> Segment:
+        """Some of its batches."""
+        return Segment(self.graph, self.schedule, self.placement, begin, stop)
+
     def segments(self) -> list[Segment]:
         """Those that its placement cuts the whole schedule into, see `edbc.run.passes.cut`; one where it is not cut."""
         borders = self.placement.borders.tolist()

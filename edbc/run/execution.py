@@ -16,16 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from edbc.capture.code.shadow import ModelView
-from edbc.capture.forward.build import Capture
 from edbc.errors import GraphError
-from edbc.run.backend import Backend, Demand, KernelOfType, Segment
-from edbc.run.passes.boundary import collect, load_externals, wanted
+from edbc.run.backend import Backend, KernelOfType
+from edbc.run.passes.arenas import Shared
+from edbc.run.passes.boundary import collect, load_externals
+
+if TYPE_CHECKING:
+    from edbc.run.session import Prepared
 
 Value = tuple[int, int]
 """Definition (1)."""
@@ -52,18 +55,21 @@ class Execution:
     `kept` holds the keep-set once the context has ended without an exception.
     """
 
-    def __init__(self, backend: Backend, capture: Capture, segment: Segment, demand: Demand, kernel: KernelOfType,
-                 view: ModelView, keep: Iterable[Value] = ()):  # fmt: skip
-        self._backend, self._capture, self._segment, self._kernel = backend, capture, segment, kernel
+    def __init__(self, backend: Backend, prepared: Prepared, kernel: KernelOfType, view: ModelView,
+                 keep: Iterable[Value] = (), shared: Shared | None = None):  # fmt: skip
+        self._backend, self._capture, self._kernel = backend, prepared.capture, kernel
+        self._segment = segment = prepared.segment
         self._keep = list(dict.fromkeys(keep))
         self.kept: dict[Value, torch.Tensor] = {}
         self.done = 0
         """Batches that have run."""
         self._check(self._keep, segment.stop)
         with WithoutGradients():
-            self._arenas = backend.arenas(segment, demand)
-            load_externals(capture, segment.placement, self._arenas, view)
-        self._wants = wanted(capture, segment.placement)
+            self._arenas = backend.arenas(segment, prepared.demand)
+            if shared is not None:
+                self._arenas.shared = shared
+            load_externals(prepared.capture, prepared.boundary.lookups, self._arenas, view)
+        self._wants = prepared.boundary.wants
         for want in self._wants:
             self._arenas.expect(want.class_index, want.rows)
 
@@ -75,7 +81,7 @@ class Execution:
             raise GraphError(f"expected to stop behind batch {self.done} to {self._segment.stop}, got {stop}")
         with WithoutGradients():
             whole = self._segment
-            part = Segment(whole.graph, whole.schedule, whole.placement, self.done, stop)
+            part = whole if until is None and self.done == 0 else whole.part(self.done, stop)
             self._backend.execute(part, self._arenas, self._kernel, on_batch)
         self.done = stop
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, TrainedOn
@@ -14,7 +13,9 @@ from edbc.plan.plan import ModelRef, Plan, PlanPolicy, TrainedOn
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
     from edbc.capture.forward.build import Capture
+    from edbc.capture.forward.carried import Table
     from edbc.capture.record.table import TypeTable
+    from edbc.run.passes.arenas import Shared
     from edbc.run.session import Net, Prepared, Stats
 
 
@@ -27,13 +28,12 @@ class SegmentsUnplanned:
         self._of = model, view, table
         self._net: Net | None = None
 
-    def __call__(self, captured: Capture) -> Sequence[torch.Tensor]:
-        """See `edbc.capture.forward.fibers.RunSegment`."""
+    def __call__(self, captured: Capture) -> Sequence[Table]:
+        """See `edbc.capture.forward.cutting.RunSegment`."""
         self.captures.append(captured)
         if self._net is None:
             self._net = _without_plan(*self._of)
-        (tensors,) = self._net.execute(self._net.prepare_captured(captured))
-        return tensors
+        return self._net.execute(self._net.prepare_captured(captured))
 
     def taken(self, last: Capture) -> list[Capture]:
         """The segments of the mini-batch whose last one this is; the next one begins."""
@@ -69,11 +69,12 @@ class Segments:
         self.stats = stats
         self.on_segment = on_segment
         self.options = options
+        self.shared: Shared = {}
         self.scheduling = 0.0
         self.execution = 0.0
 
-    def __call__(self, captured: Capture) -> Sequence[torch.Tensor]:
-        """See `edbc.capture.forward.fibers.RunSegment`."""
+    def __call__(self, captured: Capture) -> Sequence[Table]:
+        """See `edbc.capture.forward.cutting.RunSegment`."""
         started = time.perf_counter()
         prepared = self.net.prepare_captured(captured, **self.options)
         if self.stats is not None:
@@ -81,7 +82,7 @@ class Segments:
         if self.on_segment is not None:
             self.on_segment(prepared)
         executing = time.perf_counter()
-        (tensors,) = self.net.execute(prepared)
+        tables = self.net.execute(prepared, shared=self.shared)
         self.scheduling += executing - started
         self.execution += time.perf_counter() - executing
-        return tensors
+        return tables

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -35,8 +35,9 @@ from edbc.capture.captured.structurecache import StructureCache, structure_cache
 from edbc.capture.captured.vocabulary import Lexicon, home_of, training_of
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
+from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.deep import run_deep
-from edbc.capture.forward.fibers import MAX_READS, Reads, RunSegment
+from edbc.capture.forward.fibers import MAX_READS, Reads
 from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.structures import Bounded
 from edbc.capture.record.recorder import Recorder
@@ -69,6 +70,8 @@ from edbc.run import company
 from edbc.run.backend import Backend, Demand, Path, Segment, backend_of, wait_for
 from edbc.run.execution import Execution, Value, WithoutGradients
 from edbc.run.modelfile import exemplars_of
+from edbc.run.passes.arenas import Shared
+from edbc.run.passes.boundary import Boundary, boundary_of
 from edbc.run.passes.cut import Recompute, require_recompute
 from edbc.run.passes.eagerlazy import SplitBatch, Splittable, Splitter
 from edbc.run.passes.excerptrows import ExcerptKernel
@@ -145,6 +148,7 @@ class Prepared:
     schedule: Schedule
     placement: Placement
     demand: Demand
+    boundary: Boundary
     split: SplitBatch | None = None
     """Set where cells run in parts, which `capture`, `schedule` and `placement` then speak of."""
 
@@ -163,7 +167,7 @@ class Prepared:
         """The graph that the policy saw, and its schedule for it, no cell split."""
         return (self.capture, self.schedule) if self.split is None else self.split.whole
 
-    @property
+    @cached_property
     def segment(self) -> Segment:
         """All of its batches."""
         return Segment(self.capture.graph, self.schedule, self.placement)
@@ -219,7 +223,7 @@ class Net:
         self._has_warned = False
         self.max_reads = max_reads
         """Values that one instance may read in a mini-batch."""
-        self._known: dict[int, tuple[Schedule, Placement, Demand]] = Bounded()
+        self._known: dict[int, tuple[Schedule, Placement, Demand, Boundary]] = Bounded()
         """Of graphs that may come again, by their addresses: schedules hold the graphs."""
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
@@ -510,14 +514,14 @@ class Net:
     def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
         """Share equal nodes, schedule and place; see `prepare`."""
         runs = self.shared(captured) if share else captured
-        if not runs.is_known or self.split:
-            return self.place(runs, self.schedule(runs), split)
-        known = self._known.get(id(runs.graph))
-        if known is None:
-            prepared = self.place(runs, self.schedule(runs), split)
-            self._known[id(runs.graph)] = prepared.schedule, prepared.placement, prepared.demand
-            return prepared
-        return Prepared(runs, *known)
+        known = self._known.get(id(runs.graph)) if runs.is_known else None
+        if known is not None:
+            return Prepared(runs, *known)
+        schedule = self.schedule(runs)
+        prepared = self.place(runs, schedule, split)
+        if runs.is_known and not (self.split and self._splitter.has_hope(runs.graph, schedule)):
+            self._known[id(runs.graph)] = schedule, prepared.placement, prepared.demand, prepared.boundary
+        return prepared
 
     def shared(self, captured: Capture) -> Capture:
         """What was captured with equal nodes as one, where that pays."""
@@ -543,7 +547,7 @@ class Net:
             runs, schedule = split.capture, split.schedule
         placement = place(runs.graph, schedule, runs.result_node)
         demand = self.backend.demand(Segment(runs.graph, schedule, placement), self.kernel)
-        return Prepared(runs, schedule, placement, demand, split)
+        return Prepared(runs, schedule, placement, demand, boundary_of(runs, placement), split)
 
     def kept_whole(self, prepared: Prepared) -> Iterator[str]:
         """Why types that the plan lets run in parts did not in this mini-batch, a line each."""
@@ -595,17 +599,17 @@ class Net:
             stats.launches += int(batches[kind]) * (path.launches or 0)
 
     @on_host
-    def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None) -> list[Any]:
-        """Run a prepared mini-batch and return its results."""
-        with WithoutGradients(), self.executing(prepared) as execution:
+    def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None,
+                shared: Shared | None = None) -> list[Any]:  # fmt: skip
+        """Run a prepared mini-batch and return its results. Segments of one mini-batch give what they have in
+        common."""
+        with WithoutGradients(), self.executing(prepared, shared=shared) as execution:
             execution.run(on_batch=None if on_batch is None else lambda batch: on_batch(prepared, batch))
             return execution.results()
 
-    def executing(self, prepared: Prepared, keep: Iterable[Value] = ()) -> Execution:
+    def executing(self, prepared: Prepared, keep: Iterable[Value] = (), shared: Shared | None = None) -> Execution:
         """A prepared mini-batch to run in steps; values to `keep` outlive it. See `edbc.run.execution`."""
-        return Execution(
-            self.backend, prepared.capture, prepared.segment, prepared.demand, self.kernel, self.view, keep
-        )
+        return Execution(self.backend, prepared, self.kernel, self.view, keep, shared)
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 

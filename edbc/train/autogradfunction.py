@@ -102,7 +102,7 @@ class Run:
         self.is_cut = len(prepared.placement.borders) > 2
         self.kinds: list[int] = np.unique(prepared.schedule.batch_type).tolist()
         self.arenas = net.backend.arenas(segment, prepared.demand)
-        load_externals(prepared.capture, prepared.placement, self.arenas, net.view)
+        load_externals(prepared.capture, prepared.boundary.lookups, self.arenas, net.view)
         gathers = gathers_of(self.groups)
         for class_index, rows, *_ in gathers:
             self.arenas.expect(class_index, rows)

@@ -19,6 +19,7 @@ import torch
 
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
+from edbc.capture.forward.carried import Carried
 from edbc.capture.record.table import SharedRef
 from edbc.train.dependence import Dependence
 from edbc.train.reach import Bools, Longs
@@ -102,8 +103,12 @@ def inputs_of(capture: Capture, dependences: Sequence[Dependence | None], view: 
 def _constants(capture: Capture) -> dict[tuple[int, int], torch.Tensor]:
     """Those that require a gradient, of those that are read: of a segment's mini-batch, other segments read others."""
     pools = {source: pool for source, pool in capture.constants.items() if not isinstance(pool, torch.Tensor)}
-    if not any(tensor.requires_grad for pool in pools.values() for tensor in pool):
+    if not any(map(_requires_grad, pools.values())):
         return {}
     pairs = dict.fromkeys(zip(capture.external_source.tolist(), capture.external_index.tolist(), strict=True))
     read = ((pair, pools[pair[0]][pair[1]]) for pair in pairs if pair[0] in pools)
     return {pair: tensor for pair, tensor in read if tensor.requires_grad}
+
+
+def _requires_grad(pool: Carried | list[torch.Tensor]) -> bool:
+    return pool.requires_grad if isinstance(pool, Carried) else any(tensor.requires_grad for tensor in pool)

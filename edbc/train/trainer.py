@@ -23,6 +23,7 @@ from edbc.cells.rows.reduction import ReductionKernel
 from edbc.native.pool import Pool
 from edbc.run.backend import Segment
 from edbc.run.cpu.walktables import NativeKernel
+from edbc.run.passes.boundary import boundary_of
 from edbc.run.passes.cut import AUTO, cut_of
 from edbc.run.passes.excerptrows import ExcerptKernel
 from edbc.run.passes.placement import Placement, place
@@ -70,7 +71,7 @@ class Trainer:
 
     def run(self, instances: Sequence[Any]) -> list[Any]:
         """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
-        return self.run_captured(self.net.mini_batch(instances, run_segment=lambda part: self.run_captured(part)[0]))
+        return self.run_captured(self.net.mini_batch(instances, run_segment=self.run_captured))
 
     def run_captured(self, captured: Capture) -> list[Any]:
         """The same for a captured mini-batch, or a segment of one."""
@@ -101,7 +102,7 @@ class Trainer:
         graph = replace(capture.graph, types=self._types_of(capture.graph.types, np.unique(schedule.batch_type)))
         placement = self._placement(capture, graph, schedule)
         demand = self.net.backend.demand(Segment(graph, schedule, placement), self.kernel)
-        return Prepared(capture, schedule, placement, demand)
+        return Prepared(capture, schedule, placement, demand, boundary_of(capture, placement))
 
     def _placement(self, capture: Capture, graph: Graph, schedule: Schedule) -> Placement:
         """Cut as the net says; with "auto" only where that takes less memory."""

@@ -12,7 +12,7 @@ from bound import RandomTreeModel, net_for, poison, random_trees
 from edbc.base.graph import Graph
 from edbc.errors import GraphError
 from edbc.run.backend import Segment
-from edbc.run.passes.boundary import load_externals
+from edbc.run.passes.boundary import load_externals, lookups_of
 from edbc.run.passes.placement import place
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
@@ -30,7 +30,7 @@ def values(net, segment: Segment, arenas, nodes: list[int]) -> list[torch.Tensor
 def execute(net, segment: Segment, capture=None):
     arenas = net.backend.arenas(segment, net.backend.demand(segment, net.kernel))
     if capture is not None:
-        load_externals(capture, segment.placement, arenas, net.view)
+        load_externals(capture, lookups_of(capture, segment.placement), arenas, net.view)
         net.backend.execute(segment, arenas, net.kernel)
     return arenas
 
@@ -139,7 +139,8 @@ def test_a_graph_cut_in_two_equals_one(backend: str, part: float) -> None:
         schedule = run(second, Policy("critical"))
         two = Segment(second, schedule, place(second, schedule, nothing))
         later = net.backend.arenas(two, net.backend.demand(two, net.kernel))
-        load_externals(prepared.capture, _own(two, graph.num_externals), later, net.view)
+        lookups = lookups_of(prepared.capture, _own(two, graph.num_externals))
+        load_externals(prepared.capture, lookups, later, net.view)
         for i, (node, output) in enumerate(crossing):
             c = one.placement.class_index[first.types[int(first.node_type[node])].outputs[output]]
             row = one.placement.value_rows(np.array([node]), np.array([output]))

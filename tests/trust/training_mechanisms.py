@@ -368,7 +368,7 @@ TRAINING = (
         "        if self.held != segment.begin:\n",
         "        if self.held != segment.begin:\n"
         "            prepared, view = self.prepared, self.trainer.net.view\n"
-        "            load_externals(prepared.capture, prepared.placement, self.arenas, view)\n",
+        "            load_externals(prepared.capture, prepared.boundary.lookups, self.arenas, view)\n",
         (SEGMENTS + "::test_masks_are_those_of_the_forward_pass",),
     ),
     Mechanism(

@@ -8,17 +8,18 @@ output each. Everything else is renumbering, vectorised.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, NoReturn, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from edbc.base.frozen import frozen
 from edbc.base.graph import Graph, NodeType
-from edbc.capture.forward.fibers import MAX_READS, Reads, RunSegment
+from edbc.capture.forward.carried import Carried, Given
+from edbc.capture.forward.cutting import RunSegment
+from edbc.capture.forward.fibers import MAX_READS, Reads
 from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.left import Left, recorded
 from edbc.capture.forward.returned import Collected, Ints, as_longs, collect_results
@@ -42,7 +43,8 @@ class Capture:
     sources: Sequence[Source]
     external_source: Ints  # (k,)
     external_index: Ints  # (k,)
-    constants: dict[int, list[torch.Tensor]]
+    constants: dict[int, Any]
+    """By source: a list of tensors, a table of rows, or a `Carried`."""
     result_node: Ints  # (r,) node, or -1 - external
     result_output: Ints  # (r,)
     result_slots: list[Slot]
@@ -61,6 +63,10 @@ class Capture:
     """The recorded node that each node was; None where they are the same."""
     reads: Reads | None = field(default=None, kw_only=True)
     """What instances have read of earlier segments, where they have; this is the last one then."""
+    given: Given | None = field(default=None, kw_only=True)
+    """Results that earlier segments computed: these are not among those above."""
+    in_tables: bool = field(default=False, kw_only=True)
+    """True for a segment whose values are carried: each Run of `results`, which is of one class, may be a table."""
     result_ptr: list[int] | None = field(default=None, kw_only=True)
     """Where the results of each instance begin that its nest counts from there; None where nests count from 0."""
 
@@ -86,9 +92,9 @@ def capture(
     with NoGarbageCollection():
         recorder.run_segment, recorder.max_reads = run_segment, max_reads
         try:
-            captured = build_collected(*recorded(shadow, recorder, list(instances)))
+            recording, collected = recorded(shadow, recorder, list(instances))
             reads = recorder.recorded_reads
-            return captured if reads is None else captured.changed(reads=reads)
+            return build_collected(recording, collected) if reads is None else build_last(recording, collected, reads)
         finally:
             recorder.run_segment = recorder.recorded_reads = None
 
@@ -101,13 +107,42 @@ def build(recording: Recording, fuse_sums: bool = True) -> Capture:
     return build_collected(recording, collect_results(recording.results), fuse_sums)
 
 
+def build_last(recording: Recording, collected: Collected, reads: Reads) -> Capture:
+    """The Capture of what instances recorded behind their last reads, with those of the mini-batch's externals that it
+    names. Results that earlier segments computed are as they are, unless a gradient passes through them."""
+    from edbc.capture.forward import buildloops
+
+    pools = [pool if isinstance(pool := recording.constants.get(i), Carried) and not pool.requires_grad else None
+             for i in range(len(recording.table.sources))]  # fmt: skip
+    given = Given.of(recording, collected, pools)
+    if given is not None:
+        rest = given.rest
+        collected = collected._replace(refs=collected.refs[rest], slots=[collected.slots[i] for i in rest])
+    refs, results = as_longs(recording.refs), collected.refs
+    both = np.concatenate([refs, results])
+    local, foreign = buildloops.local_refs(
+        both, 0, recording.first_external, np.iinfo(np.int64).max, len(recording.external_source)
+    )
+    if foreign < 0:
+        local, used = buildloops.compact(local)
+        recording = replace(
+            recording,
+            refs=local[: len(refs)],
+            external_source=[recording.external_source[i] for i in used.tolist()],
+            external_index=[recording.external_index[i] for i in used.tolist()],
+            first_external=0,
+        )
+        collected = collected._replace(refs=local[len(refs) :])
+    return build_collected(recording, collected).changed(reads=reads, given=given)
+
+
 def build_collected(recording: Recording, collected: Collected, fuse_sums: bool = True) -> Capture:
     """The Capture of a recording whose results have been collected (which may record more: whole parameters, rows)."""
     key = structure_key(recording, collected.refs) if fuse_sums else None
     structure: Any = None if key is None else recording.table.structures.get(key)
     is_known = structure is not None and structure.graph.types is recording.table.graph_types()
     if not is_known:
-        structure = _structure(recording, collected.refs, fuse_sums)
+        structure = structure_of(recording, collected.refs, fuse_sums)
         if key is not None:
             recording.table.structures[key] = structure
     return Capture(
@@ -127,7 +162,31 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
     )
 
 
-def _structure(recording: Recording, result_refs: Ints, fuse_sums: bool) -> Structure:
+def captured_of(structure: Structure, recorder: Recorder, external_index: Ints, slots: list[Slot],
+                runs: list[Any]) -> Capture:  # fmt: skip
+    """The Capture of a segment, whose results are `runs` of one class each (`forward.cutting`). What reads values of
+    earlier segments hardly ever equals anything."""
+    sources = recorder.table.sources
+    reads_carried = any(sources[number].kind == "carried" for number in structure.distinct_sources)
+    return Capture(
+        structure.graph,
+        sources,
+        structure.external_source,
+        external_index,
+        recorder.constants,
+        structure.result_node,
+        structure.result_output,
+        slots,
+        runs,
+        detached=structure.detached,
+        has_shared=reads_carried,
+        is_known=True,
+        recorded_as=structure.recorded_as,
+        in_tables=True,
+    )
+
+
+def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True) -> Structure:
     """What a recording tells but for its data and results."""
     from edbc.capture.forward import buildloops
 
@@ -168,7 +227,10 @@ def _structure(recording: Recording, result_refs: Ints, fuse_sums: bool) -> Stru
         _frozen(of_entry.source_class[source]),
         table.classes(),
     )
-    return Structure(graph, source, result_node, result_output, detached if detached.any() else None, recorded_as)
+    return Structure(
+        graph, source, result_node, result_output, detached if detached.any() else None, recorded_as,
+        np.flatnonzero(np.bincount(source)).tolist(),
+    )  # fmt: skip
 
 
 def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int, ptr: Ints | None = None) -> Ints:
@@ -183,18 +245,20 @@ def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int
         len(recording.external_source),
     )  # fmt: skip
     if foreign >= 0:
-        _refuse_foreign(recording, int(foreign), ptr)
+        refuse_foreign(recording, int(foreign), ptr)
     return local
 
 
-def _refuse_foreign(recording: Recording, at: int, ptr: Ints | None) -> NoReturn:
+def refuse_foreign(recording: Recording, at: int, ptr: Ints | None) -> NoReturn:
+    """Raise UnsupportedError for ref `at` of the operands, or of the results without `ptr`."""
     where = "a result"
     if ptr is not None:
         node = int(np.searchsorted(ptr, at, side="right")) - 1
         table = recording.table
         node_type = table.graph_types()[table.entries[int(np.asarray(recording.entries)[node])].type_index]
         instance = int(np.searchsorted(recording.instance_ends, node, side="right"))
-        where = f"{node_type.source}: an operand of {node_type.name} (instance {instance})"
+        which = f" (instance {instance})" if recording.instance_ends else ""
+        where = f"{node_type.source}: an operand of {node_type.name}{which}"
     raise UnsupportedError(
         f"{where} is a tensor that an earlier mini-batch computed, kept on the model or on an instance; clear such "
         "caches at the start of forward, and return from forward what you want to read"

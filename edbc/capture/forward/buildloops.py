@@ -48,6 +48,157 @@ def number_values(entries, num_operands, num_outputs):  # type: ignore[no-untype
 
 
 @njit(cache=True)
+def compact(refs):  # type: ignore[no-untyped-def]
+    """Local refs with their externals numbered anew, in the order in which they are met, and which externals these
+    are."""
+    smallest = np.int64(0)
+    for ref in refs:
+        smallest = min(smallest, ref)
+    number, used = np.full(-smallest, -1, np.int64), np.empty(-smallest, np.int64)
+    count = 0
+    compacted = refs.copy()
+    for i in range(len(refs)):
+        if refs[i] < 0:
+            external = -1 - refs[i]
+            if number[external] < 0:
+                number[external] = count
+                used[count] = external
+                count += 1
+            compacted[i] = -1 - number[external]
+    return compacted, used[:count]
+
+
+@njit(cache=True)
+def cut(  # type: ignore[no-untyped-def]
+    entries, refs, live, wanted, first_value, first_external, num_externals, aborted, may_wait, next_value,
+    next_external, num_operands, num_outputs, class_ptr, output_classes, num_classes, was_read,
+):  # fmt: skip
+    """What of a recording runs now, and what stays: the `Parts` of `forward.cutting`.
+
+    `live` and `wanted` are refs of the recording's values, `aborted` the number of its first nodes that are none unless
+    somebody reads them; entries whose values are wanted are marked in `was_read`. O(nodes + operands + live).
+    """
+    ptr, value_base, value_node, _ = number_values(entries, num_operands, num_outputs)
+    n, num_values = len(entries), value_base[-1]
+    local, foreign = local_refs(refs, first_value, first_external, num_values, num_externals)
+    is_live, needed = np.zeros(num_values, np.bool_), np.zeros(n, np.bool_)
+    if foreign < 0:
+        for ref in live:
+            is_live[ref - first_value] = True
+        for ref in wanted:
+            v = value_node[ref - first_value]
+            needed[v] = was_read[entries[v]] = True
+        for v in range(n):
+            for value in range(value_base[v] if was_read[entries[v]] else value_base[v + 1], value_base[v + 1]):
+                needed[v] |= is_live[value]
+    else:
+        n = 0
+    runs, stays = _now_and_later(n, ptr, local, value_base, value_node, is_live, needed, aborted, may_wait)
+    crosses = np.zeros(num_values, np.bool_)
+    for v in range(n):
+        if runs[v]:
+            for value in range(value_base[v], value_base[v + 1]):
+                crosses[value] |= is_live[value]
+        elif stays[v]:
+            for i in range(ptr[v], ptr[v + 1]):
+                if local[i] >= 0 and runs[value_node[local[i]]]:
+                    crosses[local[i]] = True
+    results, result_ptr, position = _by_class(n, entries, value_base, crosses, class_ptr, output_classes, num_classes)
+    now, now_refs, new_value = _taken(n, runs, ptr, local, value_base)
+    later, later_refs, new_later = _taken(n, stays, ptr, local, value_base)
+    for i in range(len(now_refs)):
+        if now_refs[i] >= 0:
+            now_refs[i] = new_value[now_refs[i]]
+    now_refs, used = compact(now_refs)
+    for i in range(len(later_refs)):
+        ref = later_refs[i]
+        if ref < 0:
+            later_refs[i] = ref - first_external
+        elif position[ref] >= 0:
+            later_refs[i] = next_external - position[ref]
+        else:
+            later_refs[i] = next_value + new_later[ref]
+    moved = np.empty(len(live), np.int64)
+    for i in range(len(live) if foreign < 0 else 0):
+        value = live[i] - first_value
+        moved[i] = next_external - position[value] if position[value] >= 0 else next_value + new_later[value]
+    for i in range(len(results)):
+        results[i] = new_value[results[i]]
+    num_later = 0
+    for v in later:
+        num_later += value_base[v + 1] - value_base[v]
+    return (entries[now], now_refs, used, results, result_ptr, moved, entries[later], later_refs, now, num_later,
+            foreign)  # fmt: skip
+
+
+@njit(cache=True)
+def _now_and_later(n, ptr, local, value_base, value_node, is_live, needed, aborted, may_wait):  # type: ignore[no-untyped-def]
+    """Nodes that run now: what is needed and what that reads, or, where none `may_wait`, all that count. And others
+    that somebody will read."""
+    runs, stays = needed.copy(), np.zeros(len(needed), np.bool_)
+    for v in range(n - 1, -1, -1):
+        is_read = runs[v] or stays[v] or (not may_wait and v >= aborted)
+        for value in range(value_base[v], value_base[v + 1]):
+            is_read |= is_live[value]
+        if not is_read:
+            continue
+        runs[v] |= not may_wait
+        stays[v] = not runs[v]
+        for i in range(ptr[v], ptr[v + 1]):
+            if local[i] >= 0:
+                if runs[v]:
+                    runs[value_node[local[i]]] = True
+                else:
+                    stays[value_node[local[i]]] = True
+    return runs, stays
+
+
+@njit(cache=True)
+def _by_class(n, entries, value_base, crosses, class_ptr, output_classes, num_classes):  # type: ignore[no-untyped-def]
+    """Values that cross, class by class and in their order, where each class begins, and where each value stands."""
+    result_ptr = np.zeros(num_classes + 1, np.int64)
+    for v in range(n):
+        for j in range(value_base[v + 1] - value_base[v]):
+            if crosses[value_base[v] + j]:
+                result_ptr[output_classes[class_ptr[entries[v]] + j] + 1] += 1
+    result_ptr = np.cumsum(result_ptr)
+    at = result_ptr.copy()
+    results, position = np.empty(result_ptr[-1], np.int64), np.full(len(crosses), -1, np.int64)
+    for v in range(n):
+        for j in range(value_base[v + 1] - value_base[v]):
+            value = value_base[v] + j
+            if crosses[value]:
+                c = output_classes[class_ptr[entries[v]] + j]
+                results[at[c]], position[value] = value, at[c]
+                at[c] += 1
+    return results, result_ptr, position
+
+
+@njit(cache=True)
+def _taken(n, which, ptr, local, value_base):  # type: ignore[no-untyped-def]
+    """Some of the nodes, their refs as before, and the numbers of their values among each other's."""
+    count = total = 0
+    for v in range(n):
+        if which[v]:
+            count += 1
+            total += ptr[v + 1] - ptr[v]
+    nodes, refs, number = np.empty(count, np.int64), np.empty(total, np.int64), np.full(value_base[-1], -1, np.int64)
+    at = first = 0
+    count = 0
+    for v in range(n):
+        if which[v]:
+            nodes[count] = v
+            count += 1
+            for i in range(ptr[v], ptr[v + 1]):
+                refs[at] = local[i]
+                at += 1
+            for value in range(value_base[v], value_base[v + 1]):
+                number[value] = first
+                first += 1
+    return nodes, refs, number
+
+
+@njit(cache=True)
 def as_operands(refs, value_node, value_output):  # type: ignore[no-untyped-def]
     """Values as pairs (node, output); externals stay negative."""
     nodes, outputs = refs.copy(), np.zeros(len(refs), np.int64)

@@ -5,11 +5,12 @@ Definitions.
 (1) A *read* asks for the numbers of a recorded tensor: `.item()`, `int(t)`, `if a > b`, `.tolist()`, `max(key=...)`.
     Where they do not exist yet the instance is suspended in the middle of whatever it runs, recursion, a generator, a
     callback of a library: each instance runs as a greenlet, on a stack of its own.
-(2) A *segment* is what has been recorded when all unfinished instances wait. It is built, scheduled and executed as a
-    mini-batch of its own, and all go on. What they record after the last read is the mini-batch that `capture` gives.
+(2) A *segment* is what they wait for when all unfinished instances wait, and what that is computed from. It is built,
+    scheduled and executed as a mini-batch of its own, and all go on. What is left when none waits any more is the
+    mini-batch that `capture` gives.
 (3) A value of an executed segment is *carried* where some stand-in for it is alive: it is a result of its segment, and
-    from then on a constant. So nobody needs to know which later segment reads it, gradients flow through it as through
-    any tensor that requires one, and no segment's memory outlives it.
+    from then on an external. So nobody needs to know which later segment reads it, gradients flow through it as through
+    any tensor that requires one, and no segment's memory outlives it. `forward.cutting` does the cutting.
 
 Which stand-ins are alive is asked of Python's garbage collector. It is off while recording, so they are among the
 youngest objects; they are aged at each cut, which keeps the youngest few. Where a collection came between, all objects
@@ -25,28 +26,27 @@ import contextvars
 import gc
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from sys import _getframe, getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
-from edbc.capture.forward.returned import Collected, Run, as_longs
+from edbc.capture.forward.cutting import RunSegment, cut
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by
-from edbc.capture.semantics.torchstate import Away, leave, torch_state
+from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
 from edbc.capture.standins.source import location_of, user_frame, user_location
-from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
+from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value
 from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from edbc.capture.forward.build import Capture
     from edbc.capture.record.recorder import Recorder
-    from edbc.capture.record.recording import Recording
 
-RunSegment = Callable[["Capture"], Sequence[torch.Tensor]]
-"""Executes a segment, whose one result is a list of tensors, and returns them."""
 MAX_READS = 10_000
 """Reads of an instance before it is taken for an endless loop, unless the caller says otherwise."""
+_OWN_REFERENCES = 3
+"""To a stand-in that nobody else has while it is looked at: a list's, a variable's and an argument's."""
 MOST_CANCELLED = 100
 """Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled."""
 
@@ -127,6 +127,7 @@ class Fibers:
         """Nodes of an earlier attempt that nobody has executed."""
         self.greenlet = require_greenlet()
         self.home = torch_state()
+        self.is_home = kept_as(self.home)
         self.home_flows = recorder.flows
         self.fibers: list[Fiber] = []
         self.running: Fiber | None = None
@@ -134,10 +135,10 @@ class Fibers:
         self.reads = Reads([])
         self._collections = _collections()
         self._sites: dict[Any, str] = {}
-        self._plain: dict[Slot, Slot] = {}
-        """Slots without the views."""
+        self._later: list[Value] = []
+        """Stand-ins for values that no segment has computed yet."""
         self._on_host: dict[int, torch.Tensor] = {}
-        """What was read of the last segment, by its new ref."""
+        """What was read of the last segment on a device, by its ref."""
 
     def run(self, forward: Callable[[Any], Any], instances: Sequence[Any]) -> list[Any]:
         """What forward returns for each instance.
@@ -168,17 +169,19 @@ class Fibers:
 
     def _go_on(self, fiber: Fiber, *started_with: Any) -> None:
         """Let an instance run until it reads or ends."""
-        with self.guarded(self.recorder, fiber.number, fiber.instance):
-            self._enter(fiber)
-            try:
-                result = fiber.greenlet.switch(*started_with)
-            finally:
-                self._leave(fiber)
-        if fiber.greenlet.dead:
-            fiber.result = result
-        elif type(result) is UnsupportedError:
-            with self.guarded(self.recorder, fiber.number, fiber.instance):
+        greenlet = fiber.greenlet
+        self._enter(fiber)
+        try:
+            result = greenlet.switch(*started_with)
+            if type(result) is UnsupportedError and not greenlet.dead:
                 raise result
+        except BaseException:
+            self._leave(fiber)
+            with self.guarded(self.recorder, fiber.number, fiber.instance):
+                raise
+        self._leave(fiber)
+        if greenlet.dead:
+            fiber.result = result
 
     def _enter(self, fiber: Fiber) -> None:
         rec = self.recorder
@@ -195,8 +198,8 @@ class Fibers:
         rec = self.recorder
         self.running = None
         fiber.flows = rec.flows
-        fiber.away = leave(self.home)
-        if fiber.away is not None:
+        if not self.is_home():
+            fiber.away = leave(self.home)
             rec.switch_autocast()
         if rec.flows != self.home_flows:
             rec.switch_gradients(self.home_flows)
@@ -224,7 +227,8 @@ class Fibers:
         rec, fiber = self.recorder, self.running
         if self.is_cancelled:
             raise self.greenlet.GreenletExit
-        if fiber is None or self.greenlet.getcurrent() is not fiber.greenlet:
+        current = self.greenlet.getcurrent()
+        if fiber is None or current is not fiber.greenlet:
             raise UnsupportedError(
                 f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
                 "runs"
@@ -236,19 +240,19 @@ class Fibers:
                 f"{site}: forward has read {len(known):,} values of one instance; if this is no endless loop, allow "
                 "more (--max-reads)"
             )
-            self.greenlet.getcurrent().parent.switch(error)
+            current.parent.switch(error)
             raise self.greenlet.GreenletExit
         value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
         if value.ref >= 0:
             fiber.wanted = value
-            self.greenlet.getcurrent().parent.switch()
+            current.parent.switch()
             fiber.wanted = None
         tensor = self._tensor(value)
         known.append(Read(site, tensor))
         return tensor
 
     def _site(self) -> str:
-        frame = user_frame()
+        frame = user_frame(start=_getframe(3))
         if frame is None:
             return location_of(frame)
         key = frame.f_code, frame.f_lasti
@@ -259,65 +263,64 @@ class Fibers:
 
     def _tensor(self, value: Value) -> torch.Tensor:
         """Of an external."""
-        tensor = self._on_host.get(value.ref)
+        tensor = self._on_host.get(value.ref) if self._on_host else None
         if tensor is None:
-            rec = self.recorder
-            number = -1 - (value.ref + rec.first_external)
-            source, index = rec.external_source[number], rec.external_index[number]
-            told = rec.table.sources[source]
-            if told.kind == "constant":
-                tensor = rec.constants[source][index]
-            else:
-                assert told.ref is not None
-                tensor = rec.tracer.shared(told.ref)
-                tensor = tensor[index] if told.kind == "row" else tensor
+            tensor = self._carried(value.ref)
         if tensor.requires_grad:
             tensor = tensor.detach()
         for step in value.slot.views:
             tensor = step.apply(tensor)
         return tensor
 
+    def _carried(self, ref: int) -> torch.Tensor:
+        """An external's tensor."""
+        rec = self.recorder
+        number = -1 - (ref + rec.first_external)
+        source, index = rec.external_source[number], rec.external_index[number]
+        pool = rec.constants.get(source)
+        if pool is not None:
+            found: torch.Tensor = pool[index]
+            return found
+        told = rec.table.sources[source]
+        assert told.ref is not None
+        tensor = rec.tracer.shared(told.ref)
+        return tensor[index] if told.kind == "row" else tensor
+
     # --- segments --------------------------------------------------------------------------------------------------
 
     def _cut(self, waiting: Sequence[Fiber]) -> None:
-        """Execute what has been recorded; definitions (2) and (3)."""
-        from edbc.capture.forward.build import build_collected
-
-        rec = self.recorder
-        live = self._live()
-        slot_of_ref: dict[int, Slot] = {}
-        for value in live:
-            slot = value.slot
-            if value.ref not in slot_of_ref:
-                plain = self._plain.get(slot)
-                if plain is None:
-                    plain = self._plain[slot] = rec.table.slot(slot.base)
-                slot_of_ref[value.ref] = plain
-        refs, slots = list(slot_of_ref), list(slot_of_ref.values())
-        recording = _compacted(rec.finish([], aborted=(0, self.aborted)))
-        rec.cut()
+        """Execute what is needed of what has been recorded (`forward.cutting`)."""
+        rec, live = self.recorder, self._live()
+        wanted = [fiber.wanted.ref for fiber in waiting if fiber.wanted is not None]
+        segment = cut(rec, [value.ref for value in live], wanted, self.aborted)
         self.aborted = 0
-        collected = Collected(as_longs(refs), slots, [Run(0, len(refs))], [len(refs)])
-        captured = build_collected(recording, collected)
         with watched_by(None), entered(None):
-            tensors = self.run_segment(captured)
-        carried = dict(zip(refs, rec.carried(tensors, slots), strict=True))
-        read = {fiber.wanted.ref for fiber in waiting if fiber.wanted is not None}
-        which = [i for i, ref in enumerate(refs) if ref in read]
-        copies = on_host([tensors[i] for i in which])
-        self._on_host = {carried[refs[i]]: copy for i, copy in zip(which, copies, strict=True)}
-        for value in live:
-            value.ref = carried[value.ref]
+            tables = self.run_segment(segment.capture)
+        for pool, table in zip(segment.pools, tables, strict=True):
+            pool.add(table)
+        for value, ref in zip(live, segment.moved, strict=True):
+            value.ref = ref
+        self._later = [value for value in live if value.ref >= 0] if rec.entries else []
         self.reads.segments += 1
         self.reads.live.append(len(waiting))
+        if rec.device.type != "cpu":
+            self._copy([fiber.wanted.ref for fiber in waiting if fiber.wanted is not None])
+
+    def _copy(self, refs: Sequence[int]) -> None:
+        """What is read crosses to the host."""
+        distinct = list(dict.fromkeys(refs))
+        self._on_host = dict(zip(distinct, on_host([self._carried(ref) for ref in distinct]), strict=True))
 
     def _live(self) -> list[Value]:
-        """Stand-ins for values of the segment that somebody has."""
+        """Stand-ins for values of the recording that somebody has."""
         rec = self.recorder
         first = rec.first_value
-        candidates = gc.get_objects(0) if _collections() == self._collections else gc.get_objects()
-        live = [x for x in candidates if type(x) is Value and x.ref >= first and x.rec is rec]
-        del candidates
+        if _collections() == self._collections:
+            live = [value for value in self._later if getrefcount(value) > _OWN_REFERENCES]
+            live += [x for x in gc.get_objects(0) if type(x) is Value and x.ref >= first and x.rec is rec]
+        else:
+            self._later = []
+            live = [x for x in gc.get_objects() if type(x) is Value and x.ref >= first and x.rec is rec]
         gc.collect(0)
         self._collections = _collections()
         return live
@@ -335,23 +338,6 @@ def on_host(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     pieces = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
     parts = torch.cat(pieces).cpu().split([len(part) for part in pieces])
     return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-
-
-def _compacted(recording: Recording) -> Recording:
-    """The recording of a segment with those of the mini-batch's externals that it reads, numbered anew."""
-    used: dict[int, int] = {}
-    refs = [ref if ref >= 0 else -1 - used.setdefault(ref, len(used)) for ref in recording.refs]
-    numbers = [-1 - (ref + recording.first_external) for ref in used]
-    if numbers and not 0 <= min(numbers) <= max(numbers) < len(recording.external_source):
-        return recording  # which building refuses, with the line
-    source, index = recording.external_source, recording.external_index
-    return replace(
-        recording,
-        refs=refs,
-        external_source=[source[i] for i in numbers],
-        external_index=[index[i] for i in numbers],
-        first_external=0,
-    )
 
 
 def read_function(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from torch import nn
 
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
-from edbc.capture.forward.fibers import RunSegment
+from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.returned import Result, Run
 from edbc.capture.record.recorder import Recorder

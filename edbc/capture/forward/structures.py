@@ -31,6 +31,7 @@ class Structure(NamedTuple):
     result_output: Ints
     detached: Any
     recorded_as: Any
+    distinct_sources: list[int]
 
 
 class Bounded(dict[Any, Any]):

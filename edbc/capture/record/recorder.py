@@ -29,6 +29,7 @@ from torch import nn
 
 from edbc.base.graph import NodeType, ValueClass
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
+from edbc.capture.forward.carried import Carried
 from edbc.capture.forward.fibers import read_function
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
@@ -128,6 +129,7 @@ class Recorder:
 
     __slots__ = (
         "_calls",
+        "_carried",
         "_class_of_constant",
         "_constant_of_id",
         "_constant_of_key",
@@ -260,6 +262,8 @@ class Recorder:
         self.shared: list[Shared] = []
         """Stand-ins for parameters, which stay."""
         self._class_of_constant: dict[Any, tuple[int, Slot]] = {}
+        self._carried: dict[int, int] = {}
+        """Sources of carried values, by the number of their class."""
         self.run_segment: Any = None
         """What executes what has been recorded where an instance reads a value (`trace.fibers`); None where nothing
         can be executed."""
@@ -286,7 +290,7 @@ class Recorder:
         self.refs: list[int] = []
         self.external_source: list[int] = []
         self.external_index: list[int] = []
-        self.constants: dict[int, list[torch.Tensor]] = {}
+        self.constants: dict[int, Any] = {}
         self._constants_of_class: dict[Any, tuple[int, list[torch.Tensor], Slot]] = {}
         self.names: dict[int, str] = {}
         self._switches: list[int] = [] if self.flows else [0]
@@ -318,11 +322,28 @@ class Recorder:
             raise MustKeepBooks
         return self.books
 
-    def cut(self) -> None:
-        """Go on behind what has been recorded: it is a segment, whose values are later ones' constants."""
-        self.entries, self.refs = [], []
-        self._switches = [] if self.flows else [0]
+    def cut(self, entries: list[int], refs: list[int], num_values: int) -> None:
+        """Go on behind what has been recorded, with these of its nodes, whose values come next (`forward.cutting`)."""
+        self.entries, self.refs = entries, refs
+        self._switches = [] if self.flows else [len(entries)]
         self.first_value = self.next_value
+        self.next_value += num_values
+
+    def carry(self, class_number: int, count: int) -> Carried:
+        """New externals for as many values of a class, which a segment will compute, and what is to hold them."""
+        source = self._carried.get(class_number)
+        if source is None:
+            source = self.table.given_source("carried", self.table.classes()[class_number])
+            self._carried[class_number] = source
+        pool: Carried | None = self.constants.get(source)
+        if pool is None:
+            pool = self.constants[source] = Carried()
+        first = pool.length
+        pool.length = first + count
+        self.external_source += [source] * count
+        self.external_index += range(first, first + count)
+        self.last_external -= count
+        return pool
 
     def mend(self) -> None:
         """Forget what a node that was being recorded when an exception came (recursion that is too deep) has left half:
@@ -337,25 +358,6 @@ class Recorder:
         externals = min(len(self.external_source), len(self.external_index))
         del self.external_source[externals:], self.external_index[externals:]
         self.last_external = -self.first_external - externals
-
-    def carried(self, tensors: Sequence[torch.Tensor], slots: Sequence[Slot]) -> list[int]:
-        """New externals for values of an earlier segment, whose slots have no views."""
-        refs: list[int] = []
-        pools: dict[Slot, tuple[int, list[torch.Tensor]]] = {}
-        for tensor, slot in zip(tensors, slots, strict=True):
-            known = pools.get(slot)
-            if known is None:
-                refs.append(self._new_constant(tensor).ref)
-                source = self.external_source[-1]
-                pools[slot] = source, self.constants[source]
-                continue
-            source, pool = known  # `_new_constant` without its call
-            self.external_source.append(source)
-            self.external_index.append(len(pool))
-            pool.append(tensor)
-            self.last_external -= 1
-            refs.append(self.last_external)
-        return refs
 
     def forget_externals(self) -> None:
         """From now on, nothing refers to an external that exists already."""

@@ -160,8 +160,8 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter), `constant`, `operand`,
-    `draw`, `offset` (the index is the offset)."""
+    """Definition (2). `kind`: `row` (an external is row `index`), `whole` (the parameter), `constant`, `carried` (what
+    an earlier segment computed), `operand`, `draw`, `offset` (the index is the offset)."""
 
     kind: str
     ref: SharedRef | None
@@ -223,6 +223,8 @@ class EntryArrays:
     num_outputs: Ints  # (e,)
     is_sum: NDArray[np.bool_]  # (e,)
     output_class: Ints  # (e,) class number of the first output
+    class_ptr: Ints  # (e + 1,) where the outputs of each begin in `output_classes`
+    output_classes: Ints  # class numbers of all outputs
     source_class: Ints  # (s,) class number of a source's values
 
 
@@ -256,9 +258,10 @@ class TypeTable:
         self._class_number: dict[ValueClass, int] = {}
         self._sites: dict[int, dict[str, None]] = {}
         self._arrays: EntryArrays | None = None
+        self._was_read: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._graph_types: tuple[NodeType, ...] | None = None
         self.structures: dict[Any, Any] = Bounded()
-        """Graphs of small mini-batches (`trace.structures`)."""
+        """Graphs of small mini-batches (`forward.structures`)."""
         self._lock = threading.RLock()
         for name, signature in known:
             self._type_of_signature[signature] = len(self.types)
@@ -396,6 +399,16 @@ class TypeTable:
                 )
         return types
 
+    def was_read(self) -> NDArray[np.bool_]:
+        """Of every entry, whether anybody has read a value of its nodes (`forward.cutting`); to be written to."""
+        known = self._was_read
+        if len(known) < len(self.entries):
+            with self._lock:
+                known = np.zeros(2 * len(self.entries), np.bool_)
+                known[: len(self._was_read)] = self._was_read
+                self._was_read = known
+        return known
+
     def classes(self) -> tuple[ValueClass, ...]:
         """The value classes that `arrays` numbers."""
         return tuple(self._class_number)
@@ -418,5 +431,7 @@ class TypeTable:
             np.array([len(e.output_slots) for e in self.entries], np.int64),
             np.array([e.is_sum for e in self.entries], np.bool_),
             np.array([number(e.output_slots[0].base) for e in self.entries], np.int64),
+            np.array(list(itertools.accumulate((len(e.output_slots) for e in self.entries), initial=0)), np.int64),
+            np.array([number(slot.base) for e in self.entries for slot in e.output_slots], np.int64),
             np.array([number(source.value_class) for source in self.sources], np.int64),
         )

@@ -12,14 +12,17 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from edbc.base.frozen import frozen
 from edbc.base.graph import NodeType
 from edbc.capture.code.shadow import ModelView
+from edbc.capture.forward.carried import Carried
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.kernels.products import OWN, Products, best
@@ -37,7 +40,7 @@ from edbc.run.cpu import ahead
 from edbc.run.cpu.team import TEAM
 from edbc.run.cpu.walk import Batches, Memory, bind_rows, gather_rows, walk
 from edbc.run.cpu.walktables import Native, NativeKernel, Snapshot, snapshot
-from edbc.run.passes.arenas import arena_bytes
+from edbc.run.passes.arenas import Shared, arena_bytes
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
 from edbc.run.passes.placeloops import count_work
 from edbc.run.passes.placement import Longs, Placement
@@ -55,34 +58,67 @@ _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0), torch.bfloa
 """What tells `walk` an element type; numba has none for bfloat16, whose bits are integers to it."""
 
 
+@frozen
+class Frame:
+    """Where everything of a mini-batch stands in its buffer: what its placement tells."""
+
+    dtypes: list[torch.dtype]
+    starts: list[int]
+    """Of each class, from the beginning of the buffer, of row `class_externals` on."""
+    base: Longs
+    """Of each class, as if the externals stood before it."""
+    size: int
+    external_start: Longs
+    num_externals: int
+
+
+def frame_of(placement: Placement) -> Frame:
+    """Class after class, each from the beginning of a cache line on."""
+    rows, externals = placement.class_rows.tolist(), placement.class_externals.tolist()
+    stride = placement.row_bytes.tolist()
+    sizes = [aligned((count - outside) * size) for count, outside, size in zip(rows, externals, stride, strict=True)]
+    starts = list(itertools.accumulate(sizes, initial=0))
+    base = [start - outside * size for start, outside, size in zip(starts, externals, stride, strict=False)]
+    external_start = list(itertools.accumulate(externals, initial=0))
+    return Frame(
+        [torch_dtype(c.dtype) for c in placement.classes], starts, np.array(base, np.int64), starts[-1],
+        np.array(external_start, np.int64), external_start[-1],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class CpuDemand(Demand):
+    """A Demand with all that executing needs and no mini-batch of the same structure would find otherwise."""
+
+    kernels: dict[int, Native] = field(kw_only=True)
+    """Of the types that run natively."""
+    stretches: list[tuple[int, int, torch.dtype | None]] = field(kw_only=True)
+    batches: Batches = field(kw_only=True)
+    frame: Frame = field(kw_only=True)
+
+
 class CpuArenas:
     """Outputs of batches in one buffer, class after class; externals by address. See
     `edbc.run.passes.arenas.Arenas`."""
 
-    def __init__(self, placement: Placement, pool: Pool, demand: Demand):
+    def __init__(self, placement: Placement, pool: Pool, demand: CpuDemand):
         self.placement = placement
+        self.shared: Shared = {}
+        self.demand = demand
         self.scratch_bytes = demand.scratch
         self._pool = pool
-        self._tables: list[torch.Tensor] = []
-        self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
-        rows, externals = placement.class_rows.tolist(), placement.class_externals.tolist()
-        stride = placement.row_bytes.tolist()
-        ends, external_start = [0], [0]
-        for count, outside, size in zip(rows, externals, stride, strict=True):
-            ends.append(ends[-1] + aligned((count - outside) * size))
-            external_start.append(external_start[-1] + outside)
-        self._buffer = pool.take(ends[-1] + demand.workspace + demand.scratch + ALIGNMENT)
+        self._tables: list[Any] = []
+        frame = demand.frame
+        self.dtypes, self._start = frame.dtypes, frame.starts
+        self._buffer = pool.take(frame.size + demand.workspace + demand.scratch + ALIGNMENT)
         unaligned = self._buffer.data_ptr()
         address = aligned(unaligned)
         self._first = address - unaligned
-        self.workspace = address + ends[-1]
+        self.workspace = address + frame.size
         self.scratch = self.workspace + demand.workspace
-        self._start = ends
-        base = [address + end - outside * size for end, outside, size in zip(ends, externals, stride, strict=False)]
         self.memory = Memory(
-            np.array(base, np.int64), placement.row_bytes, placement.class_externals,
-            np.array(external_start, np.int64), np.zeros(external_start[-1], np.int64), placement.operand_class,
-            placement.output_class,
+            address + frame.base, placement.row_bytes, placement.class_externals, frame.external_start,
+            np.zeros(frame.num_externals, np.int64), placement.operand_class, placement.output_class,
         )  # fmt: skip
         self.snapshot: Snapshot | None = None
         """The weights with which the first batches ran: those of all others, also when they are computed again."""
@@ -99,6 +135,12 @@ class CpuArenas:
         self._tables.append(table)
         bind_rows(externals, index, self.placement.external_row, c, table.data_ptr(), self.memory)
 
+    def _place(self, externals: Longs, c: int, addresses: Longs | list[int]) -> None:
+        """Externals of class c are at these addresses."""
+        rows = self.placement.external_row[externals]
+        rows += self.memory.external_start[c]
+        self.memory.external_address[rows] = addresses
+
     def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: keeps the tensors and their addresses; of many, which are stacked sooner, one table."""
         if len(tensors) > STACKED:
@@ -108,8 +150,15 @@ class CpuArenas:
         dtype = self.dtypes[c]
         laid_out = [t if t.dtype is dtype and _is_plain(t) else _plain(t, dtype) for t in tensors]
         self._tables += laid_out
-        rows = self.placement.external_row[externals] + self.memory.external_start[c]
-        self.memory.external_address[rows] = [tensor.data_ptr() for tensor in laid_out]
+        self._place(externals, c, [tensor.data_ptr() for tensor in laid_out])
+
+    def bind_carried(self, externals: Longs, carried: Carried, index: Longs) -> None:
+        """See Arenas: keeps the rows and their addresses."""
+        if not carried.in_tables:
+            self.bind_each(externals, [carried[i] for i in index.tolist()])
+            return
+        self._tables.append(carried)
+        self._place(externals, int(self.placement.external_class[externals[0]]), carried.addresses(index))
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""
@@ -278,23 +327,30 @@ class CpuBackend:
                 rows, rendered = min(count, BLOCK), kernel.rendered
                 block = max(block, rendered.stride * rows)
                 scratch = max(scratch, rendered.scratch(self.products, rows))
-        return Demand(arena_bytes(segment.placement, externals=False), block, scratch)
+        schedule, placement = segment.schedule, segment.placement
+        kernels = self._native_kernels(segment, kernel_of_type)
+        batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
+                          placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
+        return CpuDemand(
+            arena_bytes(placement, externals=False), block, scratch, kernels=kernels,
+            stretches=list(self._stretches(segment, kernels)), batches=batches, frame=frame_of(placement),
+        )  # fmt: skip
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
         """See Backend."""
+        assert isinstance(demand, CpuDemand)
         return CpuArenas(segment.placement, self._pool, demand)
 
     def execute(self, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType,
                 on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
         """See Backend."""
-        kernels = self._native_kernels(segment, kernel_of_type)
-        if arenas.snapshot is None or not arenas.snapshot.holds(kernels):
-            arenas.snapshot = self._tables_for(kernels)
-        shot = arenas.snapshot
-        schedule, placement = segment.schedule, segment.placement
-        batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
-                          placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
-        for first, last, dtype in self._stretches(segment, kernels):
+        kernels = arenas.demand.kernels
+        shot = arenas.snapshot or arenas.shared.get("snapshot")
+        if shot is None or not shot.holds(kernels):
+            shot = arenas.shared["snapshot"] = self._tables_for(kernels)
+        arenas.snapshot = shot
+        schedule, batches = segment.schedule, arenas.demand.batches
+        for first, last, dtype in arenas.demand.stretches:
             begin, end = max(first, segment.begin), min(last, segment.stop)
             if begin >= end:
                 continue

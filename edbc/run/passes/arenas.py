@@ -4,26 +4,35 @@ use."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from edbc.capture.forward.carried import Carried
 from edbc.capture.standins.standin import torch_dtype
 from edbc.native.memory import MemoryErrors, require_memory
 from edbc.run.passes.placement import Longs, Placement
+
+Shared = dict[Any, Any]
+"""What segments of one mini-batch have in common: parameters by the number of their source, and what a back end puts
+into it."""
 
 
 class Arenas(Protocol):
     """Where the values of a segment are while its mini-batch lives."""
 
     placement: Placement
+    shared: Shared
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """External `externals[i]` is row `index[i]` of `table`, `(rows, ...)`. All are of one class."""
 
     def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """External `externals[i]` is `tensors[i]`. All are of one class."""
+
+    def bind_carried(self, externals: Longs, carried: Carried, index: Longs) -> None:
+        """External `externals[i]` is row `index[i]` of what earlier segments have computed. All are of one class."""
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """A promise that `rows` will be called with this very array: a device's arenas take its indices up early."""
@@ -40,6 +49,7 @@ class TensorArenas:
 
     def __init__(self, placement: Placement, device: torch.device):
         self.placement = placement
+        self.shared: Shared = {}
         self.device = device
         self.tensors: list[torch.Tensor] = []
         if device.type == "cpu":
@@ -60,6 +70,10 @@ class TensorArenas:
     def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: as one table."""
         self.bind(externals, torch.stack(list(tensors)), np.arange(len(externals)))
+
+    def bind_carried(self, externals: Longs, carried: Carried, index: Longs) -> None:
+        """See Arenas: as one table."""
+        self.bind_each(externals, [carried[i] for i in index.tolist()])
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""

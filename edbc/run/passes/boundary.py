@@ -6,16 +6,18 @@ import copy
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from edbc.base.frozen import frozen
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
+from edbc.capture.forward.carried import each_row
 from edbc.capture.forward.returned import Result, Run
+from edbc.capture.record.table import Source
 from edbc.capture.standins.nests import rebuilt, remade
 from edbc.capture.standins.standin import Slot, torch_dtype
 from edbc.capture.vertex.vertexjoin import VertexCapture
@@ -25,25 +27,55 @@ from edbc.run.passes.placement import Longs, Placement
 from edbc.run.passes.randomrows import draw_seeds, drawn
 from edbc.run.weights.packed import require_storage
 
-_EXCLUDE: Any = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
-_VIEWS: Any = None if _EXCLUDE is None else torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+_NO_SEEDS = np.zeros(0, np.int64)
 
 
-def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view: ModelView) -> None:
-    """Bind every external that is read to its row of a table: rows of parameters as they are, constants stacked, random
-    numbers drawn."""
+@frozen
+class Lookups:
+    """The externals of a mini-batch that are read, as far as its structure tells."""
+
+    order: Longs
+    """Source by source, and in the order of their rows."""
+    of_source: list[tuple[int, int, int]]
+    """Sources that any are of, and where theirs begin and end."""
+    draws: bool
+    """Whether any are random numbers."""
+
+
+@frozen
+class Boundary:
+    """What crosses between a mini-batch and its arenas, known before anything executes."""
+
+    lookups: Lookups
+    wants: list[Wanted]
+
+
+def boundary_of(capture: Capture, placement: Placement) -> Boundary:
+    """For every mini-batch of this structure."""
+    return Boundary(lookups_of(capture, placement), wanted(capture, placement))
+
+
+def lookups_of(capture: Capture, placement: Placement) -> Lookups:
+    """What `load_externals` binds."""
     from edbc.run.passes import placeloops
 
-    seeds = draw_seeds(capture.sources, capture.external_source, capture.external_index)
-    order, indices, ptr = placeloops.externals_by_source(
-        capture.external_source, capture.external_index, placement.external_class, placement.external_row,
-        placement.class_externals, len(capture.sources),
+    order, ptr = placeloops.externals_by_source(
+        capture.external_source, placement.external_class, placement.external_row, placement.class_externals,
+        len(capture.sources),
     )  # fmt: skip
-    for number, (begin, end) in enumerate(itertools.pairwise(ptr.tolist())):
-        if begin == end:
-            continue
+    pairs = enumerate(itertools.pairwise(ptr.tolist()))
+    of_source = [(number, begin, end) for number, (begin, end) in pairs if begin < end]
+    return Lookups(order, of_source, any(capture.sources[number].kind == "draw" for number, _, _ in of_source))
+
+
+def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: ModelView) -> None:
+    """Bind every external that is read to its row of a table: rows of parameters and of earlier segments as they are,
+    constants stacked, random numbers drawn."""
+    seeds = draw_seeds(capture.sources, capture.external_source, capture.external_index) if lookups.draws else _NO_SEEDS
+    indices = capture.external_index[lookups.order]
+    for number, begin, end in lookups.of_source:
         source = capture.sources[number]
-        which = order[begin:end]
+        which = lookups.order[begin:end]
         index = indices[begin:end]
         if source.kind == "constant":
             pool = capture.constants[number]
@@ -51,17 +83,26 @@ def load_externals(capture: Capture, placement: Placement, arenas: Arenas, view:
                 arenas.bind(which, pool, index)
             else:
                 arenas.bind_each(which, [pool[i] for i in index.tolist()])
+        elif source.kind == "carried":
+            arenas.bind_carried(which, capture.constants[number], index)
         elif source.kind == "offset":
             arenas.bind(which, torch.from_numpy(index), np.arange(len(index)))
         elif source.kind == "draw":
             arenas.bind(which, drawn(source, index, seeds), np.arange(len(index)))
         else:
-            assert source.ref is not None
-            tensor = view.shared(source.ref).detach()
-            if view.needs_data:
-                require_storage(tensor, ", ".join(source.ref.names))
-            whole = source.kind == "whole"
-            arenas.bind(which, tensor.unsqueeze(0) if whole else tensor, np.zeros_like(index) if whole else index)
+            table = arenas.shared.get(number)
+            if table is None:
+                table = arenas.shared[number] = _table_of(source, view)
+            arenas.bind(which, table, np.zeros_like(index) if source.kind == "whole" else index)
+
+
+def _table_of(source: Source, view: ModelView) -> torch.Tensor:
+    """The parameter that externals are rows of."""
+    assert source.ref is not None
+    tensor = view.shared(source.ref).detach()
+    if view.needs_data:
+        require_storage(tensor, ", ".join(source.ref.names))
+    return tensor.unsqueeze(0) if source.kind == "whole" else tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +122,9 @@ def wanted(capture: Capture, placement: Placement) -> list[Wanted]:
         classes_of = [placement.class_index[output.slot.base] for output in capture.outputs]
         parts = [slice(output.start, output.stop) for output in capture.outputs]
         return [Wanted(c, None, rows[part]) for c, part in zip(classes_of, parts, strict=True)]
+    if capture.in_tables:
+        class_of = [placement.class_index[capture.result_slots[run.start].base] for run in capture.results]
+        return [Wanted(c, None, rows[run.start : run.stop]) for c, run in zip(class_of, capture.results, strict=True)]
     slots = distinct(capture.result_slots)
     if len(slots) == 1:
         return [Wanted(placement.class_index[slots[0].base], None, rows)]
@@ -93,32 +137,17 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
     if isinstance(capture, VertexCapture):
         return capture.split([_picked(want, placement, arenas) for want in wants])
+    if capture.in_tables:
+        return [_picked(want, placement, arenas) for want in wants]
     if len(wants) == 1 and wants[0].which is None:
-        return arrange(capture, list(_one_by_one(_picked(wants[0], placement, arenas))))
+        return arrange(capture, list(each_row(_picked(wants[0], placement, arenas))))
     tensors: list[Any] = [None] * len(capture.result_node)
     for want in wants:
         assert want.which is not None
-        picked = _one_by_one(_picked(want, placement, arenas))
+        picked = each_row(_picked(want, placement, arenas))
         for i, tensor in zip(want.which.tolist(), picked, strict=True):
             tensors[i] = tensor
     return arrange(capture, tensors)
-
-
-def _one_by_one(rows: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Tensors `(...)` of `(rows, ...)`. Vectors are taken by their sizes, in 0.8 of `unbind`'s time (by
-    hand)."""
-    with _no_views():
-        if rows.ndim != 2:
-            return rows.unbind(0)
-        count, size = rows.shape
-        parts: Sequence[torch.Tensor] = rows.view(-1).split_with_sizes([size] * count)
-        return parts
-
-
-def _no_views() -> AbstractContextManager[Any]:
-    """In it, torch's views are tensors that know of no base: rows that nobody has as a whole are no views, and making
-    them takes 0.8 of the time. A plain context where torch has no such switch."""
-    return _EXCLUDE(_VIEWS) if _EXCLUDE is not None else nullcontext()
 
 
 def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
@@ -156,6 +185,8 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
         for i, slot in enumerate(capture.result_slots):
             for step in slot.views:
                 tensors[i] = step.apply(tensors[i])
+    if capture.given is not None:
+        tensors = capture.given.among(tensors)
     if capture.left is not None:
         capture.left.write(tensors)
     starts = capture.result_ptr or itertools.repeat(0)

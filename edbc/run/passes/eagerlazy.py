@@ -168,6 +168,12 @@ class Splitter:
         tables = self._tables_of(capture.graph, chosen.variants)
         return _split(capture, schedule, tables, chosen, self.table.graph_types())
 
+    def has_hope(self, graph: Graph, schedule: Schedule) -> bool:
+        """Whether splitting hangs on which rows a mini-batch looks up: without hope, nothing of its structure is
+        split."""
+        nodes, batches, _ = splitloops.batch_sizes(schedule.batch_type, schedule.batch_ptr, graph.num_types).tolist()
+        return bool(self._hopeful(self._present_in(graph, nodes), nodes, batches))
+
     def choose(self, capture: Capture, schedule: Schedule) -> Chosen:
         """The types that run split in this mini-batch."""
         graph = capture.graph

@@ -299,11 +299,8 @@ def value_rows(nodes, outputs, batch_of, position, output_row, external_row):
 
 
 @njit(cache=True)
-def externals_by_source(
-    external_source, external_index, external_class, external_row, class_externals, num_sources
-):  # fmt: skip
-    """Externals that have a row, source by source and within a source by row; their indices; and where each source
-    begins.
+def externals_by_source(external_source, external_class, external_row, class_externals, num_sources):
+    """Externals that have a row, source by source and within a source by row; and where each source begins.
 
     Rows of externals are numbered from 0 in every class, and the externals of a source are of one class. There may be
     rows that none of these externals has.
@@ -320,13 +317,12 @@ def externals_by_source(
     for s in range(num_sources):
         ptr[s + 1] += ptr[s]
     at = ptr.copy()
-    order, index = np.empty(ptr[num_sources], np.int64), np.empty(ptr[num_sources], np.int64)
+    order = np.empty(ptr[num_sources], np.int64)
     for e in by_row:
         if e >= 0:
-            place = at[external_source[e]]
-            order[place], index[place] = e, external_index[e]
-            at[external_source[e]] = place + 1
-    return order, index, ptr
+            order[at[external_source[e]]] = e
+            at[external_source[e]] += 1
+    return order, ptr
 
 
 @njit(cache=True)

@@ -137,7 +137,7 @@ def _run(net: Net, prepared: Prepared, *, alone: bool = False) -> list[float]:
     segment, ends = prepared.segment, [0.0]
     with torch.no_grad():
         arenas = net.backend.arenas(segment, prepared.demand)
-        load_externals(prepared.capture, segment.placement, arenas, net.view)
+        load_externals(prepared.capture, prepared.boundary.lookups, arenas, net.view)
         started = time.perf_counter()
         on_batch = (lambda _: ends.append(time.perf_counter() - started)) if alone else None
         net.backend.execute(segment, arenas, net.kernel, on_batch)

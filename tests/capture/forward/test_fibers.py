@@ -49,6 +49,18 @@ class Peeking(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+@edbc.cell
+class Peripheral(nn.Module):
+    """Something computed of a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(SIZE, SIZE)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.head(h))
+
+
 class Reading(nn.Module):
     """`how(net, instance)` as a model; `instance` is a list of word numbers."""
 
@@ -59,6 +71,7 @@ class Reading(nn.Module):
         self.step = Step()
         self.peeking = Peeking()
         self.out = nn.Linear(SIZE, 50)
+        self.peripheral = Peripheral()
         self.register_buffer("zero", torch.zeros(SIZE))
 
     def forward(self, instance: Any) -> Any:
@@ -261,6 +274,78 @@ def test_reads_are_batched() -> None:
     assert stats.batches <= 9 + 3 * most
     assert stats.instances == 32
     assert stats.mini_batches == 1
+
+
+def with_a_head(net: Reading, words: list[int]) -> Any:
+    """Greedy decoding with something else computed of every state, that nobody reads."""
+    states, _ = greedy(net, words)
+    return [net.peripheral(state) for state in states]
+
+
+def heads_on_the_way(net: Reading, words: list[int]) -> Any:
+    h, word, heads = net.encode(words), 1, []
+    while word % 7 and len(heads) < 12:
+        h = net.step(net.embedding.weight[word], h)
+        heads.append(net.peripheral(h))
+        word = int(net.out(h).argmax())
+    return heads
+
+
+def heads_without_gradients(net: Reading, words: list[int]) -> Any:
+    heads = heads_on_the_way(net, words)
+    with torch.no_grad():
+        return [*heads, net.peripheral(heads[-1]) * net.score(heads[-1]).item()]
+
+
+def test_what_no_waiting_value_needs_waits_for_company() -> None:
+    """Heads of states are one batch, as if they were computed at the end; not one per segment."""
+    model, instances = model_of(heads_on_the_way), some(32)
+    net, segments = bound(model, instances), []
+    with torch.no_grad():
+        prepared = net.prepare(instances, on_segment=segments.append)
+    kind = next(k for k, t in enumerate(prepared.capture.graph.types) if t.op == "cell peripheral")
+    batches = [int((each.schedule.batch_type == kind).sum()) for each in [*segments, prepared]]
+
+    assert sum(batches) == 1
+    assert len(segments) > 3
+
+
+@pytest.mark.parametrize("how", [with_a_head, heads_on_the_way, heads_without_gradients], ids=lambda how: how.__name__)
+def test_what_waits_is_computed_as_in_eager(how: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where more waits than may."""
+    require_parity(bound(model_of(how), some(32)), some(32))
+    monkeypatch.setattr("edbc.capture.forward.cutting.MOST_WAITING", 40)
+    require_parity(bound(model_of(how), some(32)), some(32))
+
+
+def test_values_that_are_read_one_after_the_other_exist_together() -> None:
+    """A segment for each when nobody knows yet, one for both from then on."""
+
+    def both(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        one, other = net.score(h), net.peripheral(h).sum()
+        return h * one.item() + h * other.item()
+
+    net, counts = bound(model_of(both), some(8)), []
+    for _ in range(2):
+        stats = Stats()
+        net.run(some(8), stats)
+        counts.append(stats.segments)
+
+    assert counts == [3, 2]
+
+
+def test_results_of_earlier_segments_are_nobody_elses() -> None:
+    """What instances return may be changed in place: neither later mini-batches nor other results see it."""
+    model, instances = model_of(greedy), some(6)
+    net = bound(model, instances)
+    with torch.no_grad():
+        expected, ours = [model(one)[0] for one in instances], net(instances)
+        ours[0][0][0].fill_(7.0)
+        again = net(instances)
+
+    assert [repr(tensors_of(states)) for states, _ in ours[1:]] == [repr(tensors_of(s)) for s, _ in again[1:]]
+    torch.testing.assert_close([states for states, _ in again], expected)
 
 
 def mixed(net: Reading, instance: Any) -> Any:

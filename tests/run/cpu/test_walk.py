@@ -52,7 +52,7 @@ def values(net: Net, prepared: Any) -> list[np.ndarray]:
     placement = prepared.placement
     with torch.no_grad():
         arenas = net.backend.arenas(prepared.segment, prepared.demand)
-        load_externals(prepared.capture, placement, arenas, net.view)
+        load_externals(prepared.capture, prepared.boundary.lookups, arenas, net.view)
         net.backend.execute(prepared.segment, arenas, net.kernel)
         first, rows = placement.class_externals, placement.class_rows
         found = [arenas.rows(c, np.arange(first[c], rows[c])).numpy() for c in range(len(rows))]

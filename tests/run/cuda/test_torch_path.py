@@ -53,7 +53,7 @@ def test_batches_run_in_two_calls() -> None:
     wants = wanted(prepared.capture, prepared.placement)
     for cut in (0, 1, prepared.schedule.num_batches):
         arenas = net.backend.arenas(prepared.segment, prepared.demand)
-        load_externals(prepared.capture, prepared.placement, arenas, net.view)
+        load_externals(prepared.capture, prepared.boundary.lookups, arenas, net.view)
         for want in wants:
             arenas.expect(want.class_index, want.rows)
         with torch.no_grad():

@@ -1,0 +1,131 @@
+"""What segments carry to later ones: values as rows of tables (`forward.cutting`)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from edbc.capture.forward.returned import Collected, Ints
+    from edbc.capture.record.recording import Recording
+
+Table = torch.Tensor | list[torch.Tensor]
+"""Values of one class, `(rows, ...)`, or one by one where autograd shall know them so."""
+_EXCLUDE: Any = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
+_VIEWS: Any = None if _EXCLUDE is None else torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+
+class Carried(Sequence[torch.Tensor]):
+    """The values of one class that the segments of a mini-batch have carried so far."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        """Of all tables, and of those that are yet to come."""
+        self.in_tables = True
+        """Whether `addresses` can tell."""
+        self._tables: list[Table] = []
+        self._rows: list[Sequence[torch.Tensor] | None] = []
+        """The rows of a table as tensors, once somebody has asked for one."""
+        self._starts: list[int] = []
+        self._where = np.zeros((3, 8), np.int64)
+        """Of every table: its first row, and the address and the bytes of a row."""
+
+    def add(self, table: Table) -> None:
+        """Append the rows of a table."""
+        number = len(self._tables)
+        start = self._starts[-1] + len(self._tables[-1]) if self._tables else 0
+        self._starts.append(start)
+        self._tables.append(table)
+        self._rows.append(None)
+        if isinstance(table, list):
+            self.in_tables = False
+            return
+        if number == self._where.shape[1]:
+            self._where = np.concatenate([self._where, self._where], axis=1)
+        self._where[:, number] = start, table.data_ptr(), table.stride(0) * table.element_size()
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        number = len(self._starts) - 1
+        if index < self._starts[number]:
+            number = bisect_right(self._starts, index) - 1
+        rows = self._rows[number]
+        if rows is None:
+            table = self._tables[number]
+            rows = self._rows[number] = table if isinstance(table, list) else each_row(table)
+        return rows[index - self._starts[number]]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[index] for index in range(self.length))
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient of any of them is wanted."""
+        return any(isinstance(table, list) and any(row.requires_grad for row in table) for table in self._tables)
+
+    def addresses(self, index: Ints) -> Ints:
+        """Where rows are, on the host; their elements stand in order."""
+        first, address, size = self._where[:, : len(self._tables)]
+        table = np.searchsorted(first, index, side="right") - 1
+        return address[table] + (index - first[table]) * size[table]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Results of a mini-batch that earlier segments of it computed."""
+
+    tensors: dict[int, torch.Tensor]
+    """By their numbers among all results."""
+    rest: list[int]
+    """The numbers of the others."""
+
+    @classmethod
+    def of(cls, recording: Recording, collected: Collected, pools: Sequence[Carried | None]) -> Given | None:
+        """Those that `pools` hold, by source; None for none."""
+        tensors, rest = {}, []
+        first = -1 - recording.first_external
+        source, index = recording.external_source, recording.external_index
+        for number, ref in enumerate(collected.refs.tolist()):
+            external = first - ref
+            pool = pools[source[external]] if ref < 0 and 0 <= external < len(source) else None
+            if pool is None:
+                rest.append(number)
+                continue
+            tensor = pool[index[external]]
+            for step in collected.slots[number].views:
+                tensor = step.apply(tensor)
+            tensors[number] = tensor
+        return cls(tensors, rest) if tensors else None
+
+    def among(self, others: Sequence[Any]) -> list[Any]:
+        """All results, in order."""
+        found: list[Any] = [None] * (len(self.tensors) + len(self.rest))
+        for number, tensor in zip(self.rest, others, strict=True):
+            found[number] = tensor
+        for number, tensor in self.tensors.items():
+            found[number] = tensor
+        return found
+
+
+def each_row(table: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Tensors `(...)` of `(rows, ...)`. Vectors are taken by their sizes, in 0.8 of `unbind`'s time (by hand)."""
+    with _no_views():
+        if table.ndim != 2:
+            return table.unbind(0)
+        count, size = table.shape
+        parts: Sequence[torch.Tensor] = table.view(-1).split_with_sizes([size] * count)
+        return parts
+
+
+def _no_views() -> AbstractContextManager[Any]:
+    """In it, torch's views are tensors that know of no base: rows that nobody has as a whole are no views, and making
+    them takes 0.8 of the time. A plain context where torch has no such switch."""
+    return _EXCLUDE(_VIEWS) if _EXCLUDE is not None else nullcontext()

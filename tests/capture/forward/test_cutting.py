@@ -1,0 +1,164 @@
+"""Cutting a recording where instances wait: what runs now, what stays, and that neither changes any value."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edbc.capture.forward import buildloops
+from edbc.capture.forward.carried import Carried
+from edbc.capture.forward.cutting import Parts
+
+FIRST_VALUE, FIRST_EXTERNAL, NEXT_VALUE = 1000, 7000, 5000
+EXTERNALS = 6
+
+
+class Recorded:
+    """A random recording over entries of 0 to 3 operands and 1 or 2 outputs, each of one of three classes."""
+
+    def __init__(self, seed: int, count: int = 40):
+        rng = random.Random(seed)
+        kinds = 8
+        self.arity = [rng.randrange(4) for _ in range(kinds)]
+        self.outputs = [rng.choice([1, 1, 2]) for _ in range(kinds)]
+        self.classes = [[rng.randrange(3) for _ in range(n)] for n in self.outputs]
+        self.entries = [rng.randrange(kinds) for _ in range(count)]
+        self.operands: list[list[int]] = []
+        self.value_of: list[tuple[int, int]] = []
+        for node, entry in enumerate(self.entries):
+            known = len(self.value_of)
+            recent = range(max(0, known - 8), known)
+            self.operands.append([
+                rng.choice(recent) if known and rng.random() < 0.7 else -1 - rng.randrange(EXTERNALS)
+                for _ in range(self.arity[entry])
+            ])  # fmt: skip
+            self.value_of += [(node, j) for j in range(self.outputs[entry])]
+        self.live = sorted(rng.sample(range(len(self.value_of)), rng.randrange(1, 12)))
+        self.wanted = rng.sample(self.live, rng.randrange(1, len(self.live) + 1))
+        self.was_read = np.array([rng.random() < 0.2 for _ in range(kinds)])
+        self.aborted = rng.choice([0, 0, count // 3])
+
+    def terms(self) -> list[Any]:
+        """What each value is, written out."""
+        found: list[Any] = []
+        for node, entry in enumerate(self.entries):
+            operands = tuple(found[ref] if ref >= 0 else ("x", -1 - ref) for ref in self.operands[node])
+            found += [hash((entry, j, operands)) for j in range(self.outputs[entry])]
+        return found
+
+    def cut(self, may_wait: bool) -> Parts:
+        """By the native loop."""
+        local = [ref for operands in self.operands for ref in operands]
+        refs = [FIRST_VALUE + ref if ref >= 0 else ref - FIRST_EXTERNAL for ref in local]
+        ptr = np.cumsum([0, *self.outputs])
+        arrays = [
+            np.array(x, np.int64)
+            for x in (self.entries, refs, [FIRST_VALUE + v for v in self.live], [FIRST_VALUE + v for v in self.wanted])
+        ]
+        flat = np.array([c for classes in self.classes for c in classes], np.int64)
+        return Parts(*buildloops.cut(
+            *arrays, FIRST_VALUE, FIRST_EXTERNAL, EXTERNALS, self.aborted, may_wait, NEXT_VALUE,
+            -1 - FIRST_EXTERNAL - EXTERNALS, np.array(self.arity), np.array(self.outputs), ptr, flat, 3,
+            self.was_read.copy(),
+        ))  # fmt: skip
+
+    def expected(self, may_wait: bool) -> tuple[set[int], set[int]]:
+        """Nodes that run and nodes that stay, by definition (1)."""
+        read = {self.entries[self.value_of[v][0]] for v in self.wanted} | set(np.flatnonzero(self.was_read).tolist())
+        live = {self.value_of[v][0] for v in self.live}
+        needed = self.closure({v for v in live if self.entries[v] in read} | {self.value_of[v][0] for v in self.wanted})
+        if may_wait:
+            return needed, self.closure(live) - needed
+        return self.closure(live | needed | set(range(self.aborted, len(self.entries)))), set()
+
+    def closure(self, nodes: set[int]) -> set[int]:
+        found, todo = set(), list(nodes)
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += [self.value_of[ref][0] for ref in self.operands[node] if ref >= 0]
+        return found
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+@pytest.mark.parametrize("seed", range(60))
+def test_what_runs_is_what_is_needed(seed: int, may_wait: bool) -> None:
+    """No node more and none less; what nobody will read is dropped."""
+    recorded = Recorded(seed)
+    parts = recorded.cut(may_wait)
+    runs, stays = recorded.expected(may_wait)
+
+    assert parts.nodes.tolist() == sorted(runs)
+    assert parts.entries.tolist() == [recorded.entries[v] for v in sorted(runs)]
+    assert parts.later_entries.tolist() == [recorded.entries[v] for v in sorted(stays)]
+    assert parts.num_later == sum(recorded.outputs[recorded.entries[v]] for v in stays)
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+@pytest.mark.parametrize("seed", range(60))
+def test_no_value_changes(seed: int, may_wait: bool) -> None:
+    """What a stand-in stood for is what it stands for behind the cut, computed now or later; carried values stand class
+    by class."""
+    recorded = Recorded(seed)
+    parts = recorded.cut(may_wait)
+    values: list[Any] = []
+    carried: list[Any] = []
+
+    def external(ref: int) -> Any:
+        number = -1 - (ref + FIRST_EXTERNAL)
+        return ("x", number) if number < EXTERNALS else carried[number - EXTERNALS]
+
+    def compute(entries: Any, refs: list[int], of_value: Any, of_external: Any) -> list[Any]:
+        found: list[Any] = []
+        at = 0
+        for entry in entries.tolist():
+            operands = tuple(
+                found[of_value(r)] if r >= 0 else of_external(r) for r in refs[at : at + recorded.arity[entry]]
+            )
+            at += recorded.arity[entry]
+            found += [hash((entry, j, operands)) for j in range(recorded.outputs[entry])]
+        return found
+
+    values = compute(parts.entries, parts.refs.tolist(), lambda r: r, lambda r: ("x", int(parts.used[-1 - r])))
+    carried += [values[v] for v in parts.results.tolist()]
+    later = compute(parts.later_entries, parts.later_refs.tolist(), lambda r: r - NEXT_VALUE, external)
+    moved = [later[ref - NEXT_VALUE] if ref >= 0 else external(ref) for ref in parts.moved.tolist()]
+    classes = [c for entry in parts.entries.tolist() for c in recorded.classes[entry]]
+
+    assert parts.foreign < 0
+    assert moved == [recorded.terms()[v] for v in recorded.live]
+    assert len(set(parts.used.tolist())) == len(parts.used)
+    bounds = parts.result_ptr.tolist()
+    for c in range(3):
+        assert {classes[v] for v in parts.results[bounds[c] : bounds[c + 1]].tolist()} <= {c}
+
+
+def test_a_foreign_operand_is_told() -> None:
+    """The first one, and nothing else is done."""
+    recorded = Recorded(3)
+    at = next(i for i, operands in enumerate(recorded.operands) if operands)
+    recorded.operands[at][0] = -1 - EXTERNALS
+
+    assert recorded.cut(True).foreign == sum(map(len, recorded.operands[:at]))
+
+
+@pytest.mark.parametrize("as_lists", [False, True])
+def test_carried_rows_are_those_of_their_tables(as_lists: bool) -> None:
+    """By number over all tables, as tensors and by address."""
+    carried, rows = Carried(), []
+    for seed in range(20):
+        table = torch.arange(6.0 * (seed + 1)).view(-1, 3) + 100 * seed
+        carried.add(list(table) if as_lists else table)
+        rows += list(table)
+    carried.length = len(rows)
+
+    assert all(torch.equal(a, b) for a, b in zip(carried, rows, strict=True))
+    assert carried.in_tables is not as_lists
+    if not as_lists:
+        order = np.random.default_rng(0).permutation(len(rows))
+        assert carried.addresses(order).tolist() == [rows[i].data_ptr() for i in order.tolist()]
