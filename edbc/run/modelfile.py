@@ -112,6 +112,14 @@ class ModelFile:
         names = ", ".join(one_line(Path(path).name) for path in paths)
         return itertools.islice(_guarded(instances, f"{self.path.name}: load", names), limit)
 
+    def parse(self, config: Config) -> Callable[[Any], Any] | None:
+        """The function that makes an instance of one line of an input file, where the file has one."""
+        parse = getattr(self.module, "parse", None)
+        if not callable(parse):
+            return None
+        kwargs = _accepted(parse, config)
+        return lambda text: self._call("parse", lambda: parse(text, **kwargs))
+
     def vertex_instance(self, config: Config) -> Callable[[Any], Any]:
         """The function that turns an instance into arrays. Raises ModelError when the file offers none."""
         convert = getattr(self.module, "vertex_instance", None)
@@ -125,7 +133,7 @@ class ModelFile:
 
     def _read_only(self) -> dict[str, inspect.Parameter]:
         """Parameters with a default of the functions that read or make instances."""
-        functions = (getattr(self.module, name, None) for name in ("load", "sample", "vertex_instance"))
+        functions = (getattr(self.module, name, None) for name in ("load", "sample", "parse", "vertex_instance"))
         found = [_parameters(function) for function in functions if callable(function)]
         return {name: p for some in found for name, p in some.items() if p.default is not p.empty}
 

@@ -45,19 +45,24 @@ def processes(token: str) -> dict[int, str]:
 
 @contextmanager
 def started(
-    *command: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *command: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
     """A command that runs; at the end nothing that it started may be left, and is killed if it is."""
     token = uuid.uuid4().hex
     process = subprocess.Popen(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd,
         env={**os.environ, TOKEN: token, **(env or {})}, start_new_session=True,
+        stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
     )  # fmt: skip
     try:
         yield process
     finally:
         if process.poll() is None:
             process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
         until = time.monotonic() + LINGERING
         while (left := processes(token)) and time.monotonic() < until:
             time.sleep(0.2)

@@ -267,6 +267,14 @@ def compile(**options: Any) -> None:
     metavar="N",
     help="Values that forward may read of one instance before it is taken for an endless loop: 10,000.",
 )
+@click.option("--engine", type=click.Choice(("processes", "ray")), default=None,
+              help="Run in several processes; --input may be a folder of files, --output is one of parts.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, MOST), default=None, metavar="N",
+              help="With --engine: processes that run the plan (default: one per core; ray: one less).")  # fmt: skip
+@click.option("--address", default=None, metavar="A", help="With --engine ray: a cluster (default: start one here).")
+@click.option("--on-error", type=click.Choice(("fail", "skip", "record")), default="fail", show_default=True,
+              help="With --engine: a broken row ends the job, is left out, or stands in index.json.")  # fmt: skip
+@click.option("--keep-order", is_flag=True, help="With --engine: parts one after the other are the input in order.")
 @_format
 @_quiet
 @one_line_errors

@@ -82,10 +82,12 @@ def build(hidden_size: int = 64, vocab_size: int = 1000, num_classes: int = 2) -
 def load(*paths: str, vocab_size: int = 1000) -> Iterator[Tree]:
     for path in paths:
         with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                words = [zlib.crc32(word.encode()) % vocab_size for word in line.split()]
-                if words:
-                    yield leaning(words)
+            yield from (parse(line, vocab_size) for line in lines if line.strip())
+
+
+# Optional: one line as an instance. Engines of many processes and servers, which read lines themselves, call it.
+def parse(line: str, vocab_size: int = 1000) -> Tree:
+    return leaning([zlib.crc32(word.encode()) % vocab_size for word in line.split()])
 
 
 def leaning(words: list[int]) -> Tree:
