@@ -36,14 +36,14 @@ class Held:
         return self
 
     def run(self, instances: Any, on_prepared: Callable[[Any], None]) -> Any:
-        self.go.wait(10)
+        self.go.wait(60)
         self.sizes.append(len(instances))
         return self.net.run(instances, on_prepared=on_prepared)
 
 
 def inside(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run in an event loop, ten seconds at most."""
-    return asyncio.run(asyncio.wait_for(work(), 10))
+    """Run in an event loop, a minute at most."""
+    return asyncio.run(asyncio.wait_for(work(), 60))
 
 
 async def all_of(batcher: Batcher, instances: list[Any], **options: float) -> list[Any]:
