@@ -49,7 +49,7 @@ import torch
 import edbc
 from edbc.reach import Batcher, Busy, NodeBalancedSampler
 from edbc.reach.sampler import deal
-from edbc.runtime.session import Net
+from edbc.run.session import Net
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 MODELS = REPOSITORY / "models"
@@ -425,7 +425,7 @@ def overhead(trees: Sequence[Any], count: int = 20_000) -> float:
 
 def drawn(rows: Sequence[dict[str, Any]]) -> str:
     """Latency against load of the three servers, as a picture."""
-    from edbc.report.curves import Line, Panel, picture
+    from edbc.tools.report.curves import Line, Panel, picture
 
     colours = {"batcher": "#d9480f", "timer": "#1971c2", "one": "#9aa5b1"}
     panels = []

@@ -25,6 +25,9 @@ BACKWARDS = {
     ("edbc/capture/captured/vocabulary.py", "edbc.run.session"): "the type of an argument",
     ("edbc/run/session.py", "edbc.train.trainer"): "a mini-batch with gradients, imported when one comes",
     ("edbc/tools/cli/train.py", "edbc.reach.ranks"): "torchrun's processes, imported where they are asked for",
+    ("edbc/tools/cli/run.py", "edbc.reach.jobs"): "jobs on engines, imported where they are asked for",
+    ("edbc/tools/cli/run.py", "edbc.reach.processes"): "the same",
+    ("edbc/tools/cli/run.py", "edbc.reach.ray_engine"): "the same",
 }
 """Imports against the order, each with its reason."""
 

@@ -36,12 +36,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edbc.arguments import require_count, require_rate
+from edbc.base.arguments import require_count, require_rate
 from edbc.errors import EdbcError
 from edbc.reach.outcomes import Failure, outcomes
 
 if TYPE_CHECKING:
-    from edbc.runtime.session import Net, Prepared
+    from edbc.run.session import Net, Prepared
 
 
 SHORT = 1e-3

@@ -26,16 +26,16 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from edbc.arguments import require_count
-from edbc.check import model_path
+from edbc.base.arguments import require_count
+from edbc.base.files import found_at, one_line, replace_file
 from edbc.errors import EdbcError, InputError
-from edbc.files import found_at, one_line, replace_file
-from edbc.modelfile import import_model_file, require_inputs
 from edbc.plan.reader import read_plan
 from edbc.reach.outcomes import Failure
 from edbc.reach.predictor import Columns, Facts, Predictor
-from edbc.running import require_model
-from edbc.runtime.outputs import OutputFile
+from edbc.run.modelfile import import_model_file, require_inputs
+from edbc.run.outputs import OutputFile
+from edbc.tools.checking import model_path
+from edbc.tools.running import require_model
 
 INDEX = "index.json"
 Written = dict[str, Any]

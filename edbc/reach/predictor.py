@@ -4,7 +4,7 @@
                    batch_size=256, compute=ray.data.ActorPoolStrategy(size=2))
 
 (1) A batch is a dict of columns, as Ray Data's are in "numpy" format. The texts in one of them become instances by the
-    model file's `parse`; all other columns stay. Each output (`edbc.runtime.outputs`) is a column of arrays, of any
+    model file's `parse`; all other columns stay. Each output (`edbc.run.outputs`) is a column of arrays, of any
     first dimension.
 (2) What travels to a process is paths and hashes. A plan, model file or weights file that is another one there, or
     another edbc or torch, is refused (`Facts`); weights are read once per process, and the bytes that were hashed are
@@ -26,19 +26,19 @@ import numpy as np
 import torch
 
 from edbc._version import __version__
-from edbc.arguments import require_name
-from edbc.check import model_path
+from edbc.base.arguments import require_name
+from edbc.base.files import require_file
 from edbc.errors import EdbcError, InputError, ModelError, StaleError, described
-from edbc.files import require_file
-from edbc.modelfile import file_sha256, hash_model_file
 from edbc.plan.reader import read_plan
 from edbc.reach.outcomes import Failure, outcomes
-from edbc.running import Bound, Setting, bind_plan
-from edbc.runtime.outputs import rows_by_name
-from edbc.weights import SEEDED, Weights
+from edbc.run.modelfile import file_sha256, hash_model_file
+from edbc.run.outputs import rows_by_name
+from edbc.run.weightsfile import SEEDED, Weights
+from edbc.tools.checking import model_path
+from edbc.tools.running import Bound, Setting, bind_plan
 
 if TYPE_CHECKING:
-    from edbc.runtime.session import Net
+    from edbc.run.session import Net
 
 ON_ERROR = ("fail", "skip", "record")
 Columns = Mapping[str, Sequence[Any]]
@@ -93,7 +93,7 @@ def _bound(plan: str, weights: str | None, sha256: str | None, options: tuple[tu
 
 
 class Predictor:
-    """See the module's docstring. `binding` are the fields of `edbc.running.Setting` that say how the plan is bound:
+    """See the module's docstring. `binding` are fields of `edbc.tools.running.Setting` that say how the plan is bound:
     config, device, dtype, model, and so on."""
 
     def __init__(self, plan: str | Path, weights: str | Path | None = None, *, weights_sha256: str | None = None,

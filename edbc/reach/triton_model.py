@@ -11,7 +11,7 @@ In a model repository `trees/1/model.py` is one line, and `trees/config.pbtxt` n
 
 (1) A request has any number of texts, each an instance by the model file's `parse`. `execute` gets the requests that
     wait (with `dynamic_batching`, all that the server joined) and runs the instances of all of them as one mini-batch.
-(2) Each output (`edbc.runtime.outputs`) is the rows of the request's instances one after the other, and
+(2) Each output (`edbc.run.outputs`) is the rows of the request's instances one after the other, and
     `NAME_offsets` says where each begins, and the end: instances differ in size.
 (3) A request with a text that is no instance gets an error, and the others their answers; one that was cancelled does
     not execute.

@@ -66,10 +66,11 @@ def _of_kind(kind: str) -> tuple[Refusal, ...]:
 @cache
 def table() -> tuple[Refusal, ...]:
     """All entries, by code."""
+    from edbc.refusals.engines import ENGINES
     from edbc.refusals.models import MODELS
     from edbc.refusals.plans import PLANS
 
-    return tuple(sorted((*MODELS, *PLANS, _OTHER), key=lambda entry: entry.code))
+    return tuple(sorted((*MODELS, *PLANS, *ENGINES, _OTHER), key=lambda entry: entry.code))
 
 
 _OTHER = Refusal(

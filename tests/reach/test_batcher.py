@@ -14,7 +14,7 @@ from small import Sequence, fresh, sequences
 
 from edbc.errors import EdbcError
 from edbc.reach import Batcher, Busy, Late
-from edbc.runtime.session import Net
+from edbc.run.session import Net
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def parse(line: str, vocab_size: int = 1000) -> Tree:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of the model file that `edbc new` writes, whose `parse` misbehaves when a line says so."""
-    from edbc.cli.new import run_new
+    from edbc.tools.cli.new import run_new
 
     folder = tmp_path_factory.mktemp("jobs")
     model = folder / "trees.py"
@@ -335,7 +335,7 @@ NODES = """
 import json, os, sys, threading, time
 from pathlib import Path
 from ray.cluster_utils import Cluster
-from edbc.cli import main
+from edbc.tools.cli import main
 
 flags, *arguments = sys.argv[1:]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 1 << 28})
@@ -442,7 +442,7 @@ def test_options_that_do_not_go_together(options: tuple[object, ...], message: s
     """One line, exit code 3."""
     from click.testing import CliRunner
 
-    from edbc.cli import main
+    from edbc.tools.cli import main
 
     result = CliRunner().invoke(main, ["run", str(home / "plan.yaml"), *map(str, options)])
     assert result.exit_code == 3

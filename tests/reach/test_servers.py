@@ -42,7 +42,7 @@ TEXTS = ["one", "two words", "three more words", "and four more words"]
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of the model file that `edbc new` writes; a word "SLOW" takes forward 0.2 s."""
-    from edbc.cli.new import run_new
+    from edbc.tools.cli.new import run_new
 
     folder = tmp_path_factory.mktemp("servers")
     run_new(str(folder / "trees.py"))

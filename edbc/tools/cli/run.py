@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from edbc.cli.console import ProgressLine, fold, print_json, warn, warn_unstable
 from edbc.errors import EdbcError
+from edbc.tools.console import ProgressLine, fold, print_json, warn, warn_unstable
 
 ENGINE_OPTIONS = {"workers": None, "address": None, "on_error": "fail", "keep_order": False}
 """What they are where nothing is asked of an engine."""
@@ -33,7 +33,7 @@ def run_run(plan: str, output_format: str, quiet: bool, inputs: tuple[str, ...],
             raise EdbcError(
                 f"--{name.replace('_', '-')}: expected --engine beside it, got none; give --engine processes or ray"
             )
-    from edbc.running import Setting, run_plan
+    from edbc.tools.running import Setting, run_plan
 
     def tell(text: str) -> None:
         if not quiet:
@@ -92,7 +92,7 @@ def _run_engine(kind: str, plan: str, output_format: str, quiet: bool, inputs: t
 
 def _require_of_engine(kind: str, options: dict[str, Any], engine: dict[str, Any]) -> None:
     """Raise EdbcError for what an engine cannot do."""
-    from edbc.running import Setting
+    from edbc.tools.running import Setting
 
     if kind != "ray" and engine["address"] is not None:
         raise EdbcError("--address: expected --engine ray beside it, got processes of this machine; leave it out")
