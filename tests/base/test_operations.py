@@ -112,6 +112,13 @@ def test_native_loops_are_the_formula(name: str, dtype: torch.dtype) -> None:
     require_close(native(name, xs), exact, operation.error[dtype is torch.float64], operation.cancels)
 
 
+@pytest.mark.compiled
+def test_tanh_ends_at_one() -> None:
+    """Where torch's is 1 to the last bit, and no gradient comes back, from 9.02 on at the latest."""
+    x = torch.tensor([9.02, 9.1, 10.0, 90.0, 1e30, torch.inf])
+    assert torch.equal(native("tanh", [torch.cat([x, -x])]), torch.tanh(torch.cat([x, -x])))
+
+
 @pytest.mark.parametrize(("name", "operand"), DERIVATIVES)
 def test_derivatives_are_autograds(name: str, operand: int) -> None:
     """In float64, kinks and ties included; and what they name, d alone aside, is all that they read."""
