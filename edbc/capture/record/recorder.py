@@ -41,12 +41,15 @@ from edbc.capture.record.signature import call_type, function_type
 from edbc.capture.record.special import (
     CATS,
     MAX_STEPS,
+    OfMany,
     derived,
     filled,
     is_view,
     lazy_stack,
     num_steps,
+    of_many,
     refuse_what_cannot_be_batched,
+    selected,
     special,
     view,
     without_gradient,
@@ -776,6 +779,8 @@ class Recorder:
             return self.take(args[0], known)
         if known.__class__ is OfConstant:
             return self.shared_constant(known.key, known.make)
+        if known.__class__ is OfMany:
+            return selected(self, args[0], known)
         if known.__class__ is OfParameters:
             return known.result
         return self.seen(args[0], *known)
@@ -811,6 +816,10 @@ class Recorder:
         taken = excerpts(self, func, name, key, args, kwargs)
         if taken is not None:
             return taken
+        if name in ("getitem", "unbind") and (many := of_many(self, name, args, kwargs)) is not None:
+            if key is not None:
+                self.functions[key] = many
+            return selected(self, args[0], many)
         if name in rules.FILLS:
             filling = filled(func, name, args, kwargs)
             if filling is not None:

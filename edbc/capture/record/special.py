@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -29,6 +29,15 @@ _NO_PADDING = (
     "an instance has one sequence, which needs no padding: call the RNN on it as it is (nn.LSTM takes (length, size)); "
     "sequences of all lengths are batched"
 )
+
+
+class OfMany(NamedTuple):
+    """Elements of the first dimension by their numbers, which are operands, and what is made of them."""
+
+    numbers: tuple[int, ...]
+    outputs: Any
+
+
 CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray)
 CATS = frozenset((torch.cat, torch.concat, torch.concatenate))
 
@@ -82,15 +91,6 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
             return rec.node(pick, (args[0], *index), {}, "pick")
-    if name == "getitem" and type(args[0]) is Value and _takes_one_of_many(rec, args[0], args[1]):
-        return _selected(rec, args[0], args[1])
-    if (
-        name == "unbind"
-        and type(args[0]) is Value
-        and _takes_one_of_many(rec, args[0], 0)
-        and not (*args[1:], *kwargs.values(), 0)[0]
-    ):
-        return tuple(args[0])
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
@@ -151,17 +151,27 @@ def _typed(rec: Recorder, tensor: Any, dtype: Any = None, **_: Any) -> Any:
     return tensor if wanted is tensor.dtype else rec.function(torch.Tensor.to, (tensor, wanted), {})
 
 
-def _selected(rec: Recorder, value: Value, index: int) -> Value:
-    found = rec.select(value, index)
-    if rec.books is not None:
-        _, _, steps = take_views(torch.Tensor.__getitem__, "getitem", ((Hole(0), index), {}), value.slot.meta())
-        rec.books.share(value, found, steps)
-    return found
+def of_many(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OfMany | None:
+    """What a call takes of a value with so many elements that each number would be a type; None where it is no such
+    call."""
+    value, *rest = (*args, *kwargs.values())
+    if type(value) is not Value or rec.in_cell or not value.slot.shape or value.slot.shape[0] <= LONG:
+        return None
+    if name == "getitem":
+        return OfMany((rest[0],), Hole(0)) if type(rest[0]) is int else None
+    numbers = tuple(range(value.slot.shape[0]))
+    return OfMany(numbers, tuple(map(Hole, numbers))) if name == "unbind" and rest in ([], [0]) else None
 
 
-def _takes_one_of_many(rec: Recorder, value: Value, index: Any) -> bool:
-    shape = value.slot.shape
-    return type(index) is int and len(shape) > 0 and shape[0] > LONG and not rec.in_cell
+def selected(rec: Recorder, value: Any, known: OfMany) -> Any:
+    """Elements of the first dimension, as nodes whose type does not depend on their numbers."""
+    if isinstance(value, Lazy):
+        value = value.materialise()
+    found = [rec.select(value, number) for number in known.numbers]
+    for number, one in zip(known.numbers, found, strict=True) if rec.books is not None else ():
+        _, _, steps = take_views(torch.Tensor.__getitem__, "getitem", ((Hole(0), number), {}), value.slot.meta())
+        rec.books.share(value, one, steps)  # type: ignore[union-attr]
+    return fill(known.outputs, found)
 
 
 def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:

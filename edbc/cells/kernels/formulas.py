@@ -23,7 +23,7 @@ from edbc.native.llvm import Body, Index
 from edbc.native.machinecode import pointer
 
 _TANH_LIMIT = 9.02
-"""From here on tanh is 1 to the last bit, and so is the quotient here: where it is less, 1 - tanh(x) ** 2 is no zero."""
+"""Where tanh is 1 to the last bit, and the quotient is too: where it is less, 1 - tanh(x) ** 2 is not zero."""
 _P = (0.999999993, 0.130797274, 0.00309916564, 1.11039624e-05, -2.00192736e-08, 5.17774575e-11, -8.22859544e-14)
 _Q = (1.0, 0.464130538, 0.0244761203, 0.000253915595)
 _E = (0.499999934, 0.166665201, 0.0416683942, 0.00836878044, 0.0013814467)
