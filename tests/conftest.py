@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--data", default=None, help="folder with the shared data sets (default: $EDBC_DATA)")
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
     parser.addoption("--reach", action="store_true", help="also run tests marked reach")
-    parser.addoption("--quick", action="store_true", help="run every test once, with the first of its parameters only")
+    parser.addoption("--quick", action="store_true", help="one case of every test that takes no seconds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,10 +108,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _keep_first_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect all cases of a test function but the first that is not marked slow."""
+    """Deselect tests that are marked long or slow, and of the others all cases but the first."""
     cases: dict[str, pytest.Item] = {}
     for item in items:
-        if not item.get_closest_marker("slow"):
+        if not any(map(item.get_closest_marker, ("long", "slow", "reach"))):
             cases.setdefault(item.nodeid.partition("[")[0], item)
     kept = set(cases.values())
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])

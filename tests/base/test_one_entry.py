@@ -12,6 +12,7 @@ import pytest
 
 
 @pytest.mark.compiled
+@pytest.mark.long
 def test_an_operation_is_one_entry(tmp_path: Path) -> None:
     """With `softsign` added: recorded, stated in plans, a loop of machine code and a line of Triton, differentiated,
     equal to eager; and the tests of the table hold for it."""

@@ -77,6 +77,7 @@ def check_links(tree: PQTree) -> None:
 
 @given(constraint_sets())
 @examples(1500)
+@pytest.mark.long
 def test_orders_equal_enumeration(case: tuple[str, list[list[str]]]) -> None:
     """After each reduction the tree represents exactly the orders of brute force, or stays as it was when none is."""
     elements, subsets = case
@@ -171,6 +172,7 @@ def test_change_names_every_node_that_differs(case: tuple[str, list[list[str]]])
 
 @given(constraint_sets())
 @examples(500)
+@pytest.mark.long
 def test_cover_holds_exactly_the_subset(case: tuple[str, list[list[str]]]) -> None:
     """`cover` is a node or run over the subset exactly when every represented order has it consecutive."""
     elements, subsets = case

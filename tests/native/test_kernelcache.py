@@ -40,6 +40,7 @@ def added(folder: Path, ends_before_the_data: bool = False) -> list[float]:
 
 
 @pytest.mark.compiled
+@pytest.mark.long
 def test_a_process_that_ends_while_it_writes_leaves_no_older_kernel(tmp_path: Path) -> None:
     """The source is edited; the first process that compiles it ends before its machine code is on the disk."""
     source = tmp_path / "kernel.py"
@@ -55,6 +56,7 @@ def test_a_process_that_ends_while_it_writes_leaves_no_older_kernel(tmp_path: Pa
 
 
 @pytest.mark.compiled
+@pytest.mark.long
 def test_an_edit_that_moves_no_time_is_noticed(tmp_path: Path) -> None:
     """The text of the source has changed, not its size, and its time is set back."""
     source = tmp_path / "kernel.py"
@@ -85,6 +87,7 @@ def write(folder: Path, **edited: str) -> None:
 
 
 @pytest.mark.compiled
+@pytest.mark.long
 def test_an_edit_of_another_file_is_noticed(tmp_path: Path) -> None:
     """Of a number in a file that the kernel does not import; unedited, a second process finds those kernels."""
     write(tmp_path)
@@ -160,6 +163,7 @@ print(found[0])
 
 
 @pytest.mark.compiled
+@pytest.mark.long
 def test_callbacks_are_cached_and_follow_edits(tmp_path: Path) -> None:
     """What is called by its address is on the disk after the first process, and is that of today's source."""
     source = tmp_path / "kernel.py"
@@ -262,6 +266,7 @@ def kernel(target, a, often):
 
 
 @pytest.mark.compiled
+@pytest.mark.long
 def test_kernels_of_two_processes_call_their_own_loops(tmp_path: Path) -> None:
     """Two processes that have compiled as much each cache a kernel with a `loop` in it; a third one calls both."""
     (tmp_path / "loops.py").write_text(LOOPS)
@@ -282,6 +287,7 @@ def test_kernels_of_two_processes_call_their_own_loops(tmp_path: Path) -> None:
     assert called("doubles", "adds") == [10.0, 6.0]
 
 
+@pytest.mark.long
 def test_no_two_processes_count_alike() -> None:
     """Nor do a process and its fork: numbers of a million functions differ."""
     code = (

@@ -382,6 +382,7 @@ def test_effects_are_observed() -> None:
     assert effect(torch.matmul, (x, w.t()), {}, None) is None
 
 
+@pytest.mark.long
 def test_compiling_ignores_the_callers_autocast(tmp_path: Path) -> None:
     """The same bytes of plan inside of the context."""
     source = Path(__file__).resolve().parents[2] / "models" / "tree_fc.py"

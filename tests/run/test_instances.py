@@ -296,6 +296,7 @@ def test_a_plan_runs_in_another_dtype_on_the_data_that_there_is(plan: Path, dtyp
     assert report["max_error"] < (1e-12 if dtype == "float64" else 0.1)
 
 
+@pytest.mark.long
 def test_training_and_measuring_in_float64_take_the_same_data(plan: Path, tmp_path: Path) -> None:
     """The loss's own constants and the targets of instances come in float64 too."""
     assert run("bench", plan, "--dtype", "float64", "--limit", 4, "--rounds", 1)["rows"]

@@ -354,6 +354,7 @@ def test_streams_leave_real_tensors() -> None:
     require_same([n.state for n in nodes(mine)], [n.state.detach() for n in nodes(theirs)])
 
 
+@pytest.mark.long
 def test_the_structure_cache_skips_no_forward_that_leaves_tensors() -> None:
     """Where forward keeps tensors on the instance it runs for every instance, whatever the structure's key says."""
     net = net_of(attribute)
@@ -527,6 +528,7 @@ def test_garbage_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     require_same(net(trees()), [net.model(node) for node in trees()])
 
 
+@pytest.mark.long
 def test_young_stand_ins_end_without_asking_all_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in kept where nobody looks is found among young objects; an older one by asking all of them."""
     kept: list[torch.Tensor] = []
@@ -621,6 +623,7 @@ def sample(count, seed, **config):
 """
 
 
+@pytest.mark.long
 def test_commands_run_over_objects_that_hold_nothing_yet(tmp_path: Path) -> None:
     """Compiling, `run --verify`, `bench` and `explain` run over the same instances many times; a memo on these is
     filled anew each time, so that every run computes."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import json, sys
 from edbc.api import load
@@ -29,6 +31,7 @@ HEAVY = [
 ]
 
 
+@pytest.mark.long
 def test_a_first_result_needs_no_compiler(repository: Path) -> None:
     """Loading, binding and running by both front ends import neither torch's compiler (three seconds) nor edbc's."""
     command = [sys.executable, "-c", SCRIPT, str(repository), *HEAVY]

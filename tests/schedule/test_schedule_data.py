@@ -79,6 +79,7 @@ def test_baselines_need_their_known_numbers(
 
 @pytest.mark.parametrize("name", ["tree", "tagger", "tagger char", "nmt"])
 @pytest.mark.parametrize("size", [1, 8, 64])
+@pytest.mark.long
 def test_trees_chains_and_translation_reach_the_bound(batch: Batch, learned, name: str, size: int) -> None:
     """The critical rule and the learned table are optimal on every mini-batch."""
     for number in range(3):

@@ -38,6 +38,7 @@ def test_networks_have_their_units_and_blocks(name: str, num_units: int, num_blo
         assert all(other in done or other < 0 for unit in block.units for other in graph.units[unit].reads)
 
 
+@pytest.mark.long
 def test_known_blocks_have_known_transitions() -> None:
     """The blocks whose counts are known have them as they come out of the networks."""
     inception, squeezenet = units("inception_v3"), units("squeezenet")

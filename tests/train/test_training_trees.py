@@ -30,6 +30,7 @@ def tree_net(seed: int = 1, mixed: bool = False, size: int = 5, backend: str | N
 
 @settings(derandomize=True, deadline=None, max_examples=15)
 @given(seed=st.integers(0, 10_000), mixed=st.booleans(), backend=st.sampled_from(["cpu", "reference"]))
+@pytest.mark.long
 def test_random_cells(seed: int, mixed: bool, backend: str) -> None:
     """Whatever a cell consists of, on both back ends."""
     net, instances = tree_net(seed, mixed, backend=backend)

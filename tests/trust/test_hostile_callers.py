@@ -237,6 +237,7 @@ def test_instances_may_change_after_the_call(chain: Path, net: Net) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # where a collector's callback got it
+@pytest.mark.long
 def test_interrupts_leave_a_net_that_works(net: Net) -> None:
     """Ctrl-C at many moments of a forward and a backward pass."""
 

@@ -20,6 +20,7 @@ def plan(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> edbc.Loa
                         measure_gain=False)  # fmt: skip
 
 
+@pytest.mark.long
 def test_training_gives_the_same_weights(plan: edbc.LoadedPlan, tmp_path: Path) -> None:
     """With and without --recapture, dev figures too: the same bits in every file."""
     for name, recapture in (("once", False), ("anew", True)):

@@ -69,6 +69,7 @@ def test_captured_items_and_plain_ones() -> None:
     assert len(other(batch)) == 3
 
 
+@pytest.mark.long
 def test_captured_data_sets_in_workers_that_are_no_forks() -> None:
     """They capture there, in the net of the collate function: a second epoch asks for no item again."""
     net, plain = net_of(), sentences(10)

@@ -48,6 +48,7 @@ def outputs_of(*cells: str) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestWarning")
+@pytest.mark.long
 def test_cells_are_named_as_files_are() -> None:
     """Plans and refusals name `In [2]:14`; methods of a notebook's classes become cells; `explain()` shows pictures."""
     *_, compiled, refused, explained = outputs_of(IMPORTS, MODEL, COMPILED, REFUSED, EXPLAINED)

@@ -475,6 +475,7 @@ def _plain(nest: Any) -> Any:
     return [_plain(x) for x in nest] if isinstance(nest, list | tuple) else nest
 
 
+@pytest.mark.long
 def test_programs_at_random_do_what_they_did(tmp_path: Path) -> None:
     """Outlined, in eager execution: bit-equal values, the same side effects in the same order."""
     count = moving = 0

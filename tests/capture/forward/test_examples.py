@@ -89,6 +89,7 @@ def test_children_of_any_number_are_few_types(data_dir: Path) -> None:
     assert present == {"leaf", "forget", "sum", "inner", "out"}
 
 
+@pytest.mark.long
 def test_a_circuit_of_5000_gates(data_dir: Path) -> None:
     """A whole circuit as one instance, both directions; the kinds of gates are its types."""
     module = example("dag_gru")

@@ -22,6 +22,7 @@ def require_no_fault(chosen: Sequence[tuple[str, ...]]) -> None:
     assert [r for r in results if r.outcome in FAULTS] == []
 
 
+@pytest.mark.long
 def test_a_sample_of_torchs_functions() -> None:
     """Thirty positions of stand-ins, drawn from all functions."""
     require_no_fault(torch_functions.sample(30, seed=21))
@@ -33,6 +34,7 @@ def test_all_of_torchs_functions() -> None:
     require_no_fault(list(torch_functions.cases(1)))
 
 
+@pytest.mark.long
 def test_faults_are_seen() -> None:
     """What kills its process, and what draws random numbers, is told by its case; later cases still run."""
     died, kept = "__import__('os').abort()", "torch.sin(v)"

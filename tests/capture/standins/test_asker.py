@@ -82,6 +82,7 @@ for line in {lines!r}:
 """
 
 
+@pytest.mark.long
 def test_expressions_that_killed_the_process_are_right_or_refused_by_name() -> None:
     """Every expression that once ended in signal 11 gives eager's result, or is refused with file and line."""
     code = SURVIVES.format(paths=[p for p in sys.path if p], lines=DIED)

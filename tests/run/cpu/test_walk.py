@@ -62,6 +62,7 @@ def values(net: Net, prepared: Any) -> list[np.ndarray]:
 
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 3, 8]), block=st.sampled_from([1, 3, 256]))
+@pytest.mark.long
 def test_random_programs(seed: int, size: int, block: int) -> None:
     """Random cells over random trees, sums and products between, in blocks of any number of rows: every value of every
     node to 1e-12."""

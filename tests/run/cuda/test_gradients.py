@@ -89,6 +89,7 @@ def test_gradients_of_random_cells_are_eagers(seed: int) -> None:
     require_gradients(on_device(plan_for(model, instances), model), instances, 1e-11)
 
 
+@pytest.mark.long
 def test_gradients_of_functions_along_dimensions() -> None:
     """Attention, softmax, layer norm, largest elements: twice, with a graph that is kept."""
     lists = [[1], [2, 4, 5], [3, 6]]

@@ -117,6 +117,7 @@ def parts_in(net: Net, instances: list[Any]) -> set[str]:
 @pytest.mark.usefixtures("always")
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 4, 19]), backend=st.sampled_from(["cpu", "reference"]))
+@pytest.mark.long
 def test_random_cells_in_parts_equal_eager(seed: int, size: int, backend: str) -> None:
     """Whatever a cell computes, split or not, on either back end, in memory that holds no numbers: eager's outputs."""
     instances = dags(seed)
@@ -131,6 +132,7 @@ def test_random_cells_in_parts_equal_eager(seed: int, size: int, backend: str) -
 @pytest.mark.usefixtures("chunked")
 @settings(derandomize=True, deadline=None, max_examples=20)
 @given(seed=st.integers(0, 10_000), backend=st.sampled_from(["cpu", "reference"]))
+@pytest.mark.long
 def test_random_cells_in_chunks_equal_eager(seed: int, backend: str) -> None:
     """The same when eager parts run chunk by chunk, each over the memory of the one before."""
     instances = dags(seed)
@@ -172,6 +174,7 @@ def test_random_cells_do_run_in_chunks() -> None:
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.long
 def test_random_cells_do_run_in_parts() -> None:
     """The seeds above split cells into every combination of parts."""
     seen = set()

@@ -237,6 +237,7 @@ def test_fingerprints_tell_changes_in_any_memory_order(order: str) -> None:
     assert fingerprint(words) == prints[-1]
 
 
+@pytest.mark.long
 def test_without_the_compiler_packed_weights_still_run() -> None:
     """Under NUMBA_DISABLE_JIT=1; changes that count no version up are seen there too."""
     code = (

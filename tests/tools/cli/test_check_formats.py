@@ -47,6 +47,7 @@ def plans(workspace: Path) -> Path:
 EXITS = {"a_good": 0, "b_improved": 0, "c_regressed": 1, "d_broken": 3, "e_stale": 4}
 
 
+@pytest.mark.long
 def test_every_status_has_its_exit_code(edbc, plans: Path) -> None:
     """Alone each plan has the documented code, together they have the worst."""
     outcomes = {path.stem: check_plan(path) for path in sorted(plans.glob("*.yaml"))}
@@ -57,6 +58,7 @@ def test_every_status_has_its_exit_code(edbc, plans: Path) -> None:
     assert "2 of 5 plans passed; 1 regressed, 1 invalid, 1 stale" in together.output
 
 
+@pytest.mark.long
 def test_machine_forms_have_the_same_exit_code_and_nothing_else_on_stdout(edbc, plans: Path) -> None:
     """JUnit's and GitHub's forms of the five plans parse, and the process still exits with the worst code."""
     junit = edbc("check", plans, "--format", "junit")

@@ -192,6 +192,7 @@ def test_the_weights_kept_are_the_best_on_dev(train, workspace: Path, data: dict
     assert kept == pytest.approx(min(losses), rel=1e-9)
 
 
+@pytest.mark.long
 def test_vertex_functions_train_the_same(train, tmp_path: Path) -> None:
     """With --front-end vertex the curve is that of recording, to 1e-9 in float64."""
     train("--dtype", "float64")
@@ -203,6 +204,7 @@ def test_vertex_functions_train_the_same(train, tmp_path: Path) -> None:
         assert ours["dev"] == pytest.approx(theirs["dev"], rel=1e-9)
 
 
+@pytest.mark.long
 def test_recomputation_trains_the_same(train, tmp_path: Path) -> None:
     """`--recompute` changes what training takes, not what it gives; other words are usage errors."""
     assert train("--recompute", "auto", folder="auto").exit_code == 0

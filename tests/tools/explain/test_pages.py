@@ -143,6 +143,7 @@ def renewed(shown: str, printed: str) -> str:
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", PAGES)
+@pytest.mark.long
 def test_a_page_runs_from_an_empty_folder(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -25,6 +25,7 @@ def growth(steps: int, warm_up: int, size: int) -> tuple[Held, int]:
     return after - before, tensors_after - tensors_before
 
 
+@pytest.mark.long
 def test_two_hundred_steps_keep_nothing() -> None:
     """From step 60 to 200 no tensor, at most 0.25 MB and 20 objects a step stay; the values of one mini-batch take
     13.8 MB."""
