@@ -12,7 +12,7 @@ COVERED := schedule layout plan
 ZOO    := $(filter-out models/_%,$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: release man help venv demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu clean
+.PHONY: release man site help venv demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,10 @@ lint: venv ## ruff and mypy
 format: venv ## let ruff rewrite the layout of the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+site: venv ## build the documentation with search, gallery, notebooks and errors into build/site
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/python docs/site/build.py
 
 man: venv ## make the manual pages anew
 	$(BIN)/python -m edbc.tools.man man
