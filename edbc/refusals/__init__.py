@@ -88,6 +88,6 @@ def page() -> str:
     head = (
         "# Errors\n\nEvery refusal has a code. `edbc explain E0505` shows an entry, `error.code` has it in Python, and "
         '`"code"` in JSON. Exit codes are in [ci.md](ci.md).\n\n'
-        "<!-- made by tests/test_refusals.py with EDBC_UPDATE_DOCS=1 -->\n\n"
+        "<!-- made by tests/refusals/test_catalogue.py with EDBC_UPDATE_DOCS=1 -->\n\n"
     )
     return head + "\n".join(entry.markdown() for entry in table())
