@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from edbc.run.modelfile import import_model_file
-from edbc.run.session import Net, Prepared
+from edbc.run.passes.minibatch import MiniBatch
+from edbc.run.session import Net
 from edbc.tools.compile.compiler import compile_model
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -39,7 +40,7 @@ class Contender:
     name: str
     net: Net
 
-    def types(self, mini_batches: Sequence[Prepared]) -> dict[str, int]:
+    def types(self, mini_batches: Sequence[MiniBatch]) -> dict[str, int]:
         """Batches of every type of the plan in sum."""
         schedules = [prepared.whole[1].batch_type for prepared in mini_batches]
         counts = np.bincount(np.concatenate(schedules), minlength=len(self.net.plan.types))
@@ -98,7 +99,7 @@ def report(model: str, hidden: int, arguments: argparse.Namespace) -> None:
 
 
 def taking_turns(
-    contenders: Sequence[Contender], prepared: Sequence[Sequence[Prepared]], rounds: int
+    contenders: Sequence[Contender], prepared: Sequence[Sequence[MiniBatch]], rounds: int
 ) -> tuple[float, ...]:
     """Processor seconds of execution per contender: medians over the rounds, summed over the mini-batches."""
     total = [0.0] * len(contenders)

@@ -410,7 +410,7 @@ def overhead(trees: Sequence[Any], count: int = 20_000) -> float:
         def in_mode(self) -> Nothing:
             return self
 
-        def run(self, instances: Sequence[Any], on_prepared: Any) -> tuple[Sequence[Any], None]:
+        def run(self, instances: Sequence[Any], observer: Any) -> tuple[Sequence[Any], None]:
             return instances, None
 
     async def work() -> float:

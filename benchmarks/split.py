@@ -24,13 +24,14 @@ from zoo import INPUTS
 from edbc.cells.parts import EAGER, SplitCell
 from edbc.plan.reader import read_plan
 from edbc.run.modelfile import import_model_file
-from edbc.run.session import Net, Prepared, Stats
+from edbc.run.passes.minibatch import MiniBatch
+from edbc.run.session import Net, Stats
 
 MODELS = "lattice_lstm,lattice_gru,bilstm_tagger,bilstm_tagger_char,lstm_nmt,lstm_lm,transition_parser,dag_gru"
 TURNS = {1: 60, 8: 30, 32: 15}
 
 
-def turn(net: Net, instances: Sequence[Any]) -> tuple[Prepared, float, float]:
+def turn(net: Net, instances: Sequence[Any]) -> tuple[MiniBatch, float, float]:
     """The prepared mini-batch, and seconds of scheduling and of executing it."""
     stats = Stats()
     prepared = net.prepare(instances, stats)
@@ -39,7 +40,7 @@ def turn(net: Net, instances: Sequence[Any]) -> tuple[Prepared, float, float]:
     return prepared, stats.seconds.scheduling, time.process_time() - started
 
 
-def rows_per_batch(prepared: Prepared, plan_types: Sequence[str]) -> str:
+def rows_per_batch(prepared: MiniBatch, plan_types: Sequence[str]) -> str:
     """`12.3` nodes per batch of types that may be split; a dash without any."""
     captured, schedule = prepared.whole
     names = [captured.graph.types[kind].name for kind in schedule.batch_type.tolist()]
@@ -53,7 +54,7 @@ def rows_per_batch(prepared: Prepared, plan_types: Sequence[str]) -> str:
     return f"{statistics.mean(sizes):.1f}" if sizes else "-"
 
 
-def parts_of(prepared: Prepared) -> str:
+def parts_of(prepared: MiniBatch) -> str:
     """`char in 12`: types that ran in parts, with their chunks; `none` without any."""
     if prepared.split is None:
         return "none"

@@ -100,7 +100,7 @@ class Floor:
 
     def __init__(self, net: Net, instances: Sequence[Any]):
         with torch.no_grad():
-            prepared = net.prepare(instances, split=False, share=False)
+            prepared = net.prepare(instances, without=("parts", "share"))
             schedule = prepared.schedule
             self.calls: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
             total: dict[tuple[int, int, int], int] = {}

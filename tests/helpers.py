@@ -18,9 +18,9 @@ from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.record.table import TypeTable
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
-from edbc.run.segments import SegmentsUnplanned
 from edbc.run.session import Net
 from edbc.tools.compile.compiler import _with_types, automatic_cells, plan_cells
+from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.parity import Eager, Parity
 
 MODELS = Path(__file__).resolve().parents[1] / "models"

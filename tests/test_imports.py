@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOMS = "base native schedule layout plan capture cells run train stages tools reach".split()
@@ -30,6 +32,18 @@ BACKWARDS = {
     ("edbc/tools/cli/run.py", "edbc.reach.ray_engine"): "the same",
 }
 """Imports against the order, each with its reason."""
+
+DEFERRED = {
+    r"edbc\.(errors|refusals)\b": "an error looks its code up when somebody asks for it",
+    r"edbc\.schedule\.(policy|scheduler)$": "a policy's text form asks how its rules walk",
+    r"edbc\.plan\.": "a Plan saves itself, its writer reads what it wrote",
+    r"edbc\.capture\.(record\.(lookup|table)|standins\.standin)$": "a stand-in asks how a look-up is recorded",
+    r"edbc\.capture\.(forward|record\.recorder$|standins\.ended$)": "a recorder waits in a fiber, a fiber builds",
+    r"edbc\.cells\.(celltext|opgraph)$": "a cell's graph prints itself",
+    r"edbc\.run\.(backend$|reference$|cpu\.|cuda\.|passes\.excerptrows$)": "a back end is chosen by name",
+    r"edbc\.(api$|tools\.)": "explaining compiles, compiling in memory is explained",
+}
+"""Circles that imports inside functions may make, each with its reason; the list gets shorter."""
 
 FREE_OF = {
     "base": ("torch", "numba"),
@@ -88,6 +102,65 @@ def test_a_folder_holds_few_files(repository: Path) -> None:
 
         assert len(files) <= MOST_FILES, f"{folder.relative_to(repository)}: {len(files)} files"
         assert len((ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").split()) > 3, folder
+
+
+def runtime_imports(node: ast.AST, deferred: bool) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports that run: none under TYPE_CHECKING, and those inside functions only where `deferred`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not deferred:
+            continue
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        yield from runtime_imports(child, deferred)
+
+
+def circles(repository: Path, deferred: bool) -> set[frozenset[str]]:
+    """Sets of modules of the package that import one another, by the imports that run."""
+    files = {
+        file.relative_to(repository).as_posix().removesuffix(".py").removesuffix("/__init__").replace("/", "."): file
+        for file in (repository / "edbc").rglob("*.py")
+    }
+    graph: nx.DiGraph = nx.DiGraph()
+    for module, file in files.items():
+        for node in runtime_imports(ast.parse(file.read_text()), deferred):
+            if isinstance(node, ast.Import):
+                found = [alias.name for alias in node.names]
+            else:
+                found = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in found:
+                graph.add_edge(module, name if name in files else name.rpartition(".")[0])
+    return {frozenset(c) for c in nx.strongly_connected_components(graph) if len(c) > 1}
+
+
+def test_circles_are_found(tmp_path: Path) -> None:
+    """Two modules that import each other are one, at once or when called; what only annotations need makes none."""
+    package = tmp_path / "edbc"
+    package.mkdir()
+    (package / "a.py").write_text("from edbc.b import x\nif TYPE_CHECKING:\n    import edbc.c\n")
+    (package / "b.py").write_text("def f():\n    import edbc.a\n")
+    (package / "c.py").write_text("from edbc import a\n")
+
+    assert not circles(tmp_path, deferred=False)
+    assert circles(tmp_path, deferred=True) == {frozenset({"edbc.a", "edbc.b"})}
+
+
+def test_no_modules_import_one_another_when_loaded(repository: Path) -> None:
+    """Imports at the head of files make no circle."""
+    assert not circles(repository, deferred=False)
+
+
+def test_circles_of_imports_inside_functions_are_those_known(repository: Path) -> None:
+    """Imports inside functions make no circles but inside the groups of DEFERRED."""
+    groups = [re.compile(group) for group in DEFERRED]
+    unknown = [
+        sorted(circle)
+        for circle in circles(repository, deferred=True)
+        if not any(all(group.match(module) for module in circle) for group in groups)
+    ]
+
+    assert not unknown
 
 
 def loaded_after(statement: str) -> set[str]:

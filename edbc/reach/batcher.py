@@ -41,7 +41,8 @@ from edbc.errors import EdbcError
 from edbc.reach.outcomes import Failure, outcomes
 
 if TYPE_CHECKING:
-    from edbc.run.session import Net, Prepared
+    from edbc.run.passes.minibatch import MiniBatch
+    from edbc.run.session import Net
 
 
 SHORT = 1e-3
@@ -189,9 +190,12 @@ class Batcher:
         with torch.no_grad():
             if net.runs_eagerly:
                 return net.run_eagerly(instances)
-            return net.run(instances, on_prepared=partial(self._require_room, len(instances)))[0]
+            return net.run(instances, observer=partial(self._require_room, len(instances)))[0]
 
-    def _require_room(self, count: int, prepared: Prepared) -> None:
+    def _require_room(self, count: int, name: str, prepared: MiniBatch) -> None:
+        """Definition (2), an observer: told when a mini-batch has been placed."""
+        if name != "place":
+            return
         fit = count * self.max_nodes // max(prepared.capture.graph.num_nodes, 1)
         self._most = min(self.max_instances, max(1, fit))
         if count == 1:

@@ -28,7 +28,7 @@ from edbc.run.passes.arenas import Shared
 from edbc.run.passes.boundary import collect, load_externals
 
 if TYPE_CHECKING:
-    from edbc.run.session import Prepared
+    from edbc.run.passes.minibatch import MiniBatch
 
 Value = tuple[int, int]
 """Definition (1)."""
@@ -55,7 +55,7 @@ class Execution:
     `kept` holds the keep-set once the context has ended without an exception.
     """
 
-    def __init__(self, backend: Backend, prepared: Prepared, kernel: KernelOfType, view: ModelView,
+    def __init__(self, backend: Backend, prepared: MiniBatch, kernel: KernelOfType, view: ModelView,
                  keep: Iterable[Value] = (), shared: Shared | None = None):  # fmt: skip
         self._backend, self._capture, self._kernel = backend, prepared.capture, kernel
         self._segment = segment = prepared.segment

@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,6 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from edbc.base.arguments import LAYOUTS, require_name
-from edbc.base.frozen import frozen
 from edbc.base.graph import NodeType
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, part_of
@@ -73,8 +72,20 @@ from edbc.run.modelfile import exemplars_of
 from edbc.run.passes.arenas import Shared
 from edbc.run.passes.boundary import Boundary, boundary_of
 from edbc.run.passes.cut import Recompute, require_recompute
-from edbc.run.passes.eagerlazy import SplitBatch, Splittable, Splitter
+from edbc.run.passes.eagerlazy import Splittable, Splitter
 from edbc.run.passes.excerptrows import ExcerptKernel
+from edbc.run.passes.minibatch import (
+    MiniBatch,
+    Observer,
+    Pass,
+    Passes,
+    verify_captured,
+    verify_executed,
+    verify_parts,
+    verify_placed,
+    verify_scheduled,
+    verify_shared,
+)
 from edbc.run.passes.placement import Placement, place
 from edbc.run.passes.share import share
 from edbc.run.segments import Segments
@@ -138,39 +149,6 @@ class Stats:
     launches: int = 0
     """Kernels that generated code launched on a device; torch's own are not counted."""
     seconds: Seconds = field(default_factory=Seconds)
-
-
-@frozen
-class Prepared:
-    """A mini-batch before it executes."""
-
-    capture: Capture
-    schedule: Schedule
-    placement: Placement
-    demand: Demand
-    boundary: Boundary
-    split: SplitBatch | None = None
-    """Set where cells run in parts, which `capture`, `schedule` and `placement` then speak of."""
-
-    @property
-    def shared_nodes(self) -> int:
-        """Nodes that do not run, because they equal one that does; neither `capture` nor `whole` has them."""
-        return self.capture.num_shared
-
-    @property
-    def shared_parts(self) -> int:
-        """Nodes that read the eager part of another one, which has equal look-ups."""
-        return 0 if self.split is None else self.split.shared_parts
-
-    @property
-    def whole(self) -> tuple[Capture, Schedule]:
-        """The graph that the policy saw, and its schedule for it, no cell split."""
-        return (self.capture, self.schedule) if self.split is None else self.split.whole
-
-    @cached_property
-    def segment(self) -> Segment:
-        """All of its batches."""
-        return Segment(self.capture.graph, self.schedule, self.placement)
 
 
 Rebind = bool | Literal["dtype"] | None
@@ -239,6 +217,20 @@ class Net:
         """Seconds of the first mini-batches that workers captured, and of receiving them."""
         self.lexicon = Lexicon(self.table, self.view, partial(home_of, self, training_of(model)), self._learn)
         self._lock = threading.RLock()
+        self.passes = Passes(
+            [
+                Pass("capture", self._captured, verify_captured),
+                Pass("share", self._shared, verify_shared),
+                Pass("schedule", self._scheduled, verify_scheduled),
+                Pass("parts", self._in_parts, verify_parts),
+                Pass("place", self._placed, verify_placed),
+                Pass("execute", self._executed, verify_executed),
+            ]
+        )
+        """What a mini-batch goes through, from instances to results (`edbc.run.passes.minibatch`)."""
+        self._preparing = self.passes.of("capture", "share", "schedule", "parts", "place")
+        self._placing = self.passes.of("share", "schedule", "parts", "place")
+        self._executing = self.passes.of("execute")
         self.trainer = Trainer(self)
         self._options: dict[str, Any] = {
             "strict": strict,
@@ -346,24 +338,22 @@ class Net:
 
     @on_host
     def run(self, instances: Sequence[Any], stats: Stats | None = None,
-            on_batch: Callable[[Prepared, int], None] | None = None,
-            on_prepared: Callable[[Prepared], None] | None = None) -> tuple[list[Any], Prepared]:  # fmt: skip
-        """Like a call; adds what happened to `stats` and also returns the prepared mini-batch.
+            on_batch: Callable[[MiniBatch, int], None] | None = None,
+            observer: Observer | None = None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
+        """Like a call; adds what happened to `stats` and also returns the mini-batch as it executed.
 
-        `on_prepared` is called before anything executes, `on_batch` after each batch.
+        `observer` is told between passes, `on_batch` after each batch.
         """
         with MemoryErrors(f"the graph of {len(instances):,} instances"):
-            prepared = self.prepare(instances, stats)
-        if on_prepared is not None:
-            on_prepared(prepared)
+            batch = self.prepare(instances, stats, observer=observer)
         started = time.perf_counter()
-        with MemoryErrors(f"running {prepared.capture.graph.num_nodes:,} nodes"), NoGarbageCollection():
-            results = self.execute(prepared, on_batch)
+        with MemoryErrors(f"running {batch.capture.graph.num_nodes:,} nodes"), NoGarbageCollection():
+            batch = self._executing(batch.changed(on_batch=on_batch), observer)
         if stats is not None:
             stats.seconds.issuing += time.perf_counter() - started
             wait_for(self.device)
             stats.seconds.execution += time.perf_counter() - started
-        return results, prepared
+        return batch.results, batch
 
     def refresh(self) -> None:
         """Pack all weights anew for the next mini-batch. Needed only after writing to a few elements of a parameter
@@ -485,43 +475,58 @@ class Net:
         return program
 
     @on_host
-    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, split: bool = True, first: int = 0,
-                share: bool = True, on_segment: Callable[[Prepared], None] | None = None) -> Prepared:  # fmt: skip
-        """Capture, schedule and place one mini-batch; without `split` no cell runs in parts, without `share` equal
-        nodes run one by one. See `mini_batch` for `first`. Where instances read values, all segments but the last are
-        executed, after a call of `on_segment` for each."""
-        started = time.perf_counter()
-        segments = Segments(self, stats, on_segment, split=split, share=share)
-        captured = self.mini_batch(instances, first, segments)
-        recorded = time.perf_counter()
-        prepared = self.prepare_captured(captured, split, share)
-        scheduled = time.perf_counter()
-        if stats is not None:
-            stats.seconds.construction += recorded - started - segments.scheduling - segments.execution
-            stats.seconds.scheduling += scheduled - recorded + segments.scheduling
-            stats.seconds.execution += segments.execution
-            stats.seconds.issuing += segments.execution
-            stats.instances += len(instances)
-            stats.mini_batches += 1
-            self.count(stats, prepared)
-            if captured.reads is not None:
-                stats.segments += 1 + captured.reads.segments
-                stats.unseen_reads |= set(self.unplanned_reads(captured.reads))
-                for site, count in captured.reads.sites().items():
-                    stats.reads[site] = stats.reads.get(site, 0) + count
-        return prepared
+    def prepare(self, instances: Sequence[Any], stats: Stats | None = None, without: Collection[str] = (),
+                first: int = 0, on_segment: Callable[[MiniBatch], None] | None = None,
+                observer: Observer | None = None) -> MiniBatch:  # fmt: skip
+        """A mini-batch of instances, after all passes but `execute`; those named in `without` are left out: "parts", so
+        that no cell runs in parts, "share", so that equal nodes run one by one. See `mini_batch` for `first`. Where
+        instances read values, all segments but the last are executed, after a call of `on_segment` for each."""
+        segments = Segments(self, stats, on_segment, without)
+        counting = None if stats is None else _Counting(self, stats, segments, len(instances))
+        batch = MiniBatch(instances=instances, first=first, segments=segments)
+        return self._preparing(batch, _both(counting, observer), without)
 
-    def prepare_captured(self, captured: Capture, split: bool = True, share: bool = True) -> Prepared:
-        """Share equal nodes, schedule and place; see `prepare`."""
-        runs = self.shared(captured) if share else captured
-        known = self._known.get(id(runs.graph)) if runs.is_known else None
+    def prepare_captured(self, captured: Capture, without: Collection[str] = ()) -> MiniBatch:
+        """The passes between `capture` and `execute`; see `prepare`."""
+        return self._placing(MiniBatch(capture=captured), without=without)
+
+    def _captured(self, batch: MiniBatch) -> MiniBatch:
+        return MiniBatch(capture=self.mini_batch(batch.instances, batch.first, batch.segments))
+
+    def _shared(self, batch: MiniBatch) -> MiniBatch:
+        capture = self.shared(batch.capture)
+        return batch if capture is batch.capture else batch.changed(capture=capture)
+
+    def _scheduled(self, batch: MiniBatch) -> MiniBatch:
+        """The policy's batches; of a graph that came before, all that was worked out for it then."""
+        capture = batch.capture
+        known = self._known.get(id(capture.graph)) if capture.is_known else None
         if known is not None:
-            return Prepared(runs, *known)
-        schedule = self.schedule(runs)
-        prepared = self.place(runs, schedule, split)
-        if runs.is_known and not (self.split and self._splitter.has_hope(runs.graph, schedule)):
-            self._known[id(runs.graph)] = schedule, prepared.placement, prepared.demand, prepared.boundary
-        return prepared
+            return batch.changed(schedule=known[0], placement=known[1], demand=known[2], boundary=known[3])
+        return batch.changed(schedule=self.schedule(capture))
+
+    def _in_parts(self, batch: MiniBatch) -> MiniBatch:
+        if batch.has("placement") or not self.split:
+            return batch
+        split = self._splitter.split(batch.capture, batch.schedule)
+        return batch if split is None else batch.changed(capture=split.capture, schedule=split.schedule, split=split)
+
+    def _placed(self, batch: MiniBatch) -> MiniBatch:
+        if batch.has("placement"):
+            return batch
+        capture, schedule = batch.capture, batch.schedule
+        placement = place(capture.graph, schedule, capture.result_node)
+        demand = self.backend.demand(Segment(capture.graph, schedule, placement), self.kernel)
+        boundary = boundary_of(capture, placement)
+        if capture.is_known and not (self.split and self._splitter.has_hope(capture.graph, schedule)):
+            self._known[id(capture.graph)] = schedule, placement, demand, boundary
+        return batch.changed(placement=placement, demand=demand, boundary=boundary)
+
+    def _executed(self, batch: MiniBatch) -> MiniBatch:
+        told = batch.on_batch
+        with WithoutGradients(), self.executing(batch, shared=batch.shared) as execution:
+            execution.run(on_batch=None if told is None else lambda number: told(batch, number))
+            return batch.changed(results=execution.results())
 
     def shared(self, captured: Capture) -> Capture:
         """What was captured with equal nodes as one, where that pays."""
@@ -540,16 +545,7 @@ class Net:
             known = self._ordered = types, widest >= getattr(self.backend, "ordered_from", 0)
         return known[1]
 
-    def place(self, runs: Capture, schedule: Schedule, may_split: bool = True) -> Prepared:
-        """Split cells where that pays, and place what then executes."""
-        split = self._splitter.split(runs, schedule) if may_split and self.split else None
-        if split is not None:
-            runs, schedule = split.capture, split.schedule
-        placement = place(runs.graph, schedule, runs.result_node)
-        demand = self.backend.demand(Segment(runs.graph, schedule, placement), self.kernel)
-        return Prepared(runs, schedule, placement, demand, boundary_of(runs, placement), split)
-
-    def kept_whole(self, prepared: Prepared) -> Iterator[str]:
+    def kept_whole(self, prepared: MiniBatch) -> Iterator[str]:
         """Why types that the plan lets run in parts did not in this mini-batch, a line each."""
         if not self.split:
             yield from ["cells were not split: switched off, or this back end does not add parts"] * any(
@@ -559,7 +555,7 @@ class Net:
         captured, schedule = prepared.whole
         yield from self._splitter.kept_whole(captured, schedule)
 
-    def depends_on_company(self, prepared: Prepared) -> Iterator[str]:
+    def depends_on_company(self, prepared: MiniBatch) -> Iterator[str]:
         """What of a mini-batch has bits that depend on what else runs with it, a line each; see `runtime.company`."""
         why = company.of_backend(self.backend)
         if why is not None:
@@ -573,7 +569,7 @@ class Net:
             if planned is not None and company.adds_in_another_order(planned, self.program(kind)):
                 yield f"{captured.types[kind].name}: in parts its products add in another order than whole"
 
-    def count(self, stats: Stats, prepared: Prepared) -> None:
+    def count(self, stats: Stats, prepared: MiniBatch) -> None:
         """Add what a prepared segment is to `stats`."""
         captured, schedule = prepared.whole
         graph = captured.graph
@@ -599,17 +595,17 @@ class Net:
             stats.launches += int(batches[kind]) * (path.launches or 0)
 
     @on_host
-    def execute(self, prepared: Prepared, on_batch: Callable[[Prepared, int], None] | None = None,
+    def execute(self, batch: MiniBatch, on_batch: Callable[[MiniBatch, int], None] | None = None,
                 shared: Shared | None = None) -> list[Any]:  # fmt: skip
         """Run a prepared mini-batch and return its results. Segments of one mini-batch give what they have in
         common."""
-        with WithoutGradients(), self.executing(prepared, shared=shared) as execution:
-            execution.run(on_batch=None if on_batch is None else lambda batch: on_batch(prepared, batch))
-            return execution.results()
+        if on_batch is not None or shared is not None:
+            batch = batch.changed(on_batch=on_batch, shared=shared)
+        return self._executing(batch).results
 
-    def executing(self, prepared: Prepared, keep: Iterable[Value] = (), shared: Shared | None = None) -> Execution:
+    def executing(self, batch: MiniBatch, keep: Iterable[Value] = (), shared: Shared | None = None) -> Execution:
         """A prepared mini-batch to run in steps; values to `keep` outlive it. See `edbc.run.execution`."""
-        return Execution(self.backend, prepared, self.kernel, self.view, keep, shared)
+        return Execution(self.backend, batch, self.kernel, self.view, keep, shared)
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 
@@ -738,6 +734,49 @@ class Net:
         for kind in range(self.table.num_known):
             if self.table.types[kind] is not None:
                 self.kernel(kind)
+
+
+class _Counting:
+    """An observer that adds to `stats` what passes took and made."""
+
+    def __init__(self, net: Net, stats: Stats, segments: Segments, instances: int):
+        self.net, self.stats, self.segments, self.instances = net, stats, segments, instances
+        self.last = time.perf_counter()
+
+    def __call__(self, name: str, batch: MiniBatch) -> None:
+        now, seconds, segments = time.perf_counter(), self.stats.seconds, self.segments
+        if name == "capture":
+            seconds.construction += now - self.last - segments.scheduling - segments.execution
+            seconds.scheduling += segments.scheduling
+            seconds.execution += segments.execution
+            seconds.issuing += segments.execution
+        else:
+            seconds.scheduling += now - self.last
+        if name == "place":
+            self._count(batch)
+        self.last = time.perf_counter()
+
+    def _count(self, batch: MiniBatch) -> None:
+        stats, reads = self.stats, batch.capture.reads
+        stats.instances += self.instances
+        stats.mini_batches += 1
+        self.net.count(stats, batch)
+        if reads is not None:
+            stats.segments += 1 + reads.segments
+            stats.unseen_reads |= set(self.net.unplanned_reads(reads))
+            for site, count in reads.sites().items():
+                stats.reads[site] = stats.reads.get(site, 0) + count
+
+
+def _both(one: Observer | None, other: Observer | None) -> Observer | None:
+    if one is None or other is None:
+        return one or other
+
+    def told(name: str, batch: MiniBatch) -> None:
+        one(name, batch)
+        other(name, batch)
+
+    return told
 
 
 def _bound_anew(plan: Plan, model: nn.Module, backend: str, options: dict[str, Any], has_cache: bool) -> Net:

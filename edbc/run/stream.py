@@ -29,7 +29,8 @@ import torch
 from edbc.base.arguments import require_count
 
 if TYPE_CHECKING:
-    from edbc.run.session import Net, Prepared
+    from edbc.run.passes.minibatch import MiniBatch
+    from edbc.run.session import Net
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class _Ready:
 
     first: int
     count: int
-    prepared: Prepared
+    prepared: MiniBatch
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +134,7 @@ class _Worker:
             return batch, error
         return batch, None
 
-    def _prepare(self, batch: list[Any], first: int) -> Prepared:
+    def _prepare(self, batch: list[Any], first: int) -> MiniBatch:
         try:
             return self.net.prepare(batch, first=first)
         except Exception as error:

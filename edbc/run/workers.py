@@ -278,13 +278,12 @@ class Skeleton:
 
     def __reduce__(self) -> Any:
         """As bytes, for a file descriptor would travel with every tensor."""
-        return _without_weights, (self._net.plan, pickle.dumps(weightless(self._net.model)), self._net.binding)
+        net = self._net
+        return _without_weights, (type(net), net.plan, pickle.dumps(weightless(net.model)), net.binding)
 
 
-def _without_weights(plan: Any, model: bytes, options: dict[str, Any]) -> Net:
-    from edbc.run.session import Net
-
-    return Net(plan, pickle.loads(model), backend="reference", **options)
+def _without_weights(kind: type[Net], plan: Any, model: bytes, options: dict[str, Any]) -> Net:
+    return kind(plan, pickle.loads(model), backend="reference", **options)
 
 
 def weightless(model: nn.Module) -> nn.Module:

@@ -54,8 +54,9 @@ from edbc.run.cpu.walktables import NativeKernel
 from edbc.run.instances import Cast, dtype_of
 from edbc.run.modelfile import Config, import_model_file
 from edbc.run.passes.arenas import arena_bytes
+from edbc.run.passes.minibatch import MiniBatch
 from edbc.run.passes.placement import place
-from edbc.run.session import Net, Prepared, Stats
+from edbc.run.session import Net, Stats
 from edbc.run.weightsfile import model_of_plan
 from edbc.schedule.schedule import Schedule
 from edbc.tools.checking import model_path
@@ -255,7 +256,11 @@ def _left_alone(_: Sequence[Any]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _prepared(net: Net, batch: list[Any], **options: Any) -> Prepared:
+WHOLE = ("share", "parts")
+"""Passes to leave out, so that what executes is what was captured."""
+
+
+def _prepared(net: Net, batch: list[Any], **options: Any) -> MiniBatch:
     """A mini-batch to execute again and again, which changes no instance."""
     with unchanged(batch):
         return net.prepare(batch, **options)
@@ -277,7 +282,7 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None, 
     )  # fmt: skip
     if stats.arena_bytes > contestant.peak_bytes:
         contestant.peak_bytes = stats.arena_bytes
-        captured, schedule = _prepared(net, contestant.batches[number], split=False, share=False).whole
+        captured, schedule = _prepared(net, contestant.batches[number], without=WHOLE).whole
         whole = place(captured.graph, schedule, captured.result_node)
         contestant.cell_output_bytes = arena_bytes(whole, externals=False)
 
@@ -426,7 +431,7 @@ def _floor_ratios(contestant: _Contestant) -> tuple[float | None, float | None]:
 def _floor_of(net: Net, batch: list[Any]) -> tuple[float | None, float | None]:
     """The ratios of one mini-batch; None for products that take less than a tick of the processor's clock."""
     prepared = _prepared(net, batch)
-    whole = _prepared(net, batch, split=False, share=False)
+    whole = _prepared(net, batch, without=WHOLE)
     together, own = list(_products(net, whole.schedule, True)), list(_products(net, prepared.schedule, False))
     contestants = (lambda: net.execute(prepared), lambda: _multiply(together), lambda: _multiply(own))
     clock = time.process_time if net.device.type == "cpu" else time.perf_counter

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from edbc.run.dataset import CapturedDataset
     from edbc.run.instances import Cast
     from edbc.run.modelfile import Config, ModelFile
-    from edbc.run.session import Net, Prepared, Stats
+    from edbc.run.passes.minibatch import MiniBatch, Observer
+    from edbc.run.session import Net, Stats
     from edbc.schedule.policy import Policy
     from edbc.tools.parity import Parity
     from edbc.tools.report.timeline import Timeline
@@ -449,12 +450,15 @@ class _Running:
 
     def _warm_up(self, given: list[Any], tell: Tell) -> None:
         with _unchanged(given):
-            self.net.run(given, on_prepared=lambda prepared: self._tell_demand(prepared, len(given), tell))
+            self.net.run(given, observer=self._telling_demand(len(given), tell))
         if self.net.cache is not None:
             self.net.cache.forget()
 
-    def _tell_demand(self, prepared: Prepared, count: int, tell: Tell) -> None:
-        """Definition (2)."""
+    def _telling_demand(self, count: int, tell: Tell) -> Observer:
+        """Definition (2), told when a mini-batch has been placed."""
+        return lambda name, batch: self._tell_demand(batch, count, tell) if name == "place" else None
+
+    def _tell_demand(self, prepared: MiniBatch, count: int, tell: Tell) -> None:
         demand = prepared.demand
         if demand.total > MUCH_MORE * self.told_bytes:
             self.told_bytes = demand.total
@@ -471,12 +475,10 @@ class _Running:
         if self.is_eager:
             return self._eager_results(given)
 
-        def tell_demand(prepared: Prepared) -> None:
-            self._tell_demand(prepared, len(given), tell)
-
+        told = self._telling_demand(len(given), tell)
         if self.timeline is not None:
-            return self.timeline.run(self.net, given, self.stats, tell_demand)
-        results, prepared = self.net.run(given, self.stats, on_prepared=tell_demand)
+            return self.timeline.run(self.net, given, self.stats, told)
+        results, prepared = self.net.run(given, self.stats, observer=told)
         self.reads = prepared.capture.reads
         return results
 

@@ -1,6 +1,6 @@
 """A mini-batch as one function of autograd.
 
-    net(instances)  ->  MiniBatch.apply(run, *inputs)  ->  one tensor per group of results, seen as the results
+    net(instances)  ->  RunFunction.apply(run, *inputs)  ->  one tensor per group of results, seen as the results
 
 Leaving the backward pass to autograd would cost an arena-sized zero gradient per gather, quadratic in the number of
 batches. So autograd sees the whole mini-batch as one node between its inputs (`training.inputs`) and its results, and
@@ -43,16 +43,16 @@ from edbc.train.inputs import Inputs, Parameters, sources_of
 from edbc.train.reach import Bools, Reach
 from edbc.train.results import ClassGradient, as_rows, gathers_of, groups_of, tensors_of, used_results
 from edbc.train.tape import Tape
-from edbc.train.trainer import Trainer
 
 if TYPE_CHECKING:
-    from edbc.run.session import Prepared
+    from edbc.run.passes.minibatch import MiniBatch
+    from edbc.train.trainer import Trainer
 
 
 class Run:
     """One mini-batch from its forward to its backward pass, with the lease of its arenas."""
 
-    def __init__(self, trainer: Trainer, prepared: Prepared, inputs: Inputs, reach: Reach):
+    def __init__(self, trainer: Trainer, prepared: MiniBatch, inputs: Inputs, reach: Reach):
         self.trainer = trainer
         self.prepared = prepared
         self.inputs = inputs
@@ -158,7 +158,7 @@ class Run:
         return found, dict(constant_gradients(capture, placement, self.inputs, reversal, given))
 
 
-class MiniBatch(torch.autograd.Function):
+class RunFunction(torch.autograd.Function):
     """See the module's docstring."""
 
     @staticmethod

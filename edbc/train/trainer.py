@@ -26,8 +26,10 @@ from edbc.run.cpu.walktables import NativeKernel
 from edbc.run.passes.boundary import boundary_of
 from edbc.run.passes.cut import AUTO, cut_of
 from edbc.run.passes.excerptrows import ExcerptKernel
+from edbc.run.passes.minibatch import MiniBatch
 from edbc.run.passes.placement import Placement, place
 from edbc.run.weights import touched
+from edbc.train.autogradfunction import Run, RunFunction
 from edbc.train.backward.backtables import COPIES, TypeTables, bytes_in_training, tables_of, with_hidden_outputs
 from edbc.train.backward.recompute import CellGradient, ReductionGradient
 from edbc.train.backward.reverse import TypeGradient
@@ -39,7 +41,7 @@ from edbc.train.results import restore
 
 if TYPE_CHECKING:
     from edbc.capture.forward.build import Capture
-    from edbc.run.session import Net, Prepared
+    from edbc.run.session import Net
     from edbc.schedule.schedule import Schedule
     from edbc.train.backward.devicegradient import LaunchGradient
 
@@ -66,6 +68,8 @@ class Trainer:
         self.pool = Pool()
         """Memory of backward passes."""
         tables = (m for m in net.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse)
+        self._scheduling = net.passes.of("share", "schedule")
+        self._untrained = net.passes.of("parts", "place", "execute")
         self.sparse = {m.weight for m in tables}
         """Parameters whose gradients are sparse."""
 
@@ -75,34 +79,31 @@ class Trainer:
 
     def run_captured(self, captured: Capture) -> list[Any]:
         """The same for a captured mini-batch, or a segment of one."""
-        from edbc.train.autogradfunction import MiniBatch, Run
-
-        capture = self.net.shared(captured)
-        schedule = self.net.schedule(capture)
+        batch = self._scheduling(MiniBatch(capture=captured))
+        capture = batch.capture
         dependences = self.dependences(capture)
         inputs = inputs_of(capture, dependences, self.net.view)
         if not any(tensor.requires_grad for tensor in inputs.tensors):
-            return self.net.execute(self.net.place(capture, schedule))
+            return self._untrained(batch).results
         touched.count()
-        prepared = self.place(capture, schedule)
+        batch = self.place(batch)
         trainable = [
             [] if d is None else [any(map(inputs.require, refs)) for refs in d.parameters] for d in dependences
         ]
-        mini_batch = Run(self, prepared, inputs, reach_of(capture.graph, dependences, trainable, capture.detached))
+        run = Run(self, batch, inputs, reach_of(capture.graph, dependences, trainable, capture.detached))
         named = [p for p in self.net.model.parameters() if p.requires_grad] if self.net.names_all else []
-        tensors = MiniBatch.apply(mini_batch, *mini_batch.inputs.tensors, *named)
-        return restore(prepared.capture, mini_batch.groups, tensors)
+        tensors = RunFunction.apply(run, *run.inputs.tensors, *named)
+        return restore(batch.capture, run.groups, tensors)
 
     # --- the forward pass ------------------------------------------------------------------------------------------
 
-    def place(self, capture: Capture, schedule: Schedule) -> Prepared:
-        """Place what was captured, with room for what its types save."""
-        from edbc.run.session import Prepared
-
+    def place(self, batch: MiniBatch) -> MiniBatch:
+        """Pass `place` in training: with room for what types save."""
+        capture, schedule = batch.capture, batch.schedule
         graph = replace(capture.graph, types=self._types_of(capture.graph.types, np.unique(schedule.batch_type)))
         placement = self._placement(capture, graph, schedule)
         demand = self.net.backend.demand(Segment(graph, schedule, placement), self.kernel)
-        return Prepared(capture, schedule, placement, demand, boundary_of(capture, placement))
+        return batch.changed(placement=placement, demand=demand, boundary=boundary_of(capture, placement))
 
     def _placement(self, capture: Capture, graph: Graph, schedule: Schedule) -> Placement:
         """Cut as the net says; with "auto" only where that takes less memory."""
@@ -116,7 +117,7 @@ class Trainer:
                 return whole
         return placement
 
-    def segment(self, prepared: Prepared) -> Segment:
+    def segment(self, prepared: MiniBatch) -> Segment:
         """All batches of a mini-batch, over types with what they save."""
         kinds = np.unique(prepared.schedule.batch_type)
         graph = replace(prepared.capture.graph, types=self._types_of(prepared.capture.graph.types, kinds))

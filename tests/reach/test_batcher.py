@@ -35,10 +35,10 @@ class Held:
     def in_mode(self) -> Held:
         return self
 
-    def run(self, instances: Any, on_prepared: Callable[[Any], None]) -> Any:
+    def run(self, instances: Any, observer: Callable[[str, Any], None]) -> Any:
         self.go.wait(60)
         self.sizes.append(len(instances))
-        return self.net.run(instances, on_prepared=on_prepared)
+        return self.net.run(instances, observer=observer)
 
 
 def inside(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -106,7 +106,7 @@ def test_times_are_the_rows_of_the_plans_table() -> None:
     net = bound(fresh(), sequences(10))
     table = {t.name: BatchCost(100, 1 + i) for i, t in enumerate(net.plan.types)}
     net = Net(replace(net.plan, costs=table), net.model)
-    (capture,) = [net.prepare(sequences(1), split=False, share=False).whole[0]]
+    (capture,) = [net.prepare(sequences(1), without=("parts", "share")).whole[0]]
     by_hand = sum(
         table[t.name].row_us * c for t, c in zip(capture.graph.types, capture.graph.counts(), strict=True) if c
     )

@@ -19,8 +19,8 @@ from edbc.capture.record.table import TypeTable
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.run.passes.eagerlazy import find_usage
-from edbc.run.segments import SegmentsUnplanned
 from edbc.run.session import Net, cell_of
+from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 Tree = int | tuple  # a word, or children
 

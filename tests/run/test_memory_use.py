@@ -11,7 +11,8 @@ from helpers import bound, model_file
 from torch.profiler import ProfilerActivity, profile
 
 from edbc.capture.standins.standin import torch_dtype
-from edbc.run.session import Net, Prepared, Stats
+from edbc.run.passes.minibatch import MiniBatch
+from edbc.run.session import Net, Stats
 
 pytestmark = pytest.mark.compiled
 
@@ -47,14 +48,14 @@ def net_of(name: str, size: int, **options: Any) -> tuple[Net, list[Any]]:
     return bound(file.build(hidden_size=32).eval(), instances, **options), instances
 
 
-def bytes_of_outputs(prepared: Prepared) -> int:
+def bytes_of_outputs(prepared: MiniBatch) -> int:
     """Every output of every node that the policy saw, cells whole, equal nodes once, one by one."""
     graph = prepared.whole[0].graph
     outputs = [graph.types[kind].outputs for kind in graph.node_type.tolist()]
     return sum(c.size * torch_dtype(c.dtype).itemsize for classes in outputs for c in classes)
 
 
-def workspace_of_one_batch(net: Net, prepared: Prepared) -> int:
+def workspace_of_one_batch(net: Net, prepared: MiniBatch) -> int:
     """The most that one batch of the policy's schedule, its cell whole, needs for its operands side by side and its
     intermediate values."""
     batches = [(len(nodes), net.program(kind)) for kind, nodes in prepared.whole[1].batches() if has_program(net, kind)]

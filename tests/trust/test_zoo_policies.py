@@ -7,7 +7,8 @@ import random
 import pytest
 from zoo_models import ZOO, zoo_model
 
-from edbc.run.session import Net, Prepared
+from edbc.run.passes.minibatch import MiniBatch
+from edbc.run.session import Net
 from edbc.schedule.learn.train import cover
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, Policy, ready_types
 
@@ -32,7 +33,7 @@ def test_every_policy_gives_eager_s_outputs(name: str) -> None:
     seen = set()
     for policy in policies(net, zoo.instances, 0):
         net.policy = policy
-        segments: list[Prepared] = []
+        segments: list[MiniBatch] = []
         last = net.prepare(zoo.instances, on_segment=segments.append)
         zoo.require_parity(net.execute(last))
         seen.add(b"|".join(prepared.schedule.batch_type.tobytes() for prepared in [*segments, last]))

@@ -49,12 +49,12 @@ from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, 
 from edbc.run.modelfile import Config, ModelFile, file_sha256, import_model_file
 from edbc.run.passes.eagerlazy import find_usage
 from edbc.run.passes.placement import place
-from edbc.run.segments import SegmentsUnplanned
 from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weightsfile import Weights
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
 from edbc.tools.compile.modelobject import ModelObject
+from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.compile.worth import gain_of, is_eager_better, reason
 from edbc.tools.parity import Eager, Parity, parity_of
 

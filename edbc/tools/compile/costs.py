@@ -34,7 +34,8 @@ from edbc.plan.plan import BatchCost
 from edbc.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from edbc.run.session import Net, Prepared
+    from edbc.run.passes.minibatch import MiniBatch
+    from edbc.run.session import Net
 
 Floats = NDArray[np.float64]
 
@@ -54,7 +55,7 @@ def measure_costs(net: Net, instances: Sequence[Any]) -> dict[str, BatchCost]:
     Cells that the net splits into parts are measured by what remains in the schedule's own batches, their cores. Equal
     nodes run one by one, so that a batch has the nodes that the policy learns on.
     """
-    prepared = net.prepare(instances, share=False)
+    prepared = net.prepare(instances, without=("share",))
     schedule = prepared.schedule
     executed = {i: kind for i in range(len(net.plan.types)) if (kind := _executed(prepared, i)) is not None}
     cut = {kind: cut_batches(schedule, kind) for kind in executed.values()}
@@ -75,7 +76,7 @@ def measure_costs(net: Net, instances: Sequence[Any]) -> dict[str, BatchCost]:
     }
 
 
-def _executed(prepared: Prepared, kind: int) -> int | None:
+def _executed(prepared: MiniBatch, kind: int) -> int | None:
     """The type whose batches run for those of a type of the plan, None where it has no node."""
     if prepared.split is not None and kind in prepared.split.variants:
         from edbc.cells.parts import CORE
@@ -84,7 +85,7 @@ def _executed(prepared: Prepared, kind: int) -> int | None:
     return kind if np.any(prepared.schedule.batch_type == kind) else None
 
 
-def _with_schedule(net: Net, prepared: Prepared, schedule: Schedule) -> Prepared:
+def _with_schedule(net: Net, prepared: MiniBatch, schedule: Schedule) -> MiniBatch:
     """The same mini-batch, to be executed in other batches."""
     from edbc.run.backend import Segment
     from edbc.run.passes.placement import place
@@ -92,7 +93,7 @@ def _with_schedule(net: Net, prepared: Prepared, schedule: Schedule) -> Prepared
     graph = prepared.capture.graph
     placement = place(graph, schedule, prepared.capture.result_node)
     demand = net.backend.demand(Segment(graph, schedule, placement), net.kernel)
-    return replace(prepared, schedule=schedule, placement=placement, demand=demand)
+    return prepared.changed(schedule=schedule, placement=placement, demand=demand)
 
 
 def cut_batches(schedule: Schedule, kind: int) -> Schedule:
@@ -114,7 +115,7 @@ def cut_batches(schedule: Schedule, kind: int) -> Schedule:
     )
 
 
-def _taking_turns(net: Net, mini_batches: Sequence[Prepared]) -> Floats:
+def _taking_turns(net: Net, mini_batches: Sequence[MiniBatch]) -> Floats:
     """The least seconds of each, `(mini-batches,)`; a first round that loads kernels is left out."""
     rounds: list[list[float]] = []
     started = time.perf_counter()
@@ -123,12 +124,12 @@ def _taking_turns(net: Net, mini_batches: Sequence[Prepared]) -> Floats:
     return np.min(rounds[1:], axis=0)
 
 
-def _alone(net: Net, prepared: Prepared) -> Floats:
+def _alone(net: Net, prepared: MiniBatch) -> Floats:
     """The least seconds of every batch timed alone, `(batches,)`."""
     return np.min([np.diff(_run(net, prepared, alone=True)) for _ in range(ALONE)], axis=0)
 
 
-def _run(net: Net, prepared: Prepared, *, alone: bool = False) -> list[float]:
+def _run(net: Net, prepared: MiniBatch, *, alone: bool = False) -> list[float]:
     """Execute a mini-batch: 0 and the seconds at its end, or at the end of every batch."""
     import torch
 

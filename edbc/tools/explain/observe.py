@@ -27,7 +27,8 @@ from edbc.tools.report.figures import count
 
 if TYPE_CHECKING:
     from edbc.capture.forward.fibers import Reads
-    from edbc.run.session import Net, Prepared, Stats
+    from edbc.run.passes.minibatch import MiniBatch
+    from edbc.run.session import Net, Stats
 
 REPEATS = 5
 BASELINES = ("depth", "agenda", "sufficient", "critical")
@@ -187,13 +188,13 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     )
 
 
-def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> tuple[Prepared, Reads | None]:
+def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> tuple[MiniBatch, Reads | None]:
     """A mini-batch to execute, which changes no instance; of one whose instances read values, its largest segment."""
     from edbc.capture.standins.objects import unchanged
 
-    segments: list[Prepared] = []
+    segments: list[MiniBatch] = []
     with unchanged(instances):
-        last = net.prepare(instances, stats, share=False, on_segment=segments.append)
+        last = net.prepare(instances, stats, without=("share",), on_segment=segments.append)
     return max(segments, default=last, key=lambda part: part.capture.graph.num_nodes), last.capture.reads
 
 
@@ -207,7 +208,7 @@ def _told(reads: Reads) -> Iterator[str]:
     yield from (f"{site} reads {count(number, 'value')}" for site, number in reads.sites().items())
 
 
-def _timed(net: Net, prepared: Prepared) -> list[float]:
+def _timed(net: Net, prepared: MiniBatch) -> list[float]:
     """Seconds before the first batch, and of every batch."""
     moments = [time.perf_counter()]
     with net.executing(prepared) as execution:
@@ -217,7 +218,7 @@ def _timed(net: Net, prepared: Prepared) -> list[float]:
     return np.diff(moments).tolist()
 
 
-def _parts(prepared: Prepared, seconds: NDArray[np.float64]) -> Iterator[PartStep]:
+def _parts(prepared: MiniBatch, seconds: NDArray[np.float64]) -> Iterator[PartStep]:
     split = prepared.split
     if split is None:
         return
@@ -267,7 +268,7 @@ def states_of(graph: Graph, schedule: Schedule, policy: Policy) -> list[str]:
     return [texts.get(row, RULE) for row in rows.tolist()]
 
 
-def moved_bytes(prepared: Prepared, batch: int, size: int) -> tuple[int, int, int]:
+def moved_bytes(prepared: MiniBatch, batch: int, size: int) -> tuple[int, int, int]:
     """Bytes that an executed batch of `size` nodes reads, gathers and writes."""
     kind, placement = int(prepared.schedule.batch_type[batch]), prepared.placement
     node_type = prepared.capture.graph.types[kind]

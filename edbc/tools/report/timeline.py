@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from edbc.errors import EdbcError
 from edbc.tools.explain.observe import moved_bytes
 
 if TYPE_CHECKING:
-    from edbc.run.session import Net, Prepared, Stats
+    from edbc.run.passes.minibatch import MiniBatch, Observer
+    from edbc.run.session import Net, Stats
 
 PROCESS, HOST, BATCHES = 1, 1, 2
 """The process, and its tracks."""
@@ -37,12 +38,12 @@ class Timeline:
         self._mini_batches = 0
 
     def run(self, net: Net, instances: Sequence[Any], stats: Stats,
-            on_prepared: Callable[[Prepared], None] | None = None) -> list[Any]:  # fmt: skip
-        """What `net(instances)` gives, recorded. `on_prepared` is called before anything executes."""
+            observer: Observer | None = None) -> list[Any]:  # fmt: skip
+        """What `net(instances)` gives, recorded. `observer` is told between passes."""
         before = (stats.seconds.construction, stats.seconds.scheduling)
         started = time.perf_counter()
         self._origin = self._origin or started
-        prepared = net.prepare(instances, stats)
+        prepared = net.prepare(instances, stats, observer=observer)
         capture_seconds = stats.seconds.construction - before[0]
         scheduling_seconds = stats.seconds.scheduling - before[1]
         captured, schedule = prepared.whole
@@ -52,8 +53,6 @@ class Timeline:
         self._add("capture", HOST, started, capture_seconds, facts)
         batches = {**facts, "batches": schedule.num_batches}
         self._add("scheduling", HOST, started + capture_seconds, scheduling_seconds, batches)
-        if on_prepared is not None:
-            on_prepared(prepared)
         executing = time.perf_counter()
         ends: list[float] = []
         results = net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))
@@ -61,7 +60,7 @@ class Timeline:
         self._add_batches(prepared, executing, ends)
         return results
 
-    def _add_batches(self, prepared: Prepared, begin: float, ends: Sequence[float]) -> None:
+    def _add_batches(self, prepared: MiniBatch, begin: float, ends: Sequence[float]) -> None:
         types = prepared.capture.graph.types
         for number, ((kind, nodes), end) in enumerate(zip(prepared.schedule.batches(), ends, strict=True)):
             read, gathered, written = moved_bytes(prepared, number, len(nodes))

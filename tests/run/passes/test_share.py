@@ -182,7 +182,7 @@ def test_copies_of_an_instance_run_as_one(front_end: str) -> None:
     net = bound(file.build(hidden_size=16).eval(), [instance])
     if front_end == "vertex":
         instance = file.vertex_instance(instance)
-    one, many = net.prepare([instance], share=False), net.prepare([instance] * 32)
+    one, many = net.prepare([instance], without=("share",)), net.prepare([instance] * 32)
     assert many.capture.graph.num_nodes == one.capture.graph.num_nodes
     assert many.shared_nodes == 31 * one.capture.graph.num_nodes
     assert many.schedule.num_batches == one.schedule.num_batches
