@@ -96,6 +96,14 @@ class CpuDemand(Demand):
     batches: Batches = field(kw_only=True)
     frame: Frame = field(kw_only=True)
 
+    @cached_property
+    def steps(self) -> list[list[Any]]:
+        """Of every batch its type, and of a schedule and its placement `batch_ptr`, `start`, `items`, `output_row` and
+        `run`."""
+        batches = self.batches
+        arrays = batches.batch_type, batches.batch_ptr, batches.start, batches.items, batches.output_row, batches.run
+        return [array.tolist() for array in arrays]
+
 
 class CpuArenas:
     """Outputs of batches in one buffer, class after class; externals by address. See
@@ -123,7 +131,6 @@ class CpuArenas:
         self.snapshot: Snapshot | None = None
         """The weights with which the first batches ran: those of all others, also when they are computed again."""
         self._parameters: dict[torch.dtype | None, _Parameters] = {}
-        self._steps: list[list[Any]] | None = None
         self._classes: dict[int, tuple[list[int], list[int]]] = {}
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
@@ -168,15 +175,6 @@ class CpuArenas:
         result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
         gather_rows(result.data_ptr(), self.memory.stride[class_index], rows, class_index, self.memory)
         return result
-
-    def steps(self, segment: Segment) -> list[list[Any]]:
-        """Of every batch its type, and of a schedule and its placement `batch_ptr`, `start`, `items` and
-        `output_row`."""
-        if self._steps is None:
-            schedule, placement = segment.schedule, segment.placement
-            arrays = schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.output_row
-            self._steps = [array.tolist() for array in arrays]
-        return self._steps
 
     def classes(self, kind: int, node_type: NodeType) -> tuple[list[int], list[int]]:
         """The classes of a type's operands, and of its outputs."""
@@ -416,7 +414,7 @@ class CpuBackend:
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:
     """One batch by its torch kernel: operands are views where their rows are a run of outputs, copies elsewhere."""
     placement = segment.placement
-    kinds, ptr, starts, items, output_rows = arenas.steps(segment)
+    kinds, ptr, starts, items, output_rows, runs = arenas.demand.steps
     kind, count, at, num = kinds[batch], ptr[batch + 1] - ptr[batch], starts[batch], items[batch]
     classes, of_outputs = arenas.classes(kind, segment.graph.types[kind])
     outputs_at = list(zip(of_outputs, output_rows[batch], strict=False))
@@ -427,7 +425,10 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
         if by_batch.fits(of_operand, count):
             run = by_batch.run()
             if run is not None:
-                values = [arenas.rows(c, r) for c, r in zip(classes, of_operand, strict=True)]
+                values = [
+                    arenas.outputs(c, first, num) if first >= placement.class_externals[c] else arenas.rows(c, r)
+                    for c, r, first in zip(classes, of_operand, runs[batch], strict=False)
+                ]
                 parameters = arenas.parameters(kernel.view, kernel.dtype)
                 run(parameters, count, *values, *(arenas.outputs(c, first, count) for c, first in outputs_at))
                 return
@@ -448,7 +449,7 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
         return
     operands: list[Operand] = []
     for k, (c, r) in enumerate(zip(classes, rows, strict=True)):
-        first = int(placement.run[batch, k])
+        first = runs[batch][k]
         in_place = first >= placement.class_externals[c]
         operands.append((arenas.outputs(c, first, num) if in_place else arenas.rows(c, r), 0))
     run_kernel(kernel, operands, count, torch.from_numpy(placement.segment[at : at + num]), outputs)
