@@ -32,10 +32,13 @@ from edbc.schedule.scheduler import lower_bound, run
 from edbc.tools.parity import Eager, Parity
 
 INPUTS = {
+    "adaptive_time": ["iwslt15_envi/tst2012.en"],
+    "beam_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
     "bilstm_tagger": ["wikiner_tags/first1200.txt"],
     "bilstm_tagger_char": ["wikiner_tags/first1200.txt"],
     "early_exit": ["iwslt15_envi/tst2012.en"],
     "easy_first": ["iwslt15_envi/tst2012.en"],
+    "greedy_parser": ["iwslt15_envi/tst2012.en"],
     "greedy_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
     "lstm_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
     "tree_lstm": ["sst_trees/train-first4000.txt"],

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextvars
 import gc
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from sys import _getframe, getrefcount
@@ -39,6 +40,7 @@ from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
 from edbc.capture.standins.source import location_of, user_frame, user_location
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value
 from edbc.errors import UnsupportedError
+from edbc.native.memory import require_memory
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -47,6 +49,8 @@ MAX_READS = 10_000
 """Reads of an instance before it is taken for an endless loop, unless the caller says otherwise."""
 _OWN_REFERENCES = 3
 """To a stand-in that nobody else has while it is looked at: a list's, a variable's and an argument's."""
+FRAMES = 16 << 10
+"""Bytes of Python's own stack that each suspended instance takes beside what it has of the C stack."""
 MOST_CANCELLED = 100
 """Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled."""
 
@@ -62,15 +66,33 @@ class Read(NamedTuple):
     tensor: torch.Tensor
 
 
+class Cut(NamedTuple):
+    """A segment that was executed for reads, and when, by `time.perf_counter`."""
+
+    live: int
+    """Instances that waited for it."""
+    nodes: int
+    begin: float
+    executed: float
+    copied: float
+    """When what is read was on the host: at once, where it was computed there."""
+    copied_bytes: int
+
+
 @dataclass(eq=False)
 class Reads:
     """The reads of a mini-batch."""
 
     of_instance: list[list[Read]]
-    segments: int = 0
-    """That were executed for them."""
-    live: list[int] = field(default_factory=list)
-    """Instances that waited for each of these."""
+    cuts: list[Cut] = field(default_factory=list)
+    """The segments that were executed for them."""
+    suspended_bytes: int = 0
+    """What suspended instances take, estimated: the most at once."""
+
+    @property
+    def segments(self) -> int:
+        """How many were executed for them."""
+        return len(self.cuts)
 
     def sites(self) -> dict[str, int]:
         """How many reads there are of each line."""
@@ -156,6 +178,9 @@ class Fibers:
                 fiber.flows = self.home_flows
                 self.fibers.append(fiber)
                 self._go_on(fiber, instance)
+                if number & (number + 1) == 0:
+                    self._require_memory(len(instances))
+            self._require_memory(len(instances))
             while waiting := [fiber for fiber in self.fibers if not fiber.greenlet.dead]:
                 self._cut(waiting)
                 for fiber in waiting:
@@ -164,6 +189,14 @@ class Fibers:
         finally:
             self._cancel()
             rec.reading = None
+
+    def _require_memory(self, count: int) -> None:
+        """Raise DeviceError where so many instances, suspended like those so far, take more memory than there is."""
+        suspended = [fiber.greenlet for fiber in self.fibers if not fiber.greenlet.dead]
+        stacks = sum(greenlet._stack_saved + FRAMES for greenlet in suspended)
+        estimate = stacks * count // len(self.fibers)
+        self.reads.suspended_bytes = max(self.reads.suspended_bytes, stacks)
+        require_memory(estimate, f"{count:,} instances that wait for values")
 
     # --- switching -------------------------------------------------------------------------------------------------
 
@@ -294,22 +327,27 @@ class Fibers:
         wanted = [fiber.wanted.ref for fiber in waiting if fiber.wanted is not None]
         segment = cut(rec, [value.ref for value in live], wanted, self.aborted)
         self.aborted = 0
+        begin = time.perf_counter()
         with watched_by(None), entered(None):
             tables = self.run_segment(segment.capture)
+        executed = copied = time.perf_counter()
         for pool, table in zip(segment.pools, tables, strict=True):
             pool.add(table)
         for value, ref in zip(live, segment.moved, strict=True):
             value.ref = ref
         self._later = [value for value in live if value.ref >= 0] if rec.entries else []
-        self.reads.segments += 1
-        self.reads.live.append(len(waiting))
+        copied_bytes = 0
         if rec.device.type != "cpu":
-            self._copy([fiber.wanted.ref for fiber in waiting if fiber.wanted is not None])
+            copied_bytes = self._copy([fiber.wanted.ref for fiber in waiting if fiber.wanted is not None])
+            copied = time.perf_counter()
+        nodes = segment.capture.graph.num_nodes
+        self.reads.cuts.append(Cut(len(waiting), nodes, begin, executed, copied, copied_bytes))
 
-    def _copy(self, refs: Sequence[int]) -> None:
-        """What is read crosses to the host."""
+    def _copy(self, refs: Sequence[int]) -> int:
+        """What is read crosses to the host: how many bytes."""
         distinct = list(dict.fromkeys(refs))
         self._on_host = dict(zip(distinct, on_host([self._carried(ref) for ref in distinct]), strict=True))
+        return sum(tensor.nbytes for tensor in self._on_host.values())
 
     def _live(self) -> list[Value]:
         """Stand-ins for values of the recording that somebody has."""

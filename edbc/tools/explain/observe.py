@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from edbc.run.session import Net, Stats
 
 REPEATS = 5
+RUNS = 12
+"""How many lengths of runs of segments are told."""
 BASELINES = ("depth", "agenda", "sufficient", "critical")
 """Fixed rules that a plan is shown beside."""
 SEARCH = "search"
@@ -200,12 +202,30 @@ def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> tuple[
 
 def _told(reads: Reads) -> Iterator[str]:
     """What instances read, a line each."""
-    most = max(map(len, reads.of_instance), default=0)
+    most, live = max(map(len, reads.of_instance), default=0), [cut.live for cut in reads.cuts]
     yield (
         f"instances read values, at most {most:,} each: {reads.segments + 1:,} segments, the largest of which is told "
-        f"here; {mean(reads.live or [0]):.1f} instances wait for one"
+        f"here; {mean(live or [0]):.1f} instances wait for one"
     )
+    yield "who waits, segment by segment: " + (", ".join(_runs(live)) or "nobody")
+    copies = [cut for cut in reads.cuts if cut.copied_bytes]
+    seconds = sum(cut.copied - cut.executed for cut in copies)
+    yield (
+        f"{count(len(copies), 'copy', 'copies')} of values to the host take {1e3 * seconds:.2f} ms for "
+        f"{sum(cut.copied_bytes for cut in copies):,} bytes"
+        if copies
+        else "values are read where they were computed, on the host: nothing is copied"
+    )
+    yield f"suspended instances take {reads.suspended_bytes / 1024:,.0f} KiB at most"
     yield from (f"{site} reads {count(number, 'value')}" for site, number in reads.sites().items())
+
+
+def _runs(live: Sequence[int]) -> Iterator[str]:
+    """Numbers of instances with how many segments they wait for: `32 for 12`; the last ones together beyond RUNS."""
+    runs = [(number, len(list(group))) for number, group in groupby(live)]
+    yield from (f"{number} for {length}" for number, length in runs[:RUNS])
+    if len(runs) > RUNS:
+        yield f"fewer or others for {sum(length for _, length in runs[RUNS:])}"
 
 
 def _timed(net: Net, prepared: MiniBatch) -> list[float]:

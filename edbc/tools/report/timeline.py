@@ -1,7 +1,8 @@
 """A run as a timeline in Chrome's trace format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-One process with two tracks: *host* (building each mini-batch's graph, scheduling it) and *batches* (every batch with
-its type, size and bytes). Times are microseconds from the first event. To time batches apart each runs alone, so a
+One process with three tracks: *host* (building each mini-batch's graph, scheduling it), *batches* (every batch with
+its type, size and bytes) and *segments* (those that instances wait for, with how many do, and copies of what they read
+to the host). Times are microseconds from the first event. To time batches apart each runs alone, so a
 traced run is somewhat slower than others.
 """
 
@@ -18,10 +19,11 @@ from edbc.errors import EdbcError
 from edbc.tools.explain.observe import moved_bytes
 
 if TYPE_CHECKING:
+    from edbc.capture.forward.fibers import Reads
     from edbc.run.passes.minibatch import MiniBatch, Observer
     from edbc.run.session import Net, Stats
 
-PROCESS, HOST, BATCHES = 1, 1, 2
+PROCESS, HOST, BATCHES, SEGMENTS = 1, 1, 2, 3
 """The process, and its tracks."""
 
 
@@ -33,6 +35,7 @@ class Timeline:
             _named("process_name", "edbc"),
             _named("thread_name", "host", HOST),
             _named("thread_name", "batches", BATCHES),
+            _named("thread_name", "segments", SEGMENTS),
         ]
         self._origin = 0.0
         self._mini_batches = 0
@@ -44,6 +47,8 @@ class Timeline:
         started = time.perf_counter()
         self._origin = self._origin or started
         prepared = net.prepare(instances, stats, observer=observer)
+        if prepared.capture.reads is not None:
+            self._add_segments(prepared.capture.reads)
         capture_seconds = stats.seconds.construction - before[0]
         scheduling_seconds = stats.seconds.scheduling - before[1]
         captured, schedule = prepared.whole
@@ -59,6 +64,14 @@ class Timeline:
         stats.seconds.execution += time.perf_counter() - executing
         self._add_batches(prepared, executing, ends)
         return results
+
+    def _add_segments(self, reads: Reads) -> None:
+        """Segments that were executed while instances waited, and copies of what they read."""
+        for number, cut in enumerate(reads.cuts):
+            facts = {"segment": number, "waiting": cut.live, "nodes": cut.nodes}
+            self._add("segment", SEGMENTS, cut.begin, cut.executed - cut.begin, facts)
+            if cut.copied_bytes:
+                self._add("to host", SEGMENTS, cut.executed, cut.copied - cut.executed, {"bytes": cut.copied_bytes})
 
     def _add_batches(self, prepared: MiniBatch, begin: float, ends: Sequence[float]) -> None:
         types = prepared.capture.graph.types

@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +17,19 @@ import pytest
 import torch
 from greenlet import greenlet
 from helpers import bound, seeded
+from memory import held
 from torch import nn
 from torch.nn import functional as F
 
 import edbc
+from edbc.capture.forward.fibers import FRAMES
 from edbc.capture.standins.standin import Value
-from edbc.errors import StaleError, UnsupportedError
+from edbc.errors import DeviceError, StaleError, UnsupportedError
 from edbc.run.session import Net, Stats
+from edbc.tools.explain.observe import observe
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.replay import Replay
+from edbc.tools.report.timeline import Timeline
 
 SIZE = 8
 
@@ -417,6 +422,81 @@ def test_nothing_is_left_of_many_mini_batches() -> None:
             net(some(8, seed=seed))
 
     assert alive() <= before
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_memory_is_flat_over_many_mini_batches(count: int) -> None:
+    """Neither malloc's nor Python's grows, and no fiber is left alive."""
+    net, batches = bound(model_of(heads_on_the_way), some(8)), [some(8, seed=seed) for seed in range(8)]
+    with torch.no_grad():
+        for batch in batches * 3:
+            net(batch)
+        before = held()
+        for number in range(count):
+            net(batches[number % len(batches)])
+        grown = held() - before
+
+    assert grown.malloced < 256 << 10
+    assert grown.blocks < 2000
+    assert not [g for g in gc.get_objects() if type(g) is greenlet and g.parent is not None]
+
+
+def test_what_waiting_instances_would_take_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As soon as some wait, before all do; the mini-batch ends, and the next one is clean."""
+    net = bound(model_of(greedy), some(8))
+    with torch.no_grad(), monkeypatch.context() as patched:
+        patched.setattr("edbc.native.memory.WORTH_ASKING", 0)
+        patched.setattr("edbc.native.memory.available_bytes", lambda: 300 << 10)
+        with pytest.raises(DeviceError, match=r"32 instances that wait for values.*smaller --batch-size"):
+            net(some(32))
+    _, prepared = net.run(some(8))
+
+    assert 8 * FRAMES < prepared.capture.reads.suspended_bytes < 1 << 20
+    require_parity(net, some(8), (8,))
+
+
+def test_an_index_that_is_a_tensor_is_no_read() -> None:
+    """An arg-max that is only used as an index stays in the graph: one segment, nothing waited for."""
+
+    def choose(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        for _ in range(3):
+            scores = net.out(h)
+            h = net.step(net.embedding.weight[scores.argmax()], h) * scores[scores.argmax()]
+        return h
+
+    model = model_of(choose)
+    with torch.no_grad():
+        _, prepared = bound(model, some(6)).run(some(6))
+
+    assert prepared.capture.reads is None
+    require_parity(bound(model, some(6)), some(6))
+
+
+def test_a_timeline_has_a_span_per_segment() -> None:
+    """With how many instances waited for it, never more than before it where nobody starts anew."""
+    net, timeline = bound(model_of(greedy), some(8)), Timeline()
+    with torch.no_grad():
+        results = timeline.run(net, some(8), Stats())
+    spans = [event for event in timeline.events if event["name"] == "segment"]
+    steps = [len(chosen) for _, chosen in results]
+
+    assert [span["args"]["waiting"] for span in spans] == [
+        sum(count > number for count in steps) for number in range(max(steps))
+    ]
+    assert all(b["ts"] >= a["ts"] + a["dur"] for a, b in pairwise(spans))
+
+
+def test_explain_tells_who_waits() -> None:
+    """Sites, segments, instances per segment, copies to the host, what suspended instances take."""
+    net = bound(model_of(greedy), some(8))
+    with torch.no_grad():
+        told = "\n".join(observe(net, some(8), "here").reads)
+
+    assert "who waits, segment by segment: 8 for " in told
+    assert "test_fibers.py:" in told
+    assert "nothing is copied" in told
+    assert "suspended instances take " in told
 
 
 # --- torch's state -------------------------------------------------------------------------------------------------
