@@ -15,6 +15,7 @@ Beyond the table:
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
@@ -48,6 +49,7 @@ from edbc.plan.schema import (
 )
 from edbc.plan.verify import Place, verify_plan
 
+_STATIC_LINE = re.compile(rb"^static:", re.MULTILINE)
 LONGEST_VALUE = 2_000
 """Characters of a text whose field sets no limit of its own: config and training values."""
 
@@ -58,7 +60,18 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     Raises PlanError, or StaleError when a later edbc wrote it.
     """
     where = one_line(path)
-    return parse_plan(read_bytes(path, where), where)
+    data = read_bytes(path, where)
+    if is_static(data):
+        raise PlanError(
+            f"{where}: expected a plan of batches, got one of stages, of a static model; 'edbc run', 'edbc explain' "
+            "and 'edbc check' take it"
+        )
+    return parse_plan(data, where)
+
+
+def is_static(data: bytes) -> bool:
+    """Whether a document says that it is the plan of a static model (`edbc.plan.static`)."""
+    return _STATIC_LINE.search(data) is not None
 
 
 def parse_plan(text: bytes | str, where: str, loader: type = DEFAULT_LOADER) -> Plan:

@@ -78,6 +78,11 @@ def _verify_model_path(plan: Plan, place: Place) -> None:
         if not IN_MEMORY.fullmatch(path):
             _fail(place("model", "path"), "module:Class, as the source is 'memory'", shorten(path))
         return
+    verify_model_file(path, place)
+
+
+def verify_model_file(path: str, place: Place) -> None:
+    """Check (1) for the path of a model file."""
     segments = path.split("/")
     below = segments[next((i for i, s in enumerate(segments) if s != ".."), len(segments)) :]
     is_plain = all(s not in ("", ".", "..") for s in below) and not set(path) & set(':\\<>|"?*')

@@ -73,9 +73,9 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 def _plan_lines(plan: Plan) -> Iterator[str]:
     yield f"format_version: {scalar_text(plan.format_version)}"
     yield f"edbc: {scalar_text(plan.edbc)}"
-    yield from _model_lines(plan.model)
+    yield from model_lines(plan.model)
     yield from _trained_on_lines(plan.trained_on)
-    yield from _list_lines("", "requirements", plan.requirements)
+    yield from list_lines("", "requirements", plan.requirements)
     yield from _type_lines(plan.types)
     yield from _policy_lines(plan.policy)
     if plan.run is not None:
@@ -85,13 +85,14 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
         yield "automatic:"
         yield from (f"  {scalar_text(name)}: {scalar_text(line)}" for name, line in sorted(plan.automatic.items()))
     if plan.reads:
-        yield from _list_lines("", "reads", plan.reads)
+        yield from list_lines("", "reads", plan.reads)
     yield from _cost_lines(plan)
     yield from _cell_lines(plan)
-    yield from _guard_lines(plan.guards)
+    yield from guard_lines(plan.guards)
 
 
-def _model_lines(model: ModelRef) -> Iterator[str]:
+def model_lines(model: ModelRef) -> Iterator[str]:
+    """The section `model`."""
     yield "model:"
     yield f"  path: {scalar_text(model.path)}"
     yield f"  sha256: {scalar_text(model.sha256)}"
@@ -157,12 +158,12 @@ def _cell_lines(plan: Plan) -> Iterator[str]:
         yield "    operations:"
         yield from (f"    - {scalar_text(line)}" for line in cell.operations)
         yield from _batch_lines(cell)
-        yield from _list_lines("    ", "layout", cell.layout)
-        yield from _list_lines("    ", "weights", cell.weights)
+        yield from list_lines("    ", "layout", cell.layout)
+        yield from list_lines("    ", "weights", cell.weights)
         yield f"    copies: {scalar_text(cell.copies)}"
         for key in ("eager", "lazy"):
             if getattr(cell, key):
-                yield from _list_lines("    ", key, getattr(cell, key))
+                yield from list_lines("    ", key, getattr(cell, key))
 
 
 def _batch_lines(cell: PlanCell) -> Iterator[str]:
@@ -171,7 +172,8 @@ def _batch_lines(cell: PlanCell) -> Iterator[str]:
         yield f"    - {_flow(batch)}"
 
 
-def _guard_lines(guards: dict[str, Guard]) -> Iterator[str]:
+def guard_lines(guards: dict[str, Guard]) -> Iterator[str]:
+    """The section `guards`."""
     yield "guards:" if guards else "guards: {}"
     for metric in sorted(guards):
         guard = guards[metric]
@@ -187,7 +189,7 @@ def _value_lines(indent: str, key: str, value: Any) -> Iterator[str]:
         for name in sorted(value):
             yield from _value_lines(indent + "  ", name, value[name])
     elif isinstance(value, tuple):
-        yield from _list_lines(indent, key, value)
+        yield from list_lines(indent, key, value)
     elif len(head) > LONGEST_KEY:
         yield f"{indent}? {scalar_text(key)}"
         yield f"{indent}: {scalar_text(value)}"
@@ -195,7 +197,8 @@ def _value_lines(indent: str, key: str, value: Any) -> Iterator[str]:
         yield f"{head} {scalar_text(value)}"
 
 
-def _list_lines(indent: str, key: str, items: tuple[Any, ...]) -> Iterator[str]:
+def list_lines(indent: str, key: str, items: tuple[Any, ...]) -> Iterator[str]:
+    """A list, on one line where it is short."""
     head = f"{indent}{scalar_text(key)}:"
     flow = _flow(items)
     if not items or len(head) + 1 + len(flow) <= WIDTH:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from edbc.base.files import found_at, require_file
 from edbc.errors import EdbcError, StaleError
 from edbc.plan.plan import FileRef, Plan
-from edbc.plan.reader import read_plan
+from edbc.plan.static import StaticPlan, read_any_plan
 from edbc.plan.verify import is_weights_name
 
 if TYPE_CHECKING:
@@ -80,15 +80,15 @@ def weights_for(plan: Path, path: str | Path | None) -> Weights | None:
     return _read(path, EdbcError, "give a file of its own")
 
 
-def _plan_at(path: Path) -> Plan | None:
+def _plan_at(path: Path) -> Plan | StaticPlan | None:
     """The plan that stands there, if any; a file that is no plan is simply replaced."""
     try:
-        return read_plan(path) if found_at(path) != "nothing" else None
+        return read_any_plan(path) if found_at(path) != "nothing" else None
     except EdbcError:
         return None
 
 
-def recorded_weights(plan_path: Path, plan: Plan | None) -> Weights | None:
+def recorded_weights(plan_path: Path, plan: Plan | StaticPlan | None) -> Weights | None:
     """The weights file that a plan records, if any. Raises StaleError when it is missing, is not a file of its own, or
     is not the recorded one."""
     recorded = None if plan is None else plan.model.weights
@@ -105,7 +105,7 @@ def recorded_weights(plan_path: Path, plan: Plan | None) -> Weights | None:
     return weights
 
 
-def model_of_plan(file: ModelFile, config: Config, plan: Plan, plan_path: Path, seed: int | None = None,
+def model_of_plan(file: ModelFile, config: Config, plan: Plan | StaticPlan, plan_path: Path, seed: int | None = None,
                   weights: str | None = None) -> nn.Module:  # fmt: skip
     """The model that a plan is of, as built on the CPU, with the weights of definition (3). Raises what
     `ModelFile.build`, `load_weights` and `recorded_weights` raise."""

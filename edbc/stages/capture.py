@@ -147,3 +147,8 @@ class _Shapes(fx.Interpreter):
 
 def _meta(value: Any) -> Any:
     return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
+
+
+def cast(instance: Any, dtype: torch.dtype) -> Any:
+    """An instance with its floating-point tensors in an element type."""
+    return pytree.tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, instance)

@@ -8,7 +8,7 @@ Nodes of a traced graph are one of
     units: they run inside every unit that reads them;
 (3) operators. Each is a unit, joined with what follows or precedes it where nothing else reads what is between:
     - batch norm, and element-wise functions of one operand, join the operator before them (a batch norm after a
-      convolution is folded into its weights when bound, `stages.kernels`);
+      convolution is folded into its weights when bound, `stages.cpu.kernels`);
     - a depthwise convolution and the 1x1 convolution after it are one *separable* convolution, which takes in the sum
       and the element-wise functions before it, and the separable convolution before it in the same module (NASNet
       applies every one twice);
@@ -84,6 +84,7 @@ class Fusion:
 
     def _place(self, node: fx.Node) -> None:
         called, data = self.called[node], self._data(node)
+        self._require_unshared(node, called)
         if not isinstance(self.traced.values[node], Tensor) or called in VIEWS or isinstance(called, IDENTITIES):
             self.cheap.add(node)
         elif (isinstance(called, NORMS) or self._is_unary(node)) and (draft := self._alone(data)):
@@ -98,6 +99,17 @@ class Fusion:
             self._place_conv(node, called, data)
         else:
             self.draft_of[node] = _Draft(self._name(node), [node])
+
+    def _require_unshared(self, node: fx.Node, called: Any) -> None:
+        """Raise UnsupportedError for a call that changes a value that others read: units run in other orders."""
+        name = called if isinstance(called, str) else getattr(called, "__name__", "")
+        changes = getattr(called, "inplace", False) or node.kwargs.get("inplace", False)
+        changes = changes or (name.endswith("_") and not name.endswith("__")) or called is operator.iadd
+        if changes and node.all_input_nodes and len(node.all_input_nodes[0].users) > 1:
+            raise UnsupportedError(
+                f"{self.traced.parents[node] or 'forward'}: expected calls that change no value that others read, got "
+                f"{node.name} in place; write it out of place, or compile without --profile, as a dynamic model"
+            )
 
     def _place_conv(self, node: fx.Node, conv: Any, data: list[fx.Node]) -> None:
         draft = self._alone(data)
@@ -188,7 +200,9 @@ class Fusion:
         value = draft.nodes[-1]
         nodes, reads = self._cone(draft.nodes, {node: i for node, i in number.items() if node is not value})
         shape = tuple(self.traced.values[value].shape)
-        name = names.unique(self.traced.parents[draft.nodes[0]], draft.kind)
+        first = draft.nodes[0]
+        parent = self.traced.parents[first] or (str(first.target) if first.op == "call_module" else "")
+        name = names.unique(parent, draft.kind)
         text = _Text(self, number, nodes).text()
         flops = sum(_flops(self.called[node], self.traced.values[node]) for node in draft.nodes)
         return Unit(name, draft.kind, tuple(nodes), tuple(reads), shape, text, flops, self._merge_key(draft, nodes))

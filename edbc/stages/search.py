@@ -88,9 +88,9 @@ class Scheduled:
 class Problem:
     """A block on a machine: what can be a stage, and by which strategies."""
 
-    def __init__(self, dag: Dag, machine: Machine, merges: frozenset[int], r: int, s: int):
-        self.dag, self.machine, self.merges = dag, machine, merges
-        """`merges`: the sets of units that can be one product."""
+    def __init__(self, dag: Dag, machine: Machine, merges: frozenset[int], splits: frozenset[int], r: int, s: int):
+        """`merges` are the sets of units that can be one product, `splits` the units on which all threads can work."""
+        self.dag, self.machine, self.merges, self.splits = dag, machine, merges, splits
         self.transitions, self.limits, self.note = _within(dag, r, s)
         self._stages = self.transitions.stages.tolist()
 
@@ -110,7 +110,7 @@ class Problem:
     def strategies(self, groups: Groups) -> tuple[str, ...]:
         """How a stage can run. (A group of several units split is no other than its units as stages.)"""
         found = [CONCURRENT]
-        if self.machine.splits and len(groups) == len(groups[0]) == 1:
+        if len(groups) == len(groups[0]) == 1 and groups[0][0] in self.splits:
             found.append(SPLIT)
         if sum(1 << unit for group in groups for unit in group) in self.merges:
             found.append(MERGE)

@@ -75,6 +75,10 @@ class CostTable:
     dtype: str
     batch_size: int
     overhead_ns: int
+    barriers_ns: int = 0
+    """What the whole network takes with barriers between stages; 0 where it was not measured."""
+    open_ns: int = 0
+    """The same without barriers, its spread added."""
     blocks: tuple[BlockCosts, ...] = ()
 
 
@@ -99,6 +103,8 @@ TABLE = Record(
         "dtype": Choice(("float32", "float64", "bfloat16", "float16")),
         "batch_size": Integer(low=1, high=1_000_000),
         "overhead_ns": Integer(high=MOST_NANOSECONDS),
+        "barriers_ns": Integer(high=MOST_NANOSECONDS),
+        "open_ns": Integer(high=MOST_NANOSECONDS),
         "blocks": ListOf(
             Record(BlockCosts, {"units": ListOf(UNIT_LINE, MOST_UNITS, least=1), "stages": ListOf(ENTRY, 100_000)}),
             1_000,
@@ -166,7 +172,7 @@ def table_text(table: CostTable) -> str:
 
 
 def _lines(table: CostTable) -> Iterator[str]:
-    for name in ("format_version", "edbc", "device", "threads", "dtype", "batch_size", "overhead_ns"):
+    for name in (name for name in TABLE.fields if name != "blocks"):
         yield f"{name}: {scalar_text(getattr(table, name))}"
     yield "blocks:" if table.blocks else "blocks: []"
     for block in table.blocks:

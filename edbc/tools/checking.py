@@ -22,6 +22,7 @@ from edbc.base.files import found_at, one_line, require_file
 from edbc.errors import EdbcError, InputError, PlanError, StaleError
 from edbc.plan.plan import Guard, Plan, PlanCell
 from edbc.plan.reader import read_plan
+from edbc.plan.static import StaticPlan, read_any_plan
 from edbc.run.modelfile import hash_model_file, hashed_files
 from edbc.run.weightsfile import recorded_weights
 
@@ -49,7 +50,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     metrics: dict[str, int | float] = field(default_factory=dict)
     error: EdbcError | None = None
-    renewed: Plan | None = None
+    renewed: Plan | StaticPlan | None = None
     """What compiling again gives."""
 
     @property
@@ -76,7 +77,7 @@ def find_plans(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if found_at(path) == "a folder":
-            inside = sorted(path.glob("*.yaml"))
+            inside = sorted(plan for plan in path.glob("*.yaml") if not plan.name.endswith(".costs.yaml"))
             if not inside:
                 raise PlanError(f"{path}: expected plans (*.yaml) in this folder, got none")
             found += inside
@@ -104,13 +105,27 @@ def check_plan(
 
 
 def _check(outcome: Outcome, strict: bool) -> None:
-    plan = read_plan(outcome.path)
+    plan = read_any_plan(outcome.path)
     model = model_path(outcome.path, plan)
     require_same_model(plan, model)
+    if isinstance(plan, StaticPlan):
+        _check_static(outcome, plan, model, strict)
+        return
     renewed, metrics = renew(plan, model, outcome)
     outcome.renewed, outcome.metrics = renewed, metrics
     outcome.findings += _compare_guards(plan, metrics, strict)
     outcome.findings += _compare_plans(plan, renewed)
+
+
+def _check_static(outcome: Outcome, plan: StaticPlan, model: Path, strict: bool) -> None:
+    """A static plan, planned again from its cost table."""
+    from edbc.tools.staged.checking import differences, renew_static
+    from edbc.tools.staged.compiling import metrics_of
+
+    renewed = renew_static(outcome.path, plan, model)
+    outcome.renewed, outcome.metrics = renewed, metrics_of(renewed)
+    outcome.findings += _compare_limits_of(plan.guards, outcome.metrics, strict)
+    outcome.findings += [Finding(name, CHANGED, text, True) for name, text in differences(plan, renewed)]
 
 
 def _check_against(outcome: Outcome, revision: str, accept_regression: bool) -> None:
@@ -151,7 +166,7 @@ def _worsening(guard: Guard, value: float) -> float:
     return value - guard.value if guard.direction == "lower" else guard.value - value
 
 
-def model_path(plan_path: Path, plan: Plan, override: str | None = None) -> Path:
+def model_path(plan_path: Path, plan: Plan | StaticPlan, override: str | None = None) -> Path:
     """Where the plan's model file is. Raises InputError for a plan of an object, which has none."""
     if override is None and plan.is_of_object:
         raise InputError(
@@ -162,7 +177,7 @@ def model_path(plan_path: Path, plan: Plan, override: str | None = None) -> Path
     return Path(override) if override is not None else plan_path.parent / plan.model.path
 
 
-def require_same_model(plan: Plan, model: Path) -> None:
+def require_same_model(plan: Plan | StaticPlan, model: Path) -> None:
     """Raise StaleError, with both hashes, when the model file is not the one that the plan was compiled from."""
     require_file(model, "the plan's model file", StaleError, "name it with --model FILE")
     have = hash_model_file(model)
@@ -227,11 +242,17 @@ def _compare_guards(plan: Plan, metrics: dict[str, int | float], strict: bool) -
     """Metrics against the plan's limits; a guard without a metric, or the reverse, fails."""
     if plan.trained_on.source == "file":
         metrics = {k: v for k, v in metrics.items() if k in ("copies", "kernels")}
-    for name, guard in plan.guards.items():
+    measures_all = plan.trained_on.source != "file"
+    guards = {name: guard for name, guard in plan.guards.items() if measures_all or name in metrics}
+    yield from _compare_limits_of(guards, metrics, strict)
+
+
+def _compare_limits_of(guards: dict[str, Guard], metrics: dict[str, int | float], strict: bool) -> Iterator[Finding]:
+    """Metrics against limits."""
+    for name, guard in guards.items():
         value = metrics.get(name)
         if value is None:
-            if plan.trained_on.source != "file":
-                yield Finding(name, REGRESSED, f"{name}: the plan guards it, but nothing measures it", True)
+            yield Finding(name, REGRESSED, f"{name}: the plan guards it, but nothing measures it", True)
             continue
         worse = _worsening(guard, value)
         text = f"{name}: {value:g}, the plan says {guard.value:g} ({guard.direction} is better)"

@@ -182,6 +182,17 @@ def parse_settings(_context: click.Context, _parameter: click.Parameter, values:
     return settings
 
 
+def parse_gap(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    """`1%` or `0.01` as a share."""
+    try:
+        share = float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise click.BadParameter(f"expected a share such as 1% or 0.01, got {value!r}")
+    return share
+
+
 def parse_segments(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | str | None:
     """`--recompute N` or `--recompute auto`."""
     if value is None or value == "auto":

@@ -25,6 +25,7 @@ from edbc.base.files import found_at, replace_file, require_target
 from edbc.errors import EdbcError, ModelError, StaleError
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
+from edbc.plan.static import StaticPlan
 from edbc.run.weightsfile import SEEDED, model_of_plan
 from edbc.tools.checking import model_path, require_same_model
 
@@ -148,7 +149,7 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     return Bound(file, config, net, cast)
 
 
-def require_model(plan: Plan, model_file: Path, trust: bool, warn: Warn) -> None:
+def require_model(plan: Plan | StaticPlan, model_file: Path, trust: bool, warn: Warn) -> None:
     """Raise StaleError when the plan was compiled from another model file; warn instead when that one is trusted."""
     try:
         require_same_model(plan, model_file)

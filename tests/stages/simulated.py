@@ -37,7 +37,7 @@ def measured(costs: Sequence[tuple[int, int]], block: Block, groups: Groups, run
     busy = sum(part for group in alone for _, part in group)
     ripple = zlib.crc32(repr((block.kind, groups, run)).encode()) % 400
     if run == MERGE:
-        return Cost(OVERHEAD + int(0.9 * max(longest, busy)) + ripple, 100)
+        return Cost(OVERHEAD + max(longest, busy) // 2 + ripple, 100)
     if run == SPLIT:
         return Cost(OVERHEAD + longest // 2 + ripple, 100)
     return Cost(OVERHEAD + max(longest, busy) + ripple, 100)

@@ -18,6 +18,11 @@ from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Cost, Groups
 MACHINE = Machine(streams=2, splits=True)
 
 
+def problem_of(dag: Dag, merges: frozenset[int] = frozenset(), limits: tuple[int, int] = (0, 0)) -> Problem:
+    """A block in which all threads can work on any unit."""
+    return Problem(dag, MACHINE, merges, frozenset(range(dag.size)), *limits)
+
+
 def random_costs(seed: int, most_spread: int = 50) -> Callable[[Groups, str], Cost]:
     """Costs at random that keep to the bounds: a stage takes as long as its longest group and its busy time."""
     alone: dict[int, int] = {}
@@ -79,7 +84,7 @@ def merges_of(dag: Dag) -> frozenset[int]:
 def test_the_schedule_is_the_cheapest_of_all(dag: Dag, seed: int) -> None:
     """On random DAGs with random costs no schedule is charged less, though stages were measured lazily."""
     measure = random_costs(seed)
-    problem = Problem(dag, MACHINE, merges_of(dag), 0, 0)
+    problem = problem_of(dag, merges_of(dag))
 
     scheduled = schedule_block(problem, {}, 0, 0.0, measure)
 
@@ -99,7 +104,7 @@ def test_the_schedule_is_the_cheapest_of_all(dag: Dag, seed: int) -> None:
 def test_the_gap_is_proven(dag: Dag, seed: int) -> None:
     """Measuring that stops early is within the gap that it tells, of the optimum and of what was allowed."""
     measure = random_costs(seed)
-    problem = Problem(dag, MACHINE, frozenset(), 0, 0)
+    problem = problem_of(dag)
 
     scheduled = schedule_block(problem, {}, 0, 0.2, measure)
 
@@ -116,7 +121,7 @@ def test_measuring_is_lazy() -> None:
         seen.append((groups, run))
         return costs(groups, run)
 
-    scheduled = schedule_block(Problem(dag_of(INCEPTION_E), MACHINE, frozenset(), 3, 8), {}, 0, 0.0, measure)
+    scheduled = schedule_block(problem_of(dag_of(INCEPTION_E), limits=(3, 8)), {}, 0, 0.0, measure)
 
     assert len(seen) == len(set(seen))
     assert scheduled.measured < scheduled.distinct == 790
@@ -125,7 +130,7 @@ def test_measuring_is_lazy() -> None:
 def test_planning_again_needs_no_device() -> None:
     """With what was measured, and nothing that measures, the schedule is the same."""
     known: dict[Groups, dict[str, Cost]] = {}
-    problem = Problem(dag_of(INCEPTION_E), MACHINE, frozenset(), 3, 8)
+    problem = problem_of(dag_of(INCEPTION_E), limits=(3, 8))
     first = schedule_block(problem, known, 0, 0.01, random_costs(5))
 
     assert schedule_block(problem, known, 0, 0.01, None) == first
@@ -134,7 +139,7 @@ def test_planning_again_needs_no_device() -> None:
 def test_a_missing_stage_is_told() -> None:
     """Without a measured cost of a unit alone there is no schedule, and the error says what is missing."""
     known: dict[Groups, dict[str, Cost]] = {}
-    problem = Problem(dag_of(FIRE), MACHINE, frozenset(), 3, 8)
+    problem = problem_of(dag_of(FIRE), limits=(3, 8))
     schedule_block(problem, known, 0, 0.01, random_costs(5))
     del known[((4,),)]
 
@@ -150,7 +155,7 @@ def test_the_spread_never_decides() -> None:
         return lambda groups, run: Cost(1000 if len(groups) == 1 else 2000 - gain, 30)
 
     def streams(gain: int) -> list[int]:
-        problem = Problem(dag, Machine(2, False), frozenset(), 0, 0)
+        problem = Problem(dag, Machine(2, False), frozenset(), frozenset(), 0, 0)
         return [len(stage.groups) for stage in schedule_block(problem, {}, 0, 0.0, measure_with(gain)).stages]
 
     assert streams(29) == [1, 1]
@@ -162,7 +167,7 @@ def test_baselines_stand_beside_the_schedule() -> None:
     """Sequential is the sum of the units alone, and no baseline within the limits is cheaper than both strategies."""
     measure = random_costs(1, 1)
     dag = dag_of(INCEPTION_E)
-    scheduled = schedule_block(Problem(dag, MACHINE, merges_of(dag), 3, 8), {}, 0, 0.0, measure)
+    scheduled = schedule_block(problem_of(dag, merges_of(dag), (3, 8)), {}, 0, 0.0, measure)
 
     alone = [min(measure(((u,),), run).median for run in (CONCURRENT, SPLIT)) for u in range(dag.size)]
     assert scheduled.baselines["sequential"] == sum(alone)

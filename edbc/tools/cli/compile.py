@@ -13,6 +13,7 @@ from edbc.base.families import family, grouped, name_of
 from edbc.plan.plan import Plan
 from edbc.tools.console import ProgressLine, fold, print_json, warn_unstable
 from edbc.tools.explain.layouts import CellLayout, cell_layout
+from edbc.tools.staged.command import Stages, compiled_static
 
 
 def run_compile(
@@ -34,9 +35,12 @@ def run_compile(
     cells: str,
     output_format: str,
     quiet: bool,
+    ios: Stages,
     report: str | None = None,
 ) -> None:
     """Compile, write, summarise."""
+    if compiled_static(model, output, inputs, settings, seed, costs, profile, weights, ios, output_format, quiet):
+        return
     if profile and costs is not None:
         raise click.UsageError("--profile measures costs, --costs takes them from somewhere else: give one of the two")
     target = Path(output)

@@ -34,6 +34,8 @@ def run_explain(
         return
     from edbc.tools.explain.explanation import explain_file
 
+    if not plan.endswith(".py") and _explained_static(plan, html, dot, output_format):
+        return
     if html is not None:
         read = [plan, *inputs] if plan.endswith(".py") else [plan, *inputs, str(_model_of(plan, model))]
         require_target(html, "the page", "name another --html", read)
@@ -65,6 +67,23 @@ def _explain_code(code: str, output_format: str) -> None:
         print_json(asdict(entry))
     else:
         click.echo(entry.text(), nl=False)
+
+
+def _explained_static(plan: str, html: str | None, dot: str | None, output_format: str) -> bool:
+    """Print the plan of a static model; False for another one."""
+    from edbc.plan.static import StaticPlan, read_any_plan
+    from edbc.tools.staged.explanation import stages_json, stages_text
+
+    found = read_any_plan(plan)
+    if not isinstance(found, StaticPlan):
+        return False
+    if html is not None or dot is not None:
+        raise click.UsageError("a plan of stages is explained as text or JSON; leave --html and --dot away")
+    if output_format == "json":
+        print_json(stages_json(found))
+    else:
+        click.echo(stages_text(found), nl=False)
+    return True
 
 
 def _model_of(plan: str, model: str | None) -> Path:

@@ -9,7 +9,7 @@ import click
 
 from edbc._version import __version__
 from edbc.base.arguments import DEVICES, DTYPES, FRONT_ENDS, LAYOUTS, MOST, POLICIES
-from edbc.tools.console import one_line_errors, parse_segments, parse_settings, remember_verbose
+from edbc.tools.console import one_line_errors, parse_gap, parse_segments, parse_settings, remember_verbose
 
 FORMATS = ("text", "json")
 Command = Callable[..., Any]
@@ -171,13 +171,29 @@ def doctor(**options: Any) -> None:
     show_default=True,
     help="Make cells of methods that are functions of their arguments, or of what edbc.cell marks alone.",
 )
-@click.option("--profile", is_flag=True, help="Measure what batches cost, and choose the cheapest schedules.")
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Measure what batches cost, and choose the cheapest schedules; where all instances have one graph, measure "
+    "operators side by side, and schedule them in stages.",
+)
+@click.option("--ios-r", type=click.IntRange(0, 63), default=3, show_default=True,
+              help="Operators of a group in a stage, at most; 0 for no limit.")  # fmt: skip
+@click.option("--ios-s", type=click.IntRange(0, 63), default=8, show_default=True,
+              help="Groups of a stage, at most; 0 for no limit.")  # fmt: skip
+@click.option("--gap", callback=parse_gap, default="1%", show_default=True, metavar="SHARE",
+              help="Measure stages until the schedule is proven to be this near the cheapest.")  # fmt: skip
+@click.option("--ios-batch", type=click.IntRange(1, MOST), default=1, show_default=True,
+              help="Instances of a batch for which stages are measured.")  # fmt: skip
+@click.option("--ios-threads", type=click.IntRange(1, 1024), default=None,
+              help="Threads for stages (default: as many as the process may use).")  # fmt: skip
 @click.option(
     "--costs",
     default=None,
-    metavar="PLAN.yaml|none",
+    metavar="PLAN.yaml|TABLE.costs.yaml|none",
     type=FILE,
-    help="Take what batches cost from a plan, or count batches (default: from the plan that is replaced).",
+    help="Take what batches cost from a plan, or count batches (default: from the plan that is replaced). For stages: "
+    "from a cost table (default: the one that stands beside the plan).",
 )
 @click.option(
     "--weights",
@@ -190,15 +206,16 @@ def doctor(**options: Any) -> None:
 @_format
 @_quiet
 @one_line_errors
-def compile(**options: Any) -> None:
+def compile(ios_r: int, ios_s: int, gap: float, ios_batch: int, ios_threads: int | None, **options: Any) -> None:
     """Compile MODEL.py to a plan. This executes the model file.
 
     Traces the model on 32 instances (from --input, or made up by its `sample`), learns a batching policy, lays out
     every cell's memory, checks that batched outputs equal eager ones, and writes the plan.
     """
     from edbc.tools.cli.compile import run_compile
+    from edbc.tools.staged.command import Stages
 
-    run_compile(**options)
+    run_compile(ios=Stages(ios_r, ios_s, gap, ios_batch, ios_threads), **options)
 
 
 @main.command()

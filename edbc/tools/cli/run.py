@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from edbc.errors import EdbcError
 from edbc.tools.console import ProgressLine, fold, print_json, warn, warn_unstable
@@ -33,13 +34,21 @@ def run_run(plan: str, output_format: str, quiet: bool, inputs: tuple[str, ...],
             raise EdbcError(
                 f"--{name.replace('_', '-')}: expected --engine beside it, got none; give --engine processes or ray"
             )
+    from edbc.plan.static import StaticPlan, read_any_plan
     from edbc.tools.running import Setting, run_plan
 
     def tell(text: str) -> None:
         if not quiet:
             click.echo(text, err=True)
 
-    report = run_plan(Path(plan), Setting(inputs, settings, **options), warn, tell)
+    setting, found = Setting(inputs, settings, **options), read_any_plan(plan)
+    if isinstance(found, StaticPlan):
+        from edbc.tools.staged.running import run_static
+
+        given = click.get_current_context().get_parameter_source("batch_size") is not ParameterSource.DEFAULT
+        report: Any = run_static(Path(plan), found, setting, setting.batch_size if given else None, warn, tell)
+    else:
+        report = run_plan(Path(plan), setting, warn, tell)
     if output_format == "json":
         print_json(report.as_json())
     else:

@@ -1,0 +1,327 @@
+"""Plans of static models: units, blocks and stages in place of types, a policy and cells.
+
+A static plan is a document of its own kind, with the same head as other plans and the section `static`. It is read as
+strictly, by the same reader. What must hold between its fields:
+
+(1) Units are named once, and read inputs or units before them.
+(2) Blocks hold consecutive stages: together every unit once. A unit runs after those that it reads: in a later stage,
+    or later in the same group. Units of different groups of one stage do not read each other.
+(3) `merge` is of at least two groups of one unit each that read the same and are the same kind of product; `split` is
+    of one unit.
+(4) The cost table stands beside the plan: a plain name that ends in `.costs.yaml`.
+
+Whether units are those of the model, and whether kernels that are merged can be, is checked when the plan is bound.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, NoReturn
+
+from edbc.base.files import one_line, replace_file
+from edbc.errors import PlanError
+from edbc.plan.events import REMEDY
+from edbc.plan.plan import FORMAT_VERSION, FileRef, Guard, ModelRef, Plan
+from edbc.plan.reader import is_static, parse_as, parse_plan, place_in, read_bytes
+from edbc.plan.scalars import scalar_text, shorten
+from edbc.plan.schema import (
+    FILE,
+    GUARD,
+    METRIC,
+    MODEL,
+    REQUIREMENT,
+    VERSION,
+    Choice,
+    Integer,
+    ListOf,
+    MapOf,
+    Number,
+    Record,
+    Text,
+)
+from edbc.plan.verify import Place, in_memory, is_plain_name, verify_model_file
+from edbc.plan.writer import guard_lines, list_lines, model_lines, write_plan
+
+MOST_UNITS = 10_000
+INPUT = "input"
+"""What units read that are not units."""
+STRATEGIES = ("split", "merge", "concurrent")
+PRODUCTS = ("Conv2d(", "Linear(")
+
+
+@dataclass(frozen=True)
+class PlanUnit:
+    """Operators that always run together."""
+
+    name: str
+    reads: tuple[str, ...]
+    """Names of units, or `input`."""
+    text: str
+    """Operations with their constants and shapes; no names, no weights."""
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """Groups of units that run side by side."""
+
+    run: str
+    """`concurrent`, `split` (all threads on one unit) or `merge` (one product)."""
+    groups: tuple[tuple[str, ...], ...]
+    cost_ns: int
+
+
+@dataclass(frozen=True)
+class PlanBlock:
+    """Units that were scheduled together, and what else was possible."""
+
+    states: int
+    transitions: int
+    distinct: int
+    """Distinct stages."""
+    measured: int
+    gap: int | float
+    """At most this share of the block's cost could be saved, by the bounds of stages that were not measured."""
+    note: str
+    """What was cut or pruned; empty for nothing."""
+    sequential_ns: int
+    greedy_ns: int
+    merge_ns: int
+    concurrent_ns: int
+    stages: tuple[PlanStage, ...]
+
+
+@dataclass(frozen=True)
+class Static:
+    """The graph, the schedule, and what it was chosen by."""
+
+    batch_size: int
+    dtype: str
+    device: str
+    threads: int
+    costs: FileRef
+    r: int
+    s: int
+    gap: int | float
+    barriers: str
+    """`between stages`, or `none`: units wait for what they read alone."""
+    units: tuple[PlanUnit, ...]
+    blocks: tuple[PlanBlock, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticPlan:
+    """Everything that running a static model needs beside the model file and its weights."""
+
+    is_of_object: ClassVar[bool] = False
+    format_version: int = FORMAT_VERSION
+    edbc: str
+    model: ModelRef
+    requirements: tuple[str, ...]
+    static: Static
+    guards: dict[str, Guard] = field(default_factory=dict)
+
+
+UNIT_NAME = Text("a unit's name", r"[A-Za-z0-9_][A-Za-z0-9_.~-]*", 300)
+_TIME = Integer(high=10**15)
+STATIC = Record(
+    Static,
+    {
+        "batch_size": Integer(low=1, high=1_000_000),
+        "dtype": Choice(("float32", "float64", "bfloat16", "float16")),
+        "device": Text("the name of a device", r"[ -~]+", 200),
+        "threads": Integer(low=1, high=1024),
+        "costs": FILE,
+        "r": Integer(high=63),
+        "s": Integer(high=63),
+        "gap": Number(low=0, high=1),
+        "barriers": Choice(("between stages", "none")),
+        "units": ListOf(
+            Record(
+                PlanUnit,
+                {
+                    "name": UNIT_NAME,
+                    "reads": ListOf(UNIT_NAME, 1_000, least=0),
+                    "text": Text("operations", r"[ -~]+", 20_000),
+                },
+            ),
+            MOST_UNITS,
+            least=1,
+        ),
+        "blocks": ListOf(
+            Record(
+                PlanBlock,
+                {
+                    "states": Integer(low=2),
+                    "transitions": Integer(low=1),
+                    "distinct": Integer(low=1),
+                    "measured": Integer(low=1),
+                    "gap": Number(low=0, high=1),
+                    "note": Text("a note", r"[ -~]*", 500, shortest=0),
+                    "sequential_ns": _TIME,
+                    "greedy_ns": _TIME,
+                    "merge_ns": _TIME,
+                    "concurrent_ns": _TIME,
+                    "stages": ListOf(
+                        Record(
+                            PlanStage,
+                            {
+                                "run": Choice(STRATEGIES),
+                                "groups": ListOf(ListOf(UNIT_NAME, 1_000, least=1), 1_000, least=1),
+                                "cost_ns": Integer(low=1, high=10**12),
+                            },
+                        ),
+                        MOST_UNITS,
+                        least=1,
+                    ),
+                },
+            ),
+            MOST_UNITS,
+            least=1,
+        ),
+    },
+)
+STATIC_PLAN = Record(
+    StaticPlan,
+    {
+        "format_version": Integer(low=1),
+        "edbc": VERSION,
+        "model": MODEL,
+        "requirements": ListOf(REQUIREMENT, 100),
+        "static": STATIC,
+        "guards": MapOf(METRIC, GUARD, 1_000, least=1),
+    },
+)
+
+
+def read_any_plan(path: str | os.PathLike[str]) -> Plan | StaticPlan:
+    """The plan in a file, verified, whichever kind it is. Raises PlanError, or StaleError."""
+    where = one_line(path)
+    data = read_bytes(path, where)
+    return parse_static_plan(data, where) if is_static(data) else parse_plan(data, where)
+
+
+def parse_static_plan(text: bytes | str, where: str) -> StaticPlan:
+    """The static plan that `text` states, verified."""
+    plan: StaticPlan = parse_as(text, where, STATIC_PLAN, "a plan")
+    return verify_static_plan(plan, place_in(text, where))
+
+
+def verify_static_plan(plan: StaticPlan, place: Place = in_memory) -> StaticPlan:
+    """Check (1) to (4) and return the plan. O(size of the plan). Raises PlanError that names the place."""
+    verify_model_file(plan.model.path, place)
+    name = plan.static.costs.name
+    if not is_plain_name(name) or not name.endswith(".costs.yaml"):
+        _fail(place("static", "costs", "name"), "a file name without a folder that ends in .costs.yaml", shorten(name))
+    units: dict[str, PlanUnit] = {}
+    for position, unit in enumerate(plan.static.units):
+        where = place("static", "units", position)
+        if unit.name in units or unit.name == INPUT:
+            _fail(where, "each unit once", f"{shorten(unit.name)} again")
+        for other in unit.reads:
+            if other != INPUT and other not in units:
+                _fail(where, f"what {shorten(unit.name)} reads before it", shorten(other))
+        units[unit.name] = unit
+    _verify_stages(plan, units, place)
+    return plan
+
+
+def _fail(place: str, expected: str, got: str) -> NoReturn:
+    raise PlanError(f"{place}: expected {expected}, got {got}; {REMEDY}")
+
+
+def _verify_stages(plan: StaticPlan, units: dict[str, PlanUnit], place: Place) -> None:
+    """Checks (2) and (3)."""
+    done = {INPUT}
+    for b, block in enumerate(plan.static.blocks):
+        for s, stage in enumerate(block.stages):
+            where = place("static", "blocks", b, "stages", s)
+            _verify_strategy(stage, units, where)
+            before = frozenset(done)
+            for group in stage.groups:
+                here = set(before)
+                for name in group:
+                    if name not in units:
+                        _fail(where, "units of the plan", shorten(name))
+                    if name in done:
+                        _fail(where, "each unit in one stage", f"{shorten(name)} again")
+                    late = next((other for other in units[name].reads if other not in here), None)
+                    if late is not None:
+                        _fail(where, f"{shorten(late)} in an earlier stage, or earlier in the group of {shorten(name)}",
+                              "it later or beside it")  # fmt: skip
+                    here.add(name)
+                    done.add(name)
+    for name in units:
+        if name not in done:
+            _fail(place("static", "blocks"), f"a stage for {shorten(name)}", "none")
+
+
+def _verify_strategy(stage: PlanStage, units: dict[str, PlanUnit], where: str) -> None:
+    """Check (3)."""
+    singles = [units[group[0]] for group in stage.groups if len(group) == 1 and group[0] in units]
+    if stage.run == "split" and [len(group) for group in stage.groups] != [1]:
+        _fail(where, "one unit that all threads work on", f"{sum(map(len, stage.groups))} units")
+    if stage.run != "merge":
+        return
+    if len(singles) < 2 or len(singles) != len(stage.groups):
+        _fail(where, "at least two units to merge, each a group", f"{len(stage.groups)} groups")
+    products = {next((p for p in PRODUCTS if unit.text.startswith(p)), "") for unit in singles}
+    if len(products) != 1 or "" in products or len({unit.reads for unit in singles}) != 1:
+        _fail(where, "products of one kind that read the same, to merge them", shorten(singles[0].text))
+
+
+def static_plan_text(plan: StaticPlan) -> str:
+    """The text of a static plan; `parse_static_plan` gives an equal one back."""
+    return "\n".join([*_lines(plan), "...", ""])
+
+
+def write_static_plan(plan: StaticPlan, path: str | os.PathLike[str]) -> None:
+    """Write a plan whole or not at all. Raises PlanError for one that is not valid or cannot be written."""
+    text, where = static_plan_text(plan), one_line(path)
+    if parse_static_plan(text, f"{where} (not written)") != plan:
+        raise PlanError(f"{where}: expected a plan that reads back as itself, got one that does not")
+    try:
+        replace_file(path, lambda temporary: temporary.write_bytes(text.encode("ascii")))
+    except OSError as error:
+        raise PlanError(f"{where}: expected to write the plan, got: {error.strerror}; check the folder") from None
+
+
+def write_any_plan(plan: Plan | StaticPlan, path: str | os.PathLike[str]) -> None:
+    """Write a plan of either kind."""
+    if isinstance(plan, StaticPlan):
+        write_static_plan(plan, path)
+    else:
+        write_plan(plan, path)
+
+
+def _lines(plan: StaticPlan) -> Iterator[str]:
+    yield f"format_version: {scalar_text(plan.format_version)}"
+    yield f"edbc: {scalar_text(plan.edbc)}"
+    yield from model_lines(plan.model)
+    yield from list_lines("", "requirements", plan.requirements)
+    yield "static:"
+    static = plan.static
+    for name in ("batch_size", "dtype", "device", "threads"):
+        yield f"  {name}: {scalar_text(getattr(static, name))}"
+    yield f"  costs: {{name: {scalar_text(static.costs.name, in_flow=True)}, sha256: {_quoted(static.costs.sha256)}}}"
+    for name in ("r", "s", "gap", "barriers"):
+        yield f"  {name}: {scalar_text(getattr(static, name))}"
+    yield "  units:"
+    for unit in static.units:
+        yield f"  - name: {scalar_text(unit.name)}"
+        yield from list_lines("    ", "reads", unit.reads)
+        yield f"    text: {scalar_text(unit.text)}"
+    yield "  blocks:"
+    for block in static.blocks:
+        for number, name in enumerate(f for f in PlanBlock.__dataclass_fields__ if f != "stages"):
+            yield f"  {' ' if number else '-'} {name}: {scalar_text(getattr(block, name))}"
+        yield "    stages:"
+        for stage in block.stages:
+            groups = ", ".join(f"[{', '.join(scalar_text(u, in_flow=True) for u in g)}]" for g in stage.groups)
+            yield f"    - {{run: {stage.run}, groups: [{groups}], cost_ns: {stage.cost_ns}}}"
+    yield from guard_lines(plan.guards)
+
+
+def _quoted(text: str) -> str:
+    return scalar_text(text, in_flow=True)

@@ -1,0 +1,80 @@
+"""What stages take on this CPU: run as they will be run, over values of their own.
+
+Every value of the graph has memory of its own here, filled with random numbers, so that any stage can run at any time.
+A stage runs in the team of threads that will execute it, barriers included: ROUNDS times at least, until SECONDS are
+over, after two rounds that pack weights and warm caches. The median counts; the spread is half of what lies between the
+quartiles.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch.utils import _pytree as pytree
+
+from edbc.stages.cpu.execute import Step, Team, steps_of
+from edbc.stages.cpu.kernels import Tasks, Views
+from edbc.stages.cpu.lifetimes import Arena
+from edbc.stages.cpu.net import StaticModel, views_of
+from edbc.stages.graph import Block
+from edbc.stages.table import Cost, Groups
+
+ROUNDS, MOST_ROUNDS = 7, 40
+SECONDS = 0.03
+
+
+class Measurement:
+    """Measures stages of a static model on batches of one size."""
+
+    def __init__(self, static: StaticModel, batch: int, team: Team):
+        self.static, self.team = static, team
+        graph = static.graph
+        sizes = [torch.Size(unit.shape[1:]).numel() for unit in graph.units]
+        offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        generator = torch.Generator().manual_seed(0)
+        dtype = next(static.model.parameters()).dtype
+        memory = torch.rand(batch * sum(sizes), generator=generator).to(dtype)
+        arena = Arena(tuple(offsets), sum(sizes))
+        given = pytree.tree_map_only(torch.Tensor, lambda t: _stacked(t, batch), static.example)
+        views = Views({**views_of(graph, static.bound.placed, arena, memory, batch), -1: given})
+        self.tasks = Tasks(static.bound, views, team.threads)
+
+    def stage(self, block: Block, groups: Groups, run: str) -> Cost:
+        """What a stage of a block takes."""
+        of_graph = tuple(tuple(block.units[unit] for unit in group) for group in groups)
+        with self.team.alone():
+            steps = steps_of(self.static.graph, [(of_graph, run)], self.tasks)
+            return timed(lambda: self._run(steps))
+
+    def _run(self, steps: list[Step]) -> None:
+        for step in steps:
+            step.run(self.team)
+
+    def overhead(self) -> int:
+        """What a stage of one task per thread takes that does nothing, in nanoseconds."""
+        idle = [lambda: None] * self.team.threads
+        with self.team.alone():
+            return timed(lambda: self.team.phase(idle)).median
+
+
+def _stacked(value: torch.Tensor, batch: int) -> torch.Tensor:
+    stacked = value.expand(batch, *value.shape[1:])
+    format_ = torch.channels_last if value.dim() == 4 else torch.contiguous_format
+    return stacked.clone(memory_format=format_)
+
+
+def timed(run: Callable[[], None], seconds: float = SECONDS) -> Cost:
+    """Median and spread of a call, in nanoseconds."""
+    for _ in range(2):
+        run()
+    found: list[int] = []
+    started = time.perf_counter()
+    while len(found) < ROUNDS or (len(found) < MOST_ROUNDS and time.perf_counter() - started < seconds):
+        before = time.perf_counter_ns()
+        run()
+        found.append(time.perf_counter_ns() - before)
+    low, median, high = statistics.quantiles(found, n=4)
+    return Cost(max(1, round(median)), round((high - low) / 2))

@@ -1,0 +1,78 @@
+"""Scheduling a whole static graph: every kind of block once, its costs from a table or measured.
+
+Nothing here depends on a clock but what `measure` adds to the table: with the table alone, the same graph gives the
+same schedule everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edbc.stages.blocks import find_blocks
+from edbc.stages.cpu.lifetimes import Schedule
+from edbc.stages.cpu.net import StaticModel
+from edbc.stages.cpu.products import merge_sets
+from edbc.stages.graph import Block, block_dag
+from edbc.stages.search import Machine, Problem, Scheduled, schedule_block
+from edbc.stages.table import Cost, Costs, Groups
+
+MeasureStage = Callable[[Block, Groups, str], Cost]
+Report = Callable[[int, int, Scheduled | None], None]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How wide stages may be, and how close to the optimum is close enough."""
+
+    r: int = 3
+    s: int = 8
+    gap: float = 0.01
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A block and its schedule, in the block's own unit numbers."""
+
+    block: Block
+    scheduled: Scheduled
+
+    def schedule(self) -> Schedule:
+        """In the graph's unit numbers."""
+        units = self.block.units
+        return [(tuple(tuple(units[u] for u in group) for group in s.groups), s.run) for s in self.scheduled.stages]
+
+
+def schedule_graph(
+    static: StaticModel,
+    machine: Machine,
+    costs: Costs,
+    limits: Limits,
+    measure: MeasureStage | None = None,
+    report: Report = lambda done, total, scheduled: None,
+) -> list[Planned]:
+    """Every block's schedule. Raises StaleError where a cost is missing and nothing measures."""
+    blocks = find_blocks(static.graph)
+    done: dict[str, Scheduled] = {}
+    kinds = len({block.text for block in blocks})
+    for block in blocks:
+        if block.text not in done:
+            report(len(done), kinds, None)
+            done[block.text] = scheduled = _schedule(static, machine, costs, limits, block, measure)
+            report(len(done), kinds, scheduled)
+    return [Planned(block, done[block.text]) for block in blocks]
+
+
+def _schedule(static: StaticModel, machine: Machine, costs: Costs, limits: Limits, block: Block,
+              measure: MeasureStage | None) -> Scheduled:  # fmt: skip
+    bound, graph = static.bound, static.graph
+    merges = merge_sets(graph, block.units, bound.layers)
+    splits = frozenset(i for i, unit in enumerate(block.units) if machine.splits and bound.is_split(unit))
+    problem = Problem(block_dag(graph, block), machine, merges, splits, limits.r, limits.s)
+    stage = None if measure is None else (lambda groups, run: measure(block, groups, run))
+    return schedule_block(problem, costs.of_block(block.text), costs.head.overhead_ns, limits.gap, stage)
+
+
+def whole_schedule(planned: list[Planned]) -> Schedule:
+    """All stages, in the graph's unit numbers."""
+    return [stage for block in planned for stage in block.schedule()]

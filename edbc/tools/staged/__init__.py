@@ -1,0 +1,1 @@
+"""What the command line does with static models: compile, run, check and explain plans of stages."""

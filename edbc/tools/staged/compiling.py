@@ -1,0 +1,308 @@
+"""Compiling a static model: graph -> units -> blocks -> costs -> schedule -> plan, compared with eager PyTorch.
+
+Everything but measuring is a function of edbc's version, the model file, config, seed and the cost table. Measuring
+fills the table, which is written beside the plan; the plan names it by hash, and comes out the same from the table
+alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from edbc._version import __version__
+from edbc.errors import StaleError
+from edbc.plan.plan import FileRef, Guard, ModelRef
+from edbc.plan.static import INPUT, PlanBlock, PlanStage, PlanUnit, Static, StaticPlan
+from edbc.run.modelfile import Config, ModelFile, import_model_file
+from edbc.run.weightsfile import Weights
+from edbc.stages.capture import cast, is_stackable
+from edbc.stages.cpu.execute import Team
+from edbc.stages.cpu.measure import Measurement, timed
+from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.graph import UnitGraph
+from edbc.stages.plan_graph import Limits, Planned, schedule_graph, whole_schedule
+from edbc.stages.search import Machine, Scheduled
+from edbc.stages.table import Costs, CostTable, require_table
+from edbc.tools.parity import Eager, Parity
+
+Progress = Callable[[str, int, int, dict[str, Any]], None]
+REQUIREMENTS = ("torch>=2.8",)
+COMPARED = 2
+"""Instances that are compared with eager execution, beside a whole batch."""
+LARGEST_COMPARED = 8
+"""Instances of a batch that is compared, at most."""
+WITH, WITHOUT = "between stages", "none"
+GUARDED = ("stages", "cost_us")
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledStatic:
+    """A static plan with its cost table and the evidence that it is right."""
+
+    plan: StaticPlan
+    table: CostTable
+    planned: list[Planned]
+    parity: Parity
+    static: StaticModel
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a schedule is for."""
+
+    batch_size: int = 1
+    dtype: str = "float32"
+    threads: int = 0
+    """0 for as many as the process may use."""
+
+    @property
+    def all_threads(self) -> int:
+        """The number of threads."""
+        return self.threads or cores()
+
+
+def cores() -> int:
+    """Cores that the process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_name() -> str:
+    """The processor, as far as the system tells: `AMD EPYC (AVX512)`."""
+    name = "processor"
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+        name = found[1] if found else name
+    except OSError:
+        pass
+    capability = torch.backends.cpu.get_cpu_capability()
+    return re.sub(r"[^ -~]", "?", f"{' '.join(name.split())} ({capability})")[:200]
+
+
+def is_static_file(path: str | Path, settings: dict[str, Any], seed: int) -> bool:
+    """Whether the instances that a model file makes up stack. Executes the file."""
+    file = import_model_file(path)
+    return is_stackable(file.sample(2, seed, file.config(settings)))
+
+
+def compile_static(
+    path: str | Path,
+    *,
+    settings: dict[str, Any],
+    seed: int,
+    plan: str | Path,
+    limits: Limits,
+    target: Target,
+    table: CostTable | None = None,
+    weights: Weights | None = None,
+    guards: dict[str, Guard] | None = None,
+    progress: Progress = lambda *_: None,
+) -> CompiledStatic:
+    """Compile for a target, with the costs of a table, or measured where there is none. `plan` is where it will stand.
+
+    Raises UnsupportedError for a model that is not static, StaleError for a table of something else, and CheckFailed
+    where results are not eager's.
+    """
+    file = import_model_file(path)
+    config = file.config(settings)
+    model = file.build(config, seed)
+    if weights is not None:
+        weights.load(model)
+    model = model.to(getattr(torch, target.dtype))
+    static = StaticModel(model, cast(file.sample(1, seed, config)[0], getattr(torch, target.dtype)), file.path.name)
+    machine = Machine(target.all_threads, target.all_threads > 1)
+    name = Path(plan).with_suffix(".costs.yaml").name
+    if table is None:
+        costs, planned = measured_costs(static, machine, target, limits, progress)
+    else:
+        require_table(table, name, device=device_name(), **_of_table(target))
+        costs = Costs.of(table)
+        planned = schedule_graph(static, machine, costs, limits)
+    whole = costs.table()
+    made = StaticPlan(
+        edbc=__version__,
+        model=ModelRef(
+            path=os.path.relpath(Path(path).resolve(), Path(plan).parent.resolve()).replace(os.sep, "/"),
+            sha256=file.sha256,
+            config=config,
+            seed=seed,
+            weights=None if weights is None else weights.reference,
+        ),
+        requirements=REQUIREMENTS,
+        static=static_section(static.graph, planned, whole, name, limits),
+    )
+    made = replace(made, guards=guards_of(made, guards or {}))
+    progress("parity", 0, 1, {})
+    parity = parity_of(static, made, file, config, target)
+    progress("parity", 1, 1, {"max_error": parity.max_error})
+    parity.require()
+    return CompiledStatic(made, whole, planned, parity, static)
+
+
+def _of_table(target: Target) -> dict[str, Any]:
+    return {"threads": target.all_threads, "dtype": target.dtype, "batch_size": target.batch_size}
+
+
+def measured_costs(static: StaticModel, machine: Machine, target: Target, limits: Limits,
+                   progress: Progress) -> tuple[Costs, list[Planned]]:  # fmt: skip
+    """A table that is measured now, and the schedule that it gives."""
+    team = Team(machine.streams)
+    try:
+        measurement = Measurement(static, target.batch_size, team)
+        head = CostTable(device=device_name(), overhead_ns=measurement.overhead(), **_of_table(target))
+        costs = Costs(head)
+
+        def report(done: int, total: int, scheduled: Scheduled | None) -> None:
+            facts = {} if scheduled is None else {"measured": scheduled.measured, "stages": scheduled.distinct}
+            progress("profile", done, total, {"name": "kinds of blocks", **facts})
+
+        planned = schedule_graph(static, machine, costs, limits, measurement.stage, report)
+    finally:
+        team.close()
+    with_barriers, without = _both_forms(static, planned, machine, target)
+    costs.head = replace(head, barriers_ns=with_barriers, open_ns=without)
+    return costs, planned
+
+
+def _both_forms(static: StaticModel, planned: list[Planned], machine: Machine, target: Target) -> tuple[int, int]:
+    """What the whole network takes with barriers between stages and without; without them charged its spread."""
+    batch = pytree.tree_map(lambda t: t.expand(target.batch_size, *t.shape[1:]), static.example)
+    found = []
+    for barriers in (True, False):
+        with StagedNet(static, whole_schedule(planned), machine.streams, barriers) as net:
+            found.append(timed(partial(net.batch, batch), 0.5))
+    return found[0].median, found[1].median + found[1].spread
+
+
+def static_section(graph: UnitGraph, planned: Sequence[Planned], table: CostTable, costs_name: str,
+                   limits: Limits) -> Static:  # fmt: skip
+    """What a plan holds of a schedule."""
+    import hashlib
+
+    from edbc.stages.table import table_text
+
+    names = [unit.name for unit in graph.units]
+    sha256 = hashlib.sha256(table_text(table).encode()).hexdigest()
+    return Static(
+        batch_size=table.batch_size,
+        dtype=table.dtype,
+        device=table.device,
+        threads=table.threads,
+        costs=FileRef(costs_name, sha256),
+        r=limits.r,
+        s=limits.s,
+        gap=limits.gap,
+        barriers=WITHOUT if 0 < table.open_ns < table.barriers_ns else WITH,
+        units=plan_units(graph),
+        blocks=tuple(_plan_block(block, names) for block in planned),
+    )
+
+
+def plan_units(graph: UnitGraph) -> tuple[PlanUnit, ...]:
+    """The units as a plan names them."""
+    return tuple(
+        PlanUnit(unit.name, tuple(INPUT if r < 0 else graph.units[r].name for r in unit.reads), unit.text)
+        for unit in graph.units
+    )
+
+
+def _plan_block(planned: Planned, names: list[str]) -> PlanBlock:
+    s, units = planned.scheduled, planned.block.units
+    return PlanBlock(
+        states=s.states,
+        transitions=s.transitions,
+        distinct=s.distinct,
+        measured=s.measured,
+        gap=round(s.gap, 4),
+        note="; ".join(note for note in (planned.block.note, s.note) if note),
+        sequential_ns=s.baselines["sequential"],
+        greedy_ns=s.baselines["greedy"],
+        merge_ns=s.baselines["merge"],
+        concurrent_ns=s.baselines["concurrent"],
+        stages=tuple(
+            PlanStage(stage.run, tuple(tuple(names[units[u]] for u in group) for group in stage.groups), stage.median)
+            for stage in s.stages
+        ),
+    )
+
+
+def metrics_of(plan: StaticPlan) -> dict[str, int | float]:
+    """What `check` tells and guards; deterministic given the table."""
+    blocks = plan.static.blocks
+    stages = [stage for block in blocks for stage in block.stages]
+    return {
+        "units": len(plan.static.units),
+        "blocks": len(blocks),
+        "stages": len(stages),
+        "merged": sum(stage.run == "merge" for stage in stages),
+        "cost_us": round(sum(stage.cost_ns for stage in stages) / 1000, 1),
+        "sequential_us": round(sum(block.sequential_ns for block in blocks) / 1000, 1),
+    }
+
+
+def guards_of(plan: StaticPlan, kept: dict[str, Guard]) -> dict[str, Guard]:
+    """A guard per metric of GUARDED; tolerance and direction of those that exist are kept."""
+    metrics = metrics_of(plan)
+    return {n: replace(kept[n], value=metrics[n]) if n in kept else Guard(metrics[n]) for n in GUARDED}
+
+
+def parity_of(static: StaticModel, plan: StaticPlan, file: ModelFile, config: Config, target: Target) -> Parity:
+    """Staged execution compared with eager: single instances, and a batch."""
+    instances = file.sample(min(max(COMPARED, target.batch_size), LARGEST_COMPARED), plan.model.seed, config)
+    instances = [cast(instance, getattr(torch, target.dtype)) for instance in instances]
+    parity, eager = Parity(), Eager(static.model)
+    with bound_net(static, plan) as net, eager.at_its_best(instances):
+        parity.add_all(net(instances), None, eager, instances)
+        parity.add_all(net(instances[:1]), None, eager, instances[:1])
+    return parity
+
+
+def bound_net(static: StaticModel, plan: StaticPlan, wrap: Any = None) -> StagedNet:
+    """The plan bound to a model. Raises StaleError where the model's units are not the plan's, and where it merges what
+    cannot be merged."""
+    _require_units(static.graph, plan)
+    number = {unit.name: i for i, unit in enumerate(static.graph.units)}
+    schedule = []
+    for stage in (stage for block in plan.static.blocks for stage in block.stages):
+        groups = tuple(tuple(number[name] for name in group) for group in stage.groups)
+        _require_strategy(static, [u for group in groups for u in group], stage)
+        schedule.append((groups, stage.run))
+    options = {} if wrap is None else {"wrap": wrap}
+    return StagedNet(static, schedule, plan.static.threads, plan.static.barriers == WITH, **options)
+
+
+def _require_units(graph: UnitGraph, plan: StaticPlan) -> None:
+    have, want = plan_units(graph), plan.static.units
+    for mine, theirs in zip(have, want, strict=False):
+        if mine != theirs:
+            what = next(f for f in ("name", "reads", "text") if getattr(mine, f) != getattr(theirs, f))
+            raise StaleError(
+                f"unit {theirs.name!r}: expected the plan's {what}, got another one of the model; run 'edbc compile' "
+                "again"
+            )
+    if len(have) != len(want):
+        raise StaleError(f"model: expected the plan's {len(want)} units, got {len(have)}; run 'edbc compile' again")
+
+
+def _require_strategy(static: StaticModel, units: list[int], stage: PlanStage) -> None:
+    from edbc.stages.cpu.products import merge_sets
+
+    everything = (1 << len(units)) - 1
+    if stage.run == "merge" and everything not in merge_sets(static.graph, units, static.bound.layers):
+        raise StaleError(
+            f"stage of {', '.join(static.graph.units[u].name for u in units)}: expected products that can be one, got "
+            "others; run 'edbc compile' again"
+        )
+    if stage.run == "split" and not static.bound.is_split(units[0]):
+        raise StaleError(
+            f"stage of {static.graph.units[units[0]].name}: expected a unit that threads can share, got another; run "
+            "'edbc compile' again"
+        )

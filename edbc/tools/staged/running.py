@@ -1,0 +1,234 @@
+"""Running a static plan: what `edbc run` does with one, and the report of it.
+
+Instances are stacked to batches of the plan's size unless told otherwise; another size runs by the same schedule, and
+the report says so. Options that only batches of nodes have are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edbc.base.files import replace_file, require_target
+from edbc.errors import DeviceError, EdbcError, InputError, StaleError
+from edbc.plan.static import StaticPlan
+from edbc.run.modelfile import Config, ModelFile, import_model_file
+from edbc.run.weightsfile import model_of_plan
+from edbc.stages.capture import cast
+from edbc.stages.cpu.kernels import Task
+from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.tools.checking import model_path
+from edbc.tools.parity import Eager, Parity
+from edbc.tools.running import Setting, Tell, Warn, require_model
+from edbc.tools.staged.compiling import bound_net, device_name
+
+MADE_UP = 32
+"""Instances where neither files nor a limit are given."""
+
+
+@dataclass
+class StaticReport:
+    """What a run did; `str()` is for people."""
+
+    plan: StaticPlan
+    setting: Setting
+    batch_size: int
+    instances: int = 0
+    seconds: list[float] = field(default_factory=list)
+    """Of every batch."""
+    eager_seconds: float = 0.0
+    parity: Parity | None = None
+
+    @property
+    def total(self) -> float:
+        """Seconds of all batches."""
+        return sum(self.seconds)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as JSON's types."""
+        content = {
+            "instances": self.instances,
+            "source": "input" if self.setting.inputs else "sample",
+            "batch_size": self.batch_size,
+            "ran": "stages",
+            "stages": sum(len(block.stages) for block in self.plan.static.blocks),
+            "units": len(self.plan.static.units),
+            "seconds": self.total,
+            "batch_ms": 1e3 * statistics.median(self.seconds) if self.seconds else 0.0,
+            "instances_per_second": self.instances / self.total if self.total else 0.0,
+            "device": self.setting.device,
+            "dtype": self.setting.dtype,
+        }
+        if self.parity is not None:
+            content |= {"max_error": self.parity.max_error, "eager_error": self.parity.eager_error,
+                        "parity": self.parity.holds, "eager_seconds": self.eager_seconds}  # fmt: skip
+        return content
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        static, made_up = self.plan.static, "" if self.setting.inputs else ", made up by the model's sample"
+        stages = sum(len(block.stages) for block in static.blocks)
+        yield f"{self.instances:,} instances in batches of {self.batch_size}{made_up}"
+        yield f"  schedule     {len(static.units)} units in {stages} stages, {static.threads} threads"
+        if self.seconds:
+            rate, each = self.instances / self.total, 1e3 * statistics.median(self.seconds)
+            yield f"  throughput   {rate:,.1f} instances/s, {each:,.2f} ms per batch"
+        if self.eager_seconds:
+            gain = self.eager_seconds / self.total
+            rate = self.instances / self.eager_seconds
+            yield f"  eager        {rate:,.1f} instances/s one by one: stages are {gain:.1f} times as fast"
+        if self.parity is not None:
+            yield f"  parity       max error {self.parity.max_error:.2e} (eager's own {self.parity.eager_error:.2e})"
+
+
+def run_static(path: Path, plan: StaticPlan, setting: Setting, batch_size: int | None, warn: Warn,
+               tell: Tell = lambda text: None) -> StaticReport:  # fmt: skip
+    """Bind and run; outputs and timeline are written as the setting says."""
+    _require_possible(setting)
+    _require_targets(path, plan, setting)
+    file, config, net, lanes = _bind(path, plan, setting, warn)
+    size = batch_size or plan.static.batch_size
+    if size != plan.static.batch_size:
+        warn(f"{path.name}: scheduled for batches of {plan.static.batch_size}, run on batches of {size}")
+    report = StaticReport(plan, setting, size)
+    with net:
+        tell(f"memory: {4e-6 * net.arena.size * size:,.1f} MB for the values of a batch of {size}")
+        _run(report, file, config, net, lanes)
+    return report
+
+
+def _require_possible(setting: Setting) -> None:
+    if setting.device != "cpu":
+        raise DeviceError("device cuda: expected cpu, where static plans run so far, got cuda; leave --device away")
+    wishes = {
+        "--policy": setting.policy, "--backend": setting.backend, "--layout": setting.layout != "plan",
+        "--front-end": setting.front_end != "record", "--no-split": not setting.split, "--no-share": not setting.share,
+        "--epochs": setting.epochs != 1, "--recapture": setting.recapture, "--max-reads": setting.max_reads,
+    }  # fmt: skip
+    for option, wish in wishes.items():
+        if wish:
+            raise InputError(f"{option}: expected a plan of batches, got one of stages, which has none; leave it away")
+
+
+def _require_targets(path: Path, plan: StaticPlan, setting: Setting) -> None:
+    kept: list[str | Path] = [path, model_path(path, plan, setting.model), path.parent / plan.static.costs.name]
+    kept += list(setting.inputs)
+    for target, what, option in ((setting.output, "outputs", "--output"), (setting.trace, "the timeline", "--trace")):
+        if target is not None:
+            require_target(target, what, f"name another {option}", kept)
+            kept.append(target)
+
+
+def _bind(path: Path, plan: StaticPlan, setting: Setting,
+          warn: Warn) -> tuple[ModelFile, Config, StagedNet, Lanes | None]:  # fmt: skip
+    model_file = model_path(path, plan, setting.model)
+    require_model(plan, model_file, setting.trust_changed_model, warn)
+    if plan.static.device != device_name():
+        warn(f"{path.name}: its stages were measured on {plan.static.device}, this is {device_name()}")
+    file = import_model_file(model_file)
+    config = file.config({**plan.model.config, **setting.config})
+    if config != plan.model.config:
+        raise StaleError(
+            f"{path.name}: expected the plan's config, got another; a static plan's costs are of one size: compile "
+            "with --set and --profile"
+        )
+    model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
+    dtype = getattr(torch, setting.dtype)
+    static = StaticModel(model.to(dtype), cast(file.sample(1, plan.model.seed, config)[0], dtype), file.path.name)
+    lanes = Lanes(static) if setting.trace is not None else None
+    return file, config, bound_net(static, plan, None if lanes is None else lanes.wrap), lanes
+
+
+def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, lanes: Lanes | None) -> None:
+    from edbc.run.outputs import OutputFile
+    from edbc.tools.running import _write_tensors
+
+    setting, dtype = report.setting, getattr(torch, report.setting.dtype)
+    eager = Eager(net.static.model) if setting.verify else None
+    report.parity = Parity() if setting.verify else None
+    outputs = OutputFile()
+    instances = iter(_instances(file, config, setting))
+    while batch := [cast(instance, dtype) for instance in islice(instances, report.batch_size)]:
+        if not report.seconds:
+            net(batch)  # packs weights
+            if lanes is not None:
+                lanes.begin()
+        started = time.perf_counter()
+        results = net(batch)
+        report.seconds.append(time.perf_counter() - started)
+        report.instances += len(batch)
+        if setting.output is not None:
+            for result in results:
+                outputs.add(result)
+        if eager is not None and report.parity is not None:
+            with eager.at_its_best(batch):
+                started = time.perf_counter()
+                eager.run(batch)
+                report.eager_seconds += time.perf_counter() - started
+                report.parity.add_all(results, None, eager, batch)
+    if setting.output is not None:
+        _write_tensors(outputs.tensors(), setting.output)
+    if lanes is not None and setting.trace is not None:
+        lanes.write(setting.trace)
+
+
+def _instances(file: ModelFile, config: Config, setting: Setting) -> Any:
+    if setting.inputs:
+        return file.load(setting.inputs, config, setting.limit)
+    return file.sample(MADE_UP if setting.limit is None else setting.limit, 1, config)
+
+
+class Lanes:
+    """A timeline with a track per thread, in Chrome's trace format, which Perfetto opens: what runs beside what."""
+
+    def __init__(self, static: StaticModel):
+        self._names = [unit.name for unit in static.graph.units]
+        self._kinds = [unit.kind for unit in static.graph.units]
+        self._events: list[tuple[int, int, int, int]] = []
+        self._origin: int | None = None
+
+    def begin(self) -> None:
+        """Forget what has run so far."""
+        self._events.clear()
+        self._origin = time.perf_counter_ns()
+
+    def wrap(self, unit: int, task: Task) -> Task:
+        """A task that is recorded."""
+        import threading
+
+        def run() -> None:
+            started = time.perf_counter_ns()
+            task()
+            self._events.append((unit, threading.get_ident(), started, time.perf_counter_ns()))
+
+        return run
+
+    def write(self, path: str | Path) -> None:
+        """The file, whole or not at all."""
+        tracks = {thread: i for i, thread in enumerate(dict.fromkeys(event[1] for event in self._events))}
+        events: list[dict[str, Any]] = [
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": i, "args": {"name": f"thread {i}"}}
+            for i in tracks.values()
+        ]
+        origin = self._origin or 0
+        for unit, thread, start, end in self._events:
+            times = {"ts": (start - origin) / 1000, "dur": (end - start) / 1000}
+            name, kind = self._names[unit], self._kinds[unit]
+            events.append({"name": name, "cat": kind, "ph": "X", "pid": 1, "tid": tracks[thread], **times})
+        content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        try:
+            replace_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
+        except OSError as error:
+            raise EdbcError(
+                f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
+            ) from None

@@ -1,0 +1,224 @@
+"""Units in threads against eager PyTorch: every strategy, every batch size, with and without barriers, under delays."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+import torch
+from networks import TINY, tiny, tiny_images
+from simulated import MACHINE, OVERHEAD, measured, unit_costs
+from torch import Tensor, nn
+
+from edbc.errors import InputError, LayoutError, UnsupportedError
+from edbc.stages.cpu.execute import Team
+from edbc.stages.cpu.kernels import Task
+from edbc.stages.cpu.lifetimes import Schedule, plan_arena, verify_arena
+from edbc.stages.cpu.net import StagedNet, StaticModel, sequential
+from edbc.stages.cpu.products import merge_sets
+from edbc.stages.endings import members
+from edbc.stages.plan_graph import Limits, schedule_graph, whole_schedule
+from edbc.stages.search import Machine
+from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Costs, CostTable
+from edbc.tools.parity import Eager, Parity
+
+NAMES = sorted(TINY)
+
+
+def scheduled(static: StaticModel, machine: Machine = MACHINE) -> Schedule:
+    """A schedule of many groups and merges, by the simulated device."""
+    head = CostTable(device="none", threads=2, dtype="float32", batch_size=1, overhead_ns=OVERHEAD)
+    costs = unit_costs(static.graph)
+    planned = schedule_graph(
+        static, machine, Costs(head), Limits(), lambda block, groups, run: measured(costs, block, groups, run)
+    )
+    return whole_schedule(planned)
+
+
+def merging(static: StaticModel) -> Schedule:
+    """Every unit alone, but all products that can be one merged."""
+    graph, schedule, done = static.graph, [], set()
+    sets = [members(some) for some in merge_sets(graph, range(len(graph.units)), static.bound.layers)]
+    for unit in range(len(graph.units)):
+        if unit not in done:
+            units = max((some for some in sets if some[0] == unit), key=len, default=[unit])
+            done |= {*units}
+            schedule.append((tuple((u,) for u in units), MERGE if len(units) > 1 else CONCURRENT))
+    return schedule
+
+
+def split(static: StaticModel) -> Schedule:
+    """Every unit over all threads, where it can be."""
+    return [(((u,),), SPLIT if static.bound.is_split(u) else CONCURRENT) for u in range(len(static.graph.units))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """torch's second thread waits spinning where tests run side by side."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def network(request: pytest.FixtureRequest) -> StaticModel:
+    """Each of the four networks, small, in float32."""
+    return StaticModel(tiny(request.param), tiny_images(request.param, 1)[0], request.param)
+
+
+def require_parity(static: StaticModel, schedule: Schedule, batch: int, barriers: bool = True) -> None:
+    """Results of a batch are eager's, by the rule for the model's element type."""
+    images, parity = tiny_images(static.name, batch), Parity()
+    eager = eager_of(static)
+    with StagedNet(static, schedule, 2, barriers) as net:
+        parity.add_all(net(images), None, eager, images)
+    parity.require()
+
+
+@lru_cache
+def eager_of(static: StaticModel) -> Eager:
+    """Eager execution of a model and of its float64 twin."""
+    return Eager(static.model)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_every_strategy_gives_eager_numbers(network: StaticModel, batch: int) -> None:
+    """Sequential, split over threads, and in stages with merges, with and without barriers, at several batch sizes."""
+    schedule = scheduled(network)
+    for stages in (sequential(network.graph), split(network), merging(network), schedule):
+        require_parity(network, stages, batch)
+    require_parity(network, schedule, batch, barriers=False)
+
+
+def test_double_precision_is_exact() -> None:
+    """In float64 stages give eager's numbers to 1e-12, merges included."""
+    model = tiny("inception_v3").double()
+    images = [image.double() for image in tiny_images("inception_v3", 3)]
+    static = StaticModel(model, images[0], "inception_v3")
+    schedule = merging(static)
+    assert sum(run == MERGE for _, run in schedule) >= 8
+
+    with StagedNet(static, schedule, 2) as net, torch.no_grad():
+        results = net(images)
+        assert all(torch.allclose(r, model(x), rtol=0, atol=1e-12) for r, x in zip(results, images, strict=True))
+
+
+def delayed(seed: int) -> object:
+    """Delays every unit at random."""
+    rng = random.Random(seed)
+
+    def wrap(unit: int, task: Task) -> Task:
+        def run() -> None:
+            time.sleep(rng.random() * 0.002)
+            task()
+
+        return run
+
+    return wrap
+
+
+@pytest.mark.parametrize("barriers", [True, False])
+def test_no_race(network: StaticModel, barriers: bool) -> None:
+    """Every unit delayed at random, the arena poisoned: results are the same bits, as no concurrent groups share
+    memory."""
+    schedule = [(groups, CONCURRENT) for groups, _ in scheduled(network)]
+    image = tiny_images(network.name, 1)[0]
+    with StagedNet(network, sequential(network.graph), 1) as net:
+        expected = net.batch(image)
+    for seed in range(2):
+        with StagedNet(network, schedule, 3, barriers, delayed(seed)) as net:
+            net.batch(image)
+            for ready in net._ready.values():
+                ready.memory.fill_(float("nan"))
+            assert torch.equal(net.batch(image), expected)
+
+
+def test_results_own_their_memory(network: StaticModel) -> None:
+    """A later batch does not change the results of an earlier one, and the caller's images stay as they are."""
+    images = tiny_images(network.name, 2)
+    before = [image.clone() for image in images]
+    with StagedNet(network, sequential(network.graph), 2) as net:
+        first = net.batch(images[0])
+        kept = first.clone()
+        net.batch(images[1])
+    assert torch.equal(first, kept)
+    assert all(torch.equal(a, b) for a, b in zip(images, before, strict=True))
+
+
+def test_arenas_share_memory_and_verify(network: StaticModel) -> None:
+    """Values share memory where their lives are in order; a value moved onto one that is alive is found."""
+    graph, placed, schedule = network.graph, network.bound.placed, scheduled(network)
+    arena = plan_arena(graph, schedule, placed)
+    verify_arena(graph, schedule, placed, arena)
+    whole = sum(torch.Size(unit.shape[1:]).numel() for unit in graph.units)
+    assert arena.size < whole
+
+    reader = next(u for u, unit in enumerate(graph.units) if unit.reads[0] >= 0 and unit.reads[0] not in placed
+                  and u not in placed)  # fmt: skip
+    offsets = list(arena.offsets)
+    offsets[reader] = offsets[graph.units[reader].reads[0]]
+    with pytest.raises(LayoutError, match="memory of their own"):
+        verify_arena(graph, schedule, placed, replace(arena, offsets=tuple(offsets), size=whole * 2))
+
+
+def test_layouts_follow_the_order_of_stages(network: StaticModel) -> None:
+    """A layout for one unit after the other is refused where units run side by side, and one for stages where units
+    need not wait for them; each form's own layout holds."""
+    graph, placed = network.graph, network.bound.placed
+    together = [(groups, CONCURRENT) for groups, _ in scheduled(network)]
+    open_ones = plan_arena(graph, together, placed, barriers=False)
+    verify_arena(graph, together, placed, open_ones, barriers=False)
+
+    with pytest.raises(LayoutError):
+        verify_arena(graph, together, placed, plan_arena(graph, sequential(graph), placed))
+    with pytest.raises(LayoutError):
+        verify_arena(graph, together, placed, plan_arena(graph, together, placed), barriers=False)
+
+
+def test_other_shapes_are_refused(network: StaticModel) -> None:
+    """Images of another size than the plan's are an error that says both."""
+    with (
+        StagedNet(network, sequential(network.graph), 1) as net,
+        pytest.raises(InputError, match="expected tensors of shapes"),
+    ):
+        net.batch(torch.zeros(1, 3, 7, 7))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_errors_in_threads_reach_the_caller(threads: int) -> None:
+    """What a task raises in any thread is raised where the phase was run, and the team goes on."""
+    team = Team(threads)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            team.phase([lambda: None, lambda: 1 // 0, lambda: None])  # type: ignore[list-item, return-value]
+        done: list[int] = []
+        team.phase([lambda i=i: done.append(i) for i in range(7)])
+        assert sorted(done) == list(range(7))
+    finally:
+        team.close()
+
+
+def test_in_place_calls_change_nothing_that_others_read() -> None:
+    """A relu in place on a value that nothing else reads is run out of place; on another one it is refused."""
+
+    class Net(nn.Module):
+        def __init__(self, shared: bool) -> None:
+            super().__init__()
+            self.a, self.b, self.relu, self.shared = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.ReLU(True), shared
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x)
+            z = self.b(self.relu(y))
+            return y + z if self.shared else z
+
+    image = torch.randn(1, 3, 5, 5)
+    static = StaticModel(Net(False).eval(), image, "net")
+    with StagedNet(static, sequential(static.graph), 1) as net, torch.no_grad():
+        assert torch.allclose(net.batch(image), static.model(image), atol=1e-6)
+    with pytest.raises(UnsupportedError, match="in place"):
+        StaticModel(Net(True).eval(), image, "net")
