@@ -28,6 +28,7 @@ from zoo import INPUTS
 
 from edbc.plan.reader import read_plan
 from edbc.run.modelfile import ModelFile, import_model_file
+from edbc.run.passes.minibatch import MiniBatch
 from edbc.run.session import Net
 
 MODELS = ("lstm_lm", "tree_lstm", "lattice_lstm")
@@ -70,7 +71,7 @@ class Job:
         of_mode: Any = self.net.in_mode()
         pools = sum(b.numel() for pool in (of_mode.backend._pool, of_mode.trainer.pool) for b in pool._idle)
         captured = of_mode.mini_batch(self.batch)
-        placement = of_mode.trainer.place(captured, of_mode.schedule(captured)).placement
+        placement = of_mode.trainer.place(of_mode.passes.of("schedule")(MiniBatch(capture=captured))).placement
         return len(placement.borders) - 1, pools, resident
 
     def times(self, settings: Sequence[Recompute], rounds: int) -> list[float]:

@@ -26,6 +26,7 @@ from torch import nn
 import edbc
 from edbc.errors import EdbcError
 from edbc.run.modelfile import import_model_file
+from edbc.run.passes.minibatch import MiniBatch
 from edbc.run.session import Net
 
 
@@ -44,7 +45,7 @@ def segments_of(net: Net, instances: list[Any]) -> int:
     """Into how many segments a mini-batch is cut."""
     of_mode = net.in_mode()
     captured = of_mode.mini_batch(instances)
-    return len(of_mode.trainer.place(captured, of_mode.schedule(captured)).placement.borders) - 1
+    return len(of_mode.trainer.place(of_mode.passes.of("schedule")(MiniBatch(capture=captured))).placement.borders) - 1
 
 
 @settings(derandomize=True, deadline=None, max_examples=budget(8, 3))

@@ -93,12 +93,12 @@ def test_what_was_met_is_not_built_again(net: Net, monkeypatch: pytest.MonkeyPat
         for first in (0, 1):
             net([chain(4, first)])
             net(large)
-        for owner, name in ((build, "_structure"), (session, "run"), (session, "place")):
+        for owner, name in ((build, "structure_of"), (session, "run"), (session, "place")):
             note(owner, name)
         result = net([chain(4, 7)])
         assert calls == []
         net(large)
-    assert calls == ["_structure", "run", "place"]
+    assert calls == ["structure_of", "run", "place"]
     torch.testing.assert_close(result[0]["out"], net.model(chain(4, 7))["out"])
 
 
