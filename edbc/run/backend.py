@@ -64,6 +64,10 @@ class Demand:
     values: int
     workspace: int
     scratch: int = 0
+    steps: int = 0
+    """In which a device will run all batches."""
+    launches: int = 0
+    """Of these steps, as the host issues them: chains of them count one."""
 
     @property
     def total(self) -> int:
@@ -73,14 +77,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class Path:
-    """What runs a type: `native`, `triton` or `torch`, and how many device kernels a batch takes where that is
-    known."""
+    """What runs a type: `native`, `triton` or `torch`, and how many of a device's steps a batch takes where it runs in
+    steps."""
 
     name: str
-    launches: int | None = None
+    steps: int | None = None
 
     def __str__(self) -> str:
-        return self.name if self.launches is None else f"{self.name}, {self.launches} per batch"
+        return self.name if self.steps is None else f"{self.name}, {self.steps} step{'s' * (self.steps != 1)} per batch"
 
 
 class Backend(Protocol):

@@ -146,8 +146,10 @@ class Stats:
     """Values that instances read, by the user's line."""
     unseen_reads: set[str] = field(default_factory=set)
     """Of these lines, those that the plan has not seen reading."""
+    device_steps: int = 0
+    """In which a device ran batches."""
     launches: int = 0
-    """Kernels that generated code launched on a device; torch's own are not counted."""
+    """Of these steps, by the host: a chain of steps counts one; torch's own kernels are not counted."""
     seconds: Seconds = field(default_factory=Seconds)
 
 
@@ -592,7 +594,8 @@ class Net:
             node_type = prepared.capture.graph.types[kind]
             path = self.backend.path(node_type, self.kernel(kind))
             stats.paths[node_type.name] = path
-            stats.launches += int(batches[kind]) * (path.launches or 0)
+        stats.device_steps += prepared.demand.steps
+        stats.launches += prepared.demand.launches
 
     @on_host
     def execute(self, batch: MiniBatch, on_batch: Callable[[MiniBatch, int], None] | None = None,

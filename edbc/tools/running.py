@@ -223,6 +223,7 @@ class Report:
             "backend": self.net.backend.name,
             "paths": {name: asdict(path) for name, path in sorted(s.paths.items())},
             "launches": s.launches,
+            "device_steps": s.device_steps,
             "issuing_seconds": s.seconds.issuing,
             "epochs": list(self.epochs),
             "device": self.setting.device,
@@ -316,16 +317,16 @@ class Report:
             yield f"  structures   {repeats}; {cache.checked:,} captured again and equal"
 
     def _path_lines(self) -> Iterator[str]:
-        """What ran in which way, unless all of it is native code; kernels per batch in brackets."""
+        """What ran in which way, unless all of it is native code; steps per batch in brackets."""
         by_path: dict[str, list[str]] = {}
         for name, path in sorted(self.stats.paths.items()):
-            by_path.setdefault(path.name, []).append(name if path.launches is None else f"{name} ({path.launches})")
+            by_path.setdefault(path.name, []).append(name if path.steps is None else f"{name} ({path.steps})")
         if set(by_path) - {"native"}:
             told = (f"{path}: {', '.join(fold_names(names))}" for path, names in by_path.items())
             yield "  ran by       " + "; ".join(told)
         if self.stats.launches:
-            each = self.stats.launches / max(self.stats.steps, 1)
-            yield f"  launches     {self.stats.launches:,}, {each:.1f} per batch"
+            s, warm_up = self.stats, getattr(self.net.backend, "warm_up", "")
+            yield f"  launches     {s.launches:,} for {s.device_steps:,} steps; warm-up: {warm_up}"
         why_not = getattr(self.net.backend, "why_not", None)
         if why_not is not None:
             yield f"  no Triton    {why_not}"

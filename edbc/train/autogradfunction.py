@@ -141,6 +141,13 @@ class Run:
         trainer, capture, placement = self.trainer, self.prepared.capture, self.prepared.placement
         tables = trainer.tables(placement, self.kinds)
         parameters = Parameters(trainer.net.view, self.inputs.parameters)
+        in_steps = None if self.is_cut else trainer.step_gradients(self.segment, self.kinds)
+        if in_steps is not None:
+            from edbc.train.backward.stepwise import StepReversal
+
+            backend: Any = trainer.net.backend
+            stepwise = StepReversal(backend, self.segment, self.arenas, in_steps, self.reach, reached, given)  # type: ignore[arg-type]
+            return stepwise.run(results, capture, self.inputs, parameters)
         in_torch = {k: trainer.gradient(k) for k in self.kinds if k not in {*tables.adjoints, *tables.reductions}}
         whole = (self.segment, self.arenas, in_torch, self.reach, reached, given, parameters, trainer.net.device,
                  {} if self.tape is None else self.tape.recorded, keeps_graph and not self.is_cut,

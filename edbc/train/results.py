@@ -8,7 +8,8 @@ Definitions.
 (2) Of vertices, the rows that one instance pushed under one name are a group.
 (3) Otherwise each result is a group of its own where there are at most `SINGLES`; of more, those that the same output
     of the same type made are one group, because autograd takes microseconds per tensor. In such a group a result whose
-    gradient is zero throughout counts as one that the loss does not use.
+    gradient is zero throughout counts as one that the loss does not use; on a device, where looking would be waiting,
+    as one that it uses.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Group:
 
     def used(self, gradient: torch.Tensor) -> Longs:
         """The results that a loss uses which gave this gradient, `(rows, size)`."""
-        return self.which if self.is_exact else self.which[gradient.any(1).cpu().numpy()]
+        if self.is_exact or gradient.device.type != "cpu":
+            return self.which
+        return self.which[gradient.any(1).numpy()]
 
 
 ClassGradient = tuple[int, Longs, torch.Tensor]

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from edbc.capture.forward.build import Capture
     from edbc.run.session import Net
     from edbc.schedule.schedule import Schedule
-    from edbc.train.backward.devicegradient import LaunchGradient
 
 
 class Trainer:
@@ -56,8 +55,9 @@ class Trainer:
         changed the time of a step by more than its noise on tree-LSTMs and lattices of hidden size 128 and 256."""
         self.native = native and net.backend.name == "cpu" and net.autocast is None
         """False under torch.autocast: native code adds up no gradients of short floats."""
-        self.launches = native and net.backend.name == "cuda" and net.autocast is None
-        """True where gradients of types are launches (`training.device`)."""
+        self.in_steps = native and net.backend.name == "cuda" and net.autocast is None
+        """True where backward passes may run in steps (`training.stepwise`)."""
+        self._step_gradients: dict[int, TypeGradient] = {}
         self._dependences: dict[int, Dependence] = {}
         self._gradients: dict[int, TypeGradient] = {}
         self._adjoints: dict[int, Adjoint | None] = {}
@@ -210,18 +210,28 @@ class Trainer:
             return ReductionGradient(kernel, node_type)
         if isinstance(kernel, ExcerptKernel):
             return kernel
-        return self._on_device(kernel) or CellGradient(self._cell(kind))
+        return CellGradient(self._cell(kind))
 
-    def _on_device(self, kernel: Any) -> LaunchGradient | None:
-        """The gradient of a type that runs in launches."""
-        if not (self.launches and getattr(kernel, "launches", None)):
+    def step_gradients(self, segment: Segment, kinds: Sequence[int]) -> dict[int, TypeGradient] | None:
+        """The gradients of a mini-batch's types in steps of a device; None where one has none."""
+        if not self.in_steps:
             return None
-        from edbc.run.cuda.cudabackend import CudaBackend
-        from edbc.train.backward.devicegradient import launch_gradient
+        from edbc.train.backward.stepwise import runs_in_steps
 
-        backend = self.net.backend
-        assert isinstance(backend, CudaBackend)
-        return launch_gradient(backend, kernel.program, self.net.view, self.net.device)
+        found = {kind: self._step_gradient(kind) for kind in kinds}
+        return found if runs_in_steps(segment, found) else None
+
+    def _step_gradient(self, kind: int) -> TypeGradient:
+        with self._lock:
+            known = self._step_gradients.get(kind)
+            if known is None:
+                from edbc.train.backward.devicegradient import step_gradient
+
+                kernel = self.net.kernel(kind)
+                if getattr(kernel, "stages", None) is not None:
+                    known = step_gradient(kernel.program, self.net.view, self.net.device)
+                known = self._step_gradients[kind] = known or self.gradient(kind)
+            return known
 
     def _cell(self, kind: int) -> CellGraph:
         return self.net.cell(self.net.table.operation_of_type[kind])

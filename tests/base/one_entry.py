@@ -67,8 +67,8 @@ def main() -> dict[str, Any]:
     from edbc.cells.kernels.steps import steps_of
     from edbc.cells.values.read import values_of
     from edbc.plan.oplines import parse_line
-    from edbc.run.cuda.launches import launches_of
-    from edbc.run.cuda.tritonsource import kernels_of
+    from edbc.run.cuda.stages import stages_of
+    from edbc.run.cuda.tritonsource import branches_of
     from edbc.run.session import Net
 
     model, lists = chain(), [[1, 2, 3], [4, 5], [6]]
@@ -80,9 +80,9 @@ def main() -> dict[str, Any]:
     gradients = zip(model.parameters(), eager.parameters(), strict=True)
     graph = net.mini_batch(lists).graph
     program, shapes = net.program(0), lambda ref: net.view.shared(ref).shape
-    values, launches = values_of(program, shapes), launches_of(program, shapes)
+    values, stages = values_of(program, shapes), stages_of(program, shapes)
     assert values is not None
-    assert launches is not None
+    assert stages is not None
     test_operations.test_a_formula_is_torchs_function("softsign")
     test_operations.test_derivatives_are_autograds("softsign", 0)
     for dtype in (torch.float32, torch.float64):
@@ -93,7 +93,7 @@ def main() -> dict[str, Any]:
         "steps": [step.op for step in program.steps if hasattr(step, "op")],
         "paths": [str(net.backend.path(t, net.kernel(kind))) for kind, t in enumerate(graph.types)],
         "native": [text_of(step, 8, 4)[1] for step in steps_of(values, len(program.loads)).passes()],
-        "triton": [kernel.text for kernel in kernels_of(launches)],
+        "triton": [job[0].text for jobs in branches_of(stages) for job in jobs],
         "forward": float((ours - theirs).detach().abs().max()),
         "backward": max(float((p.grad - q.grad).abs().max()) for p, q in gradients),
     }

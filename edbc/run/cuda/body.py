@@ -7,11 +7,10 @@ are other numbers; an element-wise operation is a line, anything else a load.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edbc.cells.values.value import REDUCTIONS, TRANSPOSED, V, in_order, pieces_of
-from edbc.run.cuda.launches import MADE, Job, Launches, Store, whole
+from edbc.run.cuda.stages import MADE, Job, Stages, Store, whole
 from edbc.run.cuda.tritonops import lines_of
 
 ELEMENT = {"f32": "tl.float32", "f64": "tl.float64", "bf16": "tl.bfloat16", "f16": "tl.float16"}
@@ -33,11 +32,11 @@ def compute_type(dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Tile:
-    """Tile sizes of a job: columns and inner size. Rows are BM, or `rows` where that is given."""
+    """Tile sizes of a job: rows, columns and inner size."""
 
+    rows: int
     columns: int
     inner: int = 1
-    rows: int = 0
 
 
 def power(size: int, least: int, most: int) -> int:
@@ -53,21 +52,22 @@ def tiles(size: int, tile: int) -> int:
 class Body:
     """The source of one job's programs."""
 
-    def __init__(self, launches: Launches, job: Job, tile: Tile):
-        self.launches = launches
-        self.element, self.compute = ELEMENT[launches.dtype], compute_type(launches.dtype)
+    def __init__(self, stages: Stages, job: Job, tile: Tile):
+        self.stages = stages
+        self.element, self.compute = ELEMENT[stages.dtype], compute_type(stages.dtype)
         self.job = job
-        self.places = {v: at for v, at in launches.places.items() if v not in {store.v for store in job.stores}}
+        self.places = {v: at for v, at in stages.places.items() if v not in {store.v for store in job.stores}}
         """Of made values that the job may read."""
         self.tile = tile
         self.known: dict[object, str] = {}
+        self.sums: dict[tuple[V, int], str] = {}
+        """Names of what was taken in."""
         self.written: list[str] = []
         self.names = 0
         self.indent = ""
 
-    def lines(self, begin: str) -> list[str]:
-        """Lines of the job whose programs start at `begin`."""
-        self._line(f"tile = pid - {begin}")
+    def lines(self) -> list[str]:
+        """Lines that compute the tile whose number is in `tile`."""
         v = self.job.v
         if v.op == "product":
             self._product(v)
@@ -85,47 +85,54 @@ class Body:
     # --- products and reductions -----------------------------------------------------------------------------------
 
     def _product(self, v: V) -> None:
-        weight, bias = v.arg
-        self._tile_rows("BM", v.size)
+        self._tile_rows(v.size)
         self._line(f"inside = c < {v.size}")
-        self._operand_rows(v.sources)
-        self._line(f"acc = tl.zeros((BM, {self.tile.columns}), {self.compute})")
-        row = 0
-        for piece in pieces_of(v.sources[0]):
-            self._accumulate(v, piece, row)
-            row += piece.size
-        if bias is True:
-            self._line(f"acc += tl.load(b{weight} + c, mask=inside, other=0.0).to({self.compute})")
+        self._operand_rows()
+        self._sums(v, {0: "acc"})
         self._store_made("c", "valid & inside")
 
-    def _tile_rows(self, rows: int | str, size: int) -> None:
+    def _sums(self, v: V, sums: dict[int, str]) -> None:
+        """Columns of a product, from so many columns on, left in these names: what the tile reads is read once."""
+        weight, bias = v.arg
+        for name in sums.values():
+            self._line(f"{name} = tl.zeros(({self.tile.rows}, {self.tile.columns}), {self.compute})")
+        row = 0
+        for piece in pieces_of(v.sources[0]):
+            self._accumulate(v, piece, row, sums)
+            row += piece.size
+        for first, name in sums.items() if bias is True else ():
+            self._line(f"{name} += tl.load(b{weight} + {first} + c, mask=inside, other=0.0).to({self.compute})")
+
+    def _tile_rows(self, size: int) -> None:
         """Rows `r` and columns `c` of a tile of a matrix with a row per node."""
-        across = tiles(size, self.tile.columns)
+        across, rows = tiles(size, self.tile.columns), self.tile.rows
         self._line(f"r = (tile // {across} * {rows} + tl.arange(0, {rows})[:, None]).to(tl.int64)")
         self._line(f"c = tile % {across} * {self.tile.columns} + tl.arange(0, {self.tile.columns})[None, :]")
         self._line("valid = r < count")
 
-    def _accumulate(self, v: V, piece: V, row: int) -> None:
+    def _accumulate(self, v: V, piece: V, row: int, sums: dict[int, str]) -> None:
         """One piece of the source: `acc += piece @ weight[row : row + size]`."""
         self._begin_loop(piece.size)
         self._line(f"kc = k0 + tl.arange(0, {self.tile.inner})[None, :]")
         self._line(f"live = valid & (kc < {piece.size})")
         x = self._factor(piece, "kc", "live")
+        self._line(f"left = {x}")
         self._line(f"kr = k0 + tl.arange(0, {self.tile.inner})[:, None]")
         weight, bias = v.arg
-        where = f"({row} + kr) * {v.size} + c"
-        if bias == TRANSPOSED:
-            where = f"c * {v.sources[0].size} + ({row} + kr)"
-        self._line(f"w = tl.load(w{weight} + {where}, mask=(kr < {piece.size}) & inside, other=0.0)")
-        self._multiply(x, "w")
+        for first, name in sums.items():
+            where = f"({row} + kr) * {v.size} + {first} + c"
+            if bias == TRANSPOSED:
+                where = f"({first} + c) * {v.sources[0].size} + ({row} + kr)"
+            self._line(f"w = tl.load(w{weight} + {where}, mask=(kr < {piece.size}) & inside, other=0.0)")
+            self._multiply("left", "w", name)
         self._end_loop()
 
-    def _multiply(self, left: str, right: str) -> None:
+    def _multiply(self, left: str, right: str, sums: str = "acc") -> None:
         if self.compute == ELEMENT["f64"]:
-            self._line(f"acc += tl.sum({left}[:, :, None] * {right}[None, :, :], 1)")
+            self._line(f"{sums} += tl.sum({left}[:, :, None] * {right}[None, :, :], 1)")
         else:
             factors = f"{left}.to({self.element}), {right}.to({self.element})"
-            self._line(f"acc = tl.dot({factors}, acc, input_precision=PRECISION)")
+            self._line(f"{sums} = tl.dot({factors}, {sums}, input_precision=PRECISION)")
 
     def _factor(self, v: V, at: str, mask: str, other: str = "0.0") -> str:
         """The value in the tile's own shape, with `other` outside the mask, so that a tile's rest changes nothing."""
@@ -145,13 +152,13 @@ class Body:
         self.known = self.outside
 
     def _row_product(self, v: V) -> None:
-        (m, _, n), (a, b) = v.arg, v.sources
+        (m, _, n), b = v.arg, v.sources[1]
         down, across = tiles(m, self.tile.rows), tiles(n, self.tile.columns)
-        self._line(f"r = (tile // {down * across}).to(tl.int64)")
+        self._line(f"r = tile // {down * across} + tl.zeros((1, 1), tl.int64)")
         self._line(f"m = tile // {across} % {down} * {self.tile.rows} + tl.arange(0, {self.tile.rows})[:, None]")
         self._line(f"c = tile % {across} * {self.tile.columns} + tl.arange(0, {self.tile.columns})[None, :]")
         self._line("valid = r < count")
-        self._operand_rows((a, b))
+        self._operand_rows()
         self._line(f"acc = tl.zeros(({self.tile.rows}, {self.tile.columns}), {self.compute})")
         pieces, row = pieces_of(b), 0
         for piece in pieces if all(piece.size % n == 0 for piece in pieces) else (b,):
@@ -184,7 +191,7 @@ class Body:
         self._line(f"r = (q // {v.size}).to(tl.int64)")
         self._line(f"e = q % {v.size}")
         self._line("valid = r < count")
-        self._operand_rows(v.sources)
+        self._operand_rows()
         self._line(f"acc = tl.full(({rows}, {self.tile.inner}), {start}, {self.compute})")
         self._begin_loop(n)
         self._line(f"kc = k0 + tl.arange(0, {self.tile.inner})[None, :]")
@@ -204,17 +211,28 @@ class Body:
 
     def _map(self) -> None:
         size = self.job.v.size
-        self._tile_rows(self.tile.rows, size)
-        self._line(f"live = valid & (c < {size})")
-        self._operand_rows([store.v for store in self.job.stores])
+        self._tile_rows(size)
+        self._line(f"inside = c < {size}")
+        self._operand_rows()
+        for product, firsts in self.job.sums:
+            self._take_in(product, {first: self._name() for first in firsts})
+        self._line("live = valid & inside")
         for store in self.job.stores:
             self._store(store, "c", "live", self._value(store.v, "c", "live", "1.0"))
 
-    def _operand_rows(self, values: Sequence[V]) -> None:
-        """The row numbers of every operand that the values read."""
-        loads = {v.arg[0] for v in in_order(values, self.places) if v.op == "load"}
+    def _take_in(self, product: V, sums: dict[int, str]) -> None:
+        """Sums of a product in the place of its parts; 1 outside of the tile, as everything else that maps read."""
+        self._sums(product, sums)
+        for first, name in sums.items():
+            self._line(f"{name} = tl.where(valid & inside, {name}, 1.0)")
+            self.sums[product, first] = name
+
+    def _operand_rows(self) -> None:
+        """The row numbers of every operand that the job reads."""
+        inside = {*self.places, *(product for product, _ in self.job.sums)} - {store.v for store in self.job.stores}
+        loads = {v.arg[0] for v in in_order(self.job.read, inside) if v.op == "load"}
         for number in sorted(loads):
-            self._line(f"i{number} = tl.load(ix + at{number} + r, mask=valid, other=0).to(tl.int64)")
+            self._line(f"i{number} = tl.load(at{number} + r, mask=valid, other=0).to(tl.int64)")
 
     def _value(self, v: V, at: str, mask: str, other: str) -> str:
         """The name that holds elements number `at` of a value, written when it is first asked for."""
@@ -224,6 +242,9 @@ class Body:
         return self.known[key]
 
     def _computed(self, v: V, at: str, mask: str, other: str) -> str:
+        taken = self.sums.get((whole(v), v.arg if v.op == "part" else 0))
+        if taken is not None:
+            return taken
         if v.op == "part" and whole(v).op not in MADE:
             return self._value(whole(v), self._named(f"({at}) + {v.arg}"), mask, other)
         if v.op == "turned":
@@ -268,10 +289,10 @@ class Body:
             number = repr(v.arg) if math.isfinite(v.arg) else f'float("{v.arg}")'
             return f"tl.full((1, 1), {number}, {self.compute})"
         if v.op == "parameter":
-            pointer = f"p{self.launches.parameters.index(v.arg[0])} + {v.arg[1]}"
+            pointer = f"p{self.stages.parameters.index(v.arg[0])} + {v.arg[1]}"
         elif v.op == "load":
             operand, offset = v.arg
-            pointer = f"a{operand} + i{operand} * {self.launches.operand_sizes[operand]} + {offset}"
+            pointer = f"a{operand} + i{operand} * {self.stages.operand_sizes[operand]} + {offset}"
         else:
             made, first = (v.sources[0], v.arg) if v.op == "part" else (v, 0)
             pointer = self._address(None, self.places[made] + first)
@@ -279,8 +300,8 @@ class Body:
 
     def _address(self, output: int | None, offset: int) -> str:
         if output is None:
-            return f"work + r * {self.launches.workspace} + {offset}"
-        return f"o{output} + (row{output} + r) * {self.launches.output_sizes[output]} + {offset}"
+            return f"work + r * {self.stages.workspace} + {offset}"
+        return f"o{output} + (row{output} + r) * {self.stages.output_sizes[output]} + {offset}"
 
     def _store_made(self, at: str, mask: str) -> None:
         """What the job made, wherever it goes."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-KEPT = 512
-"""Texts; the zoo has about forty at one hidden size."""
+KEPT = 64
+"""Texts; a plan has one for the forward and one for the backward pass, and as many more as it met types later."""
 
 
 @cache
@@ -56,7 +56,7 @@ class Functions:
         return len(self._known)
 
     def of(self, text: str) -> Any:
-        """The function `launch` that the text defines."""
+        """The function `step` that the text defines."""
         with self._lock:
             if text not in self._known:
                 self._known[text] = _function(text)
@@ -78,7 +78,7 @@ def _function(text: str) -> Any:
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     names: dict[str, Any] = {"__name__": file}
     exec(compile(text, file, "exec"), names)
-    return names["launch"]
+    return names["step"]
 
 
 def precision() -> str:

@@ -1,8 +1,8 @@
 """Arenas on the device: rows of externals, indices and wanted results known beforehand, so that one copy serves all.
 
-Before execution the host only notes what to bind and which rows will be asked for. The first batch, or the first look
-at values, sends the note (`edbc.run.cuda.upload`) and issues one gather per table; nothing here waits for the
-device. Binding or asking for rows afterwards works, and takes a copy of its own.
+Before execution the host only notes what to bind and which rows will be asked for. The first steps, or the first look
+at values, send the note (`edbc.run.cuda.upload`); rows of tables are copied in the first step, by the step kernel;
+nothing here waits for the device. Binding or asking for rows afterwards works, and takes a copy of its own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 
 from edbc.native.memory import MemoryErrors
 from edbc.run.backend import Demand
-from edbc.run.cuda.upload import Part, Upload
+from edbc.run.cuda.upload import ALIGNMENT, Part, Upload
 from edbc.run.passes.arenas import TensorArenas
 from edbc.run.passes.placement import Longs, Placement
 
 
 @dataclass(frozen=True, eq=False)
-class _Binding:
+class Binding:
     """Externals to fill: from rows `index` of a table on the device, or from data that go up themselves."""
 
     class_index: int
@@ -32,15 +32,16 @@ class _Binding:
     table: torch.Tensor | None
     source: Part
 
-
-@dataclass(frozen=True, eq=False)
-class Indices:
-    """The schedule on the device: operand rows of all batches, then borders of the items of variadic nodes. `borders`
-    says per batch where its own start; `segment` is there when a reduction runs in torch."""
-
-    ix: Part
-    borders: dict[int, int]
-    segment: Part | None
+    def is_copy(self, arena: torch.Tensor) -> bool:
+        """True where a step can fill them: rows of a table as they are, to a run of rows."""
+        table = self.table
+        return (
+            self.rows is None
+            and table is not None
+            and table.dtype == arena.dtype
+            and table.is_contiguous()
+            and table.data_ptr() % ALIGNMENT == 0
+        )
 
 
 class CudaArenas(TensorArenas):
@@ -48,27 +49,32 @@ class CudaArenas(TensorArenas):
 
     def __init__(self, placement: Placement, device: torch.device, demand: Demand):
         super().__init__(placement, device)
+        self.demand = demand
         self.upload = Upload(device)
         with MemoryErrors("the workspace of this mini-batch"):
             self.workspace = torch.empty(demand.workspace, dtype=torch.uint8, device=device)
-        self.indices: Indices | None = None
-        self._bindings: list[_Binding] = []
+        self.indices: Part | None = None
+        """On the device: operand rows of all batches."""
+        self.segment: Part | None = None
+        """Of which node of its batch an item is, where torch runs reductions."""
+        self.bindings: list[Binding] = []
         self._expected: list[tuple[int, Longs, Part]] = []
         self.copies = 0
         """Copies from host to device so far: one for a mini-batch."""
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: noted, not copied yet."""
-        self._open()
+        self.open()
         rows = self.placement.external_row[externals]
-        is_run = bool((np.diff(rows) == 1).all())
+        first, count = int(rows[0]), len(rows)
+        is_run = rows[-1] - first == count - 1 and bool((rows[1:] > rows[:-1]).all())
         on_device = table.device.type == self.device.type
-        self._bindings.append(
-            _Binding(
+        self.bindings.append(
+            Binding(
                 int(self.placement.external_class[externals[0]]),
-                int(rows[0]),
+                first,
                 None if is_run else self.upload.indices(rows),
-                len(rows),
+                count,
                 table if on_device else None,
                 self.upload.indices(index) if on_device else self.upload.data(table[torch.from_numpy(index)]),
             )
@@ -80,24 +86,24 @@ class CudaArenas(TensorArenas):
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """`rows(class_index, rows)` will be asked for, with this very array."""
-        self._open()
+        self.open()
         self._expected.append((class_index, rows, self.upload.indices(rows)))
 
-    def _open(self) -> None:
+    def open(self) -> None:
         """What comes after the first copy goes up in another; parts of the first stay readable."""
         if self.upload.is_sent:
             self.upload = Upload(self.device)
 
     def send(self) -> None:
-        """Copy what was noted, and fill the externals."""
+        """Copy what was noted, and fill those externals that no step is to fill: `bindings` holds the others."""
         if not self.upload.is_sent:
             self.upload.send()
             self.copies += 1
-        for binding in self._bindings:
+        for binding in self.bindings:
             self._fill(binding)
-        self._bindings = []
+        self.bindings = []
 
-    def _fill(self, binding: _Binding) -> None:
+    def _fill(self, binding: Binding) -> None:
         arena = self.tensors[binding.class_index]
         source = binding.source.tensor
         run = arena.narrow(0, binding.first, binding.count) if binding.rows is None else None

@@ -1,15 +1,27 @@
-"""Triton source for launches: text made from jobs, where only sizes and operations of the fixed table appear.
+"""Triton source of step kernels: text made from jobs, where only sizes and operations of the fixed table appear.
 
 Definitions.
 
-(1) A launch is one kernel. Its programs are numbered job after job; a job's programs cover its target tile by tile,
-    row tiles outside. The host computes the same counts (`Kernel.programs`) from the number of nodes in the batch.
-(2) Arguments by name: `ix` the uploaded indices; `count` nodes; `work` the workspace; per operand k `a{k}` its arena
-    and `at{k}` where its row numbers start in `ix`; per output j `o{j}` its arena and `row{j}` the batch's first row
-    there; `w{i}` and `b{i}` packed weights and biases; `p{i}` parameters. A launch takes those that its text mentions.
-(3) Types: `E` of elements in memory, which is what products multiply; `F` of computation, of sums and of the
+(1) A *record* is a row of WIDTH numbers in a table on the device: what one job of one batch is to do. Its first fields
+    are `Field`; what its branch wants to know follows, in the order of `Branch.names`. The records of a step stand one
+    behind the other, those of the next step behind them.
+(2) A *branch* is the text of one job with one tile size: a function of a record that computes the tiles `start`,
+    `start + PROGRAMS`, ... of it. A *step kernel* holds the branches of all types that a plan has met, and runs every
+    record of one step, each by its branch. Its programs take turns: a record's first tile goes to the program behind
+    the one that got the last tile of the record before.
+(3) What a branch is told, by name: per operand k `a{k}` its arena and `at{k}` where its row numbers stand; per output j
+    `o{j}` its arena and `row{j}` the batch's first row there; `w{i}` and `b{i}` packed weights and biases; `p{i}`
+    parameters; `work` the batch's workspace; `seg` the borders of items. All but `row{j}` are addresses.
+(4) Which step is next stands on the device: the address of its first record is in one of the two words of `cursor`, and
+    its program 0 writes that of the step after it to the other. So launches differ in `parity` alone, and a chain of
+    them serves every mini-batch. A step without work is a record without tiles.
+(5) Types: `E` of elements in memory, which is what products multiply; `F` of computation, of sums and of the
     workspace, float32 unless elements are float64. So a bfloat16 value is rounded once, when it is stored or becomes a
     factor, to the nearest (ties to even) as torch does.
+
+Programs of a step never wait for each other, so nothing needs to be resident together: a step ends where its launch
+does. With PDL (programmatic dependent launch, from compute capability 9.0 on) the programs of the next step are put in
+place meanwhile, and wait there until this one's writes are visible.
 
 Float64 products are sums of element-wise products, which any device has; float32 products follow torch's setting for
 float32 matrix products (`PRECISION`).
@@ -18,151 +30,235 @@ float32 matrix products (`PRECISION`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 
 from edbc.cells.values.value import REDUCTIONS, pieces_of
 from edbc.run.cuda.body import ELEMENT, START, STEP, Body, Tile, compute_type, power, tiles
-from edbc.run.cuda.launches import Job, Launches
+from edbc.run.cuda.stages import Job, Stages
 
-ROW_TILES = (16, 32, 64)
-"""Row tiles of products, the constant `BM`: the smallest that holds the batch, or the largest."""
-_HEADER = (
-    "import triton\nimport triton.language as tl\n\n\n@triton.jit(do_not_specialize=[{fixed}])\ndef launch({names}):\n"
-)
-CONSTANTS = ("BM", "PRECISION")
+CONSTANTS = ("PROGRAMS", "PRECISION", "PDL")
+ALIGNED = ("a", "o", "w", "b", "work")
+"""Addresses that 16 divides, so that neighbouring elements go together."""
+
+
+class Field(IntEnum):
+    """The first fields of a record."""
+
+    BRANCH = 0
+    LEFT = 1
+    """Records of the step from this one on."""
+    FIRST = 2
+    """The program that takes the first tile is the one to which this number is missing to a multiple of PROGRAMS."""
+    TILES = 3
+    COUNT = 4
+    """Nodes."""
+
+
+FIELDS = len(Field)
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """The text of one launch, the names of its arguments in order, and its number of programs for a batch."""
+class Branch:
+    """Definition (2); `grid` are rows of a node, rows of a tile and tiles side by side. Equal branches are one."""
 
     text: str
     names: tuple[str, ...]
-    programs: Callable[[int, int], int] = field(compare=False)
-    """Of the number of nodes and BM."""
+    grid: tuple[int, int, int]
+
+    def tiles(self, count: int) -> int:
+        """Tiles of a batch of `count` nodes."""
+        per_node, height, across = self.grid
+        return tiles(count * per_node, height) * across
 
 
-def row_tile(count: int, dtype: str) -> int:
-    """BM for a batch of `count` nodes."""
-    if dtype == "f64":
-        return ROW_TILES[0]
-    return next((tile for tile in ROW_TILES if tile >= count), ROW_TILES[-1])
+Variants = tuple[Branch, ...]
+"""One job with tiles of several sizes, the smallest first: a step takes the largest that occupies the device."""
 
 
-def reduction_kernel(op: str, sizes: Sequence[int], dtype: str) -> Kernel:
-    """The kernel of a variadic type: field f of a node is the reduction of its items' rows, in the items' order.
+def step_kernel(branches: Sequence[Branch], width: int) -> str:
+    """The text of a module whose function `step` runs a step; `width` is that of records."""
+    functions = [branch.text.format(number=number) for number, branch in enumerate(branches)]
+    calls = [
+        f"        if branch == {number}:\n            branch{number}(words, start, tiles, PROGRAMS, PRECISION)"
+        for number in range(len(branches))
+    ]
+    return _STEP.format(functions="\n\n".join(functions), calls="\n".join(calls), width=width, bytes=8 * width,
+                        **{field.name.lower(): int(field) for field in Field})  # fmt: skip
 
-    `seg` says where in `ix` the borders of the nodes' items start, count + 1 of them.
-    """
+
+_STEP = """import triton
+import triton.language as tl
+
+
+{functions}
+
+
+@triton.jit(do_not_specialize=["parity"])
+def step(cursor, parity, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    pid = tl.program_id(0)
+    record = tl.load(cursor + parity)
+    words = record.to(tl.pointer_type(tl.int64))
+    left = tl.load(words + {left}).to(tl.int32)
+    if pid == 0:
+        tl.store(cursor + 1 - parity, record + left.to(tl.int64) * {bytes})
+    for number in range(left):
+        branch = tl.load(words + {branch}).to(tl.int32)
+        tiles = tl.load(words + {tiles}).to(tl.int32)
+        start = (pid + tl.load(words + {first}).to(tl.int32)) % PROGRAMS
+{calls}
+        words += {width}
+"""
+_BRANCH = """@triton.jit
+def branch{{number}}(words, start, tiles, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr):
+    count = tl.load(words + {count}).to(tl.int32)
+{arguments}
+    for tile in range(start, tiles, PROGRAMS):
+{body}
+"""
+
+
+def _branch(lines: Sequence[str], names: Sequence[str], grid: tuple[int, int, int], dtype: str) -> Branch:
+    """A branch that is told those of `names` that its lines mention."""
+    words = set(re.findall(r"\w+", "\n".join(lines)))
+    taken = tuple(name for name in names if name in words)
+    arguments = "\n".join(f"    {name} = {_argument(name, at, dtype)}" for at, name in enumerate(taken, FIELDS))
+    body = "\n".join(f"        {line}" for line in lines).replace("{", "{{").replace("}", "}}")
+    return Branch(_BRANCH.format(count=int(Field.COUNT), arguments=arguments, body=body), taken, grid)
+
+
+def _argument(name: str, at: int, dtype: str) -> str:
+    number = f"tl.load(words + {at})"
+    kind = name.rstrip("0123456789")
+    if kind == "row":
+        return number
+    pointer = {"at": "tl.int32", "seg": "tl.int32", "work": compute_type(dtype)}.get(kind, ELEMENT[dtype])
+    address = f"{number}.to(tl.pointer_type({pointer}))"
+    return f"tl.multiple_of({address}, 16)" if kind in ALIGNED else address
+
+
+# --- branches of types ---------------------------------------------------------------------------------------------
+
+
+def reduction_branches(op: str, sizes: Sequence[int], dtype: str) -> tuple[Variants, ...]:
+    """Of a variadic type, one per field: field f of a node is the reduction of its items' rows, in the items' order.
+    `seg` says where the borders of the nodes' items start, count + 1 of them."""
+    return tuple((_reduction(op, f, size, dtype),) for f, size in enumerate(sizes))
+
+
+def _reduction(op: str, f: int, size: int, dtype: str) -> Branch:
     compute = compute_type(dtype)
-    lines, begin = ["pid = tl.program_id(0)"], "0"
-    for f, size in enumerate(sizes):
-        columns = power(size, 1, 256)
-        across = tiles(size, columns)
+    columns = power(size, 1, 256)
+    across = tiles(size, columns)
+    lines = [
+        f"node = tile // {across}",
+        f"c = tile % {across} * {columns} + tl.arange(0, {columns})",
+        f"inside = c < {size}",
+        "first = tl.load(seg + node)",
+        "last = tl.load(seg + node + 1)",
+        f"acc = tl.full(({columns},), {START[op]}, {compute})",
+        "for i in range(first, last):",
+        f"    row = tl.load(at{f} + i).to(tl.int64)",
+        f"    x = tl.load(a{f} + row * {size} + c, mask=inside, other=0.0).to({compute})",
+        f"    acc = {STEP[op].format(x='x')}",
+        *([f"acc = acc / (last - first).to({compute})"] if op == "mean" else []),
+        f"tl.store(o{f} + (row{f} + node) * {size} + c, acc.to({ELEMENT[dtype]}), mask=inside)",
+    ]
+    return _branch(lines, ["seg", f"a{f}", f"at{f}", f"o{f}", f"row{f}"], (1, 1, across), dtype)
+
+
+def copy_branch(size: int, dtype: str, scaled: bool = False) -> Branch:
+    """Rows `at0` of `a0` to rows from `row0` on of `o0`. `scaled` divides each by the number of items of its node: that
+    is the number of the row, less `row1`, and `seg` says as above where the nodes' borders stand."""
+    columns = power(size, 1, 128)
+    across, rows = tiles(size, columns), 1024 // columns
+    compute = compute_type(dtype)
+    lines = [
+        f"r = (tile // {across} * {rows} + tl.arange(0, {rows})[:, None]).to(tl.int64)",
+        f"c = tile % {across} * {columns} + tl.arange(0, {columns})[None, :]",
+        "valid = r < count",
+        f"inside = valid & (c < {size})",
+        "i = tl.load(at0 + r, mask=valid, other=0).to(tl.int64)",
+        f"x = tl.load(a0 + i * {size} + c, mask=inside, other=0.0)",
+    ]
+    if scaled:
         lines += [
-            f"end{f} = {begin} + count * {across}",
-            f"if (pid >= {begin}) & (pid < end{f}):",
-            f"    tile = pid - {begin}",
-            f"    node = tile // {across}",
-            f"    c = tile % {across} * {columns} + tl.arange(0, {columns})",
-            f"    inside = c < {size}",
-            "    first = tl.load(ix + seg + node)",
-            "    last = tl.load(ix + seg + node + 1)",
-            f"    acc = tl.full(({columns},), {START[op]}, {compute})",
-            "    for i in range(first, last):",
-            f"        row = tl.load(ix + at{f} + i).to(tl.int64)",
-            f"        x = tl.load(a{f} + row * {size} + c, mask=inside, other=0.0).to({compute})",
-            f"        acc = {STEP[op].format(x='x')}",
-            *([f"    acc = acc / (last - first).to({compute})"] if op == "mean" else []),
-            f"    tl.store(o{f} + (row{f} + node).to(tl.int64) * {size} + c, acc.to({ELEMENT[dtype]}), mask=inside)",
+            "node = i - row1",
+            "items = tl.load(seg + node + 1, mask=valid, other=1) - tl.load(seg + node, mask=valid, other=0)",
+            f"x = (x.to({compute}) / items.to({compute})).to({ELEMENT[dtype]})",
         ]
-        begin = f"end{f}"
-    body = "\n".join(f"    {line}" for line in lines) + "\n"
-    names = ["ix", "count", "seg", *(f"{name}{f}" for f in range(len(sizes)) for name in ("a", "at", "o", "row"))]
-    total = sum(tiles(size, power(size, 1, 256)) for size in sizes)
-    return _kernel(body, names, lambda count, rows: count * total)
+    lines.append(f"tl.store(o0 + (row0 + r) * {size} + c, x, mask=inside)")
+    return _branch(lines, ["a0", "at0", "seg", "o0", "row0", "row1"], (1, rows, across), dtype)
 
 
-def _kernel(body: str, names: Sequence[str], programs: Callable[[int, int], int]) -> Kernel:
-    """A kernel that takes those of `names` that its body mentions. Integers are not specialised: one compilation
-    serves every batch."""
-    words = set(re.findall(r"\w+", body))
-    taken = [name for name in names if name in words]
-    fixed = [name for name in taken if name in ("count", "seg") or name.startswith(("at", "row"))]
-    constants = [f"{name}: tl.constexpr" for name in CONSTANTS]
-    text = _HEADER.format(fixed=", ".join(map(repr, fixed)), names=", ".join([*taken, *constants])) + body
-    return Kernel(text, tuple(taken), programs)
-
-
-def kernels_of(launches: Launches) -> tuple[Kernel, ...]:
-    """The kernel of every launch."""
-    writer = _Writer(launches)
-    return tuple(writer.kernel(jobs) for jobs in launches.jobs)
+def branches_of(stages: Stages) -> tuple[tuple[Variants, ...], ...]:
+    """The branches of every job of every stage."""
+    writer = _Writer(stages)
+    return tuple(tuple(writer.variants(job) for job in jobs) for jobs in stages.jobs)
 
 
 class _Writer:
-    """Writes kernels; one per launch."""
+    """Writes the branches of one type."""
 
-    def __init__(self, launches: Launches):
-        self.launches = launches
-        self.is_double = launches.dtype == "f64"
-
-    def kernel(self, jobs: Sequence[Job]) -> Kernel:
-        """See Kernel."""
-        lines, begin = ["pid = tl.program_id(0)"], "0"
-        for number, job in enumerate(jobs):
-            lines.append(f"end{number} = {begin} + {self._programs_text(job)}")
-            lines.append(f"if (pid >= {begin}) & (pid < end{number}):")
-            lines += [f"    {line}" for line in Body(self.launches, job, self._tile(job)).lines(begin)]
-            begin = f"end{number}"
-        body = "\n".join(f"    {line}" for line in lines) + "\n"
-        return _kernel(body, self._names(), lambda count, rows: sum(self._programs(job, count, rows) for job in jobs))
-
-    def _names(self) -> list[str]:
-        operands, outputs = range(len(self.launches.operand_sizes)), range(len(self.launches.output_sizes))
-        made = [job.v for jobs in self.launches.jobs for job in jobs]
-        weights = 1 + max((v.arg[0] for v in made if v.op == "product"), default=-1)
-        return [
-            "ix", "count", "work",
+    def __init__(self, stages: Stages):
+        self.stages = stages
+        self.is_double = stages.dtype == "f64"
+        operands, outputs = range(len(stages.operand_sizes)), range(len(stages.output_sizes))
+        jobs = [job for of_stage in stages.jobs for job in of_stage]
+        products = [v for job in jobs for v in (job.v, *(p for p, _ in job.sums)) if v.op == "product"]
+        weights = 1 + max((v.arg[0] for v in products), default=-1)
+        self.names = [
+            "work",
             *(f"{name}{k}" for k in operands for name in ("a", "at")),
             *(f"{name}{j}" for j in outputs for name in ("o", "row")),
             *(f"{name}{i}" for i in range(weights) for name in ("w", "b")),
-            *(f"p{i}" for i in range(len(self.launches.parameters))),
-        ]  # fmt: skip
+            *(f"p{i}" for i in range(len(stages.parameters))),
+        ]
 
-    def _tile(self, job: Job) -> Tile:
+    def variants(self, job: Job) -> Variants:
+        """See Variants."""
+        return tuple(dict.fromkeys(self._written(job, tile) for tile in self._tiles(job)))
+
+    def _written(self, job: Job, tile: Tile) -> Branch:
+        return _branch(Body(self.stages, job, tile).lines(), self.names, self._grid(job, tile), self.stages.dtype)
+
+    def _tiles(self, job: Job) -> list[Tile]:
         v = job.v
-        if v.op == "product":
-            widest = max((piece.size for piece in pieces_of(v.sources[0])), default=1)
-            return Tile(power(v.size, 16, 32 if self.is_double else 64), power(widest, 16, self._inner))
+        if v.op == "product" or job.sums:
+            return self._product_tiles(job)
         if v.op == "matmul":
             m, k, n = v.arg
-            return Tile(power(n, 16, 32), power(k, 16, self._inner), power(m, 16, self._inner))
+            return [Tile(power(m, 16, self._inner), power(n, 16, 32), power(k, 16, self._inner))]
         if v.op in REDUCTIONS:
             inner = power(v.arg[1], 1, 128)
-            return Tile(1, inner, 1024 // inner)
+            return [Tile(1024 // inner, inner)]
         columns = power(v.size, 1, 128)
         elements = 512 if self.is_double and len(job.stores) > 4 else 1024  # or numbers leave the registers
-        return Tile(columns, rows=elements // columns)
+        return [Tile(elements // columns, columns)]
+
+    def _product_tiles(self, job: Job) -> list[Tile]:
+        """Small tiles, so that a batch of few rows occupies many multiprocessors; and large ones, which read weights
+        and operands less often."""
+        products = [product for product, _ in job.sums] or [job.v]
+        widest = max((piece.size for product in products for piece in pieces_of(product.sources[0])), default=1)
+        inner, sums = power(widest, 16, self._inner), sum(len(firsts) for _, firsts in job.sums) or 1
+        found = [Tile(16, 16, inner)]
+        if not self.is_double:
+            rows, most = (64, 64) if sums == 1 else (32, 32)  # sums of several gates fill the registers
+            found.append(Tile(rows, power(job.v.size, 16, most), inner))
+        return found
 
     @property
     def _inner(self) -> int:
         """Half as much where a number takes two registers: a tile more and products of float64 leave the registers."""
         return 16 if self.is_double else 32
 
-    def _programs(self, job: Job, count: int, rows: int) -> int:
-        per_node, height, across = self._grid(job)
-        return tiles(count * per_node, height or rows) * across
-
-    def _programs_text(self, job: Job) -> str:
-        per_node, height, across = self._grid(job)
-        rows = "count" if per_node == 1 else f"count * {per_node}"
-        return f"{rows} * {across}" if height == 1 else f"tl.cdiv({rows}, {height or 'BM'}) * {across}"
-
-    def _grid(self, job: Job) -> tuple[int, int, int]:
-        """Rows of a node, rows of a tile (0 stands for BM), and tiles side by side."""
-        v, tile = job.v, self._tile(job)
+    def _grid(self, job: Job, tile: Tile) -> tuple[int, int, int]:
+        v = job.v
         if v.op == "matmul":
             m, _, n = v.arg
             return 1, 1, tiles(m, tile.rows) * tiles(n, tile.columns)

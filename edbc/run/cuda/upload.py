@@ -1,13 +1,16 @@
 """One copy per mini-batch: everything that the device must be told goes up in one pinned buffer.
 
 Parts are appended on the host and get an offset; `send` allocates, fills and copies, and parts are views of the
-device's buffer from then on. The copy does not wait: the buffer comes from torch's pinned allocator, which gives its
-memory to nobody else before the copy has happened.
+device's buffer from then on. Late parts are written when the buffer's address is known. The copy does not wait: the
+buffer comes from torch's pinned allocator, which gives its memory to nobody else before the copy has happened. Copies
+have a stream of their own, so that one goes up while the device still executes the mini-batch before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 ALIGNMENT = 16
+Write = Callable[[NDArray[Any]], None]
+"""Fills a part on the host, given as its array."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +37,11 @@ class Part:
         """The part on the device; its upload is sent first if need be."""
         return self.upload.buffer[self.begin : self.end].view(self.dtype).view(self.shape)
 
+    @property
+    def address(self) -> int:
+        """Where it begins on the device; known as soon as late parts are written."""
+        return self.upload.address + self.begin
+
 
 class Upload:
     """See the module's docstring. One per mini-batch; not shared between threads."""
@@ -39,7 +49,10 @@ class Upload:
     def __init__(self, device: torch.device):
         self.device = device
         self.size = 0
+        self.address = 0
+        """Of the buffer on the device, once it is there."""
         self._parts: list[tuple[Part, NDArray[Any] | torch.Tensor]] = []
+        self._late: list[tuple[Part, Write]] = []
         self._buffer: torch.Tensor | None = None
 
     @property
@@ -57,20 +70,37 @@ class Upload:
         values = values.contiguous()
         return self._append(values, values.numel() * values.itemsize, values.dtype, tuple(values.shape))
 
+    def late(self, shape: tuple[int, ...], dtype: torch.dtype, write: Write) -> Part:
+        """Append what `write` fills when addresses are known, in the order of these calls."""
+        part = self._part(int(np.prod(shape)) * dtype.itemsize, dtype, shape)
+        self._late.append((part, write))
+        return part
+
     def _append(self, values: NDArray[Any] | torch.Tensor, size: int, dtype: torch.dtype, shape: Any) -> Part:
+        part = self._part(size, dtype, shape)
+        self._parts.append((part, values))
+        return part
+
+    def _part(self, size: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Part:
         part = Part(self, self.size, self.size + size, dtype, shape)
         self.size = -(-part.end // ALIGNMENT) * ALIGNMENT
-        self._parts.append((part, values))
         return part
 
     def send(self) -> None:
         """Copy everything appended so far, once."""
         host = torch.empty(self.size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        buffer = host if self.device.type == "cpu" else _room(self.size, self.device)
+        self.address = buffer.data_ptr()
+        memory = host.numpy()
         for part, values in self._parts:
-            tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
-            host[part.begin : part.end].view(part.dtype).view(part.shape).copy_(tensor)
-        self._buffer = host.to(self.device, non_blocking=True)
-        self._parts = []
+            array = values if isinstance(values, np.ndarray) else _bytes_of(values)
+            memory[part.begin : part.end] = array.reshape(-1).view(np.uint8)
+        for part, write in self._late:
+            write(host[part.begin : part.end].view(part.dtype).view(part.shape).numpy())
+        if buffer is not host:
+            _copy(buffer, host)
+        self._buffer = buffer
+        self._parts, self._late = [], []
 
     @property
     def buffer(self) -> torch.Tensor:
@@ -79,3 +109,33 @@ class Upload:
             self.send()
         assert self._buffer is not None
         return self._buffer
+
+
+def _bytes_of(values: torch.Tensor) -> NDArray[Any]:
+    return values.reshape(-1).view(torch.uint8).numpy()
+
+
+@cache
+def _copies(device: torch.device) -> Any:
+    """The stream of copies to a device."""
+    return torch.cuda.Stream(device)
+
+
+def _room(size: int, device: torch.device) -> torch.Tensor:
+    """Memory on the device, of the stream that will write it."""
+    if device.type != "cuda":
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    with torch.cuda.stream(_copies(device)):
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+
+def _copy(buffer: torch.Tensor, host: torch.Tensor) -> None:
+    """Up, on the stream of copies; what the current stream does from here on waits for it."""
+    if buffer.device.type != "cuda":
+        buffer.copy_(host, non_blocking=True)
+        return
+    copies, current = _copies(buffer.device), torch.cuda.current_stream(buffer.device)
+    with torch.cuda.stream(copies):
+        buffer.copy_(host, non_blocking=True)
+    current.wait_stream(copies)
+    buffer.record_stream(current)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,9 +17,6 @@ from edbc.base.graph import NodeType
 from edbc.capture.record.table import SharedRef
 from edbc.cells.rows.evaluation import BlockRows, Evaluation, Parameters, Tensors
 from edbc.cells.rows.reduction import ReductionKernel
-
-if TYPE_CHECKING:
-    from edbc.train.backward.devicegradient import LaunchGradient
 
 MaybeTensors = list[torch.Tensor | None]
 
@@ -31,8 +27,6 @@ class Gradients:
 
     operands: MaybeTensors
     parameters: dict[SharedRef, torch.Tensor]
-    late: tuple[LaunchGradient, Tensors] | None = None
-    """Rows of which `LaunchGradient.of_parameters` makes further ones, when all blocks have run."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ import torch
 from edbc.base.graph import NodeType
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
-from edbc.cells.rows.evaluation import BlockRows, Tensors
+from edbc.cells.rows.evaluation import BlockRows
 from edbc.run.backend import Segment
 from edbc.run.passes.arenas import Arenas
 from edbc.run.passes.excerptrows import ExcerptKernel, origins_of
@@ -39,10 +39,10 @@ from edbc.train.dependence import has_gradient
 from edbc.train.reach import Bools, Reach
 
 if TYPE_CHECKING:
-    from edbc.train.backward.devicegradient import Given, LaunchGradient
+    from edbc.train.backward.devicegradient import StepGradient
 
-TypeGradient: TypeAlias = "CellGradient | LaunchGradient | ReductionGradient | ExcerptKernel"
-Blocks: TypeAlias = "Iterable[tuple[BlockRows, Recorded | Given | None]]"
+TypeGradient: TypeAlias = "CellGradient | StepGradient | ReductionGradient | ExcerptKernel"
+Blocks: TypeAlias = Iterable[tuple[BlockRows, Recorded | None]]
 """The blocks of a batch, with what autograd recorded of them; None for those to be computed again."""
 _Rows = tuple[int, Longs]
 """Rows of a class."""
@@ -89,7 +89,6 @@ class Reversal:
         self.found: dict[SharedRef, torch.Tensor] = {}
         self.rows: list[torch.Tensor | None] = [None] * len(self.segment.placement.classes)
         self._asked: list[Bools] = []
-        self._late: dict[LaunchGradient, list[Tensors]] = {}
 
     def run(self, results: Sequence[tuple[int, Longs, torch.Tensor]]) -> None:
         """All batches; `results` are class, rows and gradient of what the loss uses."""
@@ -99,7 +98,6 @@ class Reversal:
             self.compute_again(segment)
             self.clear()
             self.walk(segment)
-            self._add_late()
 
     def clear(self) -> None:
         """Zeros for the gradients of rows that belong to one segment at a time."""
@@ -111,14 +109,6 @@ class Reversal:
         """The batches of a segment."""
         for batch in range(segment.stop - 1, segment.begin - 1, -1):
             self.batch(batch)
-
-    def _add_late(self) -> None:
-        """Gradients of parameters that are made of the rows of all batches of a segment."""
-        while self._late:
-            gradient, batches = self._late.popitem()
-            rows = [torch.cat(of_batches) for of_batches in zip(*batches, strict=True)]
-            for ref, parameter in gradient.of_parameters(rows, self.parameters).items():
-                self.add_parameter(ref, parameter)
 
     def arena(self, class_index: int) -> torch.Tensor:
         """The gradient arena of a class, definition (1)."""
@@ -165,6 +155,7 @@ class Reversal:
         elif isinstance(gradient, ReductionGradient):
             self._reduction(batch, gradient, node_type, outputs, live)
         else:
+            assert isinstance(gradient, CellGradient)
             self._cell(batch, gradient, node_type, outputs, live)
 
     def _outputs(self, batch: int, node_type: NodeType, used: Bools, live: Longs) -> list[_Rows | None]:
@@ -175,7 +166,7 @@ class Reversal:
             for j, value_class in enumerate(node_type.outputs)
         ]
 
-    def _cell(self, batch: int, gradient: CellGradient | LaunchGradient, node_type: NodeType,
+    def _cell(self, batch: int, gradient: CellGradient, node_type: NodeType,
               outputs: Sequence[_Rows | None], live: Longs) -> None:  # fmt: skip
         placement = self.segment.placement
         at, num = int(placement.start[batch]), int(placement.items[batch])
@@ -198,8 +189,6 @@ class Reversal:
                     self.add(class_index, r, operand)
             for ref, parameter in found.parameters.items():
                 self.add_parameter(ref, parameter)
-            if found.late is not None:
-                self._late.setdefault(found.late[0], []).append(found.late[1])
 
     def _gets(self, class_index: int) -> Bools:
         """Whether anybody asks for the gradient of a row of a class, for every row."""

@@ -2,8 +2,7 @@
 what each takes of a card. Triton must not be in its interpreter's mode. The name TABLE stands for every element-wise
 operation and every reduction, at HIDDEN elements.
 
-Kernels are compiled as a launch compiles them (addresses that 16 divides, whole numbers not specialised), for every
-row tile that a batch may ask for. Equal texts are compiled once.
+A model has two step kernels, of its forward and of its backward pass; each is compiled as a launch compiles it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,56 +27,66 @@ from edbc.cells.parts import splittable
 from edbc.cells.rows.reduction import OPS
 from edbc.cells.values.value import REDUCTIONS, V, Values
 from edbc.run.cuda.compiled import FUNCTIONS
-from edbc.run.cuda.cudabackend import CudaBackend
-from edbc.run.cuda.launches import Launches, launches_of, launches_of_values
+from edbc.run.cuda.library import Library, TritonKernel
+from edbc.run.cuda.stages import Stages, stages_of, stages_of_values
 from edbc.run.cuda.tritonops import OPERATIONS
-from edbc.run.cuda.tritonsource import CONSTANTS, ROW_TILES, Kernel, kernels_of, reduction_kernel, row_tile
+from edbc.run.cuda.tritonsource import CONSTANTS, branches_of, copy_branch, reduction_branches
 from edbc.run.session import Net
-from edbc.train.backward.devicegradient import launch_gradient
+from edbc.train.backward.devicegradient import step_gradient
 
 CAPABILITIES = (80, 90)
 TABLE = "TABLE"
-ELEMENTS = {"f32": ("*fp32", torch.float32), "f64": ("*fp64", torch.float64), "bf16": ("*bf16", torch.bfloat16)}
+ELEMENTS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 
 
-def signature(kernel: Kernel, dtype: str) -> dict[str, str]:
-    """Triton's types of a kernel's arguments."""
-    types = {"ix": "*i32", "work": "*fp64" if dtype == "f64" else "*fp32", "count": "i32", "seg": "i32"}
-    types |= {name: "i32" for name in kernel.names if name.startswith(("at", "row"))}
-    return {name: types.get(name, ELEMENTS[dtype][0]) for name in kernel.names}
+Texts = Iterator[tuple[str, str, int]]
+"""Names of step kernels, their texts, and how many branches each has."""
 
 
-def kernels(name: str, dtype: str, hidden: int) -> Iterator[tuple[str, Kernel]]:
-    """Every kernel of a mini-batch's forward and backward pass, with the name of its type."""
+def text_of(kernels: Sequence[TritonKernel]) -> tuple[str, int]:
+    """The step kernel of some types."""
+    library = Library()
+    library.numbers(kernels)
+    return library.text, library.num_branches
+
+
+def kernels(name: str, dtype: str, hidden: int) -> Texts:
+    """The step kernels of a mini-batch's forward and backward pass."""
     file, config = opened(name, hidden_size=hidden)
     instances = file.sample(6, 3, config)
     model = file.build(config, 0)
     plan = plan_for(model, instances, split=splittable)
-    net = Net(plan, model.to(ELEMENTS[dtype][1]), backend="reference", rebind=dtype != "f32" or None)
+    net = Net(plan, model.to(ELEMENTS[dtype]), backend="reference", rebind=dtype != "f32" or None)
+    forward, backward = [TritonKernel((((copy_branch(hidden, dtype),),),), dtype)], list[TritonKernel]()
     for kind, node_type in enumerate(net.mini_batch(instances).graph.types):
         if node_type.variadic:
-            yield node_type.name, reduction_kernel(node_type.op, [c.size for c in node_type.outputs], dtype)
-        elif (launches := launches_of(net.program(kind), lambda ref: net.view.shared(ref).shape)) is not None:
-            yield from ((node_type.name, kernel) for kernel in kernels_of(launches))
-            gradient = launch_gradient(CudaBackend(net.device, False), net.program(kind), net.view, net.device)
+            sizes = [c.size for c in node_type.outputs]
+            forward.append(TritonKernel((reduction_branches(node_type.op, sizes, dtype),), dtype))
+        elif (stages := stages_of(net.program(kind), lambda ref: net.view.shared(ref).shape)) is not None:
+            forward.append(TritonKernel(branches_of(stages), dtype, None, stages))
+            gradient = step_gradient(net.program(kind), net.view, net.device)
             assert gradient is not None
-            yield from ((f"{node_type.name}, gradients", kernel) for kernel in gradient.kernel.kernels)
+            backward.append(gradient.kernel)
+    yield ("forward", *text_of(forward))
+    yield ("backward", *text_of(backward))
 
 
-def table(dtype: str, size: int) -> Iterator[tuple[str, Kernel]]:
+def table(dtype: str, size: int) -> Texts:
     """A map of every operation of the table, and every reduction."""
     known = Values()
     sources = [known.load(0, 0, size), known.load(1, 0, size)]
     for name, ops in (("maps", OPERATIONS[::2]), ("others", OPERATIONS[1::2])):
         maps = [known.map(op, [*sources, *sources][: len(FORMULAS[op].names)]) for op in ops]
-        yield from ((name, kernel) for kernel in kernels_of(launches_of_values(maps, (size, size), dtype)))
-    yield from (("values", kernel) for kernel in kernels_of(values(dtype, size)))
-    yield from ((op, reduction_kernel(op, [size, 1], dtype)) for op in OPS)
+        stages = stages_of_values(maps, (size, size), dtype)
+        yield (name, *text_of([TritonKernel(branches_of(stages), dtype)]))
+    yield ("values", *text_of([TritonKernel(branches_of(values(dtype, size)), dtype)]))
+    reductions = [TritonKernel((reduction_branches(op, [size, 1], dtype),), dtype) for op in OPS]
+    yield ("reductions", *text_of(reductions))
 
 
-def values(dtype: str, size: int) -> Launches:
+def values(dtype: str, size: int) -> Stages:
     """Every kind of value where a product, a product of rows' own matrices, a reduction and a map may read it, shared
-    by all rows or not; results of one launch are read by the next."""
+    by all rows or not; results of one stage are read by the next."""
     known, parameter, half = Values(), SharedRef("p"), size // 4 * 2
 
     def part(size: int) -> list[V]:
@@ -92,26 +102,20 @@ def values(dtype: str, size: int) -> Launches:
     spread = known.spread(known.map("exp", [known.cat([kinds[4], reduced[1]])]), (2, 3, half))
     after = known.product(known.part(product, 1, half), 1, half, False)
     outputs = [*kinds, known.part(product, 3, half), matrix, *vectors, *reduced, spread, known.part(spread, 5, half)]
-    return launches_of_values([*outputs, after], (size, size), dtype)
+    return stages_of_values([*outputs, after], (size, size), dtype)
 
 
-def row_tiles(kernel: Kernel, dtype: str) -> list[int]:
-    """The constants BM that batches of any size lead to."""
-    body = kernel.text.partition("):\n")[2]
-    return sorted({row_tile(count, dtype) for count in (1, *ROW_TILES, 1000)})[: None if "BM" in body else 1]
-
-
-def compiled(kernel: Kernel, dtype: str, rows: int, capability: int) -> Any:
-    """What Triton makes of a kernel; raises what Triton raises."""
+def compiled(text: str, capability: int) -> Any:
+    """What Triton makes of a step kernel; raises what Triton raises."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    names = [*kernel.names, *CONSTANTS]
-    types = {**signature(kernel, dtype), **dict.fromkeys(CONSTANTS, "constexpr")}
-    constants = {(names.index(name),): value for name, value in (("BM", rows), ("PRECISION", "ieee"))}
-    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in kernel.names if types[n].startswith("*")}
-    source = ASTSource(FUNCTIONS.of(kernel.text), types, constants, aligned)
+    names = ["cursor", "parity", *CONSTANTS]
+    types = {"cursor": "*i64", "parity": "i32", **dict.fromkeys(CONSTANTS, "constexpr")}
+    constants = {(names.index(name),): value
+                 for name, value in (("PROGRAMS", 264), ("PRECISION", "ieee"), ("PDL", capability >= 90))}  # fmt: skip
+    source = ASTSource(FUNCTIONS.of(text), types, constants, {(0,): [["tt.divisibility", 16]]})
     return triton.compile(source, target=GPUTarget("cuda", capability, 32))
 
 
@@ -129,18 +133,15 @@ def resources(code: bytes) -> dict[str, int]:
 
 
 def measured(dtype: str, hidden: int, models: list[str]) -> Iterator[dict[str, Any]]:
-    """A row per kernel, row tile and capability."""
-    seen: set[str] = set()
+    """A row per step kernel and capability."""
     for model in models:
-        for name, kernel in table(dtype, hidden) if model == TABLE else kernels(model, dtype, hidden):
-            if kernel.text in seen:
-                continue
-            seen.add(kernel.text)
-            for rows in row_tiles(kernel, dtype):
-                for capability in CAPABILITIES:
-                    made = compiled(kernel, dtype, rows, capability)
-                    yield {"model": model, "type": name, "rows": rows, "capability": capability,
-                           "shared": made.metadata.shared, **resources(made.asm["cubin"])}  # fmt: skip
+        for name, text, branches in table(dtype, hidden) if model == TABLE else kernels(model, dtype, hidden):
+            for capability in CAPABILITIES:
+                started = time.process_time()
+                made = compiled(text, capability)
+                yield {"model": model, "kernel": name, "branches": branches, "capability": capability,
+                       "shared": made.metadata.shared, "seconds": round(time.process_time() - started, 1),
+                       **resources(made.asm["cubin"])}  # fmt: skip
 
 
 if __name__ == "__main__":

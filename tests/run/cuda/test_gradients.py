@@ -1,4 +1,4 @@
-"""Training on a device: gradients by launches are eager's, on a GPU or in Triton's interpreter."""
+"""Training on a device: gradients in steps are eager's, on a GPU or in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from test_triton import Chain
 from torch.utils._pytree import tree_leaves
 
 from edbc.run.session import Net
-from edbc.train.backward.devicegradient import LaunchGradient
+from edbc.train.backward.devicegradient import StepGradient
 from edbc.train.backward.recompute import CellGradient
 from edbc.train.trainer import Trainer
 
@@ -56,7 +56,7 @@ def require_gradients(net: Net, instances: Sequence[Any], bound: float) -> None:
 
 def kinds_of_gradients(net: Net) -> set[type]:
     """How the cells of the last mini-batch were differentiated."""
-    return {type(gradient) for gradient in net.trainer._gradients.values()} & {LaunchGradient, CellGradient}
+    return {type(gradient) for gradient in net.trainer._step_gradients.values()} & {StepGradient, CellGradient}
 
 
 @pytest.mark.parametrize("name", ["tree_lstm", "tree_gru", "mv_rnn"])
@@ -65,7 +65,7 @@ def test_gradients_of_workloads_are_eagers(name: str) -> None:
     net, instances = zoo_net(name, torch.float64, count=1)
     require_gradients(net, instances, 1e-12)
 
-    assert kinds_of_gradients(net) == {LaunchGradient}
+    assert kinds_of_gradients(net) == {StepGradient}
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_gradients_of_the_nine_workloads(name: str, dtype: torch.dtype, bound: f
     net, instances = zoo_net(name, dtype, count=2)
     require_gradients(net, instances, bound)
 
-    assert kinds_of_gradients(net) == {LaunchGradient}
+    assert kinds_of_gradients(net) == {StepGradient}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -96,7 +96,7 @@ def test_gradients_of_functions_along_dimensions() -> None:
     model = Chain().double()
     net = on_device(plan_for(model, lists), model)
     require_gradients(net, lists, 1e-12)
-    assert kinds_of_gradients(net) == {LaunchGradient}
+    assert kinds_of_gradients(net) == {StepGradient}
 
     results, parameters = net.trainer.run(lists), list(model.parameters())
     once, again = (torch.autograd.grad(loss_of(results), parameters, retain_graph=True) for _ in range(2))
@@ -133,9 +133,9 @@ class Power(torch.nn.Module):
         return x
 
 
-def test_what_launches_do_not_know_is_recomputed() -> None:
+def test_what_steps_do_not_know_is_recomputed() -> None:
     """Powers: by autograd, with eager's numbers."""
     model = Power()
     net = Net(plan_for(model, [2, 3]), model.to(DEVICE), backend=PoisonedBackend(DEVICE), rebind=True)
     require_gradients(net, [2, 3], 1e-12)
-    assert not Trainer(net, native=False).launches
+    assert not Trainer(net, native=False).in_steps

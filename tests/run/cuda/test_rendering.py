@@ -1,9 +1,10 @@
-"""Text of random values, run kernel by kernel on a GPU or in Triton's interpreter, against torch."""
+"""Text of random values, run by a step kernel on a GPU or in Triton's interpreter, against torch."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from devices import DEVICE, needs_triton
@@ -14,9 +15,12 @@ from random_values import ALONG, Case, P, viewed
 from edbc.cells.values.adjoint import added, gradients_of
 from edbc.cells.values.evaluate import evaluate
 from edbc.cells.values.value import V, Values
-from edbc.run.cuda.compiled import FUNCTIONS
-from edbc.run.cuda.launches import launches_of_values
-from edbc.run.cuda.tritonsource import kernels_of, row_tile
+from edbc.run.cuda.chains import WarmUp
+from edbc.run.cuda.issue import Issuer, Operations
+from edbc.run.cuda.library import TritonKernel
+from edbc.run.cuda.stages import stages_of_values
+from edbc.run.cuda.tritonsource import branches_of
+from edbc.run.cuda.upload import Upload
 
 pytestmark = needs_triton
 interpreted = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -28,23 +32,28 @@ def run(outputs: list[V], rows: list[torch.Tensor], parameter: torch.Tensor | No
         weights: Any = ()) -> list[torch.Tensor]:  # fmt: skip
     """Outputs of operands' rows, which stand in another order in their arenas; what is not written is not-a-number."""
     count, dtype = len(rows[0]), NAMES[rows[0].dtype]
-    launches = launches_of_values(outputs, tuple(row.shape[1] for row in rows), dtype)
-    work = torch.full((count, max(launches.workspace, 1)), torch.nan, dtype=rows[0].dtype, device=DEVICE)
+    stages = stages_of_values(outputs, tuple(row.shape[1] for row in rows), dtype)
+    work = torch.full((count, max(stages.workspace, 1)), torch.nan, dtype=rows[0].dtype, device=DEVICE)
     found = [torch.full((count + 2, v.size), torch.nan, dtype=rows[0].dtype, device=DEVICE) for v in outputs]
     orders = [torch.randperm(count, generator=torch.Generator().manual_seed(k)) for k in range(len(rows))]
-    values: dict[str, Any] = {"ix": torch.cat(orders).int().to(DEVICE), "count": count, "work": work}
-    for k, (row, order) in enumerate(zip(rows, orders, strict=True)):
-        values |= {f"a{k}": row[order.argsort()].contiguous().to(DEVICE), f"at{k}": k * count}
-    values |= {f"o{j}": output for j, output in enumerate(found)} | {f"row{j}": 1 for j in range(len(found))}
+    told: dict[str, Any] = {"work": work} | {f"at{k}": order.int().to(DEVICE) for k, order in enumerate(orders)}
+    told |= {f"a{k}": row[order.argsort()].contiguous().to(DEVICE)
+             for k, (row, order) in enumerate(zip(rows, orders, strict=True))}  # fmt: skip
+    told |= {f"o{j}": output for j, output in enumerate(found)} | {f"row{j}": 1 for j in range(len(found))}
     if parameter is not None:
-        seen = map(viewed(parameter), launches.parameters)
-        values |= {f"p{i}": whole.reshape(-1).contiguous().to(DEVICE) for i, whole in enumerate(seen)}
+        seen = map(viewed(parameter), stages.parameters)
+        told |= {f"p{i}": whole.reshape(-1).contiguous().to(DEVICE) for i, whole in enumerate(seen)}
     for i, (weight, bias) in enumerate(weights):
-        values |= {f"w{i}": weight.contiguous().to(DEVICE), f"b{i}": bias.to(DEVICE)}
-    tile = row_tile(count, dtype)
-    for kernel in kernels_of(launches):
-        grid = (kernel.programs(count, tile),)
-        FUNCTIONS.of(kernel.text)[grid](*(values[name] for name in kernel.names), BM=tile, PRECISION="ieee")
+        told |= {f"w{i}": weight.contiguous().to(DEVICE), f"b{i}": bias.to(DEVICE)}
+    issuer, kernel = Issuer(DEVICE, WarmUp()), TritonKernel(branches_of(stages), dtype)
+    numbers = np.array(issuer.library.numbers([kernel]))
+
+    def vectors(out: Any) -> None:
+        out[0, : len(kernel.names)] = [x.data_ptr() if torch.is_tensor(x) else x for x in map(told.get, kernel.names)]
+
+    operations = Operations(numbers, np.array([count]), np.zeros(1, np.int64), len(kernel.branches))
+    upload = Upload(DEVICE)
+    issuer.issue(upload, [operations], vectors, upload.send)
     assert all(output[[0, -1]].isnan().all() for output in found)
     return [output[1:-1].cpu() for output in found]
 

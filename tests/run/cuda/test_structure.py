@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from edbc.cells.parts import splittable
+from edbc.run.cuda.chains import cut
 from edbc.run.cuda.cudabackend import CudaBackend
-from edbc.run.cuda.tritonsource import Kernel
+from edbc.run.cuda.issue import ON_HOST
 from edbc.run.cuda.upload import Upload
 from edbc.run.session import Net, Stats
 from edbc.tools.running import Report, Setting
@@ -51,11 +52,13 @@ class Recording(CudaBackend):
     def __init__(self, use_triton: bool):
         super().__init__(META, use_triton)
         self.why_not = None if use_triton else self.why_not
-        self.started: list[tuple[Kernel, list[Any]]] = []
+        self.started: list[tuple[torch.Tensor, int]] = []
+        for issuer in (self.forward, self.backward):
+            issuer._launcher = lambda text: {(ON_HOST,): self._note}
 
-    def _start(self, launch: Kernel, programs: int, rows: int, values: list[Any]) -> None:
-        assert programs > 0
-        self.started.append((launch, values))
+    def _note(self, cursor: torch.Tensor, parity: int, **constants: Any) -> None:
+        assert constants["PROGRAMS"] == ON_HOST
+        self.started.append((cursor, parity))
 
 
 def meta_net(name: str, use_triton: bool) -> tuple[Net, list[Any], Recording]:
@@ -96,39 +99,58 @@ def test_a_training_step_goes_up_in_one_copy_too(name: str) -> None:
     assert any(leaf.requires_grad for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor))
 
 
-@pytest.mark.parametrize("name", NINE)
-def test_launches_per_batch_as_reported(name: str) -> None:
-    """As many launches as `path` says, at most three per batch; arguments are device tensors and integers."""
+@pytest.mark.parametrize("name", ["tree_lstm", "lattice_lstm"])
+def test_a_backward_pass_goes_up_in_one_copy_and_nothing_comes_down(name: str) -> None:
+    """Looking at a value of a meta tensor raises, so nothing waits for the device."""
     net, instances, backend = meta_net(name, use_triton=True)
+    losses = [[leaf for leaf in tree_leaves(net.trainer.run(instances)) if leaf.requires_grad] for _ in range(2)]
+    torch.autograd.backward(losses[0], [torch.empty_like(loss) for loss in losses[0]])
+    given = [torch.empty_like(loss) for loss in losses[1]]
+    backend.started.clear()
+    with Calls() as calls:
+        torch.autograd.backward(losses[1], given)
+
+    assert calls.copies == 1
+    assert backend.started
+    assert all(p.grad is not None and p.grad.device == META for p in net.model.parameters())
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_steps_as_reported(name: str) -> None:
+    """As many steps as the demand says, those of `path` for each batch where somebody watches; parities take turns."""
+    net, instances, backend = meta_net(name, use_triton=True)
+    net.run(instances)
     prepared = net.prepare(instances)
+    backend.started.clear()
+    net.execute(prepared)
+
+    assert len(backend.started) == sum(cut(prepared.demand.steps)) >= prepared.demand.steps > 0
+    assert [parity for _, parity in backend.started] == [0, 1] * (len(backend.started) // 2)
     per_batch: list[int] = []
-
-    def count(_: Any, batch: int) -> None:
-        per_batch.append(len(backend.started) - sum(per_batch))
-
-    net.execute(prepared, count)
+    backend.started.clear()
+    net.execute(prepared, lambda _, batch: per_batch.append(len(backend.started) - sum(per_batch)))
     types = prepared.capture.graph.types
-    said = [net.backend.path(types[kind], net.kernel(kind)).launches for kind in prepared.schedule.batch_type.tolist()]
+    said = [net.backend.path(types[kind], net.kernel(kind)).steps for kind in prepared.schedule.batch_type.tolist()]
+    said[0] = (said[0] or 0) + 1  # rows of externals
 
-    assert per_batch == said
-    assert max(per_batch) <= 3
-    assert all(type(v) is int or v.device == META for _, values in backend.started for v in values)
+    assert per_batch == [sum(cut(steps or 0)) for steps in said]
+    assert max(said[1:], default=0) <= 2  # type: ignore[type-var]
 
 
 def test_a_run_tells_paths_and_launches() -> None:
-    """Stats name what ran each type and count the kernels; the report shows both."""
-    net, instances, backend = meta_net("tree_lstm", use_triton=True)
+    """Stats name what ran each type and count steps and launches; the report shows them, and what warming up cost."""
+    net, instances, _ = meta_net("tree_lstm", use_triton=True)
     stats = Stats()
     with torch.no_grad():
         net.run(instances, stats)
     text = str(Report("p.yaml", Setting(device="cuda"), net, stats, None, 0.0))
 
-    assert {name: str(path) for name, path in stats.paths.items()} == {
-        "leaf": "triton, 2 per batch", "internal": "triton, 2 per batch", "out": "triton, 1 per batch"
-    }  # fmt: skip
-    assert stats.launches == len(backend.started)
-    assert "ran by       triton: internal (2), leaf (2), out (1)" in text
-    assert f"launches     {stats.launches:,}" in text
+    assert {name: str(path) for name, path in stats.paths.items()} == dict.fromkeys(
+        ("leaf", "internal", "out"), "triton, 1 step per batch"
+    )
+    assert "ran by       triton: internal (1), leaf (1), out (1)" in text
+    assert f"launches     {stats.launches:,} for {stats.device_steps:,} steps" in text
+    assert "warm-up: 1 step kernel compiled and 3 chains captured in" in text
     assert "issued in" in text
 
 

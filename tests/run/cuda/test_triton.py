@@ -228,7 +228,7 @@ def test_kernels_in_memory_are_bounded() -> None:
     """Of three texts two are kept, the one used longest ago is dropped and made anew when it is asked for again."""
     functions = Functions(kept=2)
     header = "import triton\n\n\n@triton.jit\n"
-    texts = [f"{header}def launch(x):\n    return x + {i}\n" for i in range(3)]
+    texts = [f"{header}def step(x):\n    return x + {i}\n" for i in range(3)]
     first = functions.of(texts[0])
     functions.of(texts[1])
     assert functions.of(texts[0]) is first
