@@ -17,6 +17,7 @@ DTYPES = ("float32", "float64", "bfloat16")
 DEVICES = ("cpu", "cuda")
 LAYOUTS = ("plan", "variable-order")
 FRONT_ENDS = ("record", "vertex")
+OBJECTIVES = ("batches", "steps")
 POLICIES = ("fsm", "agenda", "depth", "sufficient", "critical")
 
 

@@ -10,6 +10,7 @@ from edbc.plan.plan import (
     PlanCell,
     PlanPolicy,
     PlanType,
+    PlanWaves,
     RunAs,
     TrainedOn,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "PlanCell",
     "PlanPolicy",
     "PlanType",
+    "PlanWaves",
     "RunAs",
     "TrainedOn",
     "parse_plan",

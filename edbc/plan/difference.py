@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edbc.base.families import family, grouped
-from edbc.plan.plan import Guard, Plan, PlanCell, PlanType
+from edbc.plan.plan import Guard, Plan, PlanCell, PlanType, PlanWaves
 
 BETTER = {"lower": -1, "higher": 1}
 """Sign of a change for the better."""
@@ -184,6 +184,10 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Change, ..
     return tuple(change for change in changes if repr(change.old) != repr(change.new))
 
 
+def _states_of_waves(waves: PlanWaves) -> str:
+    return ", ".join(f"{state}: {action}" for state, action in waves.table.items()) or "the rule due"
+
+
 def _choices(plan: Plan) -> dict[str, Any]:
     policy = plan.policy
     return {
@@ -192,6 +196,7 @@ def _choices(plan: Plan) -> dict[str, Any]:
         "encoding": policy.encoding or "none",
         "fallback": policy.fallback,
         "beside": policy.beside or "none",
+        "waves": "none" if plan.waves is None else _states_of_waves(plan.waves),
         "automatic cells": ", ".join(sorted(plan.automatic)) or "none",
         "reads": ", ".join(plan.reads) or "none",
     }

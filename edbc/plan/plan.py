@@ -96,6 +96,20 @@ def _frozen(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class PlanWaves:
+    """Which types run before they must on a device whose steps hold several (`edbc compile --objective steps`)."""
+
+    table: dict[str, str]
+    """State text to action: one more type of the step."""
+    training: dict[str, Any]
+    """Record of the training: scalars and lists of them."""
+
+    def __post_init__(self) -> None:
+        """As in PlanPolicy."""
+        object.__setattr__(self, "training", _frozen(self.training))
+
+
+@dataclass(frozen=True)
 class RunAs:
     """How mini-batches run where batching does not pay (`edbc.tools.compile.worth`): one instance after the other."""
 
@@ -157,6 +171,8 @@ class Plan:
     """What the environment must offer: `torch>=2.8`."""
     types: tuple[PlanType, ...]
     policy: PlanPolicy
+    waves: PlanWaves | None = None
+    """Set where the objective on a device is steps; the policy above counts batches, and every CPU keeps to it."""
     run: RunAs | None = None
     """Set where mini-batches run eagerly unless somebody insists."""
     automatic: dict[str, str] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from edbc.plan.plan import (
     PlanCell,
     PlanPolicy,
     PlanType,
+    PlanWaves,
     RunAs,
     TrainedOn,
 )
@@ -178,6 +179,14 @@ POLICY = Record(
     optional=("beside",),
 )
 
+WAVES = Record(
+    PlanWaves,
+    {
+        "table": MapOf(STATE, TYPE_NAME, 100_000),
+        "training": MapOf(CONFIG_NAME, AnyValue(), 1_000),
+    },
+)
+
 RUN = Record(RunAs, {"eager": Text("a reason", longest=1_000)})
 
 COST = Record(BatchCost, {"fixed_us": Number(low=0, high=1e9), "row_us": Number(low=0, high=1e9)})
@@ -216,6 +225,7 @@ PLAN = Record(
         "requirements": ListOf(REQUIREMENT, 100),
         "types": ListOf(TYPE, 10_000, least=1),
         "policy": POLICY,
+        "waves": WAVES,
         "run": RUN,
         "automatic": MapOf(METHOD_NAME, Text("a file and line"), 10_000, least=1),
         "reads": ListOf(Text("a file and line"), 10_000, least=1),
@@ -223,7 +233,7 @@ PLAN = Record(
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
-    optional=("run", "automatic", "reads", "costs"),
+    optional=("waves", "run", "automatic", "reads", "costs"),
 )
 """The kind of a whole plan."""
 

@@ -140,6 +140,18 @@ def _verify_policy(plan: Plan, place: Place) -> None:
         if action not in types:
             _fail(place("policy", "table", state), f"a type of the plan for state {shorten(state)}", shorten(action))
     _verify_by_policy(plan, place, policy.table)
+    if plan.waves is not None:
+        _verify_waves(plan.waves.table, [kind.name for kind in plan.types], place)
+
+
+def _verify_waves(table: dict[str, str], names: list[str], place: Place) -> None:
+    """Of check (4), for the table of waves."""
+    from edbc.schedule.waves.wavetable import Waves
+
+    try:
+        Waves.from_text(table, names)
+    except PlanError as error:
+        raise PlanError(f"{place('waves')}: {str(error)[:500]}; {REMEDY}") from None
 
 
 def _verify_by_policy(plan: Plan, place: Place, table: dict[str, str]) -> None:

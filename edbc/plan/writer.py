@@ -78,6 +78,10 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     yield from list_lines("", "requirements", plan.requirements)
     yield from _type_lines(plan.types)
     yield from _policy_lines(plan.policy)
+    if plan.waves is not None:
+        yield "waves:"
+        yield from _value_lines("  ", "table", plan.waves.table)
+        yield from _value_lines("  ", "training", plan.waves.training)
     if plan.run is not None:
         yield "run:"
         yield f"  eager: {scalar_text(plan.run.eager)}"

@@ -92,9 +92,11 @@ from edbc.run.segments import Segments
 from edbc.run.stream import stream
 from edbc.run.weights import touched
 from edbc.run.workers import CapturedBatch, Skeleton, batch_capture
+from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.scheduler import lower_bound, run
+from edbc.schedule.waves.wavetable import Waves
 from edbc.train.trainer import Trainer
 
 
@@ -190,9 +192,12 @@ class Net:
         types = [(t.name, t.signature) for t in plan.types]
         self.table = TypeTable(types, bool(rebind), autocast is not None, rebind == "dtype")
         self.policy = policy_of(plan, policy)
+        self.waves: Waves | None = None
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         has_parts = any(cell.eager or cell.lazy for cell in plan.cells.values())
         self.split = split and has_parts and getattr(self.backend, "adds", False)
+        if plan.waves is not None and policy is None and getattr(self.backend, "in_steps", False):
+            self.waves = Waves.from_text(plan.waves.table, [t.name for t in plan.types])
         self.share = share
         self._is_eager = plan.run is not None and not force and self.device.type == "cpu"
         self._has_told_eager = False
@@ -535,8 +540,15 @@ class Net:
         return share(captured) if self.share else captured
 
     def schedule(self, captured: Capture) -> Schedule:
-        """The policy's batches; where gathering is dear, nodes in an order that makes operands runs of rows."""
-        return run(captured.graph, self.policy, in_order=self._orders(captured.graph.types))
+        """The policy's batches, or the plan's waves where steps count; where gathering is dear, nodes in an order that
+        makes operands runs of rows."""
+        graph = captured.graph
+        if self.waves is None:
+            return run(graph, self.policy, in_order=self._orders(graph.types))
+        from edbc.schedule.waves.waverun import run_waves
+
+        schedule, _ = run_waves(graph, self.waves)
+        return order_nodes(graph, schedule) if self._orders(graph.types) else schedule
 
     def _orders(self, types: tuple[NodeType, ...]) -> bool:
         """Whether nodes are put in order, for graphs of these types, parts of cells among them."""

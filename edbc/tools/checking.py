@@ -221,6 +221,9 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
         policy = plan.policy
     else:
         policy = compiler.retrain(captured, plan.policy, plan_costs(plan))
+    waves = plan.waves
+    if waves is not None and plan.trained_on.source != "file":
+        waves = compiler.learn_plan_waves(captured, int(waves.training["seed"]))
     cells = compiler.plan_cells(captured)
     from edbc.plan.plan import PlanType
 
@@ -229,7 +232,7 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
         types, cells = plan.types, {**plan.cells, **{n: c for n, c in cells.items() if n in plan.cells}}
     trained_on = plan.trained_on if plan.trained_on.source == "file" else captured.trained_on
     reads = plan.reads if plan.trained_on.source == "file" else captured.reads
-    renewed = replace(plan, types=types, policy=policy, cells=cells, trained_on=trained_on, reads=reads)
+    renewed = replace(plan, types=types, policy=policy, waves=waves, cells=cells, trained_on=trained_on, reads=reads)
     metrics = compiler.measure(renewed, captured)
     parity = compiler.check_parity(plan, captured)
     parity.require()
@@ -264,7 +267,7 @@ def _compare_limits_of(guards: dict[str, Guard], metrics: dict[str, int | float]
 
 def _compare_plans(plan: Plan, renewed: Plan) -> Iterator[Finding]:
     """Everything else that compiling again would write differently."""
-    for name in ("types", "trained_on", "requirements", "reads"):
+    for name in ("types", "trained_on", "requirements", "reads", "waves"):
         if getattr(plan, name) != getattr(renewed, name):
             yield Finding(name, CHANGED, f"{name}: compiling again gives something else", True)
     if plan.policy != renewed.policy:

@@ -70,6 +70,8 @@ class CudaBackend:
     """
 
     name = "cuda"
+    in_steps = True
+    """Steps count here, so that a plan's waves are its schedules."""
     adds = True
     ordered_from = 0
 

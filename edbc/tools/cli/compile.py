@@ -24,6 +24,7 @@ def run_compile(
     seed: int,
     policy: str,
     encoding: str | None,
+    objective: str,
     trials: int,
     time_limit: float,
     split: bool,
@@ -62,6 +63,7 @@ def run_compile(
         plan_folder=target.parent,
         encoding=encoding,
         policy=policy,
+        objective=objective,
         trials=trials,
         time_limit=time_limit,
         split=split,
@@ -122,6 +124,10 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     yield f"{output}: {len(plan.types)} types, policy {plan.policy.kind}{states}"
     yield f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
     yield f"  gained: {nodes / max(batches, 1):.1f} nodes per batch, where eager PyTorch runs one after the other"
+    if plan.waves is not None:
+        told = plan.waves.training
+        rule = f"the rule alone {told['due']}"
+        yield f"  waves: {told['steps']} steps, the longest path, in {told['batches']} batches ({rule})"
     if plan.automatic:
         yield f"  cells that nobody marked: {cells_text(plan.automatic)}"
     training = plan.policy.training

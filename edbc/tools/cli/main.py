@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edbc._version import __version__
-from edbc.base.arguments import DEVICES, DTYPES, FRONT_ENDS, LAYOUTS, MOST, POLICIES
+from edbc.base.arguments import DEVICES, DTYPES, FRONT_ENDS, LAYOUTS, MOST, OBJECTIVES, POLICIES
 from edbc.tools.console import one_line_errors, parse_gap, parse_segments, parse_settings, remember_verbose
 
 FORMATS = ("text", "json")
@@ -135,6 +135,13 @@ def doctor(**options: Any) -> None:
 )
 @click.option(
     "--encoding", default=None, metavar="NAME", help="Train this state encoding only; without it all are compared."
+)
+@click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    default="batches",
+    show_default=True,
+    help="steps: also learn waves, for devices whose steps hold batches of several types; fewest steps, then batches.",
 )
 @click.option(
     "--trials",

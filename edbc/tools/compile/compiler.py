@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edbc._version import __version__
-from edbc.base.arguments import POLICIES, require_count, require_name, require_rate, require_setting
+from edbc.base.arguments import OBJECTIVES, POLICIES, require_count, require_name, require_rate, require_setting
 from edbc.base.graph import Graph, NodeType
 from edbc.capture.captured.structurecache import structure_cache
 from edbc.capture.code.automatic import Trial, Work, candidates, choose, cost_of
@@ -45,7 +45,19 @@ from edbc.cells.lower import lower
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.parts import splittable
 from edbc.errors import GraphError, InputError, ModelError
-from edbc.plan.plan import BatchCost, FileRef, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, RunAs, TrainedOn
+from edbc.plan.plan import (
+    BatchCost,
+    FileRef,
+    Guard,
+    ModelRef,
+    Plan,
+    PlanCell,
+    PlanPolicy,
+    PlanType,
+    PlanWaves,
+    RunAs,
+    TrainedOn,
+)
 from edbc.run.modelfile import Config, ModelFile, file_sha256, import_model_file
 from edbc.run.passes.eagerlazy import find_usage
 from edbc.run.passes.placement import place
@@ -129,6 +141,7 @@ def compile_model(
     encoding: str | None = None,
     policy: str = "fsm",
     trials: int = 1000,
+    objective: str = "batches",
     time_limit: float | None = TIME_LIMIT,
     split: bool = True,
     mini_batches: int = 1,
@@ -145,9 +158,10 @@ def compile_model(
 
     Without `encoding` every state encoding is trained, with two seeds, on `mini_batches` mini-batches, and what
     generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
-    means cheapest. Without `split` the plan names no eager and lazy parts. `plan_folder` is where the plan will stand:
-    the model's path in it is relative to that. `weights` are loaded, and recorded in the plan. `guards` are limits that
-    survive recompiling. `cells` is "auto", or "marked" for no others (`trace.automatic`). With `measure_gain` the plan
+    means cheapest. With the `objective` "steps" the plan also has waves, for devices whose steps hold batches of
+    several types (`edbc.schedule.waves`). Without `split` the plan names no eager and lazy parts. `plan_folder` is
+    where the plan will stand: the model's path in it is relative to that. `weights` are loaded, and recorded in the
+    plan. `guards` are limits that survive recompiling. `cells` is "auto", or "marked" for no others (`trace.automatic`). With `measure_gain` the plan
     says `run: eager` where batching does not pay (`edbc.tools.compile.worth`); `stood` is whether the plan that is
     written over says so, None without one.
 
@@ -156,6 +170,7 @@ def compile_model(
     """
     require_count("seed", seed, 0)
     require_name("policy", policy, POLICIES)
+    require_name("objective", objective, OBJECTIVES)
     require_name("cells", cells, CELLS)
     require_count("trials", trials, 1, 1_000_000)
     if time_limit is not None:
@@ -194,6 +209,8 @@ def compile_model(
     learned = learn(captured, seed, encoding, policy, trials, report, plan_costs(plan), time_limit)
     learned = replace(learned, training={**learned.training, **yardsticks(captured.training)})
     plan = replace(plan, policy=learned)
+    if objective == "steps":
+        plan = replace(plan, waves=learn_plan_waves(captured, seed))
     plan = replace(plan, guards=guards_of(measure(plan, captured), guards or {}))
     report("parity", 0, 1, {})
     parity = check_parity(plan, captured, eager=eager)
@@ -448,6 +465,14 @@ def _learn_table(
         result = train(captured.training, encoding=encoding, seed=seed, progress=on_check, **settings)
     report("train", candidates, candidates, {k: result.record[k] for k in ("batches", "lower_bound")})
     return result.policy, {**result.record, "max_trials": trials}
+
+
+def learn_plan_waves(captured: Captured, seed: int) -> PlanWaves:
+    """Which types run before they must, where steps count."""
+    from edbc.schedule.learn.learnwaves import learn_waves
+
+    waves, record = learn_waves(captured.training, captured.validation, seed)
+    return PlanWaves(waves.to_text([t.name for t in captured.types]), record)
 
 
 def yardsticks(graphs: Sequence[Graph]) -> dict[str, Any]:

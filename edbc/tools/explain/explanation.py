@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,6 +246,7 @@ def _observed_json(observed: Observation) -> dict[str, Any]:
         "nodes": observed.num_nodes,
         "batches": len(observed.steps),
         "lower_bound": observed.lower_bound,
+        "device_steps": asdict(observed.on_device),
         "table_steps": observed.table_steps,
         "unseen_states": observed.unseen_states,
         "backend": observed.backend,

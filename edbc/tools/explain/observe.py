@@ -81,6 +81,28 @@ class PartStep:
 
 
 @dataclass(frozen=True)
+class OnDevice:
+    """The mini-batch where a step may hold batches of several types (`edbc.schedule.waves`)."""
+
+    steps: int
+    """Of the batches above."""
+    least: int
+    """On the longest path: no schedule has fewer, and waves have as many."""
+    batches: int
+    """Of waves: those of the plan where it `has_waves`, else by the rule alone."""
+    has_waves: bool
+
+    @property
+    def text(self) -> str:
+        """As a sentence."""
+        whose = "the plan's waves" if self.has_waves else "waves (edbc compile --objective steps)"
+        return (
+            f"where a step holds batches of several types, as on a GPU: {self.steps:,} steps; {whose} need "
+            f"{self.least:,}, the longest path, for {self.batches:,} batches"
+        )
+
+
+@dataclass(frozen=True)
 class Observation:
     """One mini-batch under a plan."""
 
@@ -108,6 +130,7 @@ class Observation:
     loading_seconds: float
     """Copying look-ups and constants, and packing weights that changed: before the first batch."""
     unseen_states: int
+    on_device: OnDevice
     reads: tuple[str, ...] = ()
     """Where values were read, a line each."""
     first: Graph | None = None
@@ -185,9 +208,20 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         scheduling_seconds=median(each.seconds.scheduling for each in stats),
         loading_seconds=loading,
         unseen_states=schedule.unseen_states,
+        on_device=_on_device(net, graph, schedule),
         first=_prepared(net, instances[:1], None)[0].whole[0].graph,
         reads=() if reads is None else tuple(_told(reads)),
     )
+
+
+def _on_device(net: Net, graph: Graph, schedule: Schedule) -> OnDevice:
+    from edbc.schedule.waves.waverun import least_steps, run_waves, steps_of
+    from edbc.schedule.waves.wavetable import Waves
+
+    planned = net.plan.waves
+    names = [t.name for t in net.plan.types]
+    waves = Waves() if planned is None else Waves.from_text(planned.table, names)
+    return OnDevice(steps_of(schedule), least_steps(graph), run_waves(graph, waves)[0].num_batches, planned is not None)
 
 
 def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> tuple[MiniBatch, Reads | None]:

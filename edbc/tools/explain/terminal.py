@@ -41,6 +41,7 @@ def _head(e: Explanation, width: int) -> Iterator[str]:
             width,
             "  ",
         )
+        yield from _wrapped(observed.on_device.text, width, "  ")
         if policy.kind == "fsm":
             yield from _wrapped(_deciders(observed.table_steps, observed.unseen_states, batches), width, "  ")
     for note in e.notes:

@@ -1,0 +1,45 @@
+"""A mini-batch's schedule by waves, and how many steps schedules take: what runs for every mini-batch of a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edbc.base.graph import Graph, Ints
+from edbc.schedule.schedule import Schedule
+from edbc.schedule.waves.wavetable import Waves
+
+if TYPE_CHECKING:
+    from edbc.schedule.statetable import Table
+
+
+def run_waves(graph: Graph, waves: Waves) -> tuple[Schedule, NDArray[np.int32]]:
+    """The schedule of a mini-batch, and the step of each of its batches. O(n + m), and O(T) per step and decision."""
+    schedule, step, _ = _walked(graph, *waves.compiled)
+    return schedule, step
+
+
+def _walked(graph: Graph, table: Table, actions: Ints) -> tuple[Schedule, NDArray[np.int32], Ints]:
+    from edbc.schedule.scheduler import arrays_of
+    from edbc.schedule.waves.wavewalk import wave_walk
+
+    kinds, ptr, nodes, step, rows = wave_walk(*arrays_of(graph), graph.num_types, table, actions)
+    return Schedule(graph, kinds, ptr, nodes, int((rows >= 0).sum()), int((rows < 0).sum())), step, rows
+
+
+def least_steps(graph: Graph) -> int:
+    """The bound: nodes on the longest path. O(n + m)."""
+    from edbc.schedule.scheduler import arrays_of
+    from edbc.schedule.waves.wavewalk import heights
+
+    return int(heights(*arrays_of(graph)).max(initial=0))
+
+
+def steps_of(schedule: Schedule) -> int:
+    """Steps that any schedule takes when each batch runs as early as what it reads allows. O(n + m)."""
+    from edbc.schedule.waves.wavewalk import earliest_steps
+
+    graph = schedule.graph
+    return int(earliest_steps(schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands))
