@@ -161,7 +161,8 @@ def compile_model(
     means cheapest. With the `objective` "steps" the plan also has waves, for devices whose steps hold batches of
     several types (`edbc.schedule.waves`). Without `split` the plan names no eager and lazy parts. `plan_folder` is
     where the plan will stand: the model's path in it is relative to that. `weights` are loaded, and recorded in the
-    plan. `guards` are limits that survive recompiling. `cells` is "auto", or "marked" for no others (`trace.automatic`). With `measure_gain` the plan
+    plan. `guards` are limits that survive recompiling. `cells` is "auto", or "marked" for no others
+    (`trace.automatic`). With `measure_gain` the plan
     says `run: eager` where batching does not pay (`edbc.tools.compile.worth`); `stood` is whether the plan that is
     written over says so, None without one.
 
