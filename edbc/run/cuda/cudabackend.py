@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class CudaBackend:
         self.warm_up = WarmUp()
         self.forward = Issuer(device, self.warm_up)
         self.backward = Issuer(device, self.warm_up)
-        self._reductions: dict[tuple[str, NodeType], TritonKernel | None] = {}
+        self._reductions: WeakKeyDictionary[ReductionKernel, TritonKernel | None] = WeakKeyDictionary()
         self._copies: dict[tuple[int, str, str], TritonKernel] = {}
         self._lock = threading.Lock()
 
@@ -102,11 +103,10 @@ class CudaBackend:
         """What runs a type without torch, or None."""
         if not isinstance(kernel, ReductionKernel):
             return kernel if isinstance(kernel, TritonKernel) else None
-        key = (kernel.op, node_type)
         with self._lock:
-            if key not in self._reductions:
-                self._reductions[key] = self._reduction(kernel.op, node_type)
-            return self._reductions[key]
+            if kernel not in self._reductions:
+                self._reductions[kernel] = self._reduction(kernel.op, node_type)
+            return self._reductions[kernel]
 
     def _reduction(self, op: str, node_type: NodeType) -> TritonKernel | None:
         dtypes = {c.dtype for c in node_type.outputs}
@@ -116,13 +116,13 @@ class CudaBackend:
         return TritonKernel((reduction_branches(op, [c.size for c in node_type.outputs], dtype),), dtype)
 
     def copies(self, size: int, dtype: str, op: str = "copy") -> TritonKernel:
-        """What copies rows of a table; with another `op`, what gives each item of a mean its share, or sums items."""
+        """What copies rows; with another `op`, what fills rows of a table, gives each item of a mean its share, or sums
+        items up."""
         key = size, dtype, op
         with self._lock:
             if key not in self._copies:
-                branches = reduction_branches(op, [size], dtype) if op == "sum" else (
-                    (copy_branch(size, dtype, op == "mean"),),)  # fmt: skip
-                self._copies[key] = TritonKernel((branches,), dtype)
+                summed = reduction_branches(op, [size], dtype) if op == "sum" else None
+                self._copies[key] = TritonKernel((summed or ((copy_branch(size, dtype, op),),),), dtype)
             return self._copies[key]
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
@@ -259,7 +259,7 @@ class _Execution:
 
     def _copy_kernel(self, binding: Binding) -> TritonKernel:
         value_class = self.placement.classes[binding.class_index]
-        return self.backend.copies(value_class.size, value_class.dtype)
+        return self.backend.copies(value_class.size, value_class.dtype, "fill")
 
     def _stretches(self) -> tuple[list[Stretch], list[int | None]]:
         """What to issue, and which batch is over with it."""
@@ -291,7 +291,7 @@ class _Execution:
         for k, binding in enumerate(self.fills):
             assert binding.table is not None
             told = {"a0": binding.table.data_ptr(), "at0": binding.source.address,
-                    "o0": int(addresses[binding.class_index]), "row0": binding.first}  # fmt: skip
+                    "o0": int(addresses[binding.class_index]), "at1": binding.rows.address}  # fmt: skip
             names = self._copy_kernel(binding).names
             out[k, : len(names)] = [told[name] for name in names]
         in_steps = [run for run in self.runs if not run.in_torch]

@@ -26,18 +26,18 @@ class Binding:
 
     class_index: int
     first: int
-    rows: Part | None
-    """Where the rows are not a run from `first` on."""
+    rows: Part
+    is_run: bool
+    """Whether the rows are those from `first` on."""
     count: int
     table: torch.Tensor | None
     source: Part
 
     def is_copy(self, arena: torch.Tensor) -> bool:
-        """True where a step can fill them: rows of a table as they are, to a run of rows."""
+        """True where a step can fill them: rows of a table as they are."""
         table = self.table
         return (
-            self.rows is None
-            and table is not None
+            table is not None
             and table.dtype == arena.dtype
             and table.is_contiguous()
             and table.data_ptr() % ALIGNMENT == 0
@@ -73,7 +73,8 @@ class CudaArenas(TensorArenas):
             Binding(
                 int(self.placement.external_class[externals[0]]),
                 first,
-                None if is_run else self.upload.indices(rows),
+                self.upload.indices(rows),
+                is_run,
                 count,
                 table if on_device else None,
                 self.upload.indices(index) if on_device else self.upload.data(table[torch.from_numpy(index)]),
@@ -106,7 +107,7 @@ class CudaArenas(TensorArenas):
     def _fill(self, binding: Binding) -> None:
         arena = self.tensors[binding.class_index]
         source = binding.source.tensor
-        run = arena.narrow(0, binding.first, binding.count) if binding.rows is None else None
+        run = arena.narrow(0, binding.first, binding.count) if binding.is_run else None
         if binding.table is not None:
             table = binding.table.reshape(binding.table.shape[0], -1)
             if run is not None and table.dtype == arena.dtype:
@@ -117,7 +118,6 @@ class CudaArenas(TensorArenas):
         if run is not None:
             run.copy_(values)
         else:
-            assert binding.rows is not None
             arena.index_copy_(0, binding.rows.tensor.long(), values)
 
     def rows(self, class_index: int, rows: Longs) -> torch.Tensor:

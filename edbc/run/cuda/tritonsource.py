@@ -171,9 +171,10 @@ def _reduction(op: str, f: int, size: int, dtype: str) -> Branch:
     return _branch(lines, ["seg", f"a{f}", f"at{f}", f"o{f}", f"row{f}"], (1, 1, across), dtype)
 
 
-def copy_branch(size: int, dtype: str, scaled: bool = False) -> Branch:
-    """Rows `at0` of `a0` to rows from `row0` on of `o0`. `scaled` divides each by the number of items of its node: that
-    is the number of the row, less `row1`, and `seg` says as above where the nodes' borders stand."""
+def copy_branch(size: int, dtype: str, op: str) -> Branch:
+    """Rows `at0` of `a0` to rows from `row0` on of `o0`; to `fill`, to rows `at1`. For a `mean` each is divided by the
+    number of items of its node: that is the number of the row, less `row1`, and `seg` says as above where the nodes'
+    borders stand."""
     columns = power(size, 1, 128)
     across, rows = tiles(size, columns), 1024 // columns
     compute = compute_type(dtype)
@@ -185,14 +186,17 @@ def copy_branch(size: int, dtype: str, scaled: bool = False) -> Branch:
         "i = tl.load(at0 + r, mask=valid, other=0).to(tl.int64)",
         f"x = tl.load(a0 + i * {size} + c, mask=inside, other=0.0)",
     ]
-    if scaled:
+    if op == "mean":
         lines += [
             "node = i - row1",
             "items = tl.load(seg + node + 1, mask=valid, other=1) - tl.load(seg + node, mask=valid, other=0)",
             f"x = (x.to({compute}) / items.to({compute})).to({ELEMENT[dtype]})",
         ]
-    lines.append(f"tl.store(o0 + (row0 + r) * {size} + c, x, mask=inside)")
-    return _branch(lines, ["a0", "at0", "seg", "o0", "row0", "row1"], (1, rows, across), dtype)
+    if op == "fill":
+        lines.append("to = tl.load(at1 + r, mask=valid, other=0).to(tl.int64)")
+    to = "to" if op == "fill" else "(row0 + r)"
+    lines.append(f"tl.store(o0 + {to} * {size} + c, x, mask=inside)")
+    return _branch(lines, ["a0", "at0", "at1", "seg", "o0", "row0", "row1"], (1, rows, across), dtype)
 
 
 def branches_of(stages: Stages) -> tuple[tuple[Variants, ...], ...]:

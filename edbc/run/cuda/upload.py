@@ -8,6 +8,7 @@ have a stream of their own, so that one goes up while the device still executes 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -72,7 +73,7 @@ class Upload:
 
     def late(self, shape: tuple[int, ...], dtype: torch.dtype, write: Write) -> Part:
         """Append what `write` fills when addresses are known, in the order of these calls."""
-        part = self._part(int(np.prod(shape)) * dtype.itemsize, dtype, shape)
+        part = self._part(math.prod(shape) * dtype.itemsize, dtype, shape)
         self._late.append((part, write))
         return part
 

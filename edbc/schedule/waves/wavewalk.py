@@ -73,10 +73,12 @@ def _walk(
     bound = height.max() if n else 0
     left, ready = dag.num_operands.copy(), np.empty(n, np.int32)
     head, tail = dag.type_ptr[:-1].copy(), dag.type_ptr[:-1].copy()
+    tallest, pushed = np.zeros(num_types, np.int32), np.zeros(num_types, np.int32)
     for v in range(n):
         if left[v] == 0:
             ready[tail[node_type[v]]] = v
             tail[node_type[v]] += 1
+            pushed[node_type[v]] = max(pushed[node_type[v]], height[v])
     kinds, nodes, steps = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
     ptr, words = np.zeros(n + 1, np.int32), np.empty(16 + num_types, np.int32)
     rows, ends = np.empty(2 * n + 2, np.int32), np.empty(2 * n + 2, np.int32)
@@ -85,16 +87,12 @@ def _walk(
     for step in range(bound):
         for a in range(num_types):
             end[a] = tail[a]
-            mark[a] = 0
-            if end[a] > head[a]:
-                mark[a] = COMPLETE if end[a] == dag.type_ptr[a + 1] else 0
-                tallest = 0
-                for i in range(head[a], end[a]):
-                    tallest = max(tallest, height[ready[i]])
-                if tallest >= bound - step:
-                    mark[a] = RUNS
-                elif mark[a] == 0 and tallest >= bound - step - SOON_STEPS:
-                    mark[a] = SOON
+            mark[a] = COMPLETE if end[a] == dag.type_ptr[a + 1] else 0
+            tallest[a], pushed[a] = max(tallest[a], pushed[a]), 0
+            if tallest[a] >= bound - step:
+                mark[a] = RUNS
+            elif mark[a] == 0 and tallest[a] >= bound - step - SOON_STEPS:
+                mark[a] = SOON
         while True:
             size, waiting = 0, 0
             for a in range(num_types):
@@ -123,6 +121,7 @@ def _walk(
             if mark[a] == RUNS:
                 low, high = head[a], end[a]
                 head[a] = high
+                tallest[a] = 0
                 kinds[count], steps[count] = a, step
                 nodes[done : done + high - low] = ready[low:high]
                 done += high - low
@@ -134,7 +133,9 @@ def _walk(
                         u = dag.users[k]
                         left[u] -= 1
                         if left[u] == 0:
-                            ready[tail[node_type[u]]] = u
-                            tail[node_type[u]] += 1
+                            b = node_type[u]
+                            ready[tail[b]] = u
+                            tail[b] += 1
+                            pushed[b] = max(pushed[b], height[u])
     return (kinds[:count], ptr[: count + 1], nodes, steps[:count], rows[:decisions], words[:filled],
             ends[:decisions])  # fmt: skip

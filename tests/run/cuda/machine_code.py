@@ -57,7 +57,7 @@ def kernels(name: str, dtype: str, hidden: int) -> Texts:
     model = file.build(config, 0)
     plan = plan_for(model, instances, split=splittable)
     net = Net(plan, model.to(ELEMENTS[dtype]), backend="reference", rebind=dtype != "f32" or None)
-    forward, backward = [TritonKernel((((copy_branch(hidden, dtype),),),), dtype)], list[TritonKernel]()
+    forward, backward = [TritonKernel((((copy_branch(hidden, dtype, "fill"),),),), dtype)], list[TritonKernel]()
     for kind, node_type in enumerate(net.mini_batch(instances).graph.types):
         if node_type.variadic:
             sizes = [c.size for c in node_type.outputs]
