@@ -252,8 +252,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", default=None, help="where the rows go")
     parser.add_argument("--data", default="data", help="folder with the shared data sets; without it, samples")
-    parser.add_argument("--dtype", choices=list(WIDTHS), default="float32",
-                        help="tf32: float32 on tensor cores, where torch is told to")
+    parser.add_argument(
+        "--dtype", choices=list(WIDTHS), default="float32", help="tf32: float32 on tensor cores, where torch is told to"
+    )
     parser.add_argument("--only", default="", help="models, separated by commas")
     parser.add_argument("--repeat", type=int, default=15, help="turns of measuring the host")
     parser.add_argument("--waves", action="store_true", help="schedule by the rule of waves, not by the plans' batches")
