@@ -19,7 +19,7 @@ from edbc.capture.forward.build import Capture, capture
 from edbc.capture.record.table import TypeTable
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
 from edbc.run.session import Net
-from edbc.tools.compile.compiler import _with_types, automatic_cells, plan_cells
+from edbc.tools.compile.compiler import _with_types, automatic_cells, plan_cells, ragged_classes
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.parity import Eager, Parity
 
@@ -53,8 +53,9 @@ def counts(graph: Graph) -> dict[str, int]:
 def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", **options: Any) -> Net:
     """The model bound to a plan made in memory from these instances, with the critical-path policy; with automatic
     cells where `cells` is "auto"."""
-    automatic = automatic_cells(model.eval(), instances, () if cells == "marked" else None)
-    view, table = ModelView(model, automatic=automatic), TypeTable()
+    ragged = ragged_classes(model.eval(), instances)
+    automatic = automatic_cells(model, instances, () if cells == "marked" else None, ragged)
+    view, table = ModelView(model, automatic=automatic, ragged=ragged), TypeTable()
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
     recorded = [replace(part.graph, types=table.graph_types()).lint() for part in parts]
@@ -72,6 +73,7 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", **o
         types=tuple(PlanType(t.name, t.signature, t.source) for t in types),
         policy=PlanPolicy("critical", None, "critical", {}, {}),
         automatic=automatic,
+        ragged=ragged,
         reads=tuple(reads.sites()) if (reads := parts[-1].reads) else (),
         cells=plan_cells(compiling) if types else {},
         guards={},

@@ -177,6 +177,8 @@ class Plan:
     """Set where mini-batches run eagerly unless somebody insists."""
     automatic: dict[str, str] = field(default_factory=dict)
     """Methods that are cells though nobody marked them (`edbc.capture.code.automatic`): `file:line` by dotted name."""
+    ragged: tuple[str, ...] = ()
+    """Value classes whose leading size differs between instances (`edbc.capture.ragged`): `f32[n,64]`."""
     reads: tuple[str, ...] = ()
     """Lines that read values of recorded tensors (`edbc.capture.forward.fibers`): `file:line`."""
     costs: dict[str, BatchCost] = field(default_factory=dict)

@@ -215,6 +215,8 @@ REQUIREMENT = Text(
     "a requirement such as torch>=2.8", r"[A-Za-z][A-Za-z0-9_.-]*[<>=!~]=[0-9][0-9A-Za-z.,<>=!~*+]*", 200
 )
 
+RAGGED = Text("a class of n rows such as f32[n,64]", r"[a-z]+[0-9]*\[n(,[0-9]{1,9}){0,20}\]", 200)
+
 PLAN = Record(
     Plan,
     {
@@ -228,12 +230,13 @@ PLAN = Record(
         "waves": WAVES,
         "run": RUN,
         "automatic": MapOf(METHOD_NAME, Text("a file and line"), 10_000, least=1),
+        "ragged": ListOf(RAGGED, 1_000, least=1),
         "reads": ListOf(Text("a file and line"), 10_000, least=1),
         "costs": MapOf(TYPE_NAME, COST, 10_000, least=1),
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
-    optional=("waves", "run", "automatic", "reads", "costs"),
+    optional=("waves", "run", "automatic", "ragged", "reads", "costs"),
 )
 """The kind of a whole plan."""
 

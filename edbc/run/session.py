@@ -182,7 +182,8 @@ class Net:
         require_name("layout", layout, LAYOUTS)
         self.recompute = require_recompute(recompute)
         chosen = backend is not None and not isinstance(backend, str)  # a back end of the caller's may do without data
-        self.view = ModelView(model, needs_data=not chosen, automatic=plan.automatic)
+        self.view = ModelView(model, needs_data=not chosen, automatic=plan.automatic,
+                              ragged=plan.ragged)  # fmt: skip
         first = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.device = first.device if first is not None else torch.device("cpu")
         self.dtype = first.dtype if first is not None else torch.float32

@@ -213,7 +213,7 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
         )
     captured = compiler.capture_for_compiling(
         model, inputs, settings, plan.model.seed, lambda *_: None, _mini_batches(plan),
-        recorded_weights(outcome.path, plan), plan.automatic,
+        recorded_weights(outcome.path, plan), compiler.Decisions(plan.automatic, plan.ragged),
     )  # fmt: skip
     # A plan without any parts may be one of --no-split; it is taken at its word.
     captured = replace(captured, split=any(cell.eager or cell.lazy for cell in plan.cells.values()))

@@ -35,6 +35,7 @@ from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.forward.states import without_history
+from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks
 from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one, looked_up, looks_up_numbers
@@ -144,7 +145,8 @@ class ModelView(CellTracer):
     """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
     data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
 
-    def __init__(self, model: nn.Module, needs_data: bool = True, automatic: Iterable[str] = ()):
+    def __init__(self, model: nn.Module, needs_data: bool = True, automatic: Iterable[str] = (),
+                 ragged: Iterable[str] = ()):  # fmt: skip
         if not isinstance(model, nn.Module):
             what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
             raise ModelError(f"bind: expected a model, an nn.Module, got {what}; build it first")
@@ -164,6 +166,8 @@ class ModelView(CellTracer):
         self.regions = Regions(model, self.closed)
         self.automatic = self._proven(automatic)
         """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
+        self.ragged = frozenset(ragged)
+        """Classes whose leading size is a symbol (`capture.ragged`)."""
         self.copies = Copies(self._outlined)
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
@@ -508,6 +512,7 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
     refuse_hooks(view.model, lambda module: is_cell(module) or is_leaf(module))
     recorder = Recorder(table, home=home)
     recorder._tracer = view
+    recorder.ragged = view.ragged
     shadow = view.shadow(view.model, recorder)
     for path, module in list(shadow.named_modules()):
         if path and (is_cell(module) or is_leaf(module)):
@@ -541,7 +546,8 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
     elif isinstance(module, _PASS_IN_EVAL) and not is_cell(module):
         call = _pass_call(type(module).forward)
     else:
-        call = recorded_call(recorder, path, "cell" if is_cell(module) else "module", become)
+        kind, inside = "cell" if is_cell(module) else "module", type(module).__call__
+        call = recorded_call(recorder, path, kind, become, inside=inside)
         call = _changing(recorder, call) if changes else call
     module.__class__ = derived_class(type(module), {"__call__": call})
 
@@ -592,6 +598,10 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
         if type(indices) is torch.Tensor and indices.ndim <= 1:
             return embedded(recorder, table, indices)
+        if type(indices) is torch.Tensor and indices.ndim == 2 and len(indices) == 1 and not recorder.in_cell:
+            rows = embedded(recorder, table, indices[0])
+            if type(rows) is Ragged:
+                return rows.unsqueeze(0)
         if isinstance(indices, Lazy):
             indices = indices.materialise()
         options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}

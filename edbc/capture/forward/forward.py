@@ -23,7 +23,8 @@ from torch import nn
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, first_read
 from edbc.capture.forward.returned import settled
-from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks
+from edbc.capture.ragged.value import NotRagged
+from edbc.capture.record.functionalise import Changes, KeepsBooks, MustKeepBooks
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.semantics import checkpoints  # noqa: F401, takes its place in torch
@@ -81,6 +82,10 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                     except MustKeepBooks:
                         recorder.keep_books()
                         forward = _with_books(recorder, shadow.forward)
+                    except NotRagged:
+                        recorder.ragged = frozenset()
+                        recorder.is_of_ragged.clear()
+                        recorder.books = Changes(recorder) if recorder.keeps_books else None
                     except RecursionError:
                         if has_large_stack or is_deep:
                             raise too_deep() from None
@@ -130,6 +135,10 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
             return fibers, fibers.run(forward, instances)
     except MustKeepBooks:
         recorder.keep_books()
+    except NotRagged:
+        recorder.ragged = frozenset()
+        recorder.is_of_ragged.clear()
+        recorder.books = Changes(recorder) if recorder.keeps_books else None
     except RecursionError:
         if recorder.needs_deep_stack:
             with Recorded("forward", "instance", recorder.first_instance + recorder.instance):
@@ -217,7 +226,7 @@ class _OfFiber(Recorded):
         super().__init__("forward", "instance", recorder.first_instance + number, (recorder, instance))
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, MustKeepBooks | RecursionError):
+        if not isinstance(error, MustKeepBooks | NotRagged | RecursionError):
             super().__exit__(kind, error, traceback)
 
 

@@ -28,6 +28,9 @@ import torch
 from torch import nn
 
 from edbc.capture.code.automatic import NotACell, is_cellable, leaves_of
+from edbc.capture.ragged.recurrent import cell_rows, regrouped, row_call
+from edbc.capture.ragged.rules import adopted_all, has_ragged
+from edbc.capture.ragged.whole import whole_call
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
@@ -44,9 +47,10 @@ _ABSENT = object()
 
 
 def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_Call], None],
-                  otherwise: _Call | None = None) -> _Call:  # fmt: skip
+                  otherwise: _Call | None = None, inside: _Call | None = None) -> _Call:  # fmt: skip
     """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place. Of an
-    automatic cell `otherwise` serves calls that are none (`trace.automatic`)."""
+    automatic cell `otherwise` serves calls that are none (`trace.automatic`). A call with ragged arguments runs what is
+    `inside`, whose operations are recorded row by row (`capture.ragged`)."""
     forms: dict[Any, _Form] = {}
 
     def forget() -> None:
@@ -71,6 +75,15 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         return form.call(self, *args)
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):
+            rows = cell_rows(recorder, self, args) if inside and not kwargs else None
+            if rows is not None:
+                return row_call(recorder, rows, path, lambda *values: general(self, regrouped(args, values), {}))
+            if inside is None:
+                recorder.taken.add(path)
+            run = inside or otherwise
+            assert run is not None
+            return whole_call(recorder, path, run, self, args, kwargs)
         key = _form_of(args)
         form = None if kwargs else forms.get(key)
         recorded = None

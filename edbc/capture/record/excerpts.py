@@ -147,7 +147,7 @@ def _described(rec: Recorder, func: Any, name: str, value: Value, args: tuple[An
     if is_whole and metas[0].shape != whole.shape and metas[0].ndim > 1:
         return None
     is_same = is_whole and metas[0].shape == whole.shape
-    entry = None if is_same else _entry(rec, rec.table.slot(class_of(metas[0])))
+    entry = None if is_same else excerpt_entry(rec, rec.table.slot(class_of(metas[0])))
     offsets = tuple(int(meta.storage_offset()) for meta in metas)
     return Excerpts(entry, rec.table.given_source("offset", OFFSET), offsets, outputs, steps)
 
@@ -157,7 +157,8 @@ def _is_run(part: torch.Tensor, whole: torch.Tensor) -> bool:
     return is_there and part.dtype is whole.dtype and part.is_contiguous() and part.numel() > 0
 
 
-def _entry(rec: Recorder, slot: Slot) -> Entry:
+def excerpt_entry(rec: Recorder, slot: Slot) -> Entry:
+    """The entry of excerpts of one class."""
     entry = rec.entry_of_excerpts.get(slot)
     if entry is None:
         draft = NodeType(EXCERPT, EXCERPT, (slot.base, OFFSET), (slot.base,))

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.table import Entry, Hole, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
@@ -53,6 +54,8 @@ class Memory:
         self.names: list[tuple[Value, tuple[View, ...]]] = [(value, ())]
         self.is_held = False
         """Whether others hold it, who would not see a change."""
+        self.is_row = False
+        """Whether it is a row of a ragged value, which shows it too."""
 
     def path(self, name: Value) -> tuple[View, ...]:
         """The chain of views through which a name shows the content."""
@@ -161,6 +164,8 @@ class Changes:
     def _refuse_held(self, name: Any) -> None:
         if type(name) is Shared:
             refuse("a parameter of the model was changed in place", "compute a new tensor from it")
+        if self.memory_of(name).is_row:
+            raise NotRagged
         if self.memory_of(name).is_held:
             refuse(
                 "a tensor that others hold was changed in place (a row of a parameter, what a cell was given, or what "
@@ -213,6 +218,8 @@ class Changes:
         if known is not None:
             return known[1]
         base = self._stand_ins.get(id(tensor._base)) if tensor._base is not None else None
+        if base is not None and type(base[1]) is Ragged:
+            raise NotRagged
         return tensor if base is None else self._stand_for_view(tensor, base[1])
 
     def shown(self, result: Any) -> Any:
@@ -230,12 +237,22 @@ class Changes:
                 return True
         return False
 
+    def is_fresh(self, tensor: torch.Tensor) -> bool:
+        """Whether a real tensor is one that forward has made, and no view of one."""
+        return id(tensor) in self._fresh
+
+    def stand_for(self, tensor: torch.Tensor, name: Any) -> None:
+        """Let a stand-in stand in a fresh tensor's place."""
+        self._stand_ins[id(tensor)] = tensor, name
+
     def stands(self) -> bool:
         """Whether any real tensor has a stand-in."""
         return bool(self._stand_ins)
 
     def name_of(self, item: Any) -> Any:
         """The name that is changed when torch is told to change `item`."""
+        if type(item) is Ragged:
+            raise NotRagged
         if type(item) is not torch.Tensor:
             return item
         known = self.stand_in(item)

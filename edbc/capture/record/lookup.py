@@ -62,7 +62,9 @@ def look_up(_: nn.Module, words: Any, numbers: Any) -> Any:
     """`words(torch.tensor(numbers))`."""
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
     found = None if rows is None else rows(numbers)
-    return words(torch.tensor(numbers)) if found is None else found
+    if found is not None:
+        return found
+    return words(torch.tensor(numbers, dtype=torch.int64) if numbers == [] else torch.tensor(numbers))
 
 
 def look_up_one(_: nn.Module, words: Any, number: Any) -> Any:

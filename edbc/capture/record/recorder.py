@@ -31,6 +31,11 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
 from edbc.capture.forward.fibers import read_function
+from edbc.capture.ragged.classes import Sizes, ragged_class
+from edbc.capture.ragged.pattern import Event, Pattern, Reduced
+from edbc.capture.ragged.rows import adopted
+from edbc.capture.ragged.rules import ragged_call
+from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
 from edbc.capture.record.functionalise import Changes, MustKeepBooks, change_in_place
@@ -147,6 +152,7 @@ class Recorder:
         "_whole",
         "added",
         "addition",
+        "asked_size",
         "autocast",
         "before_books",
         "books",
@@ -170,6 +176,7 @@ class Recorder:
         "in_cell",
         "in_fragment",
         "instance",
+        "is_of_ragged",
         "keeps_books",
         "last_external",
         "looks",
@@ -178,9 +185,13 @@ class Recorder:
         "names",
         "needs_deep_stack",
         "next_value",
+        "number_of_ref",
         "numbers",
+        "patterns",
         "plain",
         "positions",
+        "ragged",
+        "ragged_constants",
         "reading",
         "reads",
         "recorded_reads",
@@ -192,9 +203,14 @@ class Recorder:
         "shared",
         "shown",
         "sites",
+        "sizes",
+        "stacked",
         "standing",
         "sum",
         "table",
+        "taken",
+        "tape",
+        "zero_rows",
     )  # fmt: skip
     _serial = itertools.count()
     has_ended = False
@@ -247,7 +263,7 @@ class Recorder:
         self.rows: dict[Any, Excerpts] = {}
         """What `value[index]` and `value[start:stop]` are, by the value's slot: excerpts that are nodes."""
         self.shown: dict[Any, Any] = {}
-        """What views show of so many rows of a table (`trace.excerpts`)."""
+        """What views show of so many rows of a table (`record.excerpts`)."""
         self.plain: dict[Any, Any] = {}
         """Calls of one output by their short keys: entries of nodes, and slots of views."""
         self.added: Slot | None = None
@@ -280,6 +296,22 @@ class Recorder:
         """What was read of the mini-batch."""
         self.standing = 0
         """References to the recorder that stay (`trace.left`)."""
+        self.ragged: frozenset[str] = frozenset()
+        """Classes whose values are rows (`capture.ragged`)."""
+        self.is_of_ragged: dict[Any, bool] = {}
+        """What `is_ragged` knows."""
+        self.sizes: Sizes | None = None
+        """Leading sizes by class, where they are asked for."""
+        self.patterns: list[tuple[Pattern | Reduced, tuple[Ragged, ...], Any]] = []
+        """Patterns that the ragged call at hand has applied, with the rows and what it gave."""
+        self.taken: set[str] = set()
+        """Automatic cells that were called with ragged values, and recorded by their operations."""
+        self.tape: list[Event] | None = None
+        """Ragged calls of the closed code that is being recorded to be kept (`ragged.whole`)."""
+        self.asked_size = False
+        """Whether somebody has asked for the size of a ragged value."""
+        self.stacked: dict[str, set[str]] = {}
+        """Functions that took ragged values whole, with the lines that called them."""
         self.begin()
 
     def begin(self) -> None:
@@ -367,6 +399,10 @@ class Recorder:
         self._constant_of_id: dict[int, tuple[torch.Tensor, int, Value]] = {}
         self._constant_of_key: dict[Any, Value] = {}
         self._whole: dict[Any, Value] = {}
+        self.zero_rows: set[int] = set()
+        """Refs of rows of zeros."""
+        self.number_of_ref: dict[int, tuple[float, torch.dtype]] = {}
+        self.ragged_constants: dict[Any, tuple[torch.Tensor, Ragged]] = {}
 
     def shares(self, stand_in: Shared) -> None:
         """Note a stand-in for a parameter, unless it goes with the trace of a cell."""
@@ -509,6 +545,8 @@ class Recorder:
 
     def _new_constant(self, tensor: torch.Tensor) -> Value:
         key = tensor.shape, tensor.dtype
+        if self.sizes is not None and tensor.ndim:
+            self.note_size(tensor.shape[0], tensor.shape[1:], tensor.dtype)
         known = self._constants_of_class.get(key)
         if known is None:
             source, slot = self._class_of_constant.get(key) or self._new_class_of_constant(key, tensor)
@@ -518,11 +556,59 @@ class Recorder:
         pool.append(tensor)
         return self.external(source, len(pool) - 1, slot)
 
+    def slot_of_constant(self, shape: torch.Size, dtype: torch.dtype) -> Slot:
+        """The slot of constants of a shape."""
+        key = shape, dtype
+        known = self._class_of_constant.get(key)
+        return (known or self._new_class_of_constant(key, torch.empty(shape, dtype=dtype, device="meta")))[1]
+
     def _new_class_of_constant(self, key: Any, tensor: torch.Tensor) -> tuple[int, Slot]:
         value_class = class_of(tensor)
         found = self.table.given_source("constant", value_class), self.table.slot(value_class)
         self._class_of_constant[key] = found
         return found
+
+    def rows_of_table(self, table: Shared, indices: Sequence[int]) -> Ragged | None:
+        """Rows of a parameter, where their class is ragged."""
+        row_shape, dtype = table.shape[1:], table.dtype
+        self.note_size(len(indices), row_shape, dtype)
+        if not self.ragged or not self.is_ragged(table.tensor) or not table.shape[0]:
+            return None
+        for index in {*indices[:1], *([min(indices), max(indices)] if len(indices) else [])}:
+            table.lookup(index)  # raises where there is no such row
+        if not len(indices):
+            table.lookup(0)
+        rows = table.rows
+        self.external_source += [table.source] * len(indices)
+        self.external_index += [index if index >= 0 else index + rows for index in indices]
+        first = self.last_external - 1
+        self.last_external -= len(indices)
+        return Ragged(self, range(first, first - len(indices), -1), table.row_slot)
+
+    def constant_rows(self, rows: Sequence[torch.Tensor]) -> range:
+        """Externals for tensors of one class that nobody changes."""
+        first = self._new_constant(rows[0]).ref
+        source = self.external_source[-1]
+        pool = self.constants[source]
+        self.external_source += [source] * (len(rows) - 1)
+        self.external_index += range(len(pool), len(pool) + len(rows) - 1)
+        pool += rows[1:]
+        self.last_external = first - len(rows) + 1
+        return range(first, first - len(rows), -1)
+
+    def constant_row(self, row: torch.Tensor) -> Value:
+        """The external for a row that others may equal (zeros), once per mini-batch."""
+        return self.shared_constant(("row", row.dtype, tuple(row.shape), row.numpy().tobytes()), lambda: row)
+
+    def note_size(self, size: int, row_shape: Sequence[int], dtype: torch.dtype) -> None:
+        """Where leading sizes are asked for, note one (`capture.ragged`)."""
+        if self.sizes is not None:
+            self.sizes.setdefault(ragged_class(row_shape, dtype), set()).add(size)
+
+    def note_stacked(self, name: str) -> None:
+        """A function takes a ragged value whole: a type per size."""
+        if self.looks:
+            self.stacked.setdefault(name, set()).add(user_location())
 
     def shared_constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
         """The constant that `make` gives, once per `key` and mini-batch."""
@@ -533,7 +619,10 @@ class Recorder:
 
     def number(self, number: float, dtype: torch.dtype) -> Value:
         """A Python number as an operand, `()`."""
-        return self.shared_constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
+        value = self.shared_constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
+        if self.ragged:
+            self.number_of_ref[value.ref] = number, dtype
+        return value
 
     def draw(self, draw: Draw, value_class: ValueClass) -> Value:
         """Random numbers, new ones for every call; see `trace.draws`."""
@@ -561,7 +650,8 @@ class Recorder:
         if kind is Shared:
             return self.whole(item)
         if kind is torch.Tensor:
-            return self.constant(item)
+            rows = adopted(self, item) if self.ragged else item
+            return self.constant(item) if rows is item else rows
         return item.materialise() if issubclass(kind, Lazy) else item
 
     def whole(self, shared: Shared) -> Value:
@@ -638,6 +728,39 @@ class Recorder:
             entry = self._new_reduction(op, slot, len(items))
         return self.emit(entry, [item.ref for item in items])
 
+    def reduction_of(self, op: str, slot: Slot, refs: Sequence[int]) -> Value:
+        """`reduction` of two or more values by their numbers."""
+        entry = self._reductions.get((op, slot, len(refs)))
+        if entry is None:
+            entry = self._new_reduction(op, slot, len(refs))
+        return self.emit(entry, refs)
+
+    def reductions_of(self, op: str, slot: Slot, counts: Sequence[int], refs: Sequence[int]) -> int:
+        """Reductions of so many values each, two or more; the first one's ref."""
+        entries: dict[int, int] = {}
+        for count in set(counts):
+            entry = self._reductions.get((op, slot, count)) or self._new_reduction(op, slot, count)
+            entries[count] = entry.index
+            if self.looks:
+                self.note_site(entry.index, sys._getframe(1), self.sites[entry.index])
+        first = self.next_value
+        self.entries += [entries[count] for count in counts]
+        self.refs += refs
+        self.next_value = first + len(counts)
+        return first
+
+    def are_zeros(self, refs: Sequence[int]) -> bool:
+        """Whether all of these are one row of zeros."""
+        return refs[0] in self.zero_rows and refs.count(refs[0]) == len(refs)
+
+    def is_ragged(self, tensor: Any) -> bool:
+        """Whether a tensor is of a ragged class."""
+        key = tensor.shape[1:], tensor.dtype
+        known = self.is_of_ragged.get(key)
+        if known is None:
+            known = self.is_of_ragged[key] = ragged_class(*key) in self.ragged
+        return known
+
     def select(self, value: Value, index: int) -> Value:
         """Element `index` of the first dimension, as a node whose type does not depend on the index."""
         size = value.slot.shape[0]
@@ -654,7 +777,7 @@ class Recorder:
         return self.emit(entry, (value.ref, operand.ref))
 
     def take(self, value: Any, known: Excerpts) -> Any:
-        """What a call takes of a value; see `trace.excerpts`."""
+        """What a call takes of a value; see `record.excerpts`."""
         whole: Value = value.materialise() if issubclass(type(value), Lazy) else value
         if self.books is None and known.outputs.__class__ is Hole:
             return self._part(whole, known, known.offsets[0])
@@ -717,7 +840,7 @@ class Recorder:
         """Record a torch function or tensor method."""
         if not self.flows:
             for item in flat(args, kwargs):  # before what the call itself makes
-                if isinstance(item, Lazy):
+                if isinstance(item, Lazy) and type(item) is not Ragged:
                     item.materialise()
             first_value = self.next_value
             return without_gradient(self, self._recorded(func, args, kwargs, name), first_value)
@@ -726,6 +849,10 @@ class Recorder:
     def _recorded(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
     ) -> Any:
+        if self.ragged:
+            result = ragged_call(self, func, args, kwargs, name)
+            if result is not NotImplemented:
+                return result
         if func is _STACK:
             stack = lazy_stack(self, "stack", *args, **kwargs)
             if stack is not NotImplemented:
@@ -805,6 +932,8 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
     ) -> Any:
         """A torch function that is not known by `key` yet, or has no key."""
+        if name == "getitem" and type(args[1]) is torch.Tensor and args[1].dtype is torch.bool and args[1].ndim == 1:
+            return self.function(func, (args[0], args[1].nonzero().reshape(-1)), kwargs, name)  # the instance's mask
         if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
             rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
             return self._recorded(func, (kwargs["input"],), rest, name)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from edbc.capture.ragged.classes import ragged_class
+from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.lookup import looked_up
@@ -187,7 +189,14 @@ def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: A
         return NotImplemented
     slot = first.slot
     items = [x if type(x) is Value else _as_value(rec, x) for x in tensors]
-    return Stack(rec, items, is_cat) if all(x.slot is slot for x in items) else NotImplemented
+    if not all(x.slot is slot for x in items):
+        return NotImplemented
+    row_shape = slot.shape[is_cat:]
+    rec.note_size(len(items), row_shape, slot.dtype)
+    if rec.ragged and ragged_class(row_shape, slot.dtype) in rec.ragged:
+        row = items[0].squeeze(0).slot if is_cat else slot
+        return Ragged(rec, [x.ref for x in items], row)
+    return Stack(rec, items, is_cat)
 
 
 def _as_value(rec: Recorder, tensor: Any) -> Value:
@@ -263,6 +272,9 @@ def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any
     """What a call gave where gradients are off, such that none passes; values from `first_value` on are new nodes',
     which `Recorder.detached` tells."""
     kind = type(result)
+    if kind is Ragged:
+        is_new = first_value is not None and len(result.refs) and min(result.refs) >= first_value
+        return result if is_new else result.without_gradient()
     if issubclass(kind, Lazy):
         return detached_view(rec, result.materialise())
     if kind in (Value, Shared):

@@ -593,6 +593,8 @@ class Shared(Symbol):
             return self.lookup(int(index))
         if type(index) is tuple:
             return self._element(index)
+        if type(index) is slice and self.tensor.ndim and (self.rec.ragged or self.rec.sizes is not None):
+            return self.rec.rows_of_table(self, range(*index.indices(len(self.tensor))))
         if type(index) is list or isinstance(index, np.ndarray):
             index = np.asarray(index)
             return self._many(index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None
@@ -620,6 +622,11 @@ class Shared(Symbol):
         return flat.lookup(place)
 
     def _many(self, indices: list[int]) -> Any:
+        rec = self.rec
+        if rec.ragged or rec.sizes is not None:
+            found = rec.rows_of_table(self, indices)
+            if found is not None:
+                return found
         rows = Rows(self, indices)
         return rows if self.rec.books is None else rows.materialise()
 

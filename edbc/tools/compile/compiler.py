@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.code.work import work_of_call
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.forward.repeat import require_repeatable
+from edbc.capture.ragged.classes import Sizes, varying
 from edbc.capture.record.table import TypeTable
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.host import on_host
@@ -91,6 +92,13 @@ Progress = Callable[[str, int, int, dict[str, Any]], None]
 """Called with stage, done, total and facts (`batches`, `lower_bound`)."""
 
 
+class Decisions(NamedTuple):
+    """What of a capture is given: the names of automatic cells, ragged classes; what is None is found."""
+
+    automatic: Collection[str] | None = None
+    ragged: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Captured:
     """What compiling starts from: the model, the graphs of its mini-batches, and all types in them."""
@@ -111,6 +119,8 @@ class Captured:
     """Index in `table` of each of them."""
     trained_on: TrainedOn
     automatic: dict[str, str] = field(default_factory=dict)
+    """See `Plan`."""
+    ragged: tuple[str, ...] = ()
     """See `Plan`."""
     reads: tuple[str, ...] = ()
     """Lines that read values."""
@@ -180,7 +190,7 @@ def compile_model(
     if encoding is not None:
         require_name("encoding", encoding, ENCODINGS)
     report = progress or (lambda *_: None)
-    names = () if cells == "marked" else None
+    names = Decisions(() if cells == "marked" else None)
     captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights, names)
     captured = replace(captured, split=split)
     plan = Plan(
@@ -198,6 +208,7 @@ def compile_model(
         policy=PlanPolicy("critical", None, "critical", {}, {}),
         costs=_costs(captured, costs or {}),
         automatic=captured.automatic,
+        ragged=captured.ragged,
         reads=captured.reads,
         cells=plan_cells(captured, report),
         guards={},
@@ -260,10 +271,10 @@ def capture_for_compiling(
     report: Progress,
     mini_batches: int = 1,
     weights: Weights | None = None,
-    automatic: Collection[str] | None = None,
+    decided: Decisions | None = None,
 ) -> Captured:
-    """Import and build the model, and capture the training and validation mini-batches; with the `automatic` cells of
-    these names, or with those that are worth it."""
+    """Import and build the model, and capture the training and validation mini-batches, as has been `decided`."""
+    decided = decided or Decisions()
     file = path if isinstance(path, ModelObject) else import_model_file(path)
     config = file.config(settings)
     for key, value in config.items():
@@ -277,8 +288,9 @@ def capture_for_compiling(
         training, fresh = _made_up(file, config, seed, mini_batches)
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     report("cells", 0, 1, {})
-    chosen = automatic_cells(model, training[0], automatic)
-    view, table = ModelView(model, automatic=chosen), TypeTable()
+    ragged = ragged_classes(model, training[0]) if decided.ragged is None else decided.ragged
+    chosen = automatic_cells(model, training[0], decided.automatic, ragged)
+    view, table = ModelView(model, automatic=chosen, ragged=ragged), TypeTable()
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []
     run_segment = SegmentsUnplanned(model, view, table)
@@ -306,7 +318,7 @@ def capture_for_compiling(
     sites = dict.fromkeys(site for parts in captures if (reads := parts[-1].reads) for site in reads.sites())
     return Captured(
         file, config, model, view, table, training[0], learned_on, held_out, segments[0], types, table_index,
-        trained_on, chosen, reads=tuple(sorted(sites)),
+        trained_on, chosen, ragged, tuple(sorted(sites)),
     )  # fmt: skip
 
 
@@ -316,7 +328,9 @@ def _some(captures: list[Capture]) -> list[Graph]:
     return [captured.graph for captured in captures[::step]]
 
 
-def automatic_cells(model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None) -> dict[str, str]:
+def automatic_cells(
+    model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None, ragged: Sequence[str] = ()
+) -> dict[str, str]:
     """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
     instances, or those of the names that may be."""
     if names is not None and not names:
@@ -324,17 +338,38 @@ def automatic_cells(model: nn.Module, instances: Sequence[Any], names: Collectio
     closed = Closed(model)
     found, _ = candidates(model, closed, Regions(model, closed))
     if names is None and found:
-        found = choose(found, partial(_attempt, model, instances))
+        found = choose(found, partial(_attempt, model, instances, ragged))
     return {c.name: c.location for c in found if names is None or c.name in names}
 
 
-def _attempt(model: nn.Module, instances: Sequence[Any], names: frozenset[str]) -> Trial:
-    """Record a mini-batch with the methods of these names as cells."""
-    view, table = ModelView(model, automatic=names), TypeTable()
+def ragged_classes(model: nn.Module, instances: Sequence[Any]) -> tuple[str, ...]:
+    """The classes whose leading size differs within the instances (`capture.ragged`); none for a model that does with
+    rows what rows cannot follow."""
+    sizes: Sizes = {}
+    found = _recorded_with(model, instances, (), sizes)
+    return found if not found or _recorded_with(model, instances, found, None) else ()
+
+
+def _recorded_with(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str],
+                   sizes: Sizes | None) -> tuple[str, ...]:  # fmt: skip
+    """Record a mini-batch; the classes that vary in `sizes`, or those that are ragged in the end."""
+    view, table = ModelView(model, ragged=ragged), TypeTable()
+    shadow, recorder = recording_shadow(view, table)
+    recorder.sizes = sizes
     with unchanged(instances):
         run_segment = SegmentsUnplanned(model, view, table)
-        parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
-    used: dict[str, int] = {}
+        run_segment.taken(capture(shadow, recorder, instances, run_segment))
+    return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
+
+
+def _attempt(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], names: frozenset[str]) -> Trial:
+    """Record a mini-batch with the methods of these names as cells."""
+    view, table = ModelView(model, automatic=names, ragged=ragged), TypeTable()
+    with unchanged(instances):
+        run_segment = SegmentsUnplanned(model, view, table)
+        shadow, recorder = recording_shadow(view, table)
+        parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
+    used = dict.fromkeys(recorder.taken, 0)
     types = table.graph_types()
     for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
         name = types[kind].op.removeprefix("cell ")

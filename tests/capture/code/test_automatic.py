@@ -24,7 +24,7 @@ from edbc.plan.reader import parse_plan
 from edbc.plan.writer import plan_text
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
-from edbc.tools.compile.compiler import automatic_cells, capture_for_compiling, compile_model
+from edbc.tools.compile.compiler import Decisions, automatic_cells, capture_for_compiling, compile_model
 
 SIZE = 6
 Tree = tuple[Any, ...]
@@ -277,7 +277,7 @@ def unmarked_zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_the_zoo_without_marks_has_the_same_nodes(name: str, unmarked_zoo: Path) -> None:
     """What people marked is found, or more."""
     report: Any = lambda *_: None  # noqa: E731
-    marked = capture_for_compiling(MODELS / f"{name}.py", (), {}, 0, report, automatic=())
+    marked = capture_for_compiling(MODELS / f"{name}.py", (), {}, 0, report, decided=Decisions(()))
     unmarked = capture_for_compiling(unmarked_zoo / f"{name}.py", (), {}, 0, report)
 
     assert not marked.automatic

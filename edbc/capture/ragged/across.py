@@ -1,0 +1,257 @@
+"""What runs across the rows of a ragged value: nodes of any arity over rows.
+
+Sums, means, maxima and minima over the ragged dimension are one node each, of a variadic type: one type whatever n is
+(`trace.lazy`). Softmax and its like are made of those and of row-wise calls. Additions by index (`index_add`,
+`scatter_add`) are a sum for each row that is added to, over the rows that the instance's indices send there: message
+passing on a graph is rows taken by one list of indices and summed by the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.capture.ragged.call import Call, Rule
+from edbc.capture.ragged.pattern import Event, Reduced
+from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_of
+from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.standins.standin import Lazy, Value, value_of
+
+_OP = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
+"""Reductions that are one node."""
+_REDUCE = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
+"""Of `scatter_reduce` and `index_reduce`."""
+
+
+def reduced(call: Call, ragged: Ragged, dims: tuple[int, ...], keepdim: bool) -> Any:
+    """A function along dimensions of which the ragged one is one."""
+    name, count = call.name, len(ragged.refs)
+    if not count or call.kwargs.get("dtype") is not None or not ragged.row.floats:
+        return NotImplemented
+    if name in ("softmax", "log_softmax", "softmin") and len(call.args) + len(call.kwargs) > 1:
+        return _softmax(call, ragged)
+    if name == "cumsum":
+        return _cumsum(call, ragged)
+    if name == "logsumexp" and len(dims) == 1:
+        return _restored(_logsumexp(ragged), ragged.at, keepdim)
+    if name not in _OP:
+        return NotImplemented
+    others = tuple(d for d in dims if d != ragged.at)
+    if name in ("max", "min") and (others or len(call.args) + len(call.kwargs) > 1):
+        if others and len(call.args) + len(call.kwargs) > 1:
+            return NotImplemented
+        if not others:
+            return _with_indices(call, ragged, keepdim)
+    if others:
+        rest, at = tuple(d - (d > ragged.at) for d in others), ragged.at
+        function = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))
+        ragged = each_row(
+            call.rec, [ragged], lambda row: function(row, rest, keepdim),
+            at if keepdim else at - sum(d < at for d in others),
+        )  # fmt: skip
+    return _restored(reduce_rows(ragged, _OP[name]), ragged.at, keepdim)
+
+
+def _restored(value: Value, at: int, keepdim: bool) -> Any:
+    return value.unsqueeze(at) if keepdim else value
+
+
+def _with_indices(call: Call, ragged: Ragged, keepdim: bool) -> Any:
+    """`h.max(0)`: the values, and the indices, which are those of the whole when somebody asks for them."""
+    from edbc.capture.ragged.across import Indices
+
+    value = _restored(reduce_rows(ragged, _OP[call.name]), ragged.at, keepdim)
+    return getattr(torch.return_types, call.name)((value, Indices(ragged, call.name, keepdim)))
+
+
+def reduce_rows(ragged: Ragged, op: str) -> Value:
+    """Sum, mean, maximum or minimum of all rows, element by element. Reductions commute with views, so what is reduced
+    are the values that the rows are views of."""
+    rec, row = ragged.rec, ragged.row
+    if len(ragged.refs) == 1:
+        return value_of(rec, ragged.refs[0], row)
+    base = row if not row.views else rec.table.slot(row.base)
+    begin = len(rec.entries)
+    found = rec.reduction_of(op, base, ragged.refs)
+    found = found if not row.views else value_of(rec, found.ref, row)
+    rec.patterns.append((Reduced(op, base, row), (ragged,), found))
+    if rec.tape is not None:
+        rec.tape.append(Event(begin, Reduced(op, base, row), (ragged,), (), found))
+    return found
+
+
+def _softmax(call: Call, ragged: Ragged) -> Any:
+    """Stable as torch's: the largest is taken off first, which changes no gradient."""
+    rec, at = ragged.rec, ragged.at
+    if call.name == "softmin":
+        ragged = each_row(rec, [ragged], lambda row: -row, at)
+    if at == 0:  # calls that are known by their keys
+        shifted = ragged - ragged.amax(0).detach()
+        powers = shifted.exp()
+        return shifted - powers.sum(0).log() if call.name == "log_softmax" else powers / powers.sum(0)
+    largest = reduce_rows(ragged, "max").detach()
+    shifted = each_row(rec, [ragged], lambda row: row - largest, at)
+    powers = each_row(rec, [shifted], lambda row: row.exp(), at)
+    total = reduce_rows(powers, "sum")
+    if call.name == "log_softmax":
+        logarithm = total.log()
+        return each_row(rec, [shifted], lambda row: row - logarithm, at)
+    return each_row(rec, [powers], lambda row: row / total, at)
+
+
+def _logsumexp(ragged: Ragged) -> Any:
+    rec, at = ragged.rec, ragged.at
+    if len(ragged.refs) == 1:
+        return value_of(rec, ragged.refs[0], ragged.row)
+    largest = reduce_rows(ragged, "max").detach()
+    powers = each_row(rec, [ragged], lambda row: (row - largest).exp(), at)
+    return reduce_rows(powers, "sum").log() + largest
+
+
+def _cumsum(call: Call, ragged: Ragged) -> Any:
+    """Each sum from the one before it."""
+    rec = ragged.rec
+    sums = [value_of(rec, ragged.refs[0], ragged.row)]
+    for ref in ragged.refs[1:]:
+        sums.append(rec.function(torch.add, (sums[-1], value_of(rec, ref, ragged.row)), {}))
+    if sums[0].slot is not sums[-1].slot:
+        sums[0] = rec.function(torch.mul, (sums[0], 1.0), {})
+    return Ragged(rec, [value.ref for value in sums], sums[0].slot, ragged.at)
+
+
+# --- by index -----------------------------------------------------------------------------------------------------
+
+
+def index_added(call: Call) -> Any:
+    """`x.index_add(dim, index, source, alpha=1)`."""
+    target, dim = call.args[0], call.given(1, "dim", None)
+    index, source, alpha = call.given(2, "index", None), call.given(3, "source", None), call.kwargs.get("alpha", 1)
+    if alpha != 1 and is_tensor(source):
+        source = call.rec.function(torch.mul, (source, alpha), {})
+    return by_index(call, target, dim, index, source, "sum", True)
+
+
+def scatter_added(call: Call) -> Any:
+    """`x.scatter_add(dim, index, src)`, of an index that is the same along all other dimensions."""
+    dim, src = call.given(1, "dim", None), call.given(3, "src", None)
+    index = _of_rows(call.given(2, "index", None), dim, src)
+    return by_index(call, call.args[0], dim, index, src, "sum", True)
+
+
+def scatter_reduced(call: Call) -> Any:
+    """`x.scatter_reduce(dim, index, src, reduce, include_self=True)` and `index_reduce`."""
+    dim, src = call.given(1, "dim", None), call.given(3, "source" if call.name == "index_reduce" else "src", None)
+    index, how = call.given(2, "index", None), call.given(4, "reduce", "")
+    if call.name != "index_reduce":
+        index = _of_rows(index, dim, src)
+    op = _REDUCE.get(how)
+    included = bool(call.kwargs.get("include_self", True))
+    return NotImplemented if op is None else by_index(call, call.args[0], dim, index, src, op, included)
+
+
+def _of_rows(index: Any, dim: Any, source: Any) -> Any:
+    """The index of each row, where a matrix of indices says the same of all that is in a row."""
+    if type(index) is not torch.Tensor or type(dim) is not int or not index.ndim or not is_tensor(source):
+        return None
+    if index.shape != source.shape:
+        return None
+    moved = index.movedim(dim, 0).reshape(index.shape[dim], -1)
+    return moved[:, 0] if moved.shape[1] and bool((moved == moved[:, :1]).all()) else None
+
+
+def by_index(call: Call, target: Any, dim: Any, index: Any, source: Any, op: str, included: bool) -> Any:
+    """Rows of `target`, each reduced with the rows of `source` that `index` sends there; without its own where they are
+    not `included` and others come."""
+    if type(dim) is not int or type(index) is not torch.Tensor or index.ndim > 1 or not is_tensor(source):
+        return NotImplemented
+    if target.ndim != source.ndim or target.dtype is not source.dtype or not target.dtype.is_floating_point:
+        return NotImplemented
+    dim %= target.ndim
+    if any(type(x) is Ragged and x.at != dim for x in (target, source)) or not target.shape[dim]:
+        return NotImplemented
+    others = [tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :]) for x in (target, source)]
+    numbers = index.reshape(-1).numpy()
+    if others[0] != others[1] or len(numbers) != source.shape[dim]:
+        return NotImplemented
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < target.shape[dim]):
+        return NotImplemented  # torch raises
+    if not len(numbers):
+        return target
+    rows = of_one_slot([rows_of(call.rec, x, dim) for x in (target, source)])
+    if rows is None:
+        return NotImplemented
+    own, others_rows = rows
+    keeps = included and not (op == "sum" and call.rec.are_zeros(own.refs))
+    refs = _grouped(call, own, np.asarray(others_rows.refs, np.int64), numbers, op, keeps)
+    return own.like(refs)
+
+
+def _grouped(call: Call, own: Ragged, source: np.ndarray, numbers: np.ndarray, op: str, keeps: bool) -> list[int]:
+    """A reduction for each row of `own` that something is sent to, where there is something to reduce; its own comes
+    first where it `keeps` it. Vectorised: the nodes are recorded in the order of the rows."""
+    rec, refs = call.rec, np.array(own.refs, np.int64)
+    sent = source[np.argsort(numbers, kind="stable")]
+    counts = np.bincount(numbers, minlength=len(refs))
+    starts = np.cumsum(counts) - counts
+    items = counts + (keeps & (counts > 0))
+    if keeps:
+        sent = np.insert(sent, starts[counts > 0], refs[counts > 0])
+        starts = np.cumsum(items) - items
+    alone, reduced = items == 1, np.flatnonzero(items > 1)
+    refs[alone] = sent[starts[alone]]
+    if len(reduced):
+        first = rec.reductions_of(op, own.row, items[reduced].tolist(), sent[np.repeat(items > 1, items)].tolist())
+        refs[reduced] = np.arange(first, first + len(reduced))
+    return refs.tolist()
+
+
+def index_copied(call: Call) -> Any:
+    """`x.index_copy(dim, index, source)`: rows by other rows."""
+    target, dim, index = call.args[0], call.given(1, "dim", None), call.given(2, "index", None)
+    source = call.given(3, "source", None)
+    if type(dim) is not int or type(index) is not torch.Tensor or not is_tensor(source) or not target.shape[dim]:
+        return NotImplemented
+    return written(call, target, dim % target.ndim, index.reshape(-1).tolist(), source)
+
+
+def written(call: Call, target: Any, dim: int, numbers: Sequence[int], source: Any) -> Any:
+    """A ragged value with some rows replaced by those of `source`."""
+    if target.ndim != source.ndim or not numbers or source.shape[dim] != len(numbers):
+        return NotImplemented
+    rows = of_one_slot([rows_of(call.rec, x, dim) for x in (target, source)])
+    if rows is None:
+        return NotImplemented
+    refs = list(rows[0].refs)
+    for number, ref in zip(numbers, rows[1].refs, strict=True):
+        refs[number] = ref
+    return rows[0].like(refs)
+
+
+RULES: dict[str, Rule] = {
+    "index_add": index_added,
+    "scatter_add": scatter_added,
+    "scatter_reduce": scatter_reduced,
+    "index_reduce": scatter_reduced,
+    "index_copy": index_copied,
+}
+
+
+class Indices(Lazy):
+    """What `h.max(0)` returns beside the values."""
+
+    __slots__ = ("keepdim", "name", "ragged", "rec")
+
+    def __init__(self, ragged: Ragged, name: str, keepdim: bool):
+        self.rec, self.ragged, self.name, self.keepdim = ragged.rec, ragged, name, keepdim
+        self.whole = None
+
+    def _meta(self) -> torch.Tensor:
+        return getattr(torch, f"arg{self.name}")(self.ragged._meta(), self.ragged.at, self.keepdim)
+
+    def make(self) -> Value:
+        """See Lazy."""
+        function = getattr(torch, f"arg{self.name}")
+        return self.rec.node(function, (self.ragged.materialise(), self.ragged.at, self.keepdim), {})

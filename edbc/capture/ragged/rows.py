@@ -1,0 +1,106 @@
+"""Rows of what is not ragged yet: tensors that the instance brings, parameters, recorded values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.record.excerpts import OFFSET, excerpt_entry
+from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
+    """The slices of a tensor along a dimension, as rows."""
+    if type(tensor) is Ragged and tensor.at == dim:
+        return tensor
+    if type(tensor) is torch.Tensor:
+        return _rows_of_constant(rec, tensor, dim)
+    if isinstance(tensor, Lazy):
+        tensor = tensor.materialise()
+    moved = tensor.movedim(dim, 0) if dim else tensor
+    if type(moved) is Shared:
+        rows = [moved.lookup(i) for i in range(moved.shape[0])]
+        return Ragged(rec, [row.ref for row in rows], rows[0].slot, dim)
+    if moved.slot.views:
+        moved = as_own(rec, moved)
+    return excerpts_of_rows(rec, moved).like_at(dim)
+
+
+def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int) -> Ragged:
+    """One external per row; one alone where all rows are equal and there is no gradient."""
+    version = 0 if tensor.is_inference() else tensor._version
+    key = "rows", id(tensor), version, dim
+    known = rec.ragged_constants.get(key)
+    if known is not None:
+        return Ragged(rec, known[1].refs, known[1].row, dim)
+    moved = (tensor.clone() if tensor.layout is torch.strided else tensor.to_dense()).movedim(dim, 0).contiguous()
+    count = moved.shape[0]
+    row_shape = moved.shape[1:]
+    slot = rec.slot_of_constant(row_shape, tensor.dtype)
+    if count > 1 and not tensor.requires_grad and moved[0].equal(moved[-1]) and bool((moved == moved[:1]).all()):
+        row = rec.constant_row(moved[0]).ref
+        refs: Sequence[int] = [row] * count
+        if not moved[0].any():
+            rec.zero_rows.add(row)
+    else:
+        refs = rec.constant_rows(list(moved.unbind(0))) if count else []
+    found = Ragged(rec, refs, slot, dim)
+    rec.ragged_constants[key] = tensor, found
+    return found
+
+
+def adopted(rec: Recorder, item: Any) -> Any:
+    """A tensor of numbers that the instance brings as rows, where its class is ragged; anything else as it is."""
+    if type(item) is not torch.Tensor or not item.ndim or not item.is_floating_point():
+        return item
+    if rec.books is not None:
+        item = rec.books.stand_in(item)
+        if type(item) is not torch.Tensor:
+            return item
+    return rows_of(rec, item, 0) if rec.is_ragged(item) else item
+
+
+def plain(ragged: Ragged) -> Ragged:
+    """The same rows as values of their own, not as parts or views of others."""
+    if not ragged.row.views:
+        return ragged
+    rec = ragged.rec
+    return each_row(rec, [ragged], lambda row: as_own(rec, row), ragged.at)
+
+
+def as_own(rec: Recorder, value: Value) -> Any:
+    """The same numbers as a value of its own."""
+    if value.slot.floats:
+        return rec.function(torch.mul, (value, 1.0), {})
+    return rec.node(torch.clone, (value,), {})
+
+
+def of_one_slot(parts: Sequence[Ragged]) -> list[Ragged] | None:
+    """Rows of several ragged values in one slot; None where their shapes or dtypes differ."""
+    if any(p.row is not parts[0].row for p in parts):
+        parts = [plain(p) for p in parts]
+    return list(parts) if all(p.row is parts[0].row for p in parts) else None
+
+
+def is_tensor(item: Any) -> bool:
+    """Whether a call's argument is a tensor of any kind."""
+    return isinstance(item, Symbol) or type(item) is torch.Tensor
+
+
+def excerpts_of_rows(rec: Recorder, value: Value) -> Ragged:
+    """The rows of a value that was computed whole, as excerpts (`record.excerpts`)."""
+    count, row_shape = value.shape[0], value.shape[1:]
+    slot = rec.table.slot(class_of(torch.empty(row_shape, dtype=value.dtype, device="meta")))
+    entry, source = excerpt_entry(rec, slot), rec.table.given_source("offset", OFFSET)
+    rec.external_source += [source] * count
+    rec.external_index += range(0, count * row_shape.numel(), row_shape.numel())
+    offset = rec.last_external - 1
+    rec.last_external -= count
+    place = Ragged(rec, range(offset, offset - count, -1), rec.table.slot(OFFSET))
+    return each_row(rec, [place], lambda where: rec.emit(entry, (value.ref, where.ref)), 0)

@@ -1,0 +1,318 @@
+"""Which calls are row-wise, and what the call of one row is; which rename rows; which reduce them.
+
+A rule takes a `Call` some of whose arguments are ragged, and gives what the call returns, or NotImplemented. Rules by
+how a function treats dimensions:
+
+(1) *Element-wise* functions broadcast from the right. Ragged operands stand in one place counted from the right; what
+    has no dimension there, or one of size 1, is the same for all rows.
+(2) Functions of the *last dimensions* (`linear`, `layer_norm`) take a row as they take all rows, where the ragged
+    dimension comes before those.
+(3) Functions *along dimensions* (`softmax`, `sum`, `norm`) others than the ragged one: the row has one dimension less,
+    and those behind it count one lower. Along the ragged one: `ragged.across`.
+(4) *Products* of rows with a matrix that all share, and of batches of matrices.
+(5) *Views* and joins: `ragged.views`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from edbc.capture.ragged import across, products, views
+from edbc.capture.ragged.call import Call, Rule
+from edbc.capture.ragged.changes import change_rows
+from edbc.capture.ragged.lasting import is_keyed, lasting_of
+from edbc.capture.ragged.pattern import Event
+from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
+from edbc.capture.ragged.value import Ragged
+from edbc.capture.semantics import rules
+from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.standin import Symbol, Value
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+def elementwise(call: Call) -> Any:
+    """Definition (1)."""
+    tensors = [a for a in (*call.args, *call.kwargs.values()) if is_tensor(a)]
+    places = {t.behind for t in tensors if type(t) is Ragged}
+    if len(places) != 1 or any(isinstance(a, list | tuple) for a in call.args):
+        return NotImplemented
+    place = places.pop()
+    sizes = {t.shape[-place] for t in tensors if t.ndim >= place} - {1}
+    if len(sizes) > 1:
+        return NotImplemented
+    count = sizes.pop() if sizes else 1
+
+    def row_of(item: Any) -> Any:
+        if type(item) is Ragged:
+            return item.repeated(count)
+        if not is_tensor(item) or item.ndim < place:
+            return item
+        if item.shape[-place] == 1:
+            return item.squeeze(-place)
+        return rows_of(call.rec, item, item.ndim - place)
+
+    args, kwargs = [row_of(a) for a in call.args], {k: row_of(v) for k, v in call.kwargs.items()}
+    return call.of_rows(args, kwargs, max(t.ndim for t in tensors) - place)
+
+
+def _of_last(count: Callable[[Call], int]) -> Rule:
+    """Definition (2), for functions of so many last dimensions of their first argument."""
+
+    def rule(call: Call) -> Any:
+        first = call.args[0] if call.args else None
+        if type(first) is not Ragged or first.behind <= count(call) or call.num_ragged != 1:
+            return NotImplemented
+        return call.of_rows(call.args, call.kwargs, first.at)
+
+    return rule
+
+
+class Along(NamedTuple):
+    """Where a function has its dimension: the position among its arguments, and the default."""
+
+    position: int = 1
+    default: Any = -1
+    keyword: str = "dim"
+
+
+_ALONG = {
+    "softmax": Along(1, None), "log_softmax": Along(1, None), "softmin": Along(1, None), "logsumexp": Along(1, None),
+    "sum": Along(1, None), "mean": Along(1, None), "amax": Along(1, ()), "amin": Along(1, ()), "max": Along(1, None),
+    "min": Along(1, None), "prod": Along(1, None), "all": Along(1, None), "any": Along(1, None),
+    "argmax": Along(1, None), "argmin": Along(1, None), "cumsum": Along(1, None), "cumprod": Along(1, None),
+    "var": Along(1, None), "std": Along(1, None), "norm": Along(2, None), "vector_norm": Along(2, None),
+    "normalize": Along(2, 1), "glu": Along(1, -1), "sort": Along(1, -1), "argsort": Along(1, -1),
+    "topk": Along(2, -1), "cosine_similarity": Along(2, 1), "flip": Along(1, None, "dims"),
+}  # fmt: skip
+_KEEP = frozenset("softmax log_softmax softmin cumsum cumprod normalize glu sort argsort topk flip".split())
+"""Of these, those whose result has all dimensions."""
+
+
+def along(call: Call) -> Any:
+    """Definition (3)."""
+    if call.name in ("max", "min") and len(call.args) > 1 and is_tensor(call.args[1]):
+        return elementwise(call)
+    where, ragged = _ALONG[call.name], call.args[0] if call.args else None
+    others = [a for a in call.args[1:] if is_tensor(a)]
+    if type(ragged) is not Ragged or "axis" in call.kwargs:
+        return NotImplemented
+    if call.name == "cosine_similarity":
+        if len(others) != 1 or others[0].ndim != ragged.ndim:
+            return NotImplemented
+    elif others:
+        return NotImplemented
+    dim = call.given(where.position, where.keyword, where.default)
+    dims = _normal(dim, ragged.ndim)
+    if dims is None:
+        return NotImplemented
+    keepdim = bool(call.given(where.position + 1, "keepdim", False)) if call.name not in _KEEP else True
+    if ragged.at in dims:
+        return across.reduced(call, ragged, dims, keepdim)
+    rest = tuple(d - (d > ragged.at) for d in dims)
+    moved: Any = rest[0] if isinstance(dim, int) or dim is where.default else rest
+    at = ragged.at if keepdim else ragged.at - sum(d < ragged.at for d in dims)
+    args, kwargs = call.with_argument(where.position, where.keyword, moved)
+    if others:
+        args = [args[0], rows_of(call.rec, others[0], ragged.at), *args[2:]]
+        if len(args[1].refs) != len(ragged.refs):
+            return NotImplemented
+    return call.of_rows(args, kwargs, at)
+
+
+def _normal(dim: Any, ndim: int) -> tuple[int, ...] | None:
+    """Dimensions counted from the left; all of them where none is named."""
+    if dim is None or dim == () or dim == []:
+        return tuple(range(ndim))
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if not all(isinstance(d, int) and -ndim <= d < ndim for d in dims):
+        return None
+    return tuple(d % ndim for d in dims)
+
+
+def _like(call: Call) -> Any:
+    """`zeros_like` and its like: one row, the same for all."""
+    first = call.args[0] if call.args else None
+    if type(first) is not Ragged or any(isinstance(a, Symbol) for a in call.args[1:]):
+        return NotImplemented
+    return call.of_rows(call.args, call.kwargs, first.at)
+
+
+def _new(call: Call) -> Any:
+    """`h.new_zeros(n, H)`: equal rows, where such a class is ragged."""
+    first = call.args[0]
+    if type(first) is not Ragged:
+        return NotImplemented
+    kwargs = {k: v for k, v in call.kwargs.items() if k not in ("device", "requires_grad")}
+    made = call.func(torch.empty(0, dtype=first.dtype), *call.args[1:], **kwargs)
+    found = adopted(call.rec, made)
+    return made if found is made else found
+
+
+def _kept(call: Call) -> Any:
+    """Dropout that is off, and what returns its argument."""
+    if call.name in rules.DROPOUTS and rules.is_off(call.name, call.args, call.kwargs):
+        return call.args[0]
+    return elementwise(call)
+
+
+def _num_normalized(call: Call) -> int:
+    shape = call.given(1, "normalized_shape", ())
+    return 1 if isinstance(shape, int) else len(shape)
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(_ALONG, along),
+    "linear": _of_last(lambda _: 1),
+    "layer_norm": _of_last(_num_normalized),
+    "rms_norm": _of_last(_num_normalized),
+    **dict.fromkeys("zeros_like ones_like full_like".split(), _like),
+    **dict.fromkeys("new_zeros new_ones new_full".split(), _new),
+    **dict.fromkeys(rules.DROPOUTS, _kept),
+    **dict.fromkeys(
+        "to float double half bfloat16 type_as softplus relu gelu silu elu selu leaky_relu celu mish hardtanh relu6 "
+        "logsigmoid tanhshrink softsign hardsigmoid hardswish threshold prelu_ dropout where masked_fill true_divide "
+        "sigmoid tanh clamp clip divide multiply subtract".split(),
+        _kept,
+    ),
+    **products.RULES,
+    **views.RULES,
+    **across.RULES,
+}
+
+
+def rule_of(name: str) -> Rule | None:
+    """What records a function of ragged values, by its name."""
+    found = _RULES.get(name)
+    return elementwise if found is None and rules.is_pointwise(name) else found
+
+
+def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
+    """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
+    arguments are to be taken whole."""
+    key = None
+    rows: list[Ragged] = []
+    given: list[int] = []
+    if not rec.looks and (rec.books is None or rules.name_of(func) not in rules.VIEWS):
+        parts: list[Any] = [Ragged, func]
+        if is_keyed(args, parts, rows, given) and (not kwargs or is_keyed(kwargs.items(), parts, rows, given)):
+            if not rows:
+                return NotImplemented
+            count = len(rows[0].refs)
+            if count > 1 and all(len(row.refs) == count for row in rows):
+                if rules.name_of(func) in views.BY_COUNT:
+                    parts.append(count)
+                key = tuple(parts)
+                known = rec.functions.get(key)
+                if known is not None:
+                    begin = len(rec.entries)
+                    result = known.again(rec, [row.refs for row in rows], given)
+                    if rec.tape is not None:
+                        rec.tape.append(Event(begin, known, tuple(rows), tuple(given), result))
+                    return result
+    return _first_call(rec, func, args, kwargs, name, key, rows, given)
+
+
+def _first_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None, key: Any,
+                rows: list[Ragged], given: list[int]) -> Any:  # fmt: skip
+    """A call of which nothing is known."""
+    before, rec.patterns = rec.patterns, []
+    asked = rec.asked_size
+    result = _ragged_call(rec, func, args, kwargs, name)
+    rec.asked_size = asked
+    if key is not None and result is not NotImplemented:
+        lasting = lasting_of(rec.patterns, rows, given, result)
+        if lasting is not None:
+            rec.functions[key] = lasting
+    rec.patterns = before
+    return result
+
+
+def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
+    name = name or rules.name_of(func)
+    if args and rules.changes_in_place(func, name, kwargs):
+        return changed(rec, func, args, kwargs, name)
+    args, kwargs = adopted_all(rec, args), dict(zip(kwargs, adopted_all(rec, kwargs.values()), strict=True))
+    count = _num_ragged(args) + _num_ragged(kwargs.values())
+    if not count:
+        return NotImplemented
+    rule = rule_of(name)
+    call = Call(rec, func, name, args, kwargs, count)
+    result = NotImplemented if rule is None else rule(call)
+    if result is not NotImplemented:
+        if rec.books is not None and name in rules.VIEWS:
+            _alias(args[0], result)
+        return result
+    if not (rules.looks_at_values(func, name) or name in ("requires_grad", "size", "is_contiguous")):
+        rec.note_stacked(name)
+    whole = _stacked((args, kwargs))
+    return _apart(rec, rec.function(func, whole[0], whole[1], name))
+
+
+def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+    """A function that changes its first argument in place; NotImplemented where no rows have a part in it."""
+    target, others = args[0], adopted_all(rec, args[1:])
+    books = rec.open_books()
+    if type(target) is torch.Tensor:
+        target = books.stand_in(target)
+    count = _num_ragged(others) + _num_ragged(kwargs.values())
+    is_rows = type(target) is Ragged or (type(target) is torch.Tensor and adopted(rec, target) is not target)
+    if is_rows:
+        return change_rows(Call(rec, func, name, (target, *others), kwargs, count + 1))
+    if not count:
+        return NotImplemented
+    rec.note_stacked(name)
+    others, kwargs = _stacked((others, kwargs))
+    return rec.function(func, (args[0], *others), kwargs, name)
+
+
+def _apart(rec: Recorder, result: Any) -> Any:
+    """What a function gives of ragged values taken whole, in rows again where it is of a ragged class."""
+    if isinstance(result, tuple) and result and not isinstance(result, torch.Size):
+        return rebuilt(result, [_apart(rec, item) for item in result])
+    if type(result) is not Value or rec.books is not None or result.slot.views or not result.shape[:1].numel():
+        return result
+    is_ragged = result.ndim > 0 and rec.is_ragged(result)
+    return excerpts_of_rows(rec, result) if is_ragged and result.slot.floats else result
+
+
+def adopted_all(rec: Recorder, items: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with tensors of ragged classes as rows; those in lists too."""
+    return tuple([type(x)(adopted_all(rec, x)) if type(x) in (list, tuple) else adopted(rec, x) for x in items])
+
+
+def has_ragged(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether some argument is ragged, or one in a list."""
+    return _num_ragged(args) + _num_ragged(kwargs.values()) > 0
+
+
+def _num_ragged(items: Any) -> int:
+    return sum(_num_ragged(x) if type(x) in (list, tuple) else type(x) is Ragged for x in items)
+
+
+def _alias(source: Any, result: Any) -> None:
+    if type(source) is not Ragged or result is source:
+        return
+    source.aliased = True
+    for item in result if isinstance(result, tuple | list) else (result,):
+        if type(item) is Ragged:
+            item.aliased = True
+        elif type(item) is Value and item.rec.books is not None:
+            item.rec.books.memory_of(item).is_row = True
+
+
+def _stacked(item: Any) -> Any:
+    """Arguments with whole values in the place of ragged ones."""
+    if type(item) in (list, tuple):
+        return type(item)([_stacked(x) for x in item])
+    if type(item) is dict:
+        return {key: _stacked(value) for key, value in item.items()}
+    if type(item) is Ragged:
+        if item.rec.books is not None:
+            item.aliased = True
+        return item.materialise()
+    return item

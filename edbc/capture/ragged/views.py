@@ -1,0 +1,341 @@
+"""Views of ragged values: another shape of each row, other rows, or the ragged dimension in another place.
+
+What only says sizes anew (`view`, `flatten`, `unsqueeze`) is told by the shape that results: the ragged dimension is
+where as many elements stand before it as before, and n is its size. Where there is no such dimension the rows are mixed
+up, and the value is taken whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from edbc.capture.ragged.call import Call, Rule
+from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_of
+from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.standins.standin import Symbol
+
+
+def reshaped(call: Call) -> Any:
+    """`view`, `reshape`, `flatten`, `unflatten`, `squeeze()`, `view_as`, `ravel`."""
+    ragged = call.args[0]
+    if type(ragged) is not Ragged:
+        return NotImplemented
+    others = [a._meta() if isinstance(a, Symbol) else a for a in call.args[1:]]
+    if others and isinstance(others[0], torch.dtype):
+        return NotImplemented
+    return as_shape(ragged, tuple(call.func(ragged._meta(), *others, **call.kwargs).shape))
+
+
+def as_shape(ragged: Ragged, shape: Sequence[int]) -> Any:
+    """A ragged value in another shape; NotImplemented where its rows do not stay together."""
+    count = len(ragged.refs)
+    before = torch.Size(ragged.row.shape[: ragged.at]).numel()
+    places = [k for k, size in enumerate(shape) if size == count and torch.Size(shape[:k]).numel() == before]
+    found = next((k for k in places if len(shape) - k == ragged.behind), places[0] if places else -1)
+    rec = ragged.rec
+    if found < 0:
+        if count == 1:
+            return ragged.value(0).reshape(tuple(shape))
+        return NotImplemented
+    rest = (*shape[:found], *shape[found + 1 :])
+    if rest == tuple(ragged.row.shape):
+        return ragged.like(ragged.refs, found)
+    return each_row(rec, [ragged], lambda row: row.reshape(rest), found)
+
+
+def unsqueezed(call: Call) -> Any:
+    """`unsqueeze(dim)`."""
+    ragged = call.args[0]
+    dim = call.given(1, "dim", None)
+    if type(ragged) is not Ragged or type(dim) is not int:
+        return NotImplemented
+    dim %= ragged.ndim + 1
+    at = ragged.at + (dim <= ragged.at)
+    place = dim if dim <= ragged.at else dim - 1
+    return each_row(ragged.rec, [ragged], lambda row: row.unsqueeze(place), at)
+
+
+def squeezed(call: Call) -> Any:
+    """`squeeze()` and `squeeze(dim)`."""
+    ragged = call.args[0]
+    dim = call.given(1, "dim", None)
+    if type(ragged) is not Ragged or (dim is not None and type(dim) is not int):
+        return NotImplemented
+    if dim is None:
+        return reshaped(call)
+    dim %= ragged.ndim
+    if dim == ragged.at:
+        return ragged.value(0) if len(ragged.refs) == 1 else ragged
+    if ragged.shape[dim] != 1:
+        return ragged
+    place, at = dim - (dim > ragged.at), ragged.at - (dim < ragged.at)
+    return each_row(ragged.rec, [ragged], lambda row: row.squeeze(place), at)
+
+
+def permuted(call: Call) -> Any:
+    """`transpose`, `permute`, `t`, `T`, `mT`, `movedim`."""
+    ragged = call.args[0]
+    if type(ragged) is not Ragged or any(isinstance(a, Symbol) for a in call.args[1:]):
+        return NotImplemented
+    ndim = ragged.ndim
+    tagged = torch.empty(tuple(range(2, 2 + ndim)), device="meta")
+    order = [size - 2 for size in call.func(tagged, *call.args[1:], **call.kwargs).shape]
+    return as_order(ragged, order)
+
+
+def as_order(ragged: Ragged, order: Sequence[int]) -> Ragged:
+    """A ragged value with its dimensions in another order."""
+    at = order.index(ragged.at)
+    rest = [d - (d > ragged.at) for d in order if d != ragged.at]
+    if rest == sorted(rest):
+        return ragged.like(ragged.refs, at)
+    turned: Ragged
+    if len(rest) == 2:
+        turned = each_row(ragged.rec, [ragged], lambda row: row.transpose(0, 1), at)
+    else:
+        turned = each_row(ragged.rec, [ragged], lambda row: row.permute(rest), at)
+    return turned
+
+
+def same(call: Call) -> Any:
+    """`contiguous`, `clone`, `detach` and their like."""
+    ragged = call.args[0]
+    return call.of_rows(call.args, call.kwargs, ragged.at) if type(ragged) is Ragged else NotImplemented
+
+
+def expanded(call: Call) -> Any:
+    """`expand`, `expand_as`, `broadcast_to`."""
+    ragged = call.args[0]
+    if type(ragged) is not Ragged:
+        return NotImplemented
+    sizes = call.args[1:]
+    if len(sizes) == 1 and isinstance(sizes[0], Symbol | torch.Tensor):
+        sizes = tuple(sizes[0].shape)
+    elif len(sizes) == 1 and not isinstance(sizes[0], int):
+        sizes = tuple(sizes[0])
+    if not sizes or not all(type(s) is int for s in sizes):
+        return NotImplemented
+    at = len(sizes) - ragged.behind
+    if at < 0:
+        return NotImplemented
+    sizes = tuple(
+        ragged.shape[i - len(sizes)] if s == -1 and len(sizes) - i <= ragged.ndim else s for i, s in enumerate(sizes)
+    )
+    rest = (*sizes[:at], *sizes[at + 1 :])
+    whole = ragged.repeated(sizes[at])
+    if len(whole.refs) != sizes[at]:
+        return NotImplemented
+    if rest == tuple(ragged.row.shape):
+        return whole.like(whole.refs, at)
+    return each_row(ragged.rec, [whole], lambda row: row.expand(rest), at)
+
+
+def parted(call: Call) -> Any:
+    """`chunk`, `split`, `tensor_split`, `unbind`, `unflatten`, `narrow`, `select` along a dimension."""
+    ragged = call.args[0]
+    where = 1 if call.name in ("unbind", "narrow", "select") else 2
+    dim = call.given(where, "dim", 0)
+    if type(ragged) is not Ragged or type(dim) is not int:
+        return NotImplemented
+    dim %= ragged.ndim
+    if dim == ragged.at:
+        return _parts_of_rows(call, ragged)
+    args, kwargs = call.with_argument(where, "dim", dim - (dim > ragged.at))
+    gone = call.name in ("unbind", "select") and dim < ragged.at
+    return call.of_rows(args, kwargs, ragged.at - gone)
+
+
+def _parts_of_rows(call: Call, ragged: Ragged) -> Any:
+    """Along the ragged dimension: which numbers go where is asked of torch, on the numbers themselves."""
+    numbers = torch.arange(len(ragged.refs))
+    args, kwargs = call.with_argument(1 if call.name in ("unbind", "narrow", "select") else 2, "dim", 0)
+    if call.name == "unbind":
+        return tuple(ragged.values())
+    found = call.func(numbers, *args[1:], **kwargs)
+    if call.name == "select":
+        return ragged.value(int(found))
+    if isinstance(found, torch.Tensor):
+        return ragged.take(found.numpy())
+    return type(found)([ragged.take(part.numpy()) for part in found])
+
+
+def gotten(call: Call) -> Any:
+    """`x[index]`, of integers, slices, None, Ellipsis, lists and tensors of the instance's integers or booleans."""
+    ragged, index = call.args
+    if type(ragged) is not Ragged:
+        return NotImplemented
+    items = list(index) if type(index) is tuple else [index]
+    if any(isinstance(i, Symbol) for i in items):
+        return NotImplemented
+    items = [_as_index(i) for i in items]
+    if any(i is NotImplemented for i in items):
+        return NotImplemented
+    used = sum(_num_dims(i) for i in items)
+    if Ellipsis not in [i if not isinstance(i, torch.Tensor) else None for i in items]:
+        items.append(Ellipsis)
+    at = next(k for k, i in enumerate(items) if i is Ellipsis)
+    items[at : at + 1] = [slice(None)] * (ragged.ndim - used)
+    return _indexed(ragged, items)
+
+
+def _indexed(ragged: Ragged, items: list[Any]) -> Any:
+    """By one item per dimension, and None for new ones."""
+    dim = place = 0
+    while dim < ragged.at or items[place] is None:  # the item of the ragged dimension
+        dim += _num_dims(items[place])
+        place += 1
+    if dim > ragged.at:
+        return NotImplemented
+    own, rest = items[place], [*items[:place], *items[place + 1 :]]
+    others = [i for i in rest if isinstance(i, torch.Tensor)]
+    if isinstance(own, torch.Tensor):
+        if own.ndim != 1 or others:
+            return _picked(ragged, own, rest)
+        numbers = own.nonzero().reshape(-1) if own.dtype is torch.bool else own
+        taken: Any = ragged.take(numbers.numpy())
+    elif type(own) is int:
+        taken = ragged.value(own)
+    else:
+        taken = ragged if own == slice(None) else ragged.take(own)
+    if type(taken) is not Ragged:
+        return taken if _is_whole(rest) else taken[tuple(rest)]
+    if _is_whole(rest):
+        return taken
+    if others and any(isinstance(i, torch.Tensor) for i in rest[:place]):
+        return NotImplemented
+    if len(others) > 1:
+        return NotImplemented
+    before = sum(i is None or isinstance(i, slice) for i in rest[:place])
+    return each_row(ragged.rec, [taken], lambda row: row[tuple(rest)], before)
+
+
+def _picked(ragged: Ragged, own: torch.Tensor, rest: list[Any]) -> Any:
+    """`x[rows, columns]`: one element of each row."""
+    if ragged.at or len(rest) != 1 or not isinstance(rest[0], torch.Tensor) or own.ndim != 1 or rest[0].ndim != 1:
+        return NotImplemented
+    if own.dtype is torch.bool or rest[0].dtype is torch.bool or len(own) != len(rest[0]) or not len(own):
+        return NotImplemented
+    picked = [ragged.value(i)[j] for i, j in zip(own.tolist(), rest[0].tolist(), strict=True)]
+    return Ragged(ragged.rec, [value.ref for value in picked], picked[0].slot)
+
+
+def _as_index(item: Any) -> Any:
+    if item is None or item is Ellipsis or type(item) is int or isinstance(item, slice):
+        return item
+    if isinstance(item, np.integer):
+        return int(item)
+    if isinstance(item, list | range | np.ndarray):
+        try:
+            item = torch.as_tensor(np.asarray(item))
+        except (TypeError, ValueError):
+            return NotImplemented
+    is_index = type(item) is torch.Tensor and not item.is_floating_point() and item.ndim <= 1
+    if is_index and item.ndim == 0 and item.dtype is not torch.bool:
+        return int(item)
+    return item if is_index and item.ndim == 1 else NotImplemented
+
+
+def _num_dims(item: Any) -> int:
+    return 0 if item is None or item is Ellipsis else 1
+
+
+def _is_whole(items: list[Any]) -> bool:
+    return all(isinstance(i, slice) and i == slice(None) for i in items)
+
+
+def selected(call: Call) -> Any:
+    """`index_select(dim, index)` by the instance's indices."""
+    ragged = call.args[0]
+    dim, index = call.given(1, "dim", None), call.given(2, "index", None)
+    if type(ragged) is not Ragged or type(dim) is not int or type(index) is not torch.Tensor:
+        return NotImplemented
+    dim %= ragged.ndim
+    if dim == ragged.at:
+        return ragged.take(index.reshape(-1).numpy())
+    args, kwargs = call.with_argument(1, "dim", dim - (dim > ragged.at))
+    return call.of_rows(args, kwargs, ragged.at)
+
+
+def repeated(call: Call) -> Any:
+    """`repeat_interleave`, `roll` and `flip` of rows."""
+    ragged = call.args[0]
+    name, where = ("dims", 2) if call.name == "roll" else ("dim", 2)
+    dim = call.given(where, name, None)
+    dim = dim[0] if isinstance(dim, tuple | list) and len(dim) == 1 else dim
+    if type(ragged) is not Ragged or type(dim) is not int or dim % ragged.ndim != ragged.at:
+        return NotImplemented
+    numbers = torch.arange(len(ragged.refs))
+    args, kwargs = call.with_argument(where, name, 0)
+    if any(isinstance(a, Symbol) for a in args[1:]):
+        return NotImplemented
+    return ragged.take(call.func(numbers, *args[1:], **kwargs).numpy())
+
+
+def tiled(call: Call) -> Any:
+    """`repeat(*sizes)`: rows again and again, and each row too."""
+    ragged = call.args[0]
+    sizes = call.args[1:]
+    sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    if type(ragged) is not Ragged or len(sizes) != ragged.ndim or not all(type(s) is int for s in sizes):
+        return NotImplemented
+    rest = (*sizes[: ragged.at], *sizes[ragged.at + 1 :])
+    whole = ragged.like(list(ragged.refs) * sizes[ragged.at])
+    return whole if set(rest) <= {1} else each_row(ragged.rec, [whole], lambda row: row.repeat(rest), ragged.at)
+
+
+def joined(call: Call) -> Any:
+    """`torch.cat(tensors, dim)`."""
+    parts, dim = call.given(0, "tensors", None), call.given(1, "dim", 0)
+    first = next((p for p in parts if type(p) is Ragged), None) if isinstance(parts, list | tuple) else None
+    if first is None or type(dim) is not int or not all(is_tensor(p) and p.ndim == first.ndim for p in parts):
+        return NotImplemented
+    dim %= first.ndim
+    if any(type(p) is Ragged and p.at != first.at for p in parts):
+        return NotImplemented
+    if dim == first.at:
+        rows = [rows_of(call.rec, p, dim) for p in parts if p.shape[dim]]
+        found = of_one_slot(rows) if rows else [first]
+        return NotImplemented if found is None else found[0].like([ref for part in found for ref in part.refs])
+    if any(p.shape[first.at] != len(first.refs) for p in parts):
+        return NotImplemented
+    place, rec = dim - (dim > first.at), call.rec
+    rows = [rows_of(rec, p, first.at) for p in parts]
+    return each_row(rec, rows, lambda *values: rec.node(torch.cat, (list(values), place), {}), first.at)
+
+
+def stacked(call: Call) -> Any:
+    """`torch.stack(tensors, dim)`."""
+    parts, dim = call.given(0, "tensors", None), call.given(1, "dim", 0)
+    first = next((p for p in parts if type(p) is Ragged), None) if isinstance(parts, list | tuple) else None
+    if first is None or type(dim) is not int or not all(is_tensor(p) and p.shape == first.shape for p in parts):
+        return NotImplemented
+    if any(type(p) is Ragged and p.at != first.at for p in parts):
+        return NotImplemented
+    dim %= first.ndim + 1
+    place, at, rec = dim - (dim > first.at), first.at + (dim <= first.at), call.rec
+    rows = [rows_of(rec, p, first.at) for p in parts]
+    return each_row(rec, rows, lambda *values: rec.node(torch.stack, (list(values), place), {}), at)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys("view reshape flatten unflatten view_as reshape_as ravel".split(), reshaped),
+    **dict.fromkeys("transpose swapaxes swapdims permute t T mT movedim moveaxis".split(), permuted),
+    **dict.fromkeys("contiguous clone alias positive detach".split(), same),
+    **dict.fromkeys("expand expand_as broadcast_to".split(), expanded),
+    **dict.fromkeys("chunk split tensor_split unbind narrow select".split(), parted),
+    **dict.fromkeys("cat concat concatenate".split(), joined),
+    "stack": stacked,
+    "unsqueeze": unsqueezed,
+    "squeeze": squeezed,
+    "getitem": gotten,
+    "index_select": selected,
+    "repeat_interleave": repeated,
+    "roll": repeated,
+    "repeat": tiled,
+}
+BY_COUNT = frozenset(name for name, rule in RULES.items() if rule not in (permuted, same, unsqueezed, joined, stacked))
+"""Functions whose numbers mean one thing or another depending on n."""
