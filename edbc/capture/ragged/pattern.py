@@ -111,10 +111,8 @@ def _refs(rec: Recorder, source: Source, rows: Sequence[Refs], made: Sequence[Re
 
 
 def _results(rec: Recorder, item: Any, rows: Sequence[Refs], made: Sequence[Refs], given: dict[int, int] | None) -> Any:
-    from edbc.capture.ragged.value import Ragged
-
     if type(item) is Place:
-        return Ragged(rec, _refs(rec, item.source, rows, made, given), item.slot, item.at)
+        return rec.rows_value(_refs(rec, item.source, rows, made, given), item.slot, item.at)
     if isinstance(item, tuple | list):
         found = [_results(rec, x, rows, made, given) for x in item]
         return found if type(item) is list else rebuilt(item, found)

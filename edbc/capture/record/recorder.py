@@ -753,6 +753,10 @@ class Recorder:
         """Whether all of these are one row of zeros."""
         return refs[0] in self.zero_rows and refs.count(refs[0]) == len(refs)
 
+    def rows_value(self, refs: Sequence[int], row: Slot, at: int) -> Ragged:
+        """The value that rows are."""
+        return Ragged(self, refs, row, at)
+
     def is_ragged(self, tensor: Any) -> bool:
         """Whether a tensor is of a ragged class."""
         key = tensor.shape[1:], tensor.dtype
