@@ -89,7 +89,7 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
         yield "automatic:"
         yield from (f"  {scalar_text(name)}: {scalar_text(line)}" for name, line in sorted(plan.automatic.items()))
     if plan.ragged:
-        yield from _list_lines("", "ragged", plan.ragged)
+        yield from list_lines("", "ragged", plan.ragged)
     if plan.reads:
         yield from list_lines("", "reads", plan.reads)
     yield from _cost_lines(plan)
