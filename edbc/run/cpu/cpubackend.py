@@ -97,7 +97,7 @@ class CpuDemand(Demand):
     frame: Frame = field(kw_only=True)
 
     @cached_property
-    def steps(self) -> list[list[Any]]:
+    def as_lists(self) -> list[list[Any]]:
         """Of every batch its type, and of a schedule and its placement `batch_ptr`, `start`, `items`, `output_row` and
         `run`."""
         batches = self.batches
@@ -414,7 +414,7 @@ class CpuBackend:
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:
     """One batch by its torch kernel: operands are views where their rows are a run of outputs, copies elsewhere."""
     placement = segment.placement
-    kinds, ptr, starts, items, output_rows, runs = arenas.demand.steps
+    kinds, ptr, starts, items, output_rows, runs = arenas.demand.as_lists
     kind, count, at, num = kinds[batch], ptr[batch + 1] - ptr[batch], starts[batch], items[batch]
     classes, of_outputs = arenas.classes(kind, segment.graph.types[kind])
     outputs_at = list(zip(of_outputs, output_rows[batch], strict=False))
