@@ -53,6 +53,7 @@ from edbc.capture.record.special import (
     lazy_stack,
     num_steps,
     of_many,
+    refuse_look,
     refuse_what_cannot_be_batched,
     selected,
     special,
@@ -62,7 +63,7 @@ from edbc.capture.record.special import (
 from edbc.capture.record.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
 from edbc.capture.record.tracer import CellTracer
 from edbc.capture.semantics import autocast, rules
-from edbc.capture.semantics.randomness import Dispatched, draws
+from edbc.capture.semantics.randomness import NO_VALUES, Dispatched, draws
 from edbc.capture.semantics.shapes import (
     filled_by,
     filled_with_zeros,
@@ -992,7 +993,14 @@ class Recorder:
         if entry is None:
             name = name or rules.name_of(func)
             with Dispatched() as dispatched:
-                result = run_on_meta(func, template, slots, self.shared_meta)
+                try:
+                    result = run_on_meta(func, template, slots, self.shared_meta)
+                except Exception:
+                    if dispatched.shape_by_value and name not in NO_VALUES:
+                        refuse_look(name)
+                    raise
+            if dispatched.shape_by_value and name not in NO_VALUES:
+                refuse_look(name)
             if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
                 refuse_drawing(name)
             outputs, metas = split_outputs(result)

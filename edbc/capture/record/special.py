@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
@@ -53,11 +53,15 @@ def refuse_what_cannot_be_batched(
         refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
     if name in _OF_ONE_SEQUENCE:
         refuse("sequences are packed while recording", _NO_PADDING)
-    if rules.looks_at_values(func, name) or rules.has_shape_by_value(name, args, kwargs):
-        refuse(
-            f"'{name}' asks for the value of a tensor while recording",
-            LOOK_REMEDY,
-        )
+    if rules.looks_at_values(func, name) or rules.is_mask(name, args):
+        refuse_look(name)
+    if rules.writes_operands(name):
+        refuse(f"'{name}' changes tensors that it is given", "compute new ones with other torch functions")
+
+
+def refuse_look(name: str) -> NoReturn:
+    """Refuse a function that needs values, or makes a shape of them."""
+    refuse(f"'{name}' asks for the value of a tensor while recording", LOOK_REMEDY)
 
 
 def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,7 +1,8 @@
-"""Does a call draw random numbers? Torch is asked, not a list of names.
+"""Does a call draw random numbers, or make a shape of values? Torch is asked, not a list of names.
 
-(1) An operator that may draw carries torch's tag `nondeterministic_seeded`. What a call dispatches to is seen once per
-    new signature, while its shapes are found.
+(1) An operator that may draw carries torch's tag `nondeterministic_seeded`, one whose result may have a shape that
+    depends on values `dynamic_output_shape`. What a call dispatches to is seen once per new signature, while its shapes
+    are found.
 (2) One that carries it does not draw where an argument says that it is not training, or drops nothing out (`rrelu`,
     `scaled_dot_product_attention`).
 (3) Operators of other libraries carry no tags. A call that dispatches to one runs on made-up numbers, and draws when
@@ -23,6 +24,22 @@ from edbc.capture.standins.standin import refuse
 _TORCH = frozenset(("aten", "prim", "prims"))
 _SWITCHES = frozenset(("train", "training", "dropout_p"))
 """Names of arguments that, false or 0, switch an operator's random numbers off, definition (2)."""
+SETTLED: dict[str, Callable[[dict[str, Any]], bool]] = {
+    # without a mask there is an element per number
+    "index": lambda given: not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in given["indices"]),
+    # the number of classes is given
+    "one_hot": lambda given: given["num_classes"] != -1,
+    # the length of the result is given
+    "repeat_interleave": lambda given: given["output_size"] is not None,
+    # residuals are empty whatever the rank, unless there are more equations than unknowns
+    "linalg_lstsq": lambda given: given["self"].shape[-2] <= given["self"].shape[-1],
+}
+"""Operators whose shapes depend on values for some arguments only: when they do not, definition (4)."""
+NO_VALUES = {
+    "combinations": "the mask is of positions, not of values",
+    "ctc_loss": "what has a shape by value is an intermediate; the loss has none",
+}
+"""Functions that dispatch to such operators, and whose results have shapes of their own."""
 DRAW_REMEDY = (
     "its result would differ from eager execution; draw outside of forward and pass the numbers in, or draw from "
     "recorded tensors (torch.rand_like(h), F.dropout(h.new_ones(n)))"
@@ -36,6 +53,8 @@ class Dispatched(TorchDispatchMode):
         super().__init__()
         self.draws = False
         """Definitions (1) and (2)."""
+        self.shape_by_value = False
+        """Definitions (1) and (4)."""
         self.is_foreign = False
         """Whether one of them is not torch's own, definition (3)."""
 
@@ -60,12 +79,20 @@ class Dispatched(TorchDispatchMode):
     def _note(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.Tag.nondeterministic_seeded in operator.tags:
             self.draws |= not _is_off(operator, args, kwargs)
+        if torch.Tag.dynamic_output_shape in operator.tags:
+            settled = SETTLED.get(operator._schema.name.removeprefix("aten::"))
+            self.shape_by_value |= settled is None or not settled(_given(operator, args, kwargs))
         self.is_foreign |= operator.namespace not in _TORCH
 
 
-def _is_off(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _given(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, those left out by their defaults."""
     given = {argument.name: argument.default_value for argument in operator._schema.arguments}
-    given |= dict(zip(given, args, strict=False)) | kwargs
+    return given | dict(zip(given, args, strict=False)) | kwargs
+
+
+def _is_off(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    given = _given(operator, args, kwargs)
     return any(not given[name] for name in _SWITCHES & given.keys())
 
 

@@ -31,16 +31,13 @@ LAYS_OUT = frozenset(("contiguous", "clone"))
 CASTS = frozenset("to float double half bfloat16 type_as cpu cuda".split())
 """Identities when the dtype stays."""
 
-LOOKS = frozenset(
-    "item tolist numpy bool int float index len_ array equal allclose is_nonzero nonzero argwhere unique "
-    "unique_consecutive masked_select bincount _assert _assert_async".split()
-)
-"""They need values, or make a shape that depends on values."""
-
 READS = frozenset(
     "item tolist numpy bool int float index array equal allclose is_nonzero _assert _assert_async".split()
 )
-"""Of LOOKS, those that give no tensor: numbers, or nothing."""
+"""They need values and give no tensor: numbers, or nothing. What makes a shape that depends on values is told by torch
+(`edbc.capture.semantics.randomness`)."""
+
+LOOKS = READS | {"len_"}
 
 DROPOUTS = frozenset(
     "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout feature_alpha_dropout".split()
@@ -109,11 +106,21 @@ def is_constant_index(index: Any) -> bool:
     return index is None or index is Ellipsis or type(index) in (int, slice)
 
 
-def has_shape_by_value(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True for calls whose result has a shape that depends on values: a mask as index, `where` of a condition alone."""
-    if name == "getitem":
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return any(isinstance(i, torch.Tensor) and i.dtype is torch.bool for i in index)
-    if name == "where":
-        return len(args) + len(kwargs) == 1
-    return name == "repeat_interleave" and any(isinstance(a, torch.Tensor) for a in (*args[1:], kwargs.get("repeats")))
+def is_mask(name: str, args: tuple[Any, ...]) -> bool:
+    """True for indexing with a mask, which is an excerpt else: its shape depends on values."""
+    if name != "getitem":
+        return False
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return any(isinstance(i, torch.Tensor) and i.dtype is torch.bool for i in index)
+
+
+@cache
+def writes_operands(name: str) -> bool:
+    """True for operators that change tensors they are given though their names do not say so, as their schemas do."""
+    packet = None if name.endswith("_") else getattr(torch.ops.aten, name, None)
+    return packet is not None and any(
+        argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out
+        and isinstance(argument.real_type, torch.TensorType)
+        for overload in packet.overloads() if "out" not in overload
+        for argument in getattr(packet, overload)._schema.arguments
+    )  # fmt: skip
