@@ -2,13 +2,16 @@
 
     python benchmarks/gpu.py [--json build/gpu.json] [--seconds 530] [--data DIR]
 
-Two phases, which together end within --seconds:
+Three phases, which together end within --seconds:
 
 (1) At once, within SHARE of the time: the tests of the CUDA back end, on several processes where pytest-xdist is
     installed; and a process per workload that runs every combination once (`end_to_end.py --warm`), so that the second
     phase finds compiled kernels in Triton's cache.
 (2) Alone on the machine: `end_to_end.py --device cuda --sweep`, batch 1, 32 and 256 at hidden size 128, 256 and 512,
     the most telling combinations first, for the time that is left.
+
+(3) `gpu_model.py`, on the host, in the first phase; and in the last MODEL_SECONDS `gpu_gaps.py`: gaps between launches
+    and graph nodes, cuDNN's LSTM, and the model beside what phase (2) measured.
 
 What fails or is cut off costs nothing else. The benchmark's record is the file of --json, whole after every
 combination; how the tests and the warming ended is in NAME.tests.json beside it, the tests' output in NAME.tests.log.
@@ -37,6 +40,8 @@ SHARE = 0.45
 """Of the time, for the first phase."""
 GRACE = 15.0
 """Seconds that the second phase's last combination may take after it has begun."""
+MODEL_SECONDS = 40.0
+"""For the third phase."""
 PROCESSES = 4
 """For the tests."""
 BRIEF = ("--rounds", "2", "--mini-batches", "2", "--eager-seconds", "2")
@@ -95,6 +100,8 @@ def first_phase(options: argparse.Namespace, folder: Path, until: float) -> bool
     warming = [
         start(w.model, arguments_of_benchmark(options, "--warm", "--only", w.model, *BRIEF), folder) for w in WORKLOADS
     ]
+    model = ["benchmarks/gpu_model.py", "--waves", "--json", str(beside(options, "json", "model").resolve())]
+    warming.append(start("gpu_model", [*model, *(["--data", options.data] if options.data else [])], folder))
     outcomes = {child.name: child.wait(until) for child in [*warming, tests]}
     text = tests.log.read_text(errors="replace")
     found = {"outcomes": outcomes, "summary": summary_of(text), "failures": failures_of(text)}
@@ -107,9 +114,9 @@ def first_phase(options: argparse.Namespace, folder: Path, until: float) -> bool
     return set(outcomes.values()) == {"passed"}
 
 
-def beside(options: argparse.Namespace, ending: str) -> Path:
-    """A file of the tests beside that of --json."""
-    return Path(options.json).with_suffix(f".tests.{ending}")
+def beside(options: argparse.Namespace, ending: str, what: str = "tests") -> Path:
+    """A file of the tests, or of something else, beside that of --json."""
+    return Path(options.json).with_suffix(f".{what}.{ending}")
 
 
 def summary_of(text: str) -> str:
@@ -140,6 +147,15 @@ def second_phase(options: argparse.Namespace, folder: Path, until: float) -> boo
     return outcome == "passed"
 
 
+def third_phase(options: argparse.Namespace, folder: Path, until: float) -> bool:
+    """Definition (3); True when all went well."""
+    files = ["--measured", options.json, "--model", str(beside(options, "json", "model"))]
+    child = start("gaps", ["benchmarks/gpu_gaps.py", *files, "--json", str(beside(options, "json", "gaps"))], folder)
+    outcome = child.wait(until)
+    print(child.log.read_text(errors="replace"), f"gaps {outcome}", flush=True)
+    return outcome == "passed"
+
+
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -159,7 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         outcomes = [first_phase(options, folder, began + SHARE * options.seconds),
-                    second_phase(options, folder, began + options.seconds)]  # fmt: skip
+                    second_phase(options, folder, began + options.seconds - MODEL_SECONDS),
+                    third_phase(options, folder, began + options.seconds)]  # fmt: skip
     return int(not all(outcomes))
 
 

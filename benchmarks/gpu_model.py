@@ -229,7 +229,7 @@ def row(workload: Workload, batch_size: int, hidden_size: int, options: argparse
     backend = CudaBackend(torch.device("cpu"))
     backend.why_not = None
     plan = edbc.load(REPOSITORY / "plans" / f"{workload.model}.yaml").plan
-    net = Net(plan, file.build(config, 0), backend=backend, split=False)
+    net = Net(plan, file.build(config, 0), backend=backend, split=False, rebind=True)
     if options.waves:
         net.waves = Waves()
     without_launches(net)

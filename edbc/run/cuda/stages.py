@@ -41,7 +41,7 @@ MOST_LOADS = 4
 """Definition (1), numbers among them. Each load of a product's source takes up to 16 KB of shared memory (a row tile of
 64), and the smallest cards have 99 KB."""
 MOST_SUMS = 8
-"""Definition (3): of a tile of 32 rows and 32 columns each takes 8 registers of a thread."""
+"""Definition (3): of a tile of 32 rows and 16 columns each takes 4 registers of a thread."""
 
 
 @dataclass(frozen=True)

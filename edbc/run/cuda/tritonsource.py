@@ -252,7 +252,7 @@ class _Writer:
         inner, sums = power(widest, 16, self._inner), sum(len(firsts) for _, firsts in job.sums) or 1
         found = [Tile(16, 16, inner)]
         if not self.is_double:
-            rows, most = (64, 64) if sums == 1 else (32, 32)  # sums of several gates fill the registers
+            rows, most = (64, 64) if sums == 1 else (32, 16)  # what several gates become fills the registers
             found.append(Tile(rows, power(job.v.size, 16, most), inner))
         return found
 

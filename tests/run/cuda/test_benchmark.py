@@ -27,8 +27,8 @@ def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
     import gpu
 
     yield end_to_end, gpu
-    for name in ("end_to_end", "gpu"):
-        del sys.modules[name]
+    for name in ("end_to_end", "gpu", "gpu_model", "gpu_gaps"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_one_command_survives_what_fails(
     printed = capsys.readouterr().out
 
     assert code == 1
-    assert set(children) == {"tests", "benchmark", *NINE}
+    assert set(children) == {"tests", "benchmark", "gpu_model", "gaps", *NINE}
     assert told["outcomes"]["tests"] == told["outcomes"]["lstm_nmt"] == "failed"
     assert told["outcomes"]["mv_rnn"] == "cut off"
     assert told["outcomes"]["tree_lstm"] == "passed"
@@ -215,6 +215,31 @@ def test_children_are_started_with_arguments_that_exist(
     assert children["benchmark"][0] == "benchmarks/end_to_end.py"
     assert (options.device, options.sweep, options.data, options.warm) == ("cuda", True, "/d", False)
     assert (end_to_end.REPOSITORY / gpu.arguments_of_tests()[2]).is_dir()
+    gpu.first_phase(gpu.parse(["--json", str(tmp_path / "gpu.json"), "--data", "/d"]), tmp_path, 1e9)
+    import gpu_model
+
+    modelled = gpu_model.parse(children["gpu_model"][1:])
+    assert (modelled.data, modelled.waves, modelled.json) == ("/d", True, str(tmp_path / "gpu.model.json"))
+
+
+def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
+    """Combinations that both have; more work takes no less time; nothing is faster than a gap per step."""
+    import gpu_gaps
+    import gpu_model
+
+    options = gpu_model.parse(["--repeat", "1", "--data", "/nowhere", "--waves"])
+    workload = gpu_model.WORKLOADS[0]
+    small, large = (gpu_model.row(workload, size, 16, options) for size in (2, 8))
+    assert large.device >= small.device >= small.steps * gpu_model.NODE
+    assert small.batches >= small.steps > 0
+    assert {"join", "schedule", "prepare", "issue", "total"} == set(small.host)
+    model = {"rows": [{"model": "tree_lstm", "batch_size": 2, "hidden_size": 16, "device": small.device}]}
+    measured = {"rows": [
+        {"name": "plans/tree_lstm.yaml", "batch_size": 2, "hidden_size": 16, "device_seconds": 2e-6 * small.device},
+        {"name": "plans/tree_lstm.yaml", "batch_size": 4, "hidden_size": 16, "device_seconds": 1.0},
+    ]}  # fmt: skip
+    (found,) = gpu_gaps.beside(measured, model)
+    assert found["ratio"] == pytest.approx(2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
