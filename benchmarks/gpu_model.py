@@ -256,6 +256,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--dtype", choices=list(WIDTHS), default="float32", help="tf32: float32 on tensor cores, where torch is told to"
     )
     parser.add_argument("--only", default="", help="models, separated by commas")
+    parser.add_argument("--sizes", type=int, default=len(COMBINATIONS), help="so many of the combinations")
     parser.add_argument("--repeat", type=int, default=15, help="turns of measuring the host")
     parser.add_argument("--waves", action="store_true", help="schedule by the rule of waves, not by the plans' batches")
     return parser.parse_args(arguments)
@@ -270,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for workload in WORKLOADS:
         if options.only and workload.model not in options.only.split(","):
             continue
-        for sizes in COMBINATIONS:
+        for sizes in COMBINATIONS[: options.sizes]:
             rows.append(row(workload, *sizes, options))
             print(rows[-1], flush=True)
     if options.json:
