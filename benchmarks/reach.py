@@ -8,8 +8,8 @@ Definitions.
     only: cores of this process less those that others used during a second of looking. `--any-cores` measures anyway,
     to try the script, and says so in place of ratios.
 (2) balance: the slowest rank's share over the mean, drawn at random and dealt, over 300 global mini-batches of treebank
-    trees. ranks: the least of five medians of steps (forward, loss, backward, averaging) of captured trees in float32,
-    one thread per rank, global batch 64; the ways take turns.
+    trees. ranks: a step is forward, loss, backward and averaging, of captured trees in float32, one thread per rank;
+    the least time of each mini-batch over the rounds, and the mean of these; the ways take turns.
 (3) ray: lines of the treebank, repeated to `--trees`, through `edbc.reach.jobs.Writer`: in this process, on Ray Data
     with one actor, and with two; from the first part that is written to the last, so that starting is apart.
 (4) batcher: one core, trees of the treebank at hidden size 128. Another process on the other core sends them at Poisson
@@ -18,8 +18,8 @@ Definitions.
     ten requests or 10 ms, as is usual; one: one request at a time. A second of warming up is not counted.
 (5) cells: sentences through an LSTM, Poisson arrivals, in simulated time by measured costs. A mini-batch takes all that
     waits and answers when its last step is done; joining at cells, newcomers enter at the next step and an answer
-    leaves with its last one. `free` counts nothing for stopping between steps, `measured` what edbc takes on the host
-    to place and execute a segment of one batch.
+    leaves with its last one. `free` counts nothing for stopping between steps; `joins` counts what edbc takes on the
+    host to place and execute a segment, at steps at which newcomers enter; `measured` counts it at every step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ import numpy as np
 import torch
 
 import edbc
-from edbc.reach import Batcher, Busy, NodeBalancedSampler
+from edbc.reach import Batcher, Busy
 from edbc.reach.sampler import deal
 from edbc.run.session import Net
 
@@ -142,21 +142,24 @@ def rank_worker(options: argparse.Namespace) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from edbc.reach import Module
+    from edbc.reach.ranks import OPTIONS, Module
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     net = bound(options.hidden)
-    trees = trees_of(treebank(options.data)[:1024])
-    captured = net.capture_all(trees)
-    model = DistributedDataParallel(Module(net))
-    size, ranks, rank = 64 // dist.get_world_size(), dist.get_world_size(), dist.get_rank()
-    order = np.random.default_rng(0).permutation(len(trees))
-    drawn = [order[i : i + 64][rank * size : rank * size + size].tolist() for i in range(0, len(order), 64)]
-    dealt = list(NodeBalancedSampler([c.num_nodes for c in captured], size, num_replicas=ranks, rank=rank))
-    medians: dict[str, list[float]] = {"drawn": [], "dealt": []}
+    captured = net.capture_all(trees_of(treebank(options.data)[:1024]))
+    model = DistributedDataParallel(Module(net), **OPTIONS)
+    ranks, rank, whole = dist.get_world_size(), dist.get_rank(), options.batch
+    costs = np.array([float(instance.num_nodes) for instance in captured])
+    order = np.random.default_rng(0).permutation(len(captured)).reshape(-1, whole)
+    ways = {
+        "drawn": [items.reshape(ranks, -1)[rank].tolist() for items in order],
+        "dealt": [items[deal(costs[items], ranks)[rank]].tolist() for items in order],
+    }
+    least = {name: np.full(len(order), np.inf) for name in ways}
 
     def step(items: Sequence[int]) -> float:
+        dist.barrier()
         started = time.perf_counter()
         outputs = model([captured[i] for i in items])
         torch.stack([torch.stack(o["logits"]).square().sum() for o in outputs]).mean().backward()
@@ -164,28 +167,31 @@ def rank_worker(options: argparse.Namespace) -> None:
         return time.perf_counter() - started
 
     for _ in range(options.rounds + 1):
-        for name, batches in (("drawn", drawn), ("dealt", dealt)):
-            dist.barrier()
-            medians[name].append(statistics.median(map(step, batches)))
+        for number in range(len(order)):
+            for name, batches in ways.items():
+                least[name][number] = min(least[name][number], step(batches[number]))
     if rank == 0:
-        print(json.dumps({"ranks": ranks, **{name: min(found[1:]) for name, found in medians.items()}}), flush=True)
+        print(
+            json.dumps({"ranks": ranks, "batch": whole, **{f"{n}_ms": 1e3 * t.mean() for n, t in least.items()}}),
+            flush=True,
+        )
     dist.barrier()
     dist.destroy_process_group()
 
 
 def measure_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Definition (2), under torchrun."""
-    rows = []
-    for ranks in (1, 2):
+    rows: list[dict[str, Any]] = []
+    for batch, ranks in itertools.product((64, 256), (1, 2)):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
                    __file__, "rank-worker", "--data", str(options.data), "--hidden", str(options.hidden),
-                   "--rounds", str(options.rounds)]  # fmt: skip
+                   "--rounds", str(options.rounds), "--batch", str(batch)]  # fmt: skip
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        row = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
-        rows.append({**row, "hidden": options.hidden, "instances_per_second": 64 / row["dealt"]})
-    if options.may_scale:
-        rows[1]["speedup"] = rows[0]["dealt"] / rows[1]["dealt"]
-        rows[1]["gain_of_dealing"] = rows[1]["drawn"] / rows[1]["dealt"]
+        rows.append({"hidden": options.hidden, **json.loads(output[output.index("{") :])})
+        if options.may_scale and ranks == 2:
+            one, two = rows[-2:]
+            two["speedup"] = one["dealt_ms"] / two["dealt_ms"]
+            two["gain_of_dealing"] = two["drawn_ms"] / two["dealt_ms"]
     return rows
 
 
@@ -194,7 +200,7 @@ def measure_ranks(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def measure_ray(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Definition (3)."""
-    from edbc.reach.jobs import Job, Summary, Writer, prepared
+    from edbc.reach.jobs import Job, Writer, prepared
     from edbc.reach.processes import batches
     from edbc.reach.ray_engine import run_ray
 
@@ -227,12 +233,13 @@ def measure_ray(options: argparse.Namespace) -> list[dict[str, Any]]:
                 parts = run_ray(job(f"ray{actors}"), actors, None)
                 first = next(parts)
                 begun = time.perf_counter() - started
-                rows.append(
-                    {"way": f"Ray Data, {actors} actors", "start_s": begun, **paced(itertools.chain([first], parts))}
-                )
-                rows[-1]["resident_mb"] = memory_of_workers()
+                before, pace = memory_of_workers(), paced(itertools.chain([first], parts))
+                rows.append({"way": f"Ray Data, actors: {actors}", "start_s": begun, **pace,
+                             "resident_mb": {"first part": before, "last part": memory_of_workers()}})  # fmt: skip
                 ray.shutdown()
-        assert Summary is not None
+    if options.may_scale and len(rows) == 3:
+        rates = [row["instances_per_second"] for row in rows]
+        rows.append({"ray_to_alone": rates[1] / rates[0], "two_to_one": rates[2] / rates[1]})
     return rows
 
 
@@ -273,47 +280,42 @@ class Timer:
 
     def submit(self, instance: Any) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
-        self.waiting.append((instance, loop.create_future()))
+        answer = loop.create_future()
+        self.waiting.append((instance, answer))
         if len(self.waiting) == self.size:
             self.flush()
         elif self.timer is None:
             self.timer = loop.call_later(self.wait, self.flush)
-        elif len(self.waiting) > 1000:
-            self.waiting.pop()
-            raise Busy("full")
-        return self.waiting[-1][1] if self.waiting else self.last
+        return answer
 
     def flush(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
         batch, self.waiting = self.waiting, []
-        if not batch:
-            return
-        self.last = batch[-1][1]
         with torch.no_grad():
             for (_, answer), result in zip(batch, self.net([instance for instance, _ in batch]), strict=True):
                 answer.set_result(result)
 
 
-def send(descriptor: int, rate: float, seconds: float) -> None:
-    """In another process: when requests come, in their place in time."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+def send(descriptor: int, rate: float, seconds: float, core: int) -> None:
+    """In another process, on another core: when requests come, in their place in time."""
+    os.sched_setaffinity(0, {core})
     generator, at = random.Random(0), time.perf_counter() + 0.1
     end = at + seconds
     while at < end:
-        while time.perf_counter() < at:
-            pass
-        os.write(descriptor, TIMES.pack(at))
+        while (left := at - time.perf_counter()) > 0:
+            time.sleep(max(left - 1e-4, 0.0))
+        os.write(descriptor, TIMES.pack(time.perf_counter()))
         at += generator.expovariate(rate)
 
 
-async def load(submit: Server, trees: Sequence[Any], rate: float, seconds: float) -> dict[str, Any]:
+async def load(submit: Server, trees: Sequence[Any], rate: float, seconds: float, core: int) -> dict[str, Any]:
     """Latencies of requests that come at a rate; definition (4)."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     sender = subprocess.Popen([sys.executable, __file__, "send", "--rate", str(rate), "--seconds", str(seconds),
-                               "--descriptor", str(writing)], pass_fds=[writing])  # fmt: skip
+                               "--descriptor", str(writing), "--core", str(core)], pass_fds=[writing])  # fmt: skip
     os.close(writing)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     answered: list[tuple[float, float]] = []
@@ -371,6 +373,7 @@ def seconds_of(net: Net, trees: Sequence[Any], size: int, rounds: int = 15) -> f
 
 def measure_batcher(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Definition (4)."""
+    core = max(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     net = bound(128)
@@ -387,16 +390,17 @@ def measure_batcher(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"bare_per_second": bare, "times_ms": times_ms, "overhead_us": overhead(trees)}]
     for share in options.loads:
         rate = share * bare
-        reference = next((n / rate for n in range(1, 257) if n / rate >= np.interp(n, sizes, times)), None)
+        reference = float(times[0])
+        for _ in range(1000):
+            reference = float(np.interp(rate * reference, sizes, times))
         for name in options.servers:
             server = {
                 "batcher": lambda: Batcher(net),
                 "timer": lambda: Timer(net),
                 "one": lambda: Batcher(net, max_instances=1),
             }
-            found = asyncio.run(load(server[name]().submit, trees, rate, options.seconds))
-            reference_ms = None if reference is None else 1e3 * reference
-            rows.append({"server": name, "load": share, "reference_ms": reference_ms, **found})
+            found = asyncio.run(load(server[name]().submit, trees, rate, options.seconds, core))
+            rows.append({"server": name, "load": share, "reference_ms": 1e3 * reference, **found})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
@@ -452,13 +456,17 @@ def measure_cells(options: argparse.Namespace) -> list[dict[str, Any]]:
         {"step_us": 1e6 * step, "row_us": 1e6 * fixed, "host_us": 1e6 * host, "start_us": 1e6 * start}
     ]
     mean = float(np.mean(lengths))
-    capacity = 1 / (mean * fixed + start / 256 + max(lengths) * step / 256)
+    capacity = 256 / (256 * mean * fixed + start + max(lengths) * step)
     for share in (0.1, 0.3, 0.5, 0.7, 0.9):
-        arrivals = list(itertools.accumulate(random.Random(1).expovariate(share * capacity) for _ in range(20_000)))
+        generator = random.Random(1)
+        arrivals = list(itertools.accumulate(generator.expovariate(share * capacity) for _ in range(20_000)))
         sizes = [lengths[i % len(lengths)] for i in range(len(arrivals))]
-        ways = {"mini-batches": by_mini_batch(arrivals, sizes, step, fixed, start),
-                "cells, free": by_cell(arrivals, sizes, step, fixed, 0.0),
-                "cells, measured": by_cell(arrivals, sizes, step, fixed, host)}  # fmt: skip
+        ways = {
+            "mini-batches": by_mini_batch(arrivals, sizes, step, fixed, start),
+            "cells, free": by_cell(arrivals, sizes, step, fixed, 0.0, 0.0),
+            "cells, joins": by_cell(arrivals, sizes, step, fixed, 0.0, host),
+            "cells, measured": by_cell(arrivals, sizes, step, fixed, host, 0.0),
+        }
         for name, found in ways.items():
             ms = 1e3 * np.array(found)[2000:]
             rows.append({"way": name, "load": share, "p50_ms": np.percentile(ms, 50), "p99_ms": np.percentile(ms, 99)})
@@ -468,7 +476,7 @@ def measure_cells(options: argparse.Namespace) -> list[dict[str, Any]]:
 def step_costs(net: Net) -> tuple[float, float, float, float]:
     """Seconds of a step in a schedule that runs through, of a row in it, of the host for a segment of one step, and of
     the host for a mini-batch: by differences of measured mini-batches."""
-    one, many = [3] * 2, [3] * 200
+    words = [[(7 * i + 13 * j) % 256 for i in range(200)] for j in range(64)]  # all different: equal nodes run once
 
     @torch.no_grad()
     def least(batch: Sequence[Any], run: Callable[[Any], Any] = net) -> float:
@@ -480,11 +488,11 @@ def step_costs(net: Net) -> tuple[float, float, float, float]:
             found.append(time.perf_counter() - started)
         return min(found)
 
-    captured = {n: net.capture_all([many] * n) for n in (1, 64)}
+    captured = {n: net.capture_all(words[:n]) for n in (1, 64)}
     prepared = {n: net.prepare(batch) for n, batch in captured.items()}
-    single, wide = (least(prepared[n], net.execute) / len(many) for n in (1, 64))
+    single, wide = (least(prepared[n], net.execute) / 200 for n in (1, 64))
     row = (wide - single) / 63
-    short = net.capture_all([one])
+    short = net.capture_all([words[0][:2]])
     host = least(short)
     return max(single - row, 0.0), row, host, host
 
@@ -505,17 +513,20 @@ def by_mini_batch(
     return found
 
 
-def by_cell(arrivals: Sequence[float], sizes: Sequence[int], step: float, row: float, host: float) -> list[float]:
-    """Latencies where newcomers enter at the next step, 256 in all at most, and each leaves with its last one."""
+def by_cell(arrivals: Sequence[float], sizes: Sequence[int], step: float, row: float, host: float,
+            joining: float) -> list[float]:  # fmt: skip
+    """Latencies where newcomers enter at the next step, 256 in all at most, and each leaves with its last one;
+    `host` is paid for every step, `joining` for those at which somebody enters."""
     now, i, steps, found = 0.0, 0, 0, [0.0] * len(arrivals)
     running: list[tuple[int, int]] = []
     while i < len(arrivals) or running:
         if not running:
             now = max(now, arrivals[i])
+        first = i
         while i < len(arrivals) and arrivals[i] <= now and len(running) < 256:
             heapq.heappush(running, (steps + sizes[i], i))
             i += 1
-        now += host + step + len(running) * row
+        now += host + step + len(running) * row + joining * (i > first)
         steps += 1
         while running and running[0][0] <= steps:
             _, number = heapq.heappop(running)
@@ -540,6 +551,7 @@ def main() -> None:
         "--any-cores", action="store_true", help="measure on busy or few cores, without scaling figures"
     )
     parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trees", type=int, default=100_000)
     parser.add_argument("--ways", default="alone,ray1,ray2", type=lambda text: text.split(","))
@@ -548,10 +560,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rate", type=float)
     parser.add_argument("--descriptor", type=int)
+    parser.add_argument("--core", type=int)
     options = parser.parse_args()
     options.data = Path(options.data)
     if options.what == "send":
-        send(options.descriptor, options.rate, options.seconds)
+        send(options.descriptor, options.rate, options.seconds, options.core)
         return
     if options.what == "rank-worker":
         rank_worker(options)

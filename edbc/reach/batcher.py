@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from edbc.run.session import Net
 
 
-SHORT = 1e-3
+SHORT = 2e-3
 """Seconds."""
 
 
