@@ -37,7 +37,7 @@ quick: venv ## run one case of every test that takes no seconds (two minutes on 
 
 test-reach: venv ## add Ray (0.3 GB) and run the tests that start torchrun, Ray, servers and pools of processes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[reach]"
-	$(BIN)/python -m pytest tests/reach --reach
+	$(BIN)/python -m pytest --reach -m reach
 
 # On circuits no table beats the fixed rule on fresh mini-batches (docs/policies.md), and training on 30,000 nodes is long.
 PLAN_OPTIONS_dag_gru := --policy critical
