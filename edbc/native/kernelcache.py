@@ -168,6 +168,10 @@ class KernelFiles(IndexDataCacheFile):
             return None
         return data if written == key else None
 
+    def is_known(self) -> bool:
+        """True when there is a file for some signature."""
+        return bool(self._files(f"{self._of_source}.*"))
+
     def has(self, key: Any) -> bool:
         """True when there is a file for a signature; whether it can be read shows when it is."""
         return (Path(self._cache_path) / self._name(key)).is_file()
@@ -191,6 +195,10 @@ class KernelCache(FunctionCache):
         source = Path(function.__code__.co_filename)
         stamp = self._impl.locator.get_source_stamp(), source.read_bytes() if source.is_file() else b""
         self._cache_file: KernelFiles = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
+
+    def is_empty(self) -> bool:
+        """True when there is no file for any arguments of the function as its source stands."""
+        return not self._cache_file.is_known()
 
     def holds(self, sig: Any, codegen: Any) -> bool:
         """True when there is a file for the types of some arguments."""

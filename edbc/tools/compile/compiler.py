@@ -64,6 +64,7 @@ from edbc.run.passes.eagerlazy import find_usage
 from edbc.run.passes.placement import place
 from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weightsfile import Weights
+from edbc.schedule.learn import ahead
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
 from edbc.tools.compile.modelobject import ModelObject
@@ -190,6 +191,8 @@ def compile_model(
     if encoding is not None:
         require_name("encoding", encoding, ENCODINGS)
     report = progress or (lambda *_: None)
+    if policy == "fsm":
+        ahead.begin()
     names = Decisions(() if cells == "marked" else None)
     captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights, names)
     captured = replace(captured, split=split)
@@ -467,6 +470,7 @@ def learn(
     from edbc.schedule.learn.train import measure as measure_policy
 
     if kind == "fsm":
+        ahead.join()
         policy, record = _learn_table(captured, seed, encoding, trials, report, cost, time_limit)
     else:
         policy = Policy(kind, cost=cost)

@@ -1,0 +1,59 @@
+"""Kernels of learning that a first compilation needs, compiled by a second process while this one records a model.
+
+With nothing in the cache of kernels, compiling waits for numba for half a minute, and a quarter of that is for
+functions that learn and search, which run last and do not depend on the model. Where there is a second core, a process
+of its own learns something small from the moment on at which compiling begins, which leaves them in the cache;
+learning waits for it. A process that finds them there starts nothing. `edbc.run.cpu.ahead` does the same for what runs
+mini-batches.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+
+_CALL = "from edbc.schedule.learn.ahead import learn_something; learn_something()"
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def begin() -> None:
+    """Start compiling what the cache lacks, where that pays."""
+    from edbc.schedule.learn.beam import beam_sequence
+
+    cache = getattr(beam_sequence, "_cache", None)
+    if _running or beam_sequence.signatures or not getattr(cache, "is_empty", bool)() or _num_cores() < 2:
+        return
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    silent = subprocess.DEVNULL
+    try:
+        _running.append(subprocess.Popen([sys.executable, "-c", _CALL], env=environment, stdin=silent, stdout=silent,
+                                         stderr=silent))  # fmt: skip
+    except OSError:  # no process to be had: everything is compiled here
+        return
+    atexit.register(_running[0].kill)
+
+
+def join() -> None:
+    """Wait for what `begin` started."""
+    while _running:
+        started = _running.pop()
+        started.wait()
+        atexit.unregister(started.kill)
+
+
+def learn_something() -> None:
+    """What the second process does: learning and searching, once through."""
+    from edbc.base.graph import Graph
+    from edbc.schedule.learn.search import beam
+    from edbc.schedule.learn.train import CHECK, affordable, select
+
+    graph = Graph.build(["a", "b"], [("a", []), ("b", [0]), ("b", [0]), ("a", [1, 2])])
+    beam(graph)
+    affordable([graph], 1, CHECK)
+    select([graph], [graph], trials=CHECK)
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
