@@ -2,18 +2,25 @@
 
     python benchmarks/fibers.py [--hidden 128] [--count 32] [--rounds 9] [--vocab 1000]
 
-Per mini-batch, one core, float32, no gradients, weights seeded, instances from the models' `sample`. `by hand` is what
-a person writes for this very model in plain torch: the decoder over the sentences that are still running, the tree
-builder step by step over all sentences that have parts left. Contestants take turns; processor time, smallest of the
-rounds.
+Per mini-batch, one core, float32, no gradients, weights seeded; four mini-batches from the models' `sample` by turns,
+so that no contestant sees the same one twice in a row. `by hand` is what a person writes for this very model in plain
+torch: the decoder over the sentences that are still running, the tree builder step by step over all sentences that
+have parts left. `generators` and `threads` are other ways to let an instance wait: the decoder written as a generator
+that yields the step that it wants, or as a function in a thread of its own that asks for it; whoever runs them batches
+the steps of one kind when all wait. `forced` is the decoder by edbc with the words given that it would have chosen:
+what waiting costs beside it. Contestants take turns; processor time, median of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import queue
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +30,7 @@ from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
 from edbc.tools.compile.compiler import compile_model
 
+MINI_BATCHES = 4
 MODELS = Path(__file__).resolve().parents[1] / "models"
 sys.path.insert(0, str(MODELS))
 
@@ -106,6 +114,113 @@ def build_by_hand(model: Any, sentences: list[list[int]]) -> list[int]:
     return [steps]
 
 
+Request = tuple[str, int, torch.Tensor, torch.Tensor]
+"""A step that an instance wants: of the encoder or of the decoder, with a word and a state."""
+
+
+class Steps:
+    """Runs the steps that instances want, those of one kind in a batch."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.cells = {name: cell_by_hand(getattr(model, name)) for name in ("encoder", "decoder")}
+        self.tables = {"encoder": model.source_embedding.weight, "decoder": model.target_embedding.weight}
+
+    def run(self, wanted: dict[int, Request]) -> dict[int, tuple[torch.Tensor, torch.Tensor, int]]:
+        """By instance the new state, and the decoder's word."""
+        found = {}
+        for kind in ("encoder", "decoder"):
+            who = [i for i, request in wanted.items() if request[0] == kind]
+            if not who:
+                continue
+            words = torch.tensor([wanted[i][1] for i in who])
+            h, c = (torch.stack([wanted[i][part] for i in who]) for part in (2, 3))
+            h, c = self.cells[kind](self.tables[kind][words], h, c)
+            chosen = self.model.out(h).argmax(1).tolist() if kind == "decoder" else [0] * len(who)
+            found.update(zip(who, zip(h, c, chosen, strict=True), strict=True))
+        return found
+
+
+def decoding(model: Any, pair: Any) -> Iterator[Any]:
+    """One sentence as a generator."""
+    h = c = model.zero
+    for word in pair.source:
+        h, c, _ = yield "encoder", word, h, c
+    word, chosen = 0, []
+    while word != 1 and len(chosen) < model.max_words:
+        h, c, word = yield "decoder", word, h, c
+        chosen.append(word)
+    return chosen
+
+
+def decode_by_generators(model: Any, pairs: list[Any]) -> list[list[int]]:
+    steps, chosen = Steps(model), [[] for _ in pairs]
+    running = {i: decoding(model, pair) for i, pair in enumerate(pairs)}
+    wanted = {i: next(generator) for i, generator in running.items()}
+    while wanted:
+        found, wanted = steps.run(wanted), {}
+        for i, result in found.items():
+            try:
+                wanted[i] = running[i].send(result)
+            except StopIteration as end:
+                chosen[i] = end.value
+    return chosen
+
+
+def decode_by_threads(model: Any, pairs: list[Any]) -> list[list[int]]:
+    """The same generators, each driven by a thread that hands over what it wants and sleeps."""
+    steps, chosen = Steps(model), [[] for _ in pairs]
+    asked: queue.SimpleQueue[tuple[int, Request | None]] = queue.SimpleQueue()
+    answers = [queue.SimpleQueue() for _ in pairs]
+
+    def drive(i: int) -> None:
+        generator = decoding(model, pairs[i])
+        request = next(generator)
+        while request is not None:
+            asked.put((i, request))
+            try:
+                request = generator.send(answers[i].get())
+            except StopIteration as end:
+                chosen[i], request = end.value, None
+        asked.put((i, None))
+
+    threads = [threading.Thread(target=drive, args=(i,)) for i in range(len(pairs))]
+    for thread in threads:
+        thread.start()
+    live = len(pairs)
+    while live:
+        got = [asked.get() for _ in range(live)]
+        wanted = {i: request for i, request in got if request is not None}
+        live = len(wanted)
+        with torch.no_grad():
+            found = steps.run(wanted)
+        for i, result in found.items():
+            answers[i].put(result)
+    for thread in threads:
+        thread.join()
+    return chosen
+
+
+def forced(model: Any) -> Any:
+    """The decoder with its words given: an instance is a pair and its words."""
+
+    class Forced(type(model)):  # type: ignore[misc]
+        def forward(self, instance: Any) -> Any:
+            pair, words = instance
+            h = c = self.zero
+            for word in pair.source:
+                h, c = self.encoder(self.source_embedding.weight[word], h, c)
+            scores = []
+            for word in [0, *words[:-1]]:
+                h, c = self.decoder(self.target_embedding.weight[word], h, c)
+                scores.append(self.out(h))
+            return {"words": scores}
+
+    made = Forced.__new__(Forced)
+    made.__dict__.update(model.__dict__)
+    return made
+
+
 BY_HAND: dict[str, Callable[[Any, list[Any]], Any]] = {"greedy_nmt": decode_by_hand, "easy_first": build_by_hand}
 
 
@@ -115,40 +230,60 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.process_time() - started
 
 
+def contestants_of(name: str, model: Any, plan: Any, batches: list[list[Any]]) -> dict[str, Callable[[int], Any]]:
+    """What runs mini-batch number so many."""
+    net, by_hand = Net(plan, model), BY_HAND.get(name)
+    found: dict[str, Callable[[int], Any]] = {
+        "eager": lambda i: [model(instance) for instance in batches[i]],
+        "fibers": lambda i: net(batches[i]),
+        "one alone, eager": lambda i: model(batches[i][0]),
+        "one alone, fibers": lambda i: net(batches[i][:1]),
+    }
+    if by_hand is not None:
+        found["by hand"] = lambda i: by_hand(model, batches[i])
+    if name == "greedy_nmt":
+        words = [decode_by_hand(model, batch) for batch in batches]
+        for other in (decode_by_generators, decode_by_threads):
+            assert [other(model, batch) for batch in batches] == words
+        ours = [[[int(s.argmax()) for s in one["words"]] for one in net(batch)] for batch in batches]
+        assert ours == words
+        given = [list(zip(*pair, strict=True)) for pair in zip(batches, words, strict=True)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            teacher = Net(plan, forced(model))
+            teacher(given[0])
+        found["generators"] = lambda i: decode_by_generators(model, batches[i])
+        found["threads"] = lambda i: decode_by_threads(model, batches[i])
+        found["forced"] = lambda i: teacher(given[i])
+    return found
+
+
 def measure(name: str, options: argparse.Namespace) -> None:
     settings: dict[str, Any] = {"hidden_size": options.hidden, "vocab_size": options.vocab}
     compiled = compile_model(MODELS / f"{name}.py", settings=settings, policy="critical", measure_gain=False)
     file = import_model_file(MODELS / f"{name}.py")
-    instances = file.sample(options.count, 1, compiled.captured.config)
-    model = compiled.captured.model.eval()
-    net, by_hand, stats = Net(compiled.plan, model), BY_HAND.get(name), Stats()
-    contestants: dict[str, Callable[[], Any]] = {
-        "eager": lambda: [model(instance) for instance in instances],
-        "fibers": lambda: net(instances),
-        "one alone, eager": lambda: model(instances[0]),
-        "one alone, fibers": lambda: net(instances[:1]),
-    }
-    if by_hand is not None:
-        contestants["by hand"] = lambda: by_hand(model, instances)
+    batches = [file.sample(options.count, seed, compiled.captured.config) for seed in range(1, 1 + MINI_BATCHES)]
+    model, stats = compiled.captured.model.eval(), Stats()
     with torch.no_grad():
-        for _ in range(20):  # recording asks for lines in its first mini-batches
-            net(instances)
-        net.run(instances, stats)
-        if name == "greedy_nmt":
-            ours = [[int(s.argmax()) for s in one["words"]] for one in net(instances)]
-            assert ours == decode_by_hand(model, instances)
+        contestants = contestants_of(name, model, compiled.plan, batches)
+        for number in range(20):  # recording asks for lines in its first mini-batches
+            contestants["fibers"](number % MINI_BATCHES)
+        Net(compiled.plan, model).run(batches[0], stats)
         times: dict[str, list[float]] = {key: [] for key in contestants}
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             for key, contestant in contestants.items():
-                times[key].append(seconds(contestant))
-    best = {key: 1e3 * min(found) for key, found in times.items()}
-    hand = f"{best['by hand']:.2f} | {best['fibers'] / best['by hand']:.2f}" if by_hand is not None else "- | -"
+                times[key].append(seconds(lambda run=contestant, i=number % MINI_BATCHES: run(i)))
+    best = {key: 1e3 * statistics.median(found) for key, found in times.items()}
+    hand = f"{best['by hand']:.2f} | {best['fibers'] / best['by hand']:.2f}" if "by hand" in best else "- | -"
     reads = sum(stats.reads.values())
     print(
         f"| {name} | {options.hidden} | {options.count} | {best['eager']:.1f} | {hand} | {best['fibers']:.2f} "
         f"| {best['eager'] / best['fibers']:.1f} x | {stats.segments} | {stats.batches} | {reads:,} "
         f"| {best['one alone, eager'] / best['one alone, fibers']:.2f} |"
     )
+    others = [f"{key} {best[key]:.1f}" for key in ("generators", "threads", "forced") if key in best]
+    if others:
+        print(f"other ways, ms: {', '.join(others)}")
 
 
 def main() -> None:

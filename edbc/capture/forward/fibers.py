@@ -12,9 +12,7 @@ Definitions.
     from then on an external. So nobody needs to know which later segment reads it, gradients flow through it as through
     any tensor that requires one, and no segment's memory outlives it. `forward.cutting` does the cutting.
 
-Which stand-ins are alive is asked of Python's garbage collector. It is off while recording, so they are among the
-youngest objects; they are aged at each cut, which keeps the youngest few. Where a collection came between, all objects
-are asked. One that were missed would be refused as an earlier mini-batch's, never read.
+A stand-in is alive where anybody but the list of those that were made refers to it: references are counted.
 
 Nothing here runs for a model that does not read: the first read of a recorder's life has the mini-batch recorded anew
 with fibers, as it is when tensors turn out to change in place. A plan that knows of reads spares that.
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
 
 MAX_READS = 10_000
 """Reads of an instance before it is taken for an endless loop, unless the caller says otherwise."""
+CUTS_BETWEEN_COLLECTIONS = 256
+"""Recursive local functions are garbage in a circle, with what they hold; nobody else collects while recording."""
 _OWN_REFERENCES = 3
 """To a stand-in that nobody else has while it is looked at: a list's, a variable's and an argument's."""
 FRAMES = 16 << 10
@@ -155,10 +155,7 @@ class Fibers:
         self.running: Fiber | None = None
         self.is_cancelled = False
         self.reads = Reads([])
-        self._collections = _collections()
         self._sites: dict[Any, str] = {}
-        self._later: list[Value] = []
-        """Stand-ins for values that no segment has computed yet."""
         self._on_host: dict[int, torch.Tensor] = {}
         """What was read of the last segment on a device, by its ref."""
 
@@ -169,7 +166,7 @@ class Fibers:
         """
         rec, hub = self.recorder, self.greenlet.getcurrent()
         self.reads.of_instance = [[] for _ in instances]
-        rec.reading = self.read
+        rec.reading, rec.made = self.read, []
         try:
             for number, instance in enumerate(instances):
                 greenlet = self.greenlet.greenlet(forward, hub)
@@ -188,7 +185,7 @@ class Fibers:
             return [fiber.result for fiber in self.fibers]
         finally:
             self._cancel()
-            rec.reading = None
+            rec.reading = rec.made = None
 
     def _require_memory(self, count: int) -> None:
         """Raise DeviceError where so many instances, suspended like those so far, take more memory than there is."""
@@ -335,7 +332,7 @@ class Fibers:
             pool.add(table)
         for value, ref in zip(live, segment.moved, strict=True):
             value.ref = ref
-        self._later = [value for value in live if value.ref >= 0] if rec.entries else []
+        rec.made = [value for value in live if value.ref >= 0] if rec.entries else []
         copied_bytes = 0
         if rec.device.type != "cpu":
             copied_bytes = self._copy([fiber.wanted.ref for fiber in waiting if fiber.wanted is not None])
@@ -352,21 +349,13 @@ class Fibers:
     def _live(self) -> list[Value]:
         """Stand-ins for values of the recording that somebody has."""
         rec = self.recorder
-        first = rec.first_value
-        if _collections() == self._collections:
-            live = [value for value in self._later if getrefcount(value) > _OWN_REFERENCES]
-            live += [x for x in gc.get_objects(0) if type(x) is Value and x.ref >= first and x.rec is rec]
-        else:
-            self._later = []
-            live = [x for x in gc.get_objects() if type(x) is Value and x.ref >= first and x.rec is rec]
-        gc.collect(0)
-        self._collections = _collections()
-        return live
-
-
-def _collections() -> int:
-    """How often the garbage collector has run."""
-    return sum(generation["collections"] for generation in gc.get_stats())
+        first, made = rec.first_value, rec.made
+        if self.aborted:  # what an attempt made before that did not note them
+            return [x for x in gc.get_objects() if type(x) is Value and x.rec is rec and x.ref >= first]
+        assert made is not None
+        if len(self.reads.cuts) % CUTS_BETWEEN_COLLECTIONS == CUTS_BETWEEN_COLLECTIONS - 1:
+            gc.collect(0)
+        return [value for value in made if getrefcount(value) > _OWN_REFERENCES and value.ref >= first]
 
 
 def on_host(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

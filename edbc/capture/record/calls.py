@@ -247,6 +247,8 @@ def make(recorder, known, general, Value, Shared, getframe, absent):
         first = recorder.next_value
         recorder.next_value = first + {num_outputs}
 {values}
+        if recorder.made is not None:
+            recorder.made += {made}
         return {result}
 
     return call
@@ -282,6 +284,7 @@ def _unroll(
         tensors_as_values=each(_TENSOR_AS_VALUE, num_operands if gets_tensors else 0, ""),
         as_values=each(_AS_VALUE, num_operands, "\n"),
         keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
+        made=f"({each('v{i}', num_outputs)},)",
         values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),
     )
     scope: dict[str, Any] = {}

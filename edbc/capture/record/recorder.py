@@ -181,6 +181,7 @@ class Recorder:
         "keeps_books",
         "last_external",
         "looks",
+        "made",
         "max_reads",
         "most_entries",
         "names",
@@ -291,6 +292,8 @@ class Recorder:
         """Whether forward reads values, as far as is known."""
         self.reading: Callable[[Any], torch.Tensor] | None = None
         """What gives the tensor that a stand-in stands for; None where values are not read."""
+        self.made: list[Value] | None = None
+        """Stand-ins for values of nodes since the last segment; None where nobody waits for values."""
         self.max_reads = 0
         """Of one instance."""
         self.recorded_reads: Any = None
@@ -700,6 +703,8 @@ class Recorder:
         value.ref = number = self.next_value
         value.slot = entry.output_slots[0]
         self.next_value = number + 1
+        if self.made is not None:
+            self.made.append(value)
         return value
 
     def note_site(self, entry: int, frame: FrameType, seen: dict[int, CodeType]) -> None:
@@ -877,6 +882,8 @@ class Recorder:
             value.ref = number = self.next_value
             value.slot = known.output_slots[0]
             self.next_value = number + 1
+            if self.made is not None:
+                self.made.append(value)
             return value
         if func in CATS:  # only now: nearly all are nodes
             stack = lazy_stack(self, "cat", *args, **kwargs)

@@ -26,8 +26,8 @@ def _refuse(self: Recorder, *_: Any) -> NoReturn:
     refuse_ended()
 
 
-for _name in ("add", "added", "autocast", "books", "emit", "entries", "external", "flows", "function", "plain",
-              "reduction", "rows", "take", "whole", "without_gradient"):  # fmt: skip
+for _name in ("add", "added", "autocast", "books", "emit", "entries", "external", "flows", "function", "made",
+              "plain", "reduction", "rows", "take", "whole", "without_gradient"):  # fmt: skip
     setattr(Ended, _name, property(_refuse, _refuse))
 ENDED = object.__new__(Ended)
 

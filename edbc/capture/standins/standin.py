@@ -488,6 +488,8 @@ class Value(Symbol):
         value.ref = number = rec.next_value
         value.slot = rec.sum
         rec.next_value = number + 1
+        if rec.made is not None:
+            rec.made.append(value)
         return value
 
     def __radd__(self, other: Any) -> Any:
@@ -514,6 +516,8 @@ def value_of(rec: Recorder, ref: int, slot: Slot) -> Value:
     value.rec = rec
     value.ref = ref
     value.slot = slot
+    if rec.made is not None:
+        rec.made.append(value)
     return value
 
 
