@@ -445,6 +445,14 @@ class Net:
             record = partial(part_of, *leased, self.lexicon, instance, number, self.cache is not None)
             return record() if self.cache is None else self.cache.part(self.lexicon, instance, number, record)
 
+    def taken_whole(self) -> dict[str, set[str]]:
+        """Functions that took ragged values whole so far, by a type per size, with lines that called them."""
+        found: dict[str, set[str]] = {}
+        for _, recorder in list(self._idle):
+            for name, sites in recorder.stacked.items():
+                found.setdefault(name, set()).update(sites)
+        return found
+
     @contextmanager
     def _leased(self, first: int = 0) -> Iterator[tuple[nn.Module, Recorder]]:
         """A shadow and its recorder, for this thread alone; its messages count instances from `first`."""

@@ -132,6 +132,8 @@ class Observation:
     unseen_states: int
     on_device: OnDevice
     reads: tuple[str, ...] = ()
+    ragged: tuple[str, ...] = ()
+    """Which classes are ragged, and which functions take ragged values whole."""
     """Where values were read, a line each."""
     first: Graph | None = None
     """The dataflow graph of the first instance alone."""
@@ -143,7 +145,7 @@ class Observation:
             f"{self.shared_nodes:,} of {self.num_nodes:,} nodes equal another one; a run by --front-end record "
             "computes them once"
         )
-        return self.reads + ((shared,) if self.shared_nodes else ()) + self.whole + self.company
+        return self.reads + self.ragged + ((shared,) if self.shared_nodes else ()) + self.whole + self.company
 
     @property
     def lower_bound(self) -> int:
@@ -211,7 +213,15 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         on_device=_on_device(net, graph, schedule),
         first=_prepared(net, instances[:1], None)[0].whole[0].graph,
         reads=() if reads is None else tuple(_told(reads)),
+        ragged=tuple(_told_of_rows(net)),
     )
+
+
+def _told_of_rows(net: Net) -> Iterator[str]:
+    if net.plan.ragged:
+        yield f"values of {', '.join(net.plan.ragged)} are rows, as many as an instance brings, each a node"
+    for name, sites in sorted(net.taken_whole().items()):
+        yield f"{name} takes them whole, by a type per size: {', '.join(sorted(sites)[:3])}"
 
 
 def _on_device(net: Net, graph: Graph, schedule: Schedule) -> OnDevice:
