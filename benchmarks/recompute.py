@@ -71,7 +71,8 @@ class Job:
         of_mode: Any = self.net.in_mode()
         pools = sum(b.numel() for pool in (of_mode.backend._pool, of_mode.trainer.pool) for b in pool._idle)
         captured = of_mode.mini_batch(self.batch)
-        placement = of_mode.trainer.place(of_mode.passes.of("schedule")(MiniBatch(capture=captured))).placement
+        scheduled = of_mode.passes.span("schedule", "schedule")(MiniBatch(capture=captured))
+        placement = of_mode.trainer.place(scheduled).placement
         return len(placement.borders) - 1, pools, resident
 
     def times(self, settings: Sequence[Recompute], rounds: int) -> list[float]:

@@ -89,7 +89,7 @@ def timed(net: Net, batches: list[list[Any]], rounds: int) -> tuple[float, float
                     started = time.perf_counter()
                     captured = net.mini_batch(batch)
                     schedule = run(captured.graph, net.policy, in_order=in_order)
-                    net.passes.of("parts", "place", "execute")(MiniBatch(capture=captured, schedule=schedule))
+                    net.passes.span("parts", "execute")(MiniBatch(capture=captured, schedule=schedule))
                     seconds += [time.perf_counter() - started] * (turn > 0)
     without, ordered = (statistics.median(seconds) for seconds in found.values())
     return without, ordered

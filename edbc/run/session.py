@@ -236,9 +236,9 @@ class Net:
             ]
         )
         """What a mini-batch goes through, from instances to results (`edbc.run.passes.minibatch`)."""
-        self._preparing = self.passes.of("capture", "share", "schedule", "parts", "place")
-        self._placing = self.passes.of("share", "schedule", "parts", "place")
-        self._executing = self.passes.of("execute")
+        self._preparing = self.passes.span("capture", "place")
+        self._placing = self.passes.span("share", "place")
+        self._executing = self.passes.span("execute", "execute")
         self.trainer = Trainer(self)
         self._options: dict[str, Any] = {
             "strict": strict,

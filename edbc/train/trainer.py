@@ -68,8 +68,8 @@ class Trainer:
         self.pool = Pool()
         """Memory of backward passes."""
         tables = (m for m in net.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse)
-        self._scheduling = net.passes.of("share", "schedule")
-        self._untrained = net.passes.of("parts", "place", "execute")
+        self._scheduling = net.passes.span("share", "schedule")
+        self._untrained = net.passes.span("parts", "execute")
         self.sparse = {m.weight for m in tables}
         """Parameters whose gradients are sparse."""
 

@@ -45,7 +45,8 @@ def segments_of(net: Net, instances: list[Any]) -> int:
     """Into how many segments a mini-batch is cut."""
     of_mode = net.in_mode()
     captured = of_mode.mini_batch(instances)
-    return len(of_mode.trainer.place(of_mode.passes.of("schedule")(MiniBatch(capture=captured))).placement.borders) - 1
+    scheduled = of_mode.passes.span("schedule", "schedule")(MiniBatch(capture=captured))
+    return len(of_mode.trainer.place(scheduled).placement.borders) - 1
 
 
 @settings(derandomize=True, deadline=None, max_examples=budget(8, 3))

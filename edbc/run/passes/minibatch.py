@@ -182,9 +182,10 @@ class Passes:
     def __iter__(self) -> Iterator[Pass]:
         return iter(self.passes)
 
-    def of(self, *names: str) -> Passes:
-        """These passes of the list alone, in the list's order."""
-        return Passes([each for each in self.passes if each.name in names], self.verifies)
+    def span(self, first: str, last: str) -> Passes:
+        """The passes from one to another, both included."""
+        names = [each.name for each in self.passes]
+        return Passes(self.passes[names.index(first) : names.index(last) + 1], self.verifies)
 
     def __call__(self, batch: MiniBatch, observer: Observer | None = None,
                  without: Collection[str] = ()) -> MiniBatch:  # fmt: skip

@@ -63,7 +63,7 @@ def test_no_pass_changes_what_it_is_given(net: Net) -> None:
 
 def test_what_no_pass_has_made_is_told_with_the_pass_that_makes_it(net: Net) -> None:
     """Asking too early names the pass, and what there is prints."""
-    batch = net.passes.of("capture", "schedule")(given(net))
+    batch = net.passes.span("capture", "schedule")(given(net))
 
     with pytest.raises(AttributeError, match="no placement yet: pass 'place' makes it"):
         _ = batch.placement
