@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from ddp_cases import CASES
-from engines import Ended, ran, torchrun
+from engines import LIMIT, Ended, ran, started, torchrun
 from safetensors.torch import load_file
 
 HERE = Path(__file__).resolve().parent
@@ -52,7 +55,6 @@ def _objects(output: str) -> list[str]:
 def folder(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of a model whose loss misbehaves on rank 1 when FAULT says how, and files to train on."""
     import shutil
-    import sys
 
     folder = tmp_path_factory.mktemp("ranks")
     shutil.copytree(repository / "models", folder / "models", ignore=shutil.ignore_patterns("__pycache__"))
@@ -143,6 +145,23 @@ def test_a_rank_that_hangs_ends_all(folder: Path, tmp_path: Path) -> None:
 
     assert ended.code != 0
     assert "imed out" in ended.output
+
+
+@pytest.mark.reach
+def test_ctrl_c_leaves_one_checkpoint(folder: Path, tmp_path: Path) -> None:
+    """Ctrl-C to torchrun: ranks stop behind the same step, the first writes a checkpoint, and nothing is left."""
+    run = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "edbc", "train")
+    command = (*run, folder / "models" / "tree_lstm.py", folder / "plan.yaml", "--input", folder / "train.txt",
+               "--epochs", 100_000, "--batch-size", 8, "--output", tmp_path / "out")  # fmt: skip
+    with started(*command) as process:
+        until = time.monotonic() + LIMIT / 2
+        while not (tmp_path / "out" / "curve.jsonl").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+
+    assert output.count("checkpoint.safetensors: written; go on with --resume") == 1, output
+    assert output.count("interrupted") == 2
 
 
 # What rank 1 does before it runs the command; every rank leaves its exit code in a file.
