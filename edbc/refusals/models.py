@@ -235,7 +235,24 @@ MODELS = (
         "Instances of a static model differ in shape",
         "A static model runs the same operations on tensors of equal shapes, with the batch dimension first.",
         "Compile without --profile, as a dynamic model.",
-        says=("which a static model's instances are",),
+        says=("which a static model's instances are", "a static plan is for one shape"),
+    ),
+    Refusal(
+        "E0209",
+        "InputError",
+        "A folder of plans is not there",
+        "`edbc schema FOLDER` writes the schema beside the plans of a folder.",
+        "Name the folder that they stand in.",
+        "$ edbc schema missing",
+        ("expected a folder of plans",),
+    ),
+    Refusal(
+        "E0210",
+        "InputError",
+        "A static plan has no such option",
+        "A plan of stages runs a network of one shape: options that choose batches do not apply.",
+        "Leave the option away.",
+        says=("expected a plan of batches",),
     ),
     Refusal(
         "E0299",
@@ -286,6 +303,7 @@ MODELS = (
             "were written into a tensor",
             "forward assigned to",
             "changed a tensor in place",
+            "changes tensors that it is given",
         ),
     ),
     Refusal(
@@ -429,6 +447,8 @@ MODELS = (
             "expected a forward that does the same operations",
             "there is nothing to schedule",
             "expected torch operations, got",
+            "as a dynamic model",
+            "expected instances that stack",
         ),
     ),
     Refusal(

@@ -94,7 +94,14 @@ PLANS = (
         "A cell of the plan is not what the model does now",
         "Binding compares every operation of every cell with the model's code and sizes.",
         "Compile again.",
-        says=("plan cell", "expected one type of the plan that it could be"),
+        says=(
+            "plan cell",
+            "expected one type of the plan that it could be",
+            " units, got",
+            "another one of the model",
+            "expected products that can be one",
+            "a unit that threads can share",
+        ),
     ),
     Refusal(
         "E0403",
@@ -150,7 +157,14 @@ PLANS = (
         "Measured costs are of other stages or processes",
         "Costs of stages, and what ranks agree on, are of one model, one machine and one set of options.",
         "Measure again with `edbc compile --profile`; give all ranks the same.",
-        says=("cost table:", "expected costs of", "ranks: expected"),
+        says=(
+            "cost table:",
+            "expected costs of",
+            "ranks: expected",
+            "the cost table that the plan was made from",
+            "made from this cost table",
+            "expected the plan's config",
+        ),
     ),
     Refusal(
         "E0499",
@@ -166,7 +180,7 @@ PLANS = (
         "There is no such device, or nothing that runs on it",
         "`--device cuda` needs a CUDA device and Triton, `--backend` one that runs on the device.",
         "Run with --device cpu, or leave --backend out.",
-        says=("--device cuda", "--backend "),
+        says=("--device cuda", "--backend ", "where static plans run so far"),
     ),
     Refusal(
         "E0602",

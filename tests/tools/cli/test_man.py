@@ -50,4 +50,4 @@ def test_schema_stands_beside_plans(edbc, tmp_path: Path, monkeypatch: pytest.Mo
     assert Path("plans/plan.schema.json").read_text() == json_schema_text()
     assert edbc(*compile_it).exit_code == 0
     assert Path("plans/trees.yaml").read_text() == marked
-    assert "[E0299]" in edbc("schema", "missing").output
+    assert "[E0209]" in edbc("schema", "missing").output
