@@ -17,3 +17,7 @@ measured costs. This package is that, for models whose instances all have one gr
 Data flows: `capture` -> `fusion` -> `blocks` -> `endings` -> `search`, which asks a table or `cpu.measure` -> plan ->
 `cpu.lifetimes`, `cpu.kernels` -> `cpu.execute`.
 """
+
+SPIN = ("GOMP_SPINCOUNT", "5000")
+"""A variable of the environment, and its value: how long torch's threads look for work before they sleep, some
+microseconds. See `edbc.stages.cpu.execute`."""

@@ -67,8 +67,7 @@ def _schedule(static: StaticModel, machine: Machine, costs: Costs, limits: Limit
               measure: MeasureStage | None) -> Scheduled:  # fmt: skip
     bound, graph = static.bound, static.graph
     merges = merge_sets(graph, block.units, bound.layers)
-    splits = frozenset(i for i, unit in enumerate(block.units) if machine.splits and bound.is_split(unit))
-    problem = Problem(block_dag(graph, block), machine, merges, splits, limits.r, limits.s)
+    problem = Problem(block_dag(graph, block), machine, merges, limits.r, limits.s)
     stage = None if measure is None else (lambda groups, run: measure(block, groups, run))
     return schedule_block(problem, costs.of_block(block.text), costs.head.overhead_ns, limits.gap, stage)
 

@@ -38,6 +38,8 @@ from edbc.stages.endings import Dag, TooWide, Transitions, members, transitions
 from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Cost, Groups, Known
 
 LADDER = ((3, 8), (2, 4), (2, 2), (1, 2), (1, 1))
+ORDER = (SPLIT, MERGE, CONCURRENT)
+"""Of strategies in ties."""
 UNKNOWN = np.int64(1) << np.int64(60)
 Measure = Callable[[Groups, str], Cost]
 Integers = NDArray[np.int64]
@@ -81,16 +83,20 @@ class Scheduled:
     measured: int
     limits: tuple[int, int]
     note: str
-    baselines: dict[str, int]
-    """The cost of sequential, greedy, merge-only and concurrent-only schedules."""
+    baselines: dict[str, tuple[Stage, ...]]
+    """The sequential, greedy, merge-only and concurrent-only schedules."""
+
+    def baseline(self, name: str) -> int:
+        """What one of those costs."""
+        return sum(stage.median for stage in self.baselines[name])
 
 
 class Problem:
     """A block on a machine: what can be a stage, and by which strategies."""
 
-    def __init__(self, dag: Dag, machine: Machine, merges: frozenset[int], splits: frozenset[int], r: int, s: int):
-        """`merges` are the sets of units that can be one product, `splits` the units on which all threads can work."""
-        self.dag, self.machine, self.merges, self.splits = dag, machine, merges, splits
+    def __init__(self, dag: Dag, machine: Machine, merges: frozenset[int], r: int, s: int):
+        """`merges` are the sets of units that can be one product."""
+        self.dag, self.machine, self.merges = dag, machine, merges
         self.transitions, self.limits, self.note = _within(dag, r, s)
         self._stages = self.transitions.stages.tolist()
 
@@ -110,7 +116,7 @@ class Problem:
     def strategies(self, groups: Groups) -> tuple[str, ...]:
         """How a stage can run. (A group of several units split is no other than its units as stages.)"""
         found = [CONCURRENT]
-        if len(groups) == len(groups[0]) == 1 and groups[0][0] in self.splits:
+        if self.machine.splits and len(groups) == len(groups[0]) == 1:
             found.append(SPLIT)
         if sum(1 << unit for group in groups for unit in group) in self.merges:
             found.append(MERGE)
@@ -172,10 +178,10 @@ def schedule_block(
     for allowed in ((MERGE,), (CONCURRENT,), (MERGE, CONCURRENT)):
         programme.measure_lazily(allowed, gap, need if measure is not None else None)
     baselines = {
-        "sequential": sum(_least(known[groups]) for groups in problem.singles()),
-        "greedy": sum(_least(known[groups]) for groups in problem.greedy()),
-        "merge": programme.best((MERGE,)).cost,
-        "concurrent": programme.best((CONCURRENT,)).cost,
+        "sequential": tuple(_stage(groups, known) for groups in problem.singles()),
+        "greedy": tuple(_stage(groups, known) for groups in problem.greedy()),
+        "merge": programme.best((MERGE,)).stages,
+        "concurrent": programme.best((CONCURRENT,)).stages,
     }
     best = programme.best((MERGE, CONCURRENT))
     found = problem.transitions
@@ -184,6 +190,12 @@ def schedule_block(
         best.stages, best.cost, best.gap, len(found.states), found.count, len(found.stages), measured, problem.limits,
         problem.note, baselines,
     )  # fmt: skip
+
+
+def _stage(groups: Groups, known: dict[Groups, dict[str, Cost]]) -> Stage:
+    """A stage by its cheapest strategy."""
+    run = min(known[groups], key=lambda run: (known[groups][run].median, ORDER.index(run)))
+    return Stage(groups, run, known[groups][run].median)
 
 
 def _least(by_strategy: dict[str, Cost]) -> int:
@@ -243,7 +255,7 @@ class _Programme:
             return None
         streams = min(len(groups), self.problem.machine.streams) if run == CONCURRENT else 1
         charged = cost.median + (cost.spread if streams > 1 else 0)
-        return charged, streams, (SPLIT, MERGE, CONCURRENT).index(run), Stage(groups, run, cost.median)
+        return charged, streams, ORDER.index(run), Stage(groups, run, cost.median)
 
     def _solve(self, charge: Integers, rank: Integers) -> tuple[int, list[int]]:
         """The least charge of the whole block, and the stages of the path."""

@@ -52,8 +52,8 @@ def merging(static: StaticModel) -> Schedule:
 
 
 def split(static: StaticModel) -> Schedule:
-    """Every unit over all threads, where it can be."""
-    return [(((u,),), SPLIT if static.bound.is_split(u) else CONCURRENT) for u in range(len(static.graph.units))]
+    """Every unit over all threads."""
+    return [(((u,),), SPLIT) for u in range(len(static.graph.units))]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,8 +1,11 @@
 """Executing stages on a CPU: a team of threads that runs phases of tasks, with or without barriers between stages.
 
-Each thread of the team, the caller's own among them, runs torch with one thread inside: nothing of OpenMP waits
-spinning on a core that another group needs (torch's own second thread did, for as long as a stage takes). What all
-threads do together, on one unit or on a merged product, is tasks like any other.
+Each thread of the team, the caller's own among them, runs torch with one thread inside. Where all threads work on one
+unit, or on a merged product, they are torch's own, and the others sleep.
+
+torch's threads (libgomp's) spin for a while when they have nothing to do, 0.3 ms and more, on the core that another
+group needs next: with `edbc.stages.SPIN` in the environment before torch is loaded they spin for microseconds. The
+command line sets it.
 
 (1) With barriers a schedule is a list of *phases*, lists of tasks that may run in any order at once; a phase begins
     when the one before it has ended. A concurrent stage is one phase, a task per group, the longest first.
@@ -37,9 +40,8 @@ class Team:
     need between torch's calls: looking at a word of memory instead of sleeping gained nothing.
     """
 
-    def __init__(self, threads: int, inside: int = 1):
-        """`inside` is the number of threads of torch within a task; more than 1 is for comparisons."""
-        self.threads, self._inside = threads, inside
+    def __init__(self, threads: int):
+        self.threads = threads
         self._begin = [_taken() for _ in range(threads - 1)]
         self._ended = [_taken() for _ in range(threads - 1)]
         self._work: Callable[[], None] | None = None
@@ -107,7 +109,7 @@ class Team:
     def alone(self) -> Any:
         """torch with one thread, no gradients: how tasks run."""
         threads = torch.get_num_threads()
-        torch.set_num_threads(self._inside)
+        torch.set_num_threads(1)
         try:
             with torch.no_grad():
                 yield
@@ -204,9 +206,8 @@ def steps_of(graph: UnitGraph, schedule: Schedule, tasks: Tasks, barriers: bool 
             steps.append(_phase(number, [_sequence([wrap(u, tasks.whole(u)) for u in group]) for group in ordered]))
         else:
             units = [unit for group in groups for unit in group]
-            phases = tasks.merge(units) if run == MERGE else tasks.split(units[0])
-            first = [wrap(units[0], task) for task in phases[0]] if phases else []
-            steps += [_phase(number, phase) for phase in ([first, *phases[1:]] if first else [])]
+            task = tasks.merge(units) if run == MERGE else tasks.split(units[0])
+            steps.append(_phase(number, [wrap(units[0], task)]))
     return steps
 
 

@@ -10,7 +10,7 @@
 (3) Where the merged product makes more positions than the parts, what is too much is cut off; where it makes fewer
     (padding behind is smaller than before), the input is padded on that side first.
 
-Packing is for the number of threads that runs the product, which is one: oneDNN chooses layouts by it.
+Packing is for the number of threads that runs the product: oneDNN chooses layouts by it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,6 @@ class Product:
     def outputs(self) -> int:
         """Output channels."""
         return self.weight.shape[0]
-
-    def part(self, low: int, high: int) -> Product:
-        """Output channels `low` to `high`; of a depthwise one, the same input channels."""
-        bias = None if self.bias is None else self.bias[low:high]
-        groups = high - low if self.groups > 1 else 1
-        return Product(self.weight[low:high], bias, self.stride, self.padding, self.dilation, groups)
 
 
 def product_of(module: nn.Module, norm: nn.Module | None) -> Product:
@@ -141,7 +135,7 @@ def merge_sets(graph: UnitGraph, units: Sequence[int], layer_of: dict[int, Any])
 
 
 class Runner:
-    """A product as it runs, in one thread: packed by oneDNN for inputs of a shape, or a plain call."""
+    """A product as it runs in as many threads as torch has now: packed by oneDNN for a shape, or a plain call."""
 
     def __init__(self, product: Product, shape: Sequence[int], positions: Sequence[int]):
         """`shape` of the input, with its batch dimension; `positions` of the output, height and width."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import closing
 from dataclasses import fields
@@ -12,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from edbc.errors import EdbcError
+from edbc.stages import SPIN
 from edbc.tools.console import ProgressLine, fold, print_json, warn, warn_unstable
 
 ENGINE_OPTIONS = {"workers": None, "address": None, "on_error": "fail", "keep_order": False}
@@ -43,6 +45,7 @@ def run_run(plan: str, output_format: str, quiet: bool, inputs: tuple[str, ...],
 
     setting, found = Setting(inputs, settings, **options), read_any_plan(plan)
     if isinstance(found, StaticPlan):
+        os.environ.setdefault(*SPIN)  # before torch is loaded
         from edbc.tools.staged.running import run_static
 
         given = click.get_current_context().get_parameter_source("batch_size") is not ParameterSource.DEFAULT

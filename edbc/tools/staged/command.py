@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import click
 from edbc.base.files import found_at, require_target
 from edbc.errors import EdbcError, UnsupportedError
 from edbc.plan.plan import Guard
+from edbc.stages import SPIN
 from edbc.tools.console import ProgressLine, fold, print_json
 
 
@@ -32,6 +34,7 @@ def compiled_static(
     source = _table_for(target, costs)
     if not profile and source is None:
         return False
+    os.environ.setdefault(*SPIN)  # before torch is loaded
     from edbc.run.weightsfile import weights_for
     from edbc.stages.plan_graph import Limits
     from edbc.stages.table import read_table, table_path, write_table

@@ -223,10 +223,10 @@ def _plan_block(planned: Planned, names: list[str]) -> PlanBlock:
         measured=s.measured,
         gap=round(s.gap, 4),
         note="; ".join(note for note in (planned.block.note, s.note) if note),
-        sequential_ns=s.baselines["sequential"],
-        greedy_ns=s.baselines["greedy"],
-        merge_ns=s.baselines["merge"],
-        concurrent_ns=s.baselines["concurrent"],
+        sequential_ns=s.baseline("sequential"),
+        greedy_ns=s.baseline("greedy"),
+        merge_ns=s.baseline("merge"),
+        concurrent_ns=s.baseline("concurrent"),
         stages=tuple(
             PlanStage(stage.run, tuple(tuple(names[units[u]] for u in group) for group in stage.groups), stage.median)
             for stage in s.stages
@@ -300,9 +300,4 @@ def _require_strategy(static: StaticModel, units: list[int], stage: PlanStage) -
         raise StaleError(
             f"stage of {', '.join(static.graph.units[u].name for u in units)}: expected products that can be one, got "
             "others; run 'edbc compile' again"
-        )
-    if stage.run == "split" and not static.bound.is_split(units[0]):
-        raise StaleError(
-            f"stage of {static.graph.units[units[0]].name}: expected a unit that threads can share, got another; run "
-            "'edbc compile' again"
         )

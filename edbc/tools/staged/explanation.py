@@ -1,13 +1,9 @@
-"""A static plan explained: its blocks, their stages with costs, what was merged, and what other schedules cost.
-
-Two plans of one model, for two batch sizes or devices, stand side by side with `beside`.
-"""
+"""A static plan explained: its blocks, their stages with costs, what was merged, and what other schedules cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import zip_longest
 from typing import Any
 
 from edbc.plan.static import PlanBlock, PlanStage, StaticPlan
@@ -78,14 +74,3 @@ def stage_lines(stage: PlanStage) -> list[str]:
     if stage.run == "split":
         return [f"{stage.cost_ns / 1e3:>9,.1f} us  {groups[0]}, all threads"]
     return [f"{stage.cost_ns / 1e3:>9,.1f} us  {groups[0]}", *(f"{'beside':>12}  {group}" for group in groups[1:])]
-
-
-def beside(plans: Sequence[StaticPlan], block: int) -> str:
-    """One block of several plans of a model, in columns."""
-    columns = [[line for stage in plan.static.blocks[block].stages for line in stage_lines(stage)] for plan in plans]
-    heads = [f"batches of {plan.static.batch_size}" for plan in plans]
-    width = max(len(line) for lines in columns for line in lines)
-    lines = [" | ".join(head.ljust(width) for head in heads)]
-    for row in zip_longest(*columns, fillvalue=""):
-        lines.append(" | ".join(cell.ljust(width) for cell in row))
-    return "\n".join(line.rstrip() for line in lines)
