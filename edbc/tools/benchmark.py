@@ -256,7 +256,7 @@ def _left_alone(_: Sequence[Any]) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-WHOLE = ("share", "parts")
+AS_CAPTURED = ("share", "parts")
 """Passes to leave out, so that what executes is what was captured."""
 
 
@@ -282,7 +282,7 @@ def _measure(contestant: _Contestant, number: int, eager_seconds: float | None, 
     )  # fmt: skip
     if stats.arena_bytes > contestant.peak_bytes:
         contestant.peak_bytes = stats.arena_bytes
-        captured, schedule = _prepared(net, contestant.batches[number], without=WHOLE).whole
+        captured, schedule = _prepared(net, contestant.batches[number], without=AS_CAPTURED).whole
         whole = place(captured.graph, schedule, captured.result_node)
         contestant.cell_output_bytes = arena_bytes(whole, externals=False)
 
@@ -431,7 +431,7 @@ def _floor_ratios(contestant: _Contestant) -> tuple[float | None, float | None]:
 def _floor_of(net: Net, batch: list[Any]) -> tuple[float | None, float | None]:
     """The ratios of one mini-batch; None for products that take less than a tick of the processor's clock."""
     prepared = _prepared(net, batch)
-    whole = _prepared(net, batch, without=WHOLE)
+    whole = _prepared(net, batch, without=AS_CAPTURED)
     together, own = list(_products(net, whole.schedule, True)), list(_products(net, prepared.schedule, False))
     contestants = (lambda: net.execute(prepared), lambda: _multiply(together), lambda: _multiply(own))
     clock = time.process_time if net.device.type == "cpu" else time.perf_counter
