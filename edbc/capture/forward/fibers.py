@@ -350,7 +350,8 @@ class Fibers:
         """Stand-ins for values of the recording that somebody has."""
         rec = self.recorder
         first, made = rec.first_value, rec.made
-        if self.aborted:  # what an attempt made before that did not note them
+        if self.aborted:  # what an attempt made before that did not note them; its frames may be garbage in circles
+            gc.collect()
             return [x for x in gc.get_objects() if type(x) is Value and x.rec is rec and x.ref >= first]
         assert made is not None
         if len(self.reads.cuts) % CUTS_BETWEEN_COLLECTIONS == CUTS_BETWEEN_COLLECTIONS - 1:
