@@ -111,8 +111,8 @@ class StepReversal:
         self._issue([group for group in groups if len(group.count)])
         found: dict[SharedRef, torch.Tensor] = {}
         constants: dict[tuple[int, int], torch.Tensor] = {}
-        for gradient, rows in self.late:
-            for ref, tensor in gradient.of_parameters(rows, parameters).items():
+        for gradient, given in self.late:
+            for ref, tensor in gradient.of_parameters(given, parameters).items():
                 _add(found, ref, tensor)
         for table, rows, where in self.of_tables:
             if isinstance(table.key, SharedRef):
