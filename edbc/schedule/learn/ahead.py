@@ -23,6 +23,8 @@ def begin() -> None:
     from edbc.schedule.learn.beam import beam_sequence
 
     cache = getattr(beam_sequence, "_cache", None)
+    if cache is None:  # nothing is compiled: NUMBA_DISABLE_JIT=1
+        return
     if _running or beam_sequence.signatures or not getattr(cache, "is_empty", bool)() or _num_cores() < 2:
         return
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
