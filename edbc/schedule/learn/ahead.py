@@ -1,6 +1,6 @@
 """Kernels of learning that a first compilation needs, compiled by a second process while this one records a model.
 
-With nothing in the cache of kernels, compiling waits for numba for half a minute, and a quarter of that is for
+With nothing in the cache of kernels, compiling waits some 25 s for numba, and a quarter of that is for
 functions that learn and search, which run last and do not depend on the model. Where there is a second core, a process
 of its own learns something small from the moment on at which compiling begins, which leaves them in the cache;
 learning waits for it. A process that finds them there starts nothing. `edbc.run.cpu.ahead` does the same for what runs
