@@ -11,7 +11,8 @@ What a copy calls instead:
     stand-in and else calls torch's;
 (2) of a function of the user's, or one around it (a decorator's): a copy of that;
 (3) of `type`: what answers for a stand-in, and for a module of a shadow, as eager execution's would;
-(4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data.
+(4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data;
+(5) of `torch.zeros` and its like: what describes the constant (`capture.standins.made`).
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -36,6 +37,7 @@ from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
 from edbc.capture.semantics.stateless import user_class
+from edbc.capture.standins.made import MAKERS, Made, described
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
 
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
@@ -127,6 +129,8 @@ class Copies:
     def _instead(self, found: Any) -> Any:
         if found is type:
             return type_of
+        if any(found is maker for maker in MAKERS):
+            return _of_maker(found)
         if any(found is constructor for constructor in CONSTRUCTORS):
             return _of_constructor(found)
         if type(found) is FunctionType or type(found) is BuiltinFunctionType:
@@ -199,11 +203,11 @@ def _recorder_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     only deeper."""
     for item in (*args, *kwargs.values()) if kwargs else args:
         kind = type(item)
-        if issubclass(kind, Symbol):
+        if issubclass(kind, Symbol) and kind is not Made:
             return item.rec
         if kind is list or kind is tuple:
             for inner in item:
-                if issubclass(type(inner), Symbol):
+                if issubclass(type(inner), Symbol) and type(inner) is not Made:
                     return inner.rec
     return None
 
@@ -219,6 +223,17 @@ def _of_builtin(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(*args, **kwargs) if rec is None else rec.function(func, args, kwargs)
 
     return record
+
+
+@cache
+def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(5): a description, where it may be one."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = described(func, args, kwargs)
+        return func(*args, **kwargs) if made is None else made
+
+    return make
 
 
 @cache

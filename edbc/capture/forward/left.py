@@ -33,10 +33,13 @@ from edbc.capture.forward.returned import Collected, collect_results
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.standins.ended import ENDED, OLDEST, end, end_stand_ins
+from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.objects import Entries, Place, walked
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
 
+_UNHELD = 3
+"""References to a description that nobody has: of the list of all, and of asking for them."""
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
@@ -110,6 +113,7 @@ class Search:
     values: dict[int, tuple[Any, Value]] = field(default_factory=dict)
     """By the identity of what was found: itself, and the value that it stands for."""
     parameters: dict[int, tuple[Any, torch.Tensor]] = field(default_factory=dict)
+    """And descriptions: what has a tensor already."""
     attributes: list[tuple[nn.Module, nn.Module, str]] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
     _of_model: bool = False
@@ -169,9 +173,11 @@ class Search:
     def _note(self, item: Any) -> bool:
         recorder = self.recorder
         found = item if recorder.books is None else recorder.books.stand_in(item)
-        if not issubclass(type(found), Symbol) or found.rec is not recorder:
+        if type(found) is Made:
+            self.parameters[id(item)] = item, found.real()
+        elif not issubclass(type(found), Symbol) or found.rec is not recorder:
             return False
-        if type(found) is not Shared:
+        elif type(found) is not Shared:
             self.values[id(item)] = item, found.materialise() if issubclass(type(found), Lazy) else found
         elif not self._of_model:
             self.parameters[id(item)] = item, recorder.tracer.shared(found.ref)
@@ -216,7 +222,8 @@ def recorded(
         recorder.forget_externals()
         if references(recorder) != before:
             gc.collect(0)  # a local function that calls itself is garbage in a circle, and stand-ins in its variables
-        if recorder.books is not None or references(recorder) != before:
+        is_made_left = any(sys.getrefcount(made) > _UNHELD for made in recorder.descriptions)
+        if recorder.books is not None or is_made_left or references(recorder) != before:
             collected = _with_left(collected, shadow, recorder, instances)
             recorder.books = None
             for age in range(1 + OLDEST):

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from edbc.capture.semantics.shapes import flat
+from edbc.capture.standins.made import Made, with_tensors
 from edbc.capture.standins.nests import rebuilt, remade
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
 from edbc.errors import UnsupportedError
@@ -87,6 +88,8 @@ def collect_results(nests: Sequence[Any]) -> Collected:
             return {key: walk(value) for key, value in item.items()}
         if kind is Shared:
             return walk(item.rec.whole(item))
+        if kind is Made:
+            return item.real()
         if issubclass(kind, Lazy):
             return walk(item.materialise())
         return _walk_other(item, walk)
@@ -107,7 +110,7 @@ def collect_results(nests: Sequence[Any]) -> Collected:
 def settled(item: Any) -> Any:
     """What an instance returned, with a value where a stack stands that is no node yet."""
     kind = type(item)
-    if kind is Value or kind is Shared:
+    if kind is Value or kind is Shared or kind is Made:
         return item
     if kind is list or kind is tuple:
         is_plain = [type(x) for x in item].count(Value) == len(item)
@@ -157,7 +160,10 @@ def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
         for name in item.__dataclass_fields__:
             object.__setattr__(result, name, walk(getattr(item, name)))
         return result
-    if any(isinstance(x, Symbol) for x in flat(getattr(item, "__dict__", {}))):
+    held = [x for x in flat(getattr(item, "__dict__", {})) if isinstance(x, Symbol)]
+    if held and all(type(x) is Made for x in held):
+        item.__dict__.update(with_tensors(item.__dict__))
+    elif held:
         raise UnsupportedError(
             f"forward returned an object of class {type(item).__name__} that holds recorded tensors; return the "
             "tensors in lists, tuples, dicts, named tuples or dataclasses"

@@ -33,6 +33,7 @@ from edbc.capture.ragged.rules import adopted_all, has_ragged
 from edbc.capture.ragged.whole import whole_call
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole
+from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
 
 MAX_OPERANDS = 16
@@ -42,6 +43,8 @@ MAX_FORMS = 32
 _Call = Callable[..., Any]
 _OPERANDS = (Shared, Lazy, torch.Tensor)
 """What `Recorder.as_value` makes operands of, beside those that are."""
+_AT_ONCE = frozenset((torch.Tensor, Made))
+"""Of tensors that eager code has at once."""
 _ABSENT = object()
 """Stands for an argument that a call of fewer does not have."""
 
@@ -89,10 +92,11 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         recorded = None
         if form is not None:
             kinds = set(map(type, _leaves(args, (tuple, list))))
-            if torch.Tensor in kinds and not form.gets_tensors and not form.demands:
+            is_at_once = not kinds.isdisjoint(_AT_ONCE)
+            if is_at_once and not form.gets_tensors and not form.demands:
                 form.gets_tensors = True
                 unroll(form)
-            recorded = _recorded(args, kwargs) if torch.Tensor in kinds and form.demands else None
+            recorded = _recorded(args, kwargs) if is_at_once and form.demands else None
             if any(issubclass(kind, _OPERANDS) for kind in kinds) and form.is_met_by(recorded):
                 given = [_each(recorder.as_value, arg) for arg in args]
                 if recorded is None or form.knows(given):
@@ -150,7 +154,7 @@ class _Form:
 def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
     """Numbers of the operands that are recorded; None where all are."""
     tensors = [x for x in leaves_of((*args, *kwargs.values())) if isinstance(x, torch.Tensor)]
-    found = frozenset(i for i, x in enumerate(tensors) if type(x) is not torch.Tensor)
+    found = frozenset(i for i, x in enumerate(tensors) if type(x) not in _AT_ONCE)
     return None if len(found) == len(tensors) else found
 
 

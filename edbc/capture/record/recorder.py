@@ -159,6 +159,7 @@ class Recorder:
         "books",
         "constants",
         "described",
+        "descriptions",
         "device",
         "drawn_classes",
         "drawn_operands",
@@ -182,6 +183,7 @@ class Recorder:
         "last_external",
         "looks",
         "made",
+        "makers",
         "max_reads",
         "most_entries",
         "names",
@@ -254,6 +256,8 @@ class Recorder:
         """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
         self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Entry] = {}
+        self.makers: dict[Any, Any] = {}
+        """What calls make that are described (`capture.standins.made`)."""
         self._calls: dict[Any, Entry | NotACell] = {}
         self._variants: dict[Any, int] = {}
         self._num_calls: dict[str, int] = {}
@@ -332,6 +336,8 @@ class Recorder:
         self.constants: dict[int, Any] = {}
         self._constants_of_class: dict[Any, tuple[int, list[torch.Tensor], Slot]] = {}
         self.names: dict[int, str] = {}
+        self.descriptions: list[Any] = []
+        """Of this mini-batch (`capture.standins.made`)."""
         self._switches: list[int] = [] if self.flows else [0]
         self.draws: list[Draw] = []
         """What was drawn, of this instance or in this cell."""

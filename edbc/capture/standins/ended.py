@@ -36,6 +36,7 @@ def end(recorder: Recorder) -> None:
     """Until it begins again, nothing is recorded."""
     recorder.forget_externals()
     recorder.books = None
+    recorder.descriptions = []
     recorder.__class__ = Ended
 
 

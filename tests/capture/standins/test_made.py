@@ -1,0 +1,235 @@
+"""Constants that forward makes are descriptions until somebody needs their bytes, and nobody can tell."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import bound, captured, seeded
+from torch import nn
+from torch.nn import functional as F
+
+from edbc.capture.standins.made import Made
+
+SIZE = 6
+CACHE: dict[str, Any] = {}
+Use = Callable[["Uses", torch.Tensor], Any]
+
+
+class Uses(nn.Module):
+    """What the functions below are the `forward` of, for an instance `(SIZE,)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.start = nn.Linear(SIZE, SIZE), nn.Parameter(torch.randn(SIZE))
+
+
+def model_of(how: Use) -> Uses:
+    """Seeded. Constants are described in methods, which recording runs copies of."""
+    return seeded(type("Uses", (Uses,), {"forward": how, "__module__": __name__}))
+
+
+def first_state(net: Uses, x: torch.Tensor) -> Any:
+    h = torch.zeros(SIZE)
+    for _ in range(3):
+        h = torch.tanh(net.up(x) + h)
+    return h
+
+
+def scaled(net: Uses, x: torch.Tensor) -> Any:
+    return net.up(x) * torch.ones(SIZE, dtype=torch.float64) + torch.eye(SIZE)[2]
+
+
+def looked_at(net: Uses, x: torch.Tensor) -> Any:
+    zeros, eye = torch.zeros(SIZE), torch.eye(2)
+    assert not zeros.any()
+    assert eye.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert float(eye[0, 0]) == 1
+    assert bool(eye[0, 0] == 1)
+    assert eye.numpy().sum() == 2
+    assert np.asarray(zeros).shape == (SIZE,)
+    assert zeros.data.sum() == 0
+    assert repr(zeros).startswith("tensor")
+    assert isinstance(zeros, torch.Tensor)
+    assert type(zeros) is torch.Tensor
+    assert not isinstance(zeros, nn.Parameter)
+    return net.up(x) + zeros if len(eye) == 2 else x
+
+
+def changed_once(net: Uses, x: torch.Tensor) -> Any:
+    h = torch.zeros(SIZE)
+    before = net.up(x) + h
+    h.fill_(2)
+    return before + h
+
+
+def changed_by_numpy(net: Uses, x: torch.Tensor) -> Any:
+    h = torch.zeros(SIZE)
+    before = net.up(x) * h
+    h.numpy()[:] = 3
+    return before + net.up(x) * h
+
+
+def written_into(net: Uses, x: torch.Tensor) -> Any:
+    rows = torch.zeros(2, SIZE)
+    rows[0] = net.up(x)
+    rows[1] += x
+    return rows
+
+
+def of_constants(net: Uses, x: torch.Tensor) -> Any:
+    mask = torch.triu(torch.ones(SIZE, SIZE), diagonal=1) @ torch.eye(SIZE)
+    return net.up(x) @ mask.masked_fill(mask == 0, 0.5), torch.cat([torch.zeros(2), torch.ones(1)])
+
+
+def returned(net: Uses, x: torch.Tensor) -> Any:
+    zeros = torch.zeros(SIZE)
+    return zeros, [torch.ones(2), net.up(x)], {"again": zeros}
+
+
+def in_an_object(net: Uses, x: torch.Tensor) -> Any:
+    return SimpleNamespace(state=torch.zeros(SIZE)).__dict__, x
+
+
+def copied(net: Uses, x: torch.Tensor) -> Any:
+    one = torch.ones(SIZE)
+    parts = copy.deepcopy(one), copy.copy(one), pickle.loads(pickle.dumps(one))
+    parts[0].add_(1)
+    return net.up(x) * one + sum(parts)
+
+
+def by_python_functions(net: Uses, x: torch.Tensor) -> Any:
+    return F.gaussian_nll_loss(net.up(x), torch.zeros(SIZE), torch.ones(SIZE)) + F.mse_loss(net.up(x), torch.ones(SIZE))
+
+
+def in_lists(net: Uses, x: torch.Tensor) -> Any:
+    below = [torch.zeros(SIZE), net.up(x), torch.zeros(SIZE)]
+    return torch.stack(below).sum(0) + torch.cat([torch.zeros(1), x])[1:] + torch.stack(below)[0]
+
+
+def with_parameters(net: Uses, x: torch.Tensor) -> Any:
+    return net.up(x) + net.start * torch.ones(SIZE) + torch.zeros(SIZE).copy_(net.start.detach() * 0 + 1)
+
+
+def where_none_flows(net: Uses, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        scale = torch.ones(SIZE) * 2
+    return net.up(x) * scale
+
+
+def asks_for_gradients(net: Uses, x: torch.Tensor) -> Any:
+    h = torch.zeros(SIZE)
+    assert not h.requires_grad
+    h.requires_grad = True
+    assert h.requires_grad
+    assert h.is_leaf
+    return net.up(x) + h
+
+
+def through_a_recurrence(net: Uses, x: torch.Tensor) -> Any:
+    return net.up(torch.zeros(SIZE)) + x, torch.zeros(SIZE).unsqueeze(0) + x
+
+
+def in_another_dtype(net: Uses, x: torch.Tensor) -> Any:
+    return torch.zeros(SIZE).to(x) + x, torch.ones(SIZE).type_as(x) * net.up(x), torch.zeros(SIZE, dtype=torch.long) + x
+
+
+def kept_in_a_cache(net: Uses, x: torch.Tensor) -> Any:
+    return net.up(x) + CACHE.setdefault("zeros", torch.zeros(SIZE))
+
+
+HOWS = [first_state, scaled, looked_at, changed_once, changed_by_numpy, written_into, of_constants, returned,
+        in_an_object, copied, by_python_functions, in_lists, with_parameters, where_none_flows, asks_for_gradients,
+        through_a_recurrence, in_another_dtype, kept_in_a_cache]  # fmt: skip
+
+
+def rows(seed: int, count: int = 5) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(SIZE, generator=generator) for _ in range(count)]
+
+
+def require_same(ours: Any, theirs: Any) -> None:
+    """Nests of equal tensors, real ones."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, torch.Tensor):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        return
+    for one, other in zip(*(x.values() if isinstance(x, dict) else x for x in (ours, theirs)), strict=True):
+        require_same(one, other)
+
+
+@pytest.mark.parametrize("how", HOWS, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("cells", ["marked", "auto"])
+def test_nobody_can_tell(how: Use, cells: str) -> None:
+    """Values as in eager, whatever is done to a constant; several times, and by two nets in turn."""
+    CACHE.clear()
+    nets = [bound(model_of(how), rows(0), cells=cells) for _ in range(2)]
+    model = model_of(how)
+    for seed in (1, 2, 3):
+        for net in nets:
+            require_same(net(rows(seed)), [model(x) for x in rows(seed)])
+
+
+def test_gradients_pass_by() -> None:
+    """What constants are added to and multiplied with has eager's gradients."""
+    for how in (first_state, in_lists, with_parameters, by_python_functions):
+        ours, theirs = model_of(how), model_of(how)
+        sum(result.sum() for result in bound(ours, rows(0))(rows(1))).backward()
+        sum(theirs(x).sum() for x in rows(1)).backward()
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            if other.grad is not None:
+                require_same(one.grad, other.grad)
+
+
+def test_equal_constants_are_one_external() -> None:
+    """Of a mini-batch, whoever makes them; those of another shape or dtype are others."""
+
+    def how(net: Uses, x: torch.Tensor) -> Any:
+        parts = [torch.zeros(SIZE), torch.zeros(SIZE), torch.zeros(SIZE, dtype=torch.float64), torch.ones(SIZE)]
+        return [torch.cumsum(net.up(x) + part, 0) for part in parts]
+
+    constants = [x for tensors in captured(model_of(how), rows(1)).constants.values() for x in tensors]
+    assert len(constants) == 3 + len(rows(1))
+
+
+def test_constants_are_descriptions() -> None:
+    """Or nothing here would be tested."""
+
+    def how(net: Uses, x: torch.Tensor) -> Any:
+        kinds.extend(map(type, [torch.zeros(SIZE)]))
+        return net.up(x)
+
+    kinds: list[type] = []
+    captured(model_of(how), rows(1))
+    assert set(kinds) == {Made}
+
+
+class Keeps(nn.Module):
+    """Keeps a constant on the module and on its instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.last = nn.Linear(SIZE, SIZE), None
+
+    def forward(self, node: SimpleNamespace) -> torch.Tensor:
+        node.state, node.many = torch.zeros(SIZE), (torch.ones(1), [torch.eye(2)])
+        self.last = torch.ones(SIZE)
+        return self.up(node.x) + node.state * self.last
+
+
+def test_what_is_left_is_a_tensor() -> None:
+    """Constants that forward leaves on instances and on the model are real tensors afterwards."""
+    model = seeded(Keeps)
+    net = bound(model, [SimpleNamespace(x=x) for x in rows(0)])
+    nodes = [SimpleNamespace(x=x) for x in rows(1)]
+    net(nodes)
+    for node in nodes:
+        found = [node.state, node.many[0], node.many[1][0], model.last]
+        assert all(type(x) is torch.Tensor and type(x) is not Made for x in found)
+        require_same(found, [torch.zeros(SIZE), torch.ones(1), torch.eye(2), torch.ones(SIZE)])
