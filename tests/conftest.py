@@ -153,6 +153,11 @@ def what_a_file_leaves_stays() -> Generator[None, None, None]:
     _keep_for_good()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries that count what is left of them at the end find nothing."""
+    gc.unfreeze()
+
+
 def _keep_for_good() -> None:
     gc.collect()
     gc.freeze()
