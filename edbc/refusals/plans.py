@@ -100,7 +100,6 @@ PLANS = (
             " units, got",
             "another one of the model",
             "expected products that can be one",
-            "a unit that threads can share",
         ),
     ),
     Refusal(
