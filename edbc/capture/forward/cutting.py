@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RunSegment = Callable[["Capture"], Sequence[Table]]
 """Executes a segment and returns its results, class by class."""
 MOST_WAITING = 1024
-"""Nodes; see definition (1)."""
+"""Nodes that wait for company, at most; see definition (1)."""
 
 
 class Parts(NamedTuple):
