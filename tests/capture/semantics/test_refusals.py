@@ -243,14 +243,16 @@ def test_a_kept_tensor_as_result_is_refused() -> None:
     """A result that an earlier mini-batch computed is found too."""
     memory: list[Any] = []
 
-    def forward(net: Any, _: Any) -> Any:
-        memory.append(state(net))
-        return memory[0]
+    def forward(net: Any, keeps: bool) -> Any:
+        found = [state(net)]
+        memory.extend(found if keeps else [])
+        return (memory if keeps else found)[0]
 
-    net = bound(seeded(Base, forward), [None])
+    net = bound(seeded(Base, forward), [False])
+    net([True])
 
     with pytest.raises(UnsupportedError, match="a result is a tensor that an earlier mini-batch computed"):
-        net([None])
+        net([True])
 
 
 def test_a_buffer_that_the_user_fills_anew_is_read_as_it_was() -> None:

@@ -26,10 +26,10 @@ class Words(nn.Module):
 
 def test_what_is_timed_has_run_before_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more run than is timed, all of one kind: equal nodes run one by one."""
-    shares, counts = [], []
+    left_out, counts = [], []
 
     def prepare(net: Net, *arguments: Any, **options: Any) -> Any:
-        shares.append(options["share"])
+        left_out.append(options["without"])
         return plain(net, *arguments, **options)
 
     def executing(net: Net, prepared: Any, *more: Any) -> Any:
@@ -41,6 +41,6 @@ def test_what_is_timed_has_run_before_in_the_same_way(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Net, "executing", executing)
     observed = observe(bound(Words(), [1, 2]), [1, 1, 1, 2], "four")
 
-    assert set(shares) == {False}
+    assert set(left_out) == {("share",)}
     assert counts == [observed.num_nodes] * (REPEATS + 1)
     assert observed.execution_seconds > observed.loading_seconds > 0
