@@ -103,8 +103,17 @@ def caches() -> dict[str, Any]:
     root = Path(folder)
     root = root.parent if root.name == "__pycache__" else root
     files = [file for pattern in ("*.nbc", "*.nbi") for file in root.parent.rglob(pattern)]
-    return {"folder": folder, "files": len(files), "bytes": sum(file.stat().st_size for file in files),
+    sizes = [size for size in map(_size, files) if size is not None]
+    return {"folder": folder, "files": len(sizes), "bytes": sum(sizes),
             "writable": os.access(folder, os.W_OK)}  # fmt: skip
+
+
+def _size(file: Path) -> int | None:
+    """None for a file that another process has replaced meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def gpu() -> dict[str, Any]:

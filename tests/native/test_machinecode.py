@@ -17,7 +17,7 @@ pytestmark = pytest.mark.compiled
 TEXT = "define i64 @answer(i64 %x) {{\n%y = add i64 %x, {}\nret i64 %y\n}}"
 SCRIPT = """
 import ctypes, sys
-from edbc.cells.kernels import machinecode
+from edbc.native import machinecode
 if "compiles" not in sys.argv:
     machinecode._compiled = None  # a call would raise
     machinecode._object_code.__globals__["_compiled"] = None

@@ -297,7 +297,7 @@ LARGE: dict[str, tuple[Callable[[], bytes], str]] = {
     "spaces": (lambda: _filled("", " ", VERSION), ""),
     "dashes": (lambda: _filled("", "- "), "expected a mapping"),
     "question marks": (lambda: _filled("", "? "), ""),
-    "brackets": (lambda: _filled("", "["), "expected a mapping"),
+    "brackets": (lambda: _filled("", "["), "expected "),  # a mapping, or less depth, which PyYAML 6.0.4 bounds
     "braces": (lambda: _filled("", "{"), ""),
     "brackets in a field": (lambda: _filled(VERSION + "edbc: ", "["), "expected a version for 'edbc', got a list"),
     "brackets in training": (lambda: _around("  training", "    deep: " + "[" * 1_000_000 + "\n"), ""),

@@ -54,7 +54,7 @@ def test_results_are_tensors_of_their_own(can_switch: bool, monkeypatch: pytest.
     """No result is a view of another tensor, as in eager; each may be changed in place, require a gradient, be copied.
     Where torch has no switch for views the numbers are the same."""
     if not can_switch:
-        monkeypatch.setattr("edbc.run.passes.boundary._EXCLUDE", None)
+        monkeypatch.setattr("edbc.capture.forward.carried._EXCLUDE", None)
     instances = random_trees(1, 3)
     net = net_for(RandomTreeModel(1, 4), instances)
     with torch.no_grad():
