@@ -302,7 +302,7 @@ def capture_for_compiling(
         with unchanged(batch):
             captures.append(run_segment.taken(capture(shadow, recorder, batch, run_segment)))
             if number == 0 and captures[0][-1].reads:
-                # In its first mini-batch a recorder holds on to what it makes; what is held at a cut is no chain of sums.
+                # In its first mini-batch a recorder holds on to what it makes, and at a cut that is no chain of sums.
                 captures[0] = run_segment.taken(capture(shadow, recorder, batch, run_segment))
     report("capture", len(captures), len(captures), {})
     if not any(part.graph.num_nodes for part in captures[0]):
