@@ -109,7 +109,13 @@ def _code_of(kind: type) -> str:
         text = Path(inspect.getfile(kind)).read_bytes()
     except (OSError, TypeError):
         text = b""
-    return f"{kind.__module__}.{kind.__qualname__} {hashlib.sha256(text).hexdigest()[:16]}"
+    return f"{_name_of(kind)} {hashlib.sha256(text).hexdigest()[:16]}"
+
+
+def _name_of(kind: type) -> str:
+    """Of a class; what stands in a script is of `__main__` there, and of `__mp_main__` in workers that are spawned."""
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def _structure_of(model: nn.Module) -> str:
@@ -205,7 +211,7 @@ class Lexicon:
 
     def class_number(self, kind: type) -> int:
         """Number of a class of results."""
-        name = f"{kind.__module__}.{kind.__qualname__}"
+        name = _name_of(kind)
         with self._lock:
             if self.classes.setdefault(name, kind) is not kind:
                 raise InputError(f"two classes of results are named {name}; rename one to capture instances")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -176,3 +179,35 @@ def test_a_slow_transfer_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(SlowTransfer, match="num_workers=0, or a CapturedDataset"):
         net(batch)
     assert told(net(batch)) == told(net(sentences(5)))
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+import edbc
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, words):
+        return self.out(sum(torch.tanh(self.table.weight[word]) for word in words))
+
+if __name__ == "__main__":
+    words = [[1, 2, 3], [4], [5, 6]]
+    net = edbc.compile(Words().eval(), words)
+    loader = DataLoader(words, 3, num_workers=1, collate_fn=edbc.collate(net), multiprocessing_context="spawn")
+    assert all(map(torch.equal, net(next(iter(loader))), net(words)))
+"""
+
+
+@pytest.mark.long
+def test_a_model_of_a_script_in_workers_that_are_spawned(tmp_path: Path) -> None:
+    """Its class is of `__main__` here and of `__mp_main__` there, and the same class."""
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
