@@ -57,6 +57,7 @@ class Issuer:
         self.chains = KeptChains()
         self._warm_up = warm_up
         self._launcher = launcher
+        self._graphs = graphs_of(device)
         self._is_dependent = False
         self.programs = ON_HOST
         if device.type == "cuda":
@@ -122,7 +123,7 @@ class Issuer:
         def launch(cursor: torch.Tensor, parity: int) -> None:
             function[(self.programs,)](cursor, parity, **options)
 
-        chains = Chains(launch, graphs_of(self.device), self.device)
+        chains = Chains(launch, self._graphs, self.device)
         empty = torch.zeros(2, self.library.width, dtype=torch.int64)
         empty[:, Field.LEFT], empty[:, Field.BRANCH] = 1, -1
         empty = empty.to(self.device)
