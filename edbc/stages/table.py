@@ -249,8 +249,8 @@ def write_table(table: CostTable, path: str | os.PathLike[str]) -> str:
 
 
 def table_path(plan: str | os.PathLike[str]) -> Path:
-    """Where the table of a plan stands: `x.costs.yaml` beside `x.yaml`."""
-    return Path(plan).with_suffix(SUFFIX)
+    """Where the table of a plan stands: `x.costs.yaml` beside `x.yaml`. Paths without a name (`.`) have one too."""
+    return Path(plan).parent / f"{Path(plan).stem}{SUFFIX}"
 
 
 def require_table(table: CostTable, where: str, **expected: object) -> None:

@@ -189,14 +189,14 @@ def test_an_output_that_cannot_be_written_leaves_nothing(edbc, compiled: Path, t
 
 def test_verify_fails_when_numbers_differ(edbc, compiled: Path, trees: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--verify` exits 1 when batched outputs are not eager's: here every result is shifted by a thousandth."""
-    import edbc.run.session as session
+    from edbc.run.execution import Execution
 
-    honest = session.Net.execute
+    honest = Execution.results
 
-    def shifted(self, prepared, on_batch=None):
-        return [{"logits": [t + 1e-3 for t in r["logits"]]} for r in honest(self, prepared, on_batch)]
+    def shifted(self):
+        return [{"logits": [t + 1e-3 for t in r["logits"]]} for r in honest(self)]
 
-    monkeypatch.setattr(session.Net, "execute", shifted)
+    monkeypatch.setattr(Execution, "results", shifted)
     result = edbc("run", compiled / "plans" / "tree_lstm.yaml", "--input", trees, "--verify")
 
     assert result.exit_code == 1
