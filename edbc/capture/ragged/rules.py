@@ -241,16 +241,24 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     if not count:
         return NotImplemented
     rule = rule_of(name)
-    call = Call(rec, func, name, args, kwargs, count)
+    call = Call(rec, func, name, *_with_input_first(name, args, kwargs), count)
     result = NotImplemented if rule is None else rule(call)
     if result is not NotImplemented:
         if rec.books is not None and name in rules.VIEWS:
-            _alias(args[0], result)
+            _alias(call.args[0], result)
         return result
     if not (rules.looks_at_values(func, name) or name in ("requires_grad", "size", "is_contiguous")):
         rec.note_stacked(name)
     whole = _stacked((args, kwargs))
     return _apart(rec, rec.function(func, whole[0], whole[1], name))
+
+
+def _with_input_first(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments as rules expect them: what is called `input` is the first argument, but of the functions that are
+    named here."""
+    if args or "input" not in kwargs or name in ("where", "searchsorted", "polygamma"):
+        return args, kwargs
+    return (kwargs["input"],), {key: value for key, value in kwargs.items() if key != "input"}
 
 
 def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
