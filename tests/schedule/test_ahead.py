@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from strategies import random_graph
 
+from edbc.native import secondprocess
 from edbc.schedule.learn import ahead
 from edbc.schedule.learn.beam import beam_sequence
 from edbc.schedule.learn.search import beam
@@ -51,12 +52,12 @@ def test_a_process_starts_only_where_nothing_is_kept(monkeypatch: pytest.MonkeyP
         class _cache:  # noqa: N801
             is_empty = staticmethod(lambda: kept["empty"])
 
-    monkeypatch.setattr(ahead.subprocess, "Popen", Process)
+    monkeypatch.setattr(secondprocess.subprocess, "Popen", Process)
     monkeypatch.setattr("edbc.schedule.learn.beam.beam_sequence", Fresh)
     for empty, cores, expected in ((False, 2, 0), (True, 1, 0), (True, 2, 1), (True, 2, 1)):
         kept["empty"] = empty
-        monkeypatch.setattr(ahead, "_num_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(secondprocess, "num_cores", lambda cores=cores: cores)
         ahead.begin()
         assert len(started) == expected
-    ahead.join()
+    ahead.SECOND.join()
     assert started[0].waited

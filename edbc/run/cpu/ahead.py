@@ -8,19 +8,16 @@ mini-batch waits for it where it needs them. A process that finds them in the ca
 
 from __future__ import annotations
 
-import atexit
-import os
-import subprocess
-import sys
 from typing import Any
 
 from numba import config, types
 
+from edbc.native.secondprocess import SecondProcess
+
 _INTS, _LONGS, _GRID = types.int32[::1], types.int64[::1], types.int64[:, ::1]
 _FLAGS = types.boolean[::1]
 _FIXED = types.Array(types.int32, 1, "C", readonly=True)
-_CALL = "from edbc.run.cpu.ahead import compile_late; compile_late()"
-_running: subprocess.Popen[bytes] | None = None
+SECOND = SecondProcess("from edbc.run.cpu.ahead import compile_late; compile_late()")
 
 
 def late() -> list[tuple[Any, tuple[Any, ...]]]:
@@ -39,36 +36,16 @@ def late() -> list[tuple[Any, tuple[Any, ...]]]:
 
 def begin() -> None:
     """Start compiling what the cache lacks, where that pays."""
-    global _running
-    if config.DISABLE_JIT or _running is not None or _num_cores() < 2:  # type: ignore[attr-defined]
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
         return
     function, arguments = late()[0]
     cache: Any = getattr(function, "_cache", None)
     if function.signatures or not hasattr(cache, "holds") or cache.holds(arguments, function.targetctx.codegen()):
         return
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    try:
-        _running = subprocess.Popen([sys.executable, "-c", _CALL], env=environment, stdin=subprocess.DEVNULL,
-                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    except OSError:  # no process to be had: everything is compiled here
-        return
-    atexit.register(_running.kill)
-
-
-def join() -> None:
-    """Wait for what `begin` started."""
-    global _running
-    if _running is not None and _running.pid:
-        started, _running = _running, None
-        started.wait()
-        atexit.unregister(started.kill)
+    SECOND.begin()
 
 
 def compile_late() -> None:
     """What the second process does: all of `late` into the cache."""
     for function, arguments in late():
         function.compile(arguments)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

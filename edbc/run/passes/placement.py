@@ -81,7 +81,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
     O(nodes + operands)."""
     tables = _tables_of(graph.types, graph.classes)
     borders, crosses = _NOT_CUT, _NOTHING_CROSSES
-    ahead.join()
+    ahead.SECOND.join()
     if cut is not None:
         assert not tables.transient.any()
         borders, crosses = cut.borders, cut.crosses

@@ -9,13 +9,9 @@ mini-batches.
 
 from __future__ import annotations
 
-import atexit
-import os
-import subprocess
-import sys
+from edbc.native.secondprocess import SecondProcess
 
-_CALL = "from edbc.schedule.learn.ahead import learn_something; learn_something()"
-_running: list[subprocess.Popen[bytes]] = []
+SECOND = SecondProcess("from edbc.schedule.learn.ahead import learn_something; learn_something()")
 
 
 def begin() -> None:
@@ -25,24 +21,8 @@ def begin() -> None:
     cache = getattr(beam_sequence, "_cache", None)
     if cache is None:  # nothing is compiled: NUMBA_DISABLE_JIT=1
         return
-    if _running or beam_sequence.signatures or not getattr(cache, "is_empty", bool)() or _num_cores() < 2:
-        return
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    silent = subprocess.DEVNULL
-    try:
-        _running.append(subprocess.Popen([sys.executable, "-c", _CALL], env=environment, stdin=silent, stdout=silent,
-                                         stderr=silent))  # fmt: skip
-    except OSError:  # no process to be had: everything is compiled here
-        return
-    atexit.register(_running[0].kill)
-
-
-def join() -> None:
-    """Wait for what `begin` started."""
-    while _running:
-        started = _running.pop()
-        started.wait()
-        atexit.unregister(started.kill)
+    if not beam_sequence.signatures and getattr(cache, "is_empty", bool)():
+        SECOND.begin()
 
 
 def learn_something() -> None:
@@ -55,7 +35,3 @@ def learn_something() -> None:
     beam(graph)
     affordable([graph], 1, CHECK)
     select([graph], [graph], trials=CHECK)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -473,7 +473,7 @@ def learn(
     from edbc.schedule.learn.train import measure as measure_policy
 
     if kind == "fsm":
-        ahead.join()
+        ahead.SECOND.join()
         policy, record = _learn_table(captured, seed, encoding, trials, report, cost, time_limit)
     else:
         policy = Policy(kind, cost=cost)
