@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import edbc
+from edbc.api import compile_file
 from edbc.errors import CheckFailed, StaleError
 from edbc.tools.cli import main
 
@@ -117,7 +118,10 @@ def test_checking_diffing_measuring_and_explaining(loaded: edbc.LoadedPlan) -> N
 SAME = {"plan", "plans", "output_format", "quiet", "verbose", "version", "help"}
 """What only a command line needs: names of files that are objects here, and how to print."""
 RENAMED = {"settings": "config", "batch_sizes": "batch_size"}
+STAGES, JOBS = "edbc.tools.staged.compiling.compile_static", "edbc.reach.Predictor in a pipeline of an engine"
 ELSEWHERE = {
+    "compile": dict.fromkeys(("ios_r", "ios_s", "gap", "ios_batch", "ios_threads"), STAGES),
+    "run": dict.fromkeys(("engine", "workers", "address", "on_error", "keep_order"), JOBS),
     "explain": {"static": "run", "html": "Explanation.html", "dot": "edbc.tools.explain.dots.write_dots"},
     "check": {"update": "write_plan(outcome.renewed, path)"},
     "bench": {"threads": "torch.set_num_threads", "trust_changed_model": "bench measures the model that is named"},
@@ -129,7 +133,7 @@ def parameters_of(command: str) -> set[str]:
     """Names that the Python counterpart of a command takes."""
     from edbc.tools import benchmark, running, training
 
-    function = {"compile": edbc.compile}.get(command) or getattr(edbc.LoadedPlan, command)
+    function = {"compile": compile_file}.get(command) or getattr(edbc.LoadedPlan, command)
     names = set(inspect.signature(function).parameters)
     settings = {"run": running.Setting, "bench": benchmark.Setting, "train": training.Setting}.get(command)
     return names | ({field.name for field in fields(settings)} if settings else set())
