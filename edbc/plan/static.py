@@ -237,13 +237,14 @@ def _verify_stages(plan: StaticPlan, units: dict[str, PlanUnit], place: Place) -
     for b, block in enumerate(plan.static.blocks):
         for s, stage in enumerate(block.stages):
             where = place("static", "blocks", b, "stages", s)
+            unknown = next((name for group in stage.groups for name in group if name not in units), None)
+            if unknown is not None:
+                _fail(where, "units of the plan", shorten(unknown))
             _verify_strategy(stage, units, where)
             before = frozenset(done)
             for group in stage.groups:
                 here = set(before)
                 for name in group:
-                    if name not in units:
-                        _fail(where, "units of the plan", shorten(name))
                     if name in done:
                         _fail(where, "each unit in one stage", f"{shorten(name)} again")
                     late = next((other for other in units[name].reads if other not in here), None)
@@ -259,7 +260,7 @@ def _verify_stages(plan: StaticPlan, units: dict[str, PlanUnit], place: Place) -
 
 def _verify_strategy(stage: PlanStage, units: dict[str, PlanUnit], where: str) -> None:
     """Check (3)."""
-    singles = [units[group[0]] for group in stage.groups if len(group) == 1 and group[0] in units]
+    singles = [units[group[0]] for group in stage.groups if len(group) == 1]
     if stage.run == "split" and [len(group) for group in stage.groups] != [1]:
         _fail(where, "one unit that all threads work on", f"{sum(map(len, stage.groups))} units")
     if stage.run != "merge":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -112,7 +112,7 @@ def delayed(seed: int) -> object:
     """Delays every unit at random."""
     rng = random.Random(seed)
 
-    def wrap(unit: int, task: Task) -> Task:
+    def wrap(units: Sequence[int], task: Task) -> Task:
         def run() -> None:
             time.sleep(rng.random() * 0.002)
             task()

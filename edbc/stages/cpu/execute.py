@@ -32,6 +32,8 @@ from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.graph import UnitGraph
 from edbc.stages.table import CONCURRENT, MERGE, SPLIT
 
+Wrap = Callable[[Sequence[int], Task], Task]
+
 
 class Team:
     """Threads that run tasks together; `close` ends them.
@@ -190,8 +192,8 @@ class Step:
 
 
 def steps_of(graph: UnitGraph, schedule: Schedule, tasks: Tasks, barriers: bool = True,
-             wrap: Callable[[int, Task], Task] = lambda unit, task: task) -> list[Step]:  # fmt: skip
-    """A schedule as steps; `wrap` is given every whole unit's task, for those who watch or disturb."""
+             wrap: Wrap = lambda units, task: task) -> list[Step]:  # fmt: skip
+    """A schedule as steps; `wrap` is given every task and its units, for those who watch or disturb."""
     steps: list[Step] = []
     pending: list[int] = []
     for number, (groups, run) in enumerate(schedule):
@@ -203,11 +205,11 @@ def steps_of(graph: UnitGraph, schedule: Schedule, tasks: Tasks, barriers: bool 
                 pending = []
         elif run == CONCURRENT:
             ordered = sorted(groups, key=lambda group: -sum(graph.units[unit].flops for unit in group))
-            steps.append(_phase(number, [_sequence([wrap(u, tasks.whole(u)) for u in group]) for group in ordered]))
+            steps.append(_phase(number, [_sequence([wrap([u], tasks.whole(u)) for u in group]) for group in ordered]))
         else:
             units = [unit for group in groups for unit in group]
             task = tasks.merge(units) if run == MERGE else tasks.split(units[0])
-            steps.append(_phase(number, [wrap(units[0], task)]))
+            steps.append(_phase(number, [wrap(units, task)]))
     return steps
 
 
@@ -225,7 +227,7 @@ def _sequence(tasks: Iterable[Task]) -> Task:
     return ordered[0] if len(ordered) == 1 else run
 
 
-def flow_of(graph: UnitGraph, units: Sequence[int], tasks: Tasks, wrap: Callable[[int, Task], Task]) -> Flow:
+def flow_of(graph: UnitGraph, units: Sequence[int], tasks: Tasks, wrap: Wrap) -> Flow:
     """A flow of units; the priority of one is the work on the longest path from it on."""
     inside = set(units)
     waits = {u: len({r for r in graph.units[u].reads if r in inside}) for u in units}
@@ -236,7 +238,7 @@ def flow_of(graph: UnitGraph, units: Sequence[int], tasks: Tasks, wrap: Callable
     priority: dict[int, int] = {}
     for u in sorted(units, reverse=True):
         priority[u] = graph.units[u].flops + 1 + max((priority[r] for r in readers[u]), default=0)
-    return Flow({u: wrap(u, tasks.whole(u)) for u in units}, waits, readers, priority)
+    return Flow({u: wrap([u], tasks.whole(u)) for u in units}, waits, readers, priority)
 
 
-__all__ = ["MERGE", "SPLIT", "Flow", "Step", "Team", "flow_of", "steps_of"]
+__all__ = ["MERGE", "SPLIT", "Flow", "Step", "Team", "Wrap", "flow_of", "steps_of"]

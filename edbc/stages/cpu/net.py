@@ -18,15 +18,14 @@ from torch.utils import _pytree as pytree
 
 from edbc.errors import InputError
 from edbc.stages.capture import Traced, stacked, trace, unstacked
-from edbc.stages.cpu.execute import Step, Team, steps_of
-from edbc.stages.cpu.kernels import Bound, Task, Tasks, Views
+from edbc.stages.cpu.execute import Step, Team, Wrap, steps_of
+from edbc.stages.cpu.kernels import Bound, Tasks, Views
 from edbc.stages.cpu.lifetimes import Arena, Schedule, plan_arena, verify_arena
 from edbc.stages.fusion import fuse
 from edbc.stages.graph import UnitGraph
 from edbc.stages.table import CONCURRENT
 
 MOST_SIZES = 4
-Wrap = Callable[[int, Task], Task]
 
 
 class StaticModel:
@@ -48,7 +47,7 @@ class StagedNet:
     """A static model that runs by a schedule; `with` it, or `close` it, to end its threads."""
 
     def __init__(self, static: StaticModel, schedule: Schedule, threads: int | None = None, barriers: bool = True,
-                 wrap: Wrap = lambda unit, task: task):  # fmt: skip
+                 wrap: Wrap = lambda units, task: task):  # fmt: skip
         self.static, self.schedule, self.barriers, self._wrap = static, schedule, barriers, wrap
         self.team = Team(threads or os.cpu_count() or 1)
         self.arena: Arena = plan_arena(static.graph, schedule, static.bound.placed, barriers)

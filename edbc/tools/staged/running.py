@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -194,7 +194,7 @@ class Lanes:
     def __init__(self, static: StaticModel):
         self._names = [unit.name for unit in static.graph.units]
         self._kinds = [unit.kind for unit in static.graph.units]
-        self._events: list[tuple[int, int, int, int]] = []
+        self._events: list[tuple[Sequence[int], int, int, int]] = []
         self._origin: int | None = None
 
     def begin(self) -> None:
@@ -202,14 +202,14 @@ class Lanes:
         self._events.clear()
         self._origin = time.perf_counter_ns()
 
-    def wrap(self, unit: int, task: Task) -> Task:
-        """A task that is recorded."""
+    def wrap(self, units: Sequence[int], task: Task) -> Task:
+        """A task that is recorded, under the names of all units that are merged in it."""
         import threading
 
         def run() -> None:
             started = time.perf_counter_ns()
             task()
-            self._events.append((unit, threading.get_ident(), started, time.perf_counter_ns()))
+            self._events.append((units, threading.get_ident(), started, time.perf_counter_ns()))
 
         return run
 
@@ -221,9 +221,9 @@ class Lanes:
             for i in tracks.values()
         ]
         origin = self._origin or 0
-        for unit, thread, start, end in self._events:
+        for units, thread, start, end in self._events:
             times = {"ts": (start - origin) / 1000, "dur": (end - start) / 1000}
-            name, kind = self._names[unit], self._kinds[unit]
+            name, kind = " + ".join(self._names[unit] for unit in units), self._kinds[units[0]]
             events.append({"name": name, "cat": kind, "ph": "X", "pid": 1, "tid": tracks[thread], **times})
         content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
         try:
