@@ -66,7 +66,7 @@ class BeamTranslator(nn.Module):
 
     def __init__(self, size: int, vocab_size: int, max_words: int, width: int):
         super().__init__()
-        self.max_words, self.width = max_words, width
+        self.max_words, self.width, self.choices = max_words, width, min(width, vocab_size)
         self.source_embedding = nn.Embedding(vocab_size, size)
         self.target_embedding = nn.Embedding(vocab_size, size)
         self.encoder = LSTMCell(size)
@@ -94,7 +94,7 @@ class BeamTranslator(nn.Module):
         for each in beam:
             h, c = self.decoder(self.target_embedding.weight[each.word], each.h, each.c)
             probabilities = F.log_softmax(self.out(h), dim=-1)
-            steps.append((each, h, c, probabilities, probabilities.topk(self.width)))
+            steps.append((each, h, c, probabilities, probabilities.topk(self.choices)))
         return [
             Hypothesis(each.score + gain, word, h, c, (*each.words, probabilities))
             for each, h, c, probabilities, top in steps

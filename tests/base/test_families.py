@@ -130,7 +130,7 @@ def test_without_load_there_is_nothing_to_read_files_with(plan: Path, tmp_path: 
         assert result.exit_code == 3
         assert result.stderr.splitlines()[-1] == (
             f"Error: words.py: expected a function 'load' to read {words} with, got none; define load(*paths), or "
-            "leave --input away and sample makes instances up"
+            "leave --input away and sample makes instances up [E0204]"
         )
     assert "words.py" in edbc("models", plan.parent).stdout
 
