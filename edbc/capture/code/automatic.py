@@ -188,6 +188,8 @@ class Trial(NamedTuple):
     cost: float
     used: dict[str, int]
     """Types of each cell that has nodes."""
+    num_types: int = 0
+    """All types that have nodes."""
 
 
 def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> list[Candidate]:

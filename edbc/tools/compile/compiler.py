@@ -293,6 +293,10 @@ def capture_for_compiling(
     report("cells", 0, 1, {})
     ragged = ragged_classes(model, training[0]) if decided.ragged is None else decided.ragged
     chosen = automatic_cells(model, training[0], decided.automatic, ragged)
+    if ragged and decided.ragged is None:
+        whole = automatic_cells(model, training[0], decided.automatic, ())
+        if _num_types(model, training[0], (), whole) <= _num_types(model, training[0], ragged, chosen):
+            ragged, chosen = (), whole
     view, table = ModelView(model, automatic=chosen, ragged=ragged), TypeTable()
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []
@@ -368,6 +372,12 @@ def _recorded_with(model: nn.Module, instances: Sequence[Any], ragged: Sequence[
     return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
 
 
+def _num_types(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], cells: Mapping[str, str]) -> int:
+    """Types of a mini-batch. Rows are for models that have types without end: few sizes, above all within cells, make
+    fewer types than rows do, and far fewer nodes."""
+    return _attempt(model, instances, ragged, frozenset(cells)).num_types
+
+
 def _attempt(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], names: frozenset[str]) -> Trial:
     """Record a mini-batch with the methods of these names as cells."""
     view, table = ModelView(model, automatic=names, ragged=ragged), TypeTable()
@@ -389,7 +399,8 @@ def _attempt(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], 
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
             cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
-    return Trial(names, cost, used)
+    num_types = len(np.unique(np.concatenate([part.graph.node_type for part in parts])))
+    return Trial(names, cost, used, num_types)
 
 
 MiniBatches = list[list[Any]]
