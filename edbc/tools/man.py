@@ -16,10 +16,10 @@ from edbc.tools.cli import main
 
 def pages() -> dict[str, str]:
     """Text of each page, in roff, by the name of its file."""
-    group = click.Context(main, info_name="edbc")
+    group = click.Context(main, info_name="edbc", **main.context_settings)
     found = {"edbc.1": _page(main, group)}
     for name, command in sorted(main.commands.items()):
-        context = click.Context(command, info_name=name, parent=group)
+        context = click.Context(command, info_name=name, parent=group, **command.context_settings)
         found[f"edbc-{name}.1"] = _page(command, context)
     return found
 
