@@ -75,11 +75,6 @@ class Module(nn.Module):
         return self.net(instances)
 
 
-def is_started_by_torchrun() -> bool:
-    """Whether this process is one of ranks that torchrun started."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def resumes(output: str | Path) -> bool:
     """Whether torchrun has started these ranks again, and there is a checkpoint to go on from; definition (5)."""
     from edbc.tools.training import CHECKPOINT

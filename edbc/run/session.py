@@ -753,12 +753,6 @@ class Net:
                     "'edbc compile' again"
                 )
 
-    def verify_cells(self) -> None:
-        """Build the kernel of every type of the plan that has been recorded. Raises StaleError on a mismatch."""
-        for kind in range(self.table.num_known):
-            if self.table.types[kind] is not None:
-                self.kernel(kind)
-
 
 class _Counting:
     """An observer that adds to `stats` what passes took and made."""

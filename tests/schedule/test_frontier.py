@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from definitions import ReferenceFrontier, run_reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs, random_graph, random_lattice_graph, swapped_trees_graph
@@ -15,7 +16,6 @@ from edbc.schedule.analysis import ALONE, FIRST, analyse
 from edbc.schedule.checker import check_schedule
 from edbc.schedule.choice import describe, new_scratch
 from edbc.schedule.engine import execute, new_frontier, restart
-from edbc.schedule.learn.definitions import ReferenceFrontier, run_reference
 from edbc.schedule.learn.train import cover
 from edbc.schedule.policy import ENCODINGS, FALLBACK, KINDS, RULES, Policy
 from edbc.schedule.schedule import Schedule

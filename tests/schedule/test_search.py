@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from definitions import ReferenceFrontier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import chain_graph, graphs, random_graph, random_lattice_graph, random_tree_graph
@@ -12,7 +13,6 @@ from strategies import chain_graph, graphs, random_graph, random_lattice_graph, 
 from edbc.base.graph import Graph
 from edbc.errors import ScheduleError
 from edbc.schedule.checker import check_schedule
-from edbc.schedule.learn.definitions import ReferenceFrontier
 from edbc.schedule.learn.search import beam, exact, follow_sequence, proven_bound
 from edbc.schedule.policy import RULES, Policy
 from edbc.schedule.scheduler import lower_bound, run

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 from budget import budget
+from definitions import ReferenceFrontier
 from strategies import chain_graph, random_lattice_graph, random_tree_graph, swapped_trees_graph
 
 from edbc.base.graph import Graph
 from edbc.schedule.analysis import analyse
 from edbc.schedule.checker import check_schedule
 from edbc.schedule.engine import new_frontier
-from edbc.schedule.learn.definitions import ReferenceFrontier
 from edbc.schedule.learn.qlearn import Memory, Settings, learn, new_memory
 from edbc.schedule.learn.search import exact
 from edbc.schedule.learn.train import (

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs, random_lattice_graph, random_tree_graph
+from wavecheck import check_waves
 
 from edbc.base.graph import Graph
 from edbc.errors import PlanError, ScheduleError
 from edbc.schedule.learn.learnwaves import learn_waves
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
-from edbc.schedule.waves.wavecheck import check_waves
 from edbc.schedule.waves.waverun import least_steps, run_waves, steps_of
 from edbc.schedule.waves.wavetable import WAIT, Waves
 
