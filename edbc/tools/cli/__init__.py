@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from edbc.tools.cli import look  # noqa: F401  (adds its commands)
 from edbc.tools.cli.main import main
 
 __all__ = ["main"]
