@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edbc.run.session import Net
     from edbc.tools.benchmark import Row
     from edbc.tools.checking import Outcome
+    from edbc.tools.compile.compiler import Compiled
     from edbc.tools.compile.modelobject import CompiledNet
     from edbc.tools.explain.explanation import Explanation
     from edbc.tools.running import Report
@@ -227,7 +228,8 @@ def compile(model: Any, *where: Any, **options: Any) -> Any:
     CheckFailed when batched outputs differ from eager.
     """
     if isinstance(model, str | Path):
-        return compile_file(model, *where, **options)
+        compiled = compile_file(model, *where, **options)
+        return LoadedPlan(compiled.plan, Path(where[0] if where else options["output"]))
     from edbc.tools.compile.modelobject import compile_object
 
     return compile_object(model, *where, **options)
@@ -254,7 +256,7 @@ def compile_file(
     measure_gain: bool = True,
     cells: str = "auto",
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
-) -> LoadedPlan:
+) -> Compiled:
     """Compile a model file and write the plan, whole or not at all; executes the model file.
 
     The same as `edbc compile MODEL -o OUTPUT` with options of these names (`config` is `--set`): guards of a plan that
@@ -297,4 +299,4 @@ def compile_file(
         from edbc.tools.explain.page import write_page
 
         write_page(report, explain_compiled(target.name, compiled).html())
-    return LoadedPlan(compiled.plan, target)
+    return compiled

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from edbc.api import costs_for, existing_guards, require_targets, stands_eager
+from edbc.api import compile_file
 from edbc.base.families import family, grouped, name_of
 from edbc.plan.plan import Plan
 from edbc.tools.console import ProgressLine, fold, print_json, warn_unstable
@@ -16,74 +15,19 @@ from edbc.tools.explain.layouts import CellLayout, cell_layout
 from edbc.tools.staged.command import Stages, compiled_static
 
 
-def run_compile(
-    model: str,
-    output: str,
-    inputs: tuple[str, ...],
-    settings: dict[str, str],
-    seed: int,
-    policy: str,
-    encoding: str | None,
-    objective: str,
-    trials: int,
-    time_limit: float,
-    split: bool,
-    mini_batches: int,
-    costs: str | None,
-    profile: bool,
-    weights: str | None,
-    measure_gain: bool,
-    cells: str,
-    output_format: str,
-    quiet: bool,
-    ios: Stages,
-    report: str | None = None,
-) -> None:
-    """Compile, write, summarise."""
-    if compiled_static(model, output, inputs, settings, seed, costs, profile, weights, ios, output_format, quiet):
+def run_compile(model: str, output: str, settings: dict[str, Any], output_format: str, quiet: bool, ios: Stages,
+                **options: Any) -> None:  # fmt: skip
+    """Compile, write, summarise; `options` are those of `edbc.api.compile_file`."""
+    costs, profile = options["costs"], options["profile"]
+    shared = {name: options[name] for name in ("inputs", "seed", "costs", "profile", "weights")}
+    if compiled_static(model, output, settings=settings, ios=ios, output_format=output_format, quiet=quiet, **shared):
         return
     if profile and costs is not None:
         raise click.UsageError("--profile measures costs, --costs takes them from somewhere else: give one of the two")
-    target = Path(output)
-    guards = existing_guards(target)
-    table = {} if profile else costs_for(target, costs)
     progress = ProgressLine(quiet)
     progress("import", 0, 1, {})
-    from edbc.plan.writer import write_plan
-    from edbc.run.weightsfile import weights_for
-    from edbc.tools.compile.compiler import compile_model
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    require_targets(target, model, inputs, weights, report)
-    compiled = compile_model(
-        model,
-        inputs=inputs,
-        settings=dict(settings),
-        seed=seed,
-        plan_folder=target.parent,
-        encoding=encoding,
-        policy=policy,
-        objective=objective,
-        trials=trials,
-        time_limit=time_limit,
-        split=split,
-        mini_batches=mini_batches,
-        costs=table,
-        profile=profile,
-        weights=weights_for(target, weights),
-        guards=guards,
-        measure_gain=measure_gain,
-        stood=stands_eager(target),
-        cells=cells,
-        progress=progress,
-    )
-    write_plan(compiled.plan, target)
+    compiled = compile_file(model, output, config=settings, progress=progress, **options)
     progress.tell_seconds()
-    if report is not None:
-        from edbc.tools.explain.explanation import explain_compiled
-        from edbc.tools.explain.page import write_page
-
-        write_page(report, explain_compiled(target.name, compiled).html())
     from edbc.tools.compile.compiler import measure
 
     metrics = measure(compiled.plan, compiled.captured)
@@ -108,7 +52,7 @@ def run_compile(
     for line in (
         *_summary(output, compiled, metrics),
         *_eager(compiled),
-        *_limits(compiled.plan.policy.training, trials),
+        *_limits(compiled.plan.policy.training, options["trials"]),
         *_costs(compiled.plan, source),
     ):
         click.echo(fold(line))
