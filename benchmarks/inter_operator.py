@@ -1,10 +1,11 @@
 """Static networks in stages on the CPU: what every kind of schedule takes, measured side by side.
 
-    python benchmarks/inter_operator.py [--batch 1] [--threads 2] [--rounds 15] [--json OUT] [NETWORK ...]
+    python benchmarks/inter_operator.py [--batch 1] [--threads 2] [--seconds 15] [--json OUT] [NETWORK ...]
 
-Stages are measured first, as `edbc compile --profile` does. Then the whole network takes turns: eager PyTorch and our
-own kernels one after the other, with one thread and with all of torch's own, and the schedules greedy, merge only,
-concurrent only, both, and both without barriers. Medians, in milliseconds.
+Stages are measured first, as `edbc compile --profile` does, and kept in `--tables`. Then the whole network takes turns:
+eager PyTorch, and our own kernels by every form of schedule (`edbc.plan.static.FORMS`). Medians, in milliseconds, and
+how many times as fast as the better of one thread and all threads on one unit after the other; also what the table
+says that any schedule could gain at most.
 `--simulate` measures nothing: it plans on a device in formulas and tells how long planning takes from the table.
 """
 
@@ -13,10 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,18 @@ import torch
 
 from edbc.run.modelfile import import_model_file
 from edbc.stages.cpu.execute import Team
-from edbc.stages.cpu.lifetimes import Schedule
-from edbc.stages.cpu.measure import Measurement
-from edbc.stages.cpu.net import StagedNet, StaticModel, sequential
-from edbc.stages.plan_graph import Limits, Planned, schedule_graph, whole_schedule
+from edbc.stages.cpu.measure import Measurement, turns
+from edbc.stages.cpu.net import StaticModel
+from edbc.stages.endings import members
+from edbc.stages.forms import nets_of
+from edbc.stages.graph import block_dag
+from edbc.stages.plan_graph import Limits, Planned, schedule_graph
 from edbc.stages.search import Machine
-from edbc.stages.table import SPLIT, Costs, CostTable
+from edbc.stages.table import SUFFIX, Costs, CostTable, read_table, write_table
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORKS = ("inception_v3", "squeezenet", "randwire", "nasnet_a")
-KINDS = ("greedy", "merge", "concurrent")
+KINDS = ("sequential", "greedy", "merge", "concurrent", "both")
 
 
 def main() -> None:
@@ -43,7 +47,8 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=NETWORKS)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=15)
+    parser.add_argument("--tables", default="build/tables")
     parser.add_argument("--gap", type=float, default=0.01)
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--json", default=None)
@@ -78,8 +83,7 @@ def simulate(name: str, options: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     measured_stages, distinct = totals_of(planned)
     print(f"{name}: {measured_stages:,} of {distinct:,} stages measured; planned again in {seconds:.2f} s")
-    costs_of = {kind: sum(p.scheduled.baseline(kind) for p in planned) / 1e6 for kind in ("sequential", *KINDS)}
-    costs_of["both"] = sum(p.scheduled.cost for p in planned) / 1e6
+    costs_of = {kind: sum(p.scheduled.cost_of(kind) for p in planned) / 1e6 for kind in KINDS}
     print("  " + ", ".join(f"{kind} {cost:.3f}" for kind, cost in costs_of.items()))
     widest = max(reversed(planned), key=lambda p: (p.scheduled.distinct, planned.index(p)))
     print(f"  {len(widest.block.units)} units up to {static.graph.units[widest.block.units[-1]].name}:")
@@ -96,67 +100,61 @@ def totals_of(planned: list[Planned]) -> tuple[int, int]:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Profile a network, then let all kinds of schedules take turns."""
+    """Profile a network, or plan from its table of an earlier call; then all forms of schedules take turns."""
     static, batch = opened(name, options.batch)
-    team = Team(options.threads)
-    measurement = Measurement(static, options.batch, team)
-    head = CostTable(device="cpu", threads=options.threads, dtype="float32", batch_size=options.batch,
-                     overhead_ns=measurement.overhead())  # fmt: skip
+    threads, path = options.threads, Path(options.tables) / f"{name}.{options.batch}{SUFFIX}"
+    costs, machine, limits = Costs(head_of(options, 0)), Machine(threads, threads > 1), Limits(gap=options.gap)
     started = time.perf_counter()
-    machine = Machine(options.threads, options.threads > 1)
-    planned = schedule_graph(static, machine, Costs(head), Limits(gap=options.gap), measurement.stage)
+    if path.exists():
+        planned = schedule_graph(static, machine, Costs.of(read_table(path)), limits)
+    else:
+        with closing(Team(threads)) as team:
+            measurement = Measurement(static, options.batch, team)
+            costs.head = head_of(options, measurement.overhead())
+            planned = schedule_graph(static, machine, costs, limits, measurement.stage)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_table(costs.table(), path)
     seconds = time.perf_counter() - started
-    team.close()
     measured_stages, distinct = totals_of(planned)
     print(f"{name}, batches of {options.batch}: {measured_stages:,} of {distinct:,} stages in {seconds:.0f} s")
-    times = turns(static, batch, planned, options)
-    best_single = min(times["one thread"], times["torch's threads"])
+    times = measured_times(static, batch, planned, options)
+    plain = min(times["one thread"], times["all threads"])
     for kind, ms in times.items():
-        print(f"  {kind:<18}{ms:>9.2f} ms   {best_single / ms:>5.2f}")
-    blocks = {p.block.text: p for p in planned}.values()
-    for p in blocks:
-        s = p.scheduled
-        print(
-            f"    {static.graph.units[p.block.units[-1]].name:<24}{s.baseline('sequential') / s.cost:.2f} x one by one"
-        )
-    sys.stdout.flush()
-    return {"measured": measured_stages, "distinct": distinct, "profile_seconds": seconds, "ms": times}
+        print(f"  {kind:<18}{ms:>9.2f} ms   {plain / ms:>5.2f}")
+    by_table = sum(p.scheduled.cost_of("all threads") for p in planned)
+    most = by_table / sum(least_of(static, p, threads) for p in planned)
+    print(f"  by the table: both {by_table / sum(p.scheduled.cost for p in planned):.3f} x all threads, no schedule of "
+          f"these units more than {most:.3f}", flush=True)  # fmt: skip
+    return {"measured": measured_stages, "distinct": distinct, "profile_seconds": seconds, "ms": times, "most": most}
 
 
-def turns(
+def head_of(options: argparse.Namespace, overhead: int) -> CostTable:
+    """A table without entries."""
+    return CostTable(device="cpu", threads=options.threads, dtype="float32", batch_size=options.batch,
+                     overhead_ns=overhead)  # fmt: skip
+
+
+def least_of(static: StaticModel, planned: Planned, threads: int) -> float:
+    """What no schedule of a block's units can beat, in nanoseconds by the table: all work of single threads over all of
+    them, and the longest path with every unit at its fastest."""
+    forms, dag = planned.scheduled.forms, block_dag(static.graph, planned.block)
+    one, split = ([stage.median for stage in forms[form]] for form in ("one thread", "all threads"))
+    path = [0] * len(one)
+    for unit in range(len(one)):
+        path[unit] = min(one[unit], split[unit]) + max((path[u] for u in members(dag.reads[unit])), default=0)
+    return max(sum(one) / threads, *path)
+
+
+def measured_times(
     static: StaticModel, batch: torch.Tensor, planned: list[Planned], options: argparse.Namespace
 ) -> dict[str, float]:
-    """The median of every way of running, all taking turns."""
-    graph, threads = static.graph, options.threads
-    spread = [(((u,),), SPLIT) for u in range(len(graph.units))]
-    nets = {
-        "one thread": StagedNet(static, sequential(graph), 1),
-        "torch's threads": StagedNet(static, spread, threads),
-        **{kind: StagedNet(static, schedule_of(planned, kind), threads) for kind in KINDS},
-        "both": StagedNet(static, whole_schedule(planned), threads),
-        "no barriers": StagedNet(static, whole_schedule(planned), threads, barriers=False),
-    }
-    runs: dict[str, Callable[[], Any]] = {f"eager, {t} threads": _eager(static, batch, t) for t in (1, threads)}
-    runs |= {kind: (lambda net=net: net.batch(batch)) for kind, net in nets.items()}
-    times: dict[str, list[float]] = {kind: [] for kind in runs}
-    for _ in range(options.rounds + 1):
-        for kind, run in runs.items():
-            time.sleep(0.005)  # what torch's threads spin for
-            started = time.perf_counter()
-            run()
-            times[kind].append(1e3 * (time.perf_counter() - started))
-    for net in nets.values():
-        net.close()
-    return {kind: statistics.median(found[1:]) for kind, found in times.items()}
-
-
-def schedule_of(planned: list[Planned], kind: str) -> Schedule:
-    """A baseline's stages, in the graph's unit numbers."""
-    return [
-        (tuple(tuple(p.block.units[u] for u in group) for group in stage.groups), stage.run)
-        for p in planned
-        for stage in p.scheduled.baselines[kind]
-    ]
+    """The median of every way of running, all taking turns, in milliseconds."""
+    with nets_of(static, planned, options.threads) as nets:
+        runs: dict[str, Callable[[], Any]] = {
+            f"eager, {threads} threads": _eager(static, batch, threads) for threads in (1, options.threads)
+        }
+        runs |= {form: partial(net.batch, batch) for form, net in nets.items()}
+        return {kind: cost.median / 1e6 for kind, cost in turns(runs, options.seconds).items()}
 
 
 def _eager(static: StaticModel, batch: torch.Tensor, threads: int) -> Callable[[], Any]:

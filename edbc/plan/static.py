@@ -9,6 +9,7 @@ strictly, by the same reader. What must hold between its fields:
 (3) `merge` is of at least two groups of one unit each that read the same and are the same kind of product; `split` is
     of one unit.
 (4) The cost table stands beside the plan: a plain name that ends in `.costs.yaml`.
+(5) Each form of schedule is measured once.
 
 Whether units are those of the model, and whether kernels that are merged can be, is checked when the plan is bound.
 """
@@ -49,6 +50,10 @@ INPUT = "input"
 """What units read that are not units."""
 STRATEGIES = ("split", "merge", "concurrent")
 PRODUCTS = ("Conv2d(", "Linear(")
+FORMS = ("one thread", "all threads", "sequential", "merge", "greedy", "concurrent", "both", "no barriers")
+"""Schedules of a whole network, the plainest first: each unit in one thread; in all threads; each by the cheaper of the
+two; products of one input merged; everything that is ready at once; the cheapest stages without merges; the cheapest
+of all; the same where units wait for what they read alone."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,15 @@ class PlanStage:
 
 
 @dataclass(frozen=True)
+class FormCost:
+    """What the whole network takes by one form of schedule, measured in turns with the others."""
+
+    form: str
+    median_ns: int
+    spread_ns: int
+
+
+@dataclass(frozen=True)
 class PlanBlock:
     """Units that were scheduled together, and what else was possible."""
 
@@ -89,7 +103,10 @@ class PlanBlock:
     greedy_ns: int
     merge_ns: int
     concurrent_ns: int
+    both_ns: int
+    """The cheapest stages; the other figures are of the same block by other forms of schedule (FORMS)."""
     stages: tuple[PlanStage, ...]
+    """Of the plan's form."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +121,10 @@ class Static:
     r: int
     s: int
     gap: int | float
-    barriers: str
-    """`between stages`, or `none`: units wait for what they read alone."""
+    form: str
+    """The one of FORMS that runs: none that is plainer was as fast."""
+    measured: tuple[FormCost, ...]
+    """The whole network by every form, what the form was chosen by; empty where nothing could run."""
     units: tuple[PlanUnit, ...]
     blocks: tuple[PlanBlock, ...]
 
@@ -125,6 +144,9 @@ class StaticPlan:
 
 UNIT_NAME = Text("a unit's name", r"[A-Za-z0-9_][A-Za-z0-9_.~-]*", 300)
 _TIME = Integer(high=10**15)
+FORM_COSTS = ListOf(
+    Record(FormCost, {"form": Choice(FORMS), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME}), len(FORMS)
+)
 STATIC = Record(
     Static,
     {
@@ -136,7 +158,8 @@ STATIC = Record(
         "r": Integer(high=63),
         "s": Integer(high=63),
         "gap": Number(low=0, high=1),
-        "barriers": Choice(("between stages", "none")),
+        "form": Choice(FORMS),
+        "measured": FORM_COSTS,
         "units": ListOf(
             Record(
                 PlanUnit,
@@ -163,6 +186,7 @@ STATIC = Record(
                     "greedy_ns": _TIME,
                     "merge_ns": _TIME,
                     "concurrent_ns": _TIME,
+                    "both_ns": _TIME,
                     "stages": ListOf(
                         Record(
                             PlanStage,
@@ -209,11 +233,12 @@ def parse_static_plan(text: bytes | str, where: str) -> StaticPlan:
 
 
 def verify_static_plan(plan: StaticPlan, place: Place = in_memory) -> StaticPlan:
-    """Check (1) to (4) and return the plan. O(size of the plan). Raises PlanError that names the place."""
+    """Check (1) to (5) and return the plan. O(size of the plan). Raises PlanError that names the place."""
     verify_model_file(plan.model.path, place)
     name = plan.static.costs.name
     if not is_plain_name(name) or not name.endswith(".costs.yaml"):
         _fail(place("static", "costs", "name"), "a file name without a folder that ends in .costs.yaml", shorten(name))
+    verify_forms(plan.static.measured, place("static", "measured"))
     units: dict[str, PlanUnit] = {}
     for position, unit in enumerate(plan.static.units):
         where = place("static", "units", position)
@@ -225,6 +250,14 @@ def verify_static_plan(plan: StaticPlan, place: Place = in_memory) -> StaticPlan
         units[unit.name] = unit
     _verify_stages(plan, units, place)
     return plan
+
+
+def verify_forms(forms: tuple[FormCost, ...], where: str) -> None:
+    """Check (5), of a plan or a cost table. Raises PlanError."""
+    names = [cost.form for cost in forms]
+    for name in names:
+        if names.count(name) > 1:
+            _fail(where, "each form of schedule once", f"'{name}' again")
 
 
 def _fail(place: str, expected: str, got: str) -> NoReturn:
@@ -306,8 +339,9 @@ def _lines(plan: StaticPlan) -> Iterator[str]:
     for name in ("batch_size", "dtype", "device", "threads"):
         yield f"  {name}: {scalar_text(getattr(static, name))}"
     yield f"  costs: {{name: {scalar_text(static.costs.name, in_flow=True)}, sha256: {_quoted(static.costs.sha256)}}}"
-    for name in ("r", "s", "gap", "barriers"):
+    for name in ("r", "s", "gap", "form"):
         yield f"  {name}: {scalar_text(getattr(static, name))}"
+    yield from form_lines("  ", "measured", static.measured)
     yield "  units:"
     for unit in static.units:
         yield f"  - name: {scalar_text(unit.name)}"
@@ -322,6 +356,13 @@ def _lines(plan: StaticPlan) -> Iterator[str]:
             groups = ", ".join(f"[{', '.join(scalar_text(u, in_flow=True) for u in g)}]" for g in stage.groups)
             yield f"    - {{run: {stage.run}, groups: [{groups}], cost_ns: {stage.cost_ns}}}"
     yield from guard_lines(plan.guards)
+
+
+def form_lines(indent: str, name: str, forms: tuple[FormCost, ...]) -> Iterator[str]:
+    """What whole networks take, as plans and cost tables write it."""
+    yield f"{indent}{name}:" if forms else f"{indent}{name}: []"
+    for cost in forms:
+        yield f"{indent}- {{form: {cost.form}, median_ns: {cost.median_ns}, spread_ns: {cost.spread_ns}}}"
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ same schedule everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edbc.stages.blocks import find_blocks
@@ -37,10 +37,11 @@ class Planned:
     block: Block
     scheduled: Scheduled
 
-    def schedule(self) -> Schedule:
-        """In the graph's unit numbers."""
+    def schedule(self, form: str) -> Schedule:
+        """By a form of schedule, in the graph's unit numbers."""
         units = self.block.units
-        return [(tuple(tuple(units[u] for u in group) for group in s.groups), s.run) for s in self.scheduled.stages]
+        stages = self.scheduled.forms[form]
+        return [(tuple(tuple(units[u] for u in group) for group in s.groups), s.run) for s in stages]
 
 
 def schedule_graph(
@@ -72,6 +73,6 @@ def _schedule(static: StaticModel, machine: Machine, costs: Costs, limits: Limit
     return schedule_block(problem, costs.of_block(block.text), costs.head.overhead_ns, limits.gap, stage)
 
 
-def whole_schedule(planned: list[Planned]) -> Schedule:
+def whole_schedule(planned: Sequence[Planned], form: str = "both") -> Schedule:
     """All stages, in the graph's unit numbers."""
-    return [stage for block in planned for stage in block.schedule()]
+    return [stage for block in planned for stage in block.schedule(form)]

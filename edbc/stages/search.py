@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,12 +84,12 @@ class Scheduled:
     measured: int
     limits: tuple[int, int]
     note: str
-    baselines: dict[str, tuple[Stage, ...]]
-    """The sequential, greedy, merge-only and concurrent-only schedules."""
+    forms: dict[str, tuple[Stage, ...]]
+    """The stages by every form of schedule (`edbc.plan.static.FORMS`) that the machine has."""
 
-    def baseline(self, name: str) -> int:
-        """What one of those costs."""
-        return sum(stage.median for stage in self.baselines[name])
+    def cost_of(self, form: str) -> int:
+        """What one of those costs, by the table."""
+        return sum(stage.median for stage in self.forms[form])
 
 
 class Problem:
@@ -140,16 +141,20 @@ class Problem:
 def _within(dag: Dag, r: int, s: int) -> tuple[Transitions, tuple[int, int], str]:
     """Definition (4)."""
     tighter = [limits for limits in LADDER if limits < (r or dag.size, s or dag.size)]
-    for limits in ((r, s), *tighter):
-        try:
-            found = transitions(dag, *limits)
-        except TooWide as error:
-            reason = str(error)
-            continue
-        told = f"too wide for r {r}, s {s}: r {limits[0]}, s {limits[1]} instead" if limits != (r, s) else ""
-        return found, limits, told
-    raise ModelError(f"block of {dag.size} units: expected one that the search can list, got {reason}; write it with "
-                     "fewer branches side by side")  # fmt: skip
+    told = f"too wide for r {r}, s {s}: "
+    with suppress(TooWide):
+        return transitions(dag, r, s), (r, s), ""
+    try:
+        last = transitions(dag, *LADDER[-1])  # has the states of all others
+    except TooWide as error:
+        raise ModelError(
+            f"block of {dag.size} units: expected one that the search can list, got {error}; write it with fewer "
+            "branches side by side"
+        ) from None
+    for limits in tighter[:-1]:
+        with suppress(TooWide):
+            return transitions(dag, *limits), limits, f"{told}r {limits[0]}, s {limits[1]} instead"
+    return last, LADDER[-1], f"{told}r 1, s 1 instead"
 
 
 def schedule_block(
@@ -177,24 +182,29 @@ def schedule_block(
     programme = _Programme(problem, known, overhead)
     for allowed in ((MERGE,), (CONCURRENT,), (MERGE, CONCURRENT)):
         programme.measure_lazily(allowed, gap, need if measure is not None else None)
-    baselines = {
+    best = programme.best((MERGE, CONCURRENT))
+    forms = {
+        "one thread": tuple(_stage(groups, known, CONCURRENT) for groups in problem.singles()),
         "sequential": tuple(_stage(groups, known) for groups in problem.singles()),
         "greedy": tuple(_stage(groups, known) for groups in problem.greedy()),
         "merge": programme.best((MERGE,)).stages,
         "concurrent": programme.best((CONCURRENT,)).stages,
+        "both": best.stages,
+        "no barriers": best.stages,
     }
-    best = programme.best((MERGE, CONCURRENT))
+    if problem.machine.splits:
+        forms["all threads"] = tuple(_stage(groups, known, SPLIT) for groups in problem.singles())
     found = problem.transitions
     measured = sum(problem.index(groups) is not None for groups in known)
     return Scheduled(
         best.stages, best.cost, best.gap, len(found.states), found.count, len(found.stages), measured, problem.limits,
-        problem.note, baselines,
+        problem.note, forms,
     )  # fmt: skip
 
 
-def _stage(groups: Groups, known: dict[Groups, dict[str, Cost]]) -> Stage:
-    """A stage by its cheapest strategy."""
-    run = min(known[groups], key=lambda run: (known[groups][run].median, ORDER.index(run)))
+def _stage(groups: Groups, known: dict[Groups, dict[str, Cost]], run: str = "") -> Stage:
+    """A stage by a strategy, the cheapest for none."""
+    run = run or min(known[groups], key=lambda run: (known[groups][run].median, ORDER.index(run)))
     return Stage(groups, run, known[groups][run].median)
 
 

@@ -27,6 +27,7 @@ from edbc.plan.plan import FORMAT_VERSION
 from edbc.plan.reader import parse_as, read_bytes
 from edbc.plan.scalars import scalar_text
 from edbc.plan.schema import VERSION, Choice, Integer, ListOf, Record, Text
+from edbc.plan.static import FORM_COSTS, FormCost, form_lines, verify_forms
 from edbc.stages.endings import MOST_UNITS, Dag
 
 CONCURRENT, SPLIT, MERGE = "concurrent", "split", "merge"
@@ -75,10 +76,8 @@ class CostTable:
     dtype: str
     batch_size: int
     overhead_ns: int
-    barriers_ns: int = 0
-    """What the whole network takes with barriers between stages; 0 where it was not measured."""
-    open_ns: int = 0
-    """The same without barriers, its spread added."""
+    forms: tuple[FormCost, ...] = ()
+    """What the whole network takes by every form of schedule; empty where it was not measured."""
     blocks: tuple[BlockCosts, ...] = ()
 
 
@@ -103,8 +102,7 @@ TABLE = Record(
         "dtype": Choice(("float32", "float64", "bfloat16", "float16")),
         "batch_size": Integer(low=1, high=1_000_000),
         "overhead_ns": Integer(high=MOST_NANOSECONDS),
-        "barriers_ns": Integer(high=MOST_NANOSECONDS),
-        "open_ns": Integer(high=MOST_NANOSECONDS),
+        "forms": FORM_COSTS,
         "blocks": ListOf(
             Record(BlockCosts, {"units": ListOf(UNIT_LINE, MOST_UNITS, least=1), "stages": ListOf(ENTRY, 100_000)}),
             1_000,
@@ -172,8 +170,9 @@ def table_text(table: CostTable) -> str:
 
 
 def _lines(table: CostTable) -> Iterator[str]:
-    for name in (name for name in TABLE.fields if name != "blocks"):
+    for name in (name for name in TABLE.fields if name not in ("forms", "blocks")):
         yield f"{name}: {scalar_text(getattr(table, name))}"
+    yield from form_lines("", "forms", table.forms)
     yield "blocks:" if table.blocks else "blocks: []"
     for block in table.blocks:
         yield "- units:"
@@ -193,8 +192,9 @@ def parse_table(text: bytes | str, where: str) -> CostTable:
 
 
 def verify_table(table: CostTable, where: str) -> CostTable:
-    """Check what must hold between fields: blocks are DAGs, each once; groups are the connected components of a stage,
-    each strategy of a stage once. Raises PlanError."""
+    """Check what must hold between fields: each form of schedule once; blocks are DAGs, each once; groups are the
+    connected components of a stage, each strategy of a stage once. Raises PlanError."""
+    verify_forms(table.forms, f"{where}: forms")
     seen = set()
     for number, block in enumerate(table.blocks):
         place = f"{where}: block {number}"

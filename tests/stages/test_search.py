@@ -170,7 +170,7 @@ def test_baselines_stand_beside_the_schedule() -> None:
     scheduled = schedule_block(problem_of(dag, merges_of(dag), (3, 8)), {}, 0, 0.0, measure)
 
     alone = [min(measure(((u,),), run).median for run in (CONCURRENT, SPLIT)) for u in range(dag.size)]
-    assert scheduled.baseline("sequential") == sum(alone)
-    assert all(scheduled.cost <= scheduled.baseline(name) for name in ("sequential", "merge", "concurrent"))
-    assert any(stage.run == MERGE for stage in scheduled.stages) or scheduled.baseline("merge") >= scheduled.cost
+    assert scheduled.cost_of("sequential") == sum(alone)
+    assert all(scheduled.cost <= scheduled.cost_of(name) for name in ("sequential", "merge", "concurrent"))
+    assert any(stage.run == MERGE for stage in scheduled.stages) or scheduled.cost_of("merge") >= scheduled.cost
     assert sorted(members(dag.everything)) == sorted(u for stage in scheduled.stages for u in stage.units)

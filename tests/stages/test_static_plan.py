@@ -18,6 +18,8 @@ import edbc.tools.staged.compiling as compiling
 from edbc.errors import EdbcError, PlanError, StaleError
 from edbc.plan.reader import read_plan
 from edbc.plan.static import (
+    FORMS,
+    FormCost,
     StaticPlan,
     parse_static_plan,
     read_any_plan,
@@ -25,7 +27,8 @@ from edbc.plan.static import (
     verify_static_plan,
     write_static_plan,
 )
-from edbc.stages.table import Cost, CostTable, Entry, parse_table, read_table, require_table, table_text
+from edbc.stages.forms import chosen_form
+from edbc.stages.table import Cost, CostTable, Entry, parse_table, read_table, require_table, table_text, write_table
 from edbc.tools.cli.main import main
 
 MODEL = """
@@ -109,6 +112,12 @@ def test_a_static_plan_runs_checks_and_explains(plans: Path) -> None:
     explained = edbc("explain", plans / "net.yaml")
     assert explained.exit_code == 0
     assert re.search(r"sequential .* both", explained.output, re.DOTALL)
+    assert edbc("explain", plans / "net.yaml", "--html", plans / "net.html").exit_code == 0
+    page = (plans / "net.html").read_text()
+    stages = [stage for block in static_plan(plans).static.blocks for stage in block.stages]
+    assert page.count("<rect") >= len(stages)
+    assert all(group[-1] in page for stage in stages for group in stage.groups)
+    assert all(form in page for form in FORMS)
     assert json.loads(edbc("explain", plans / "net.yaml", "--format", "json").stdout)["static"]["batch_size"] == 1
 
 
@@ -128,6 +137,53 @@ def test_compiling_is_deterministic_given_the_table(plans: Path) -> None:
 
     assert result.exit_code == 0, result.output
     assert {name: (plans / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("fastest", FORMS)
+def test_the_form_that_is_measured_faster_runs(plans: Path, fastest: str) -> None:
+    """Whatever form of schedule the whole network is fastest by, the plan has its stages, says so, checks and gives
+    eager's numbers; the plainest does where all are alike."""
+    table = read_table(plans / "net.costs.yaml")
+    forms = tuple(replace(cost, median_ns=500 if cost.form == fastest else 1000, spread_ns=10) for cost in table.forms)
+    write_table(replace(table, forms=forms), plans / "net.costs.yaml")
+
+    made = edbc("compile", plans / "net.py", "-o", plans / "net.yaml", "--ios-threads", "2", "-q")
+
+    plan = static_plan(plans)
+    stages = [stage for block in plan.static.blocks for stage in block.stages]
+    assert plan.static.form == fastest
+    assert f"runs '{fastest}'" in made.output
+    if fastest in FORMS[:3]:
+        assert all(len(stage.groups) == len(stage.groups[0]) == 1 for stage in stages)
+        assert "stages are not faster here" in made.output
+    if fastest in FORMS[:2]:
+        assert {stage.run for stage in stages} == {{"one thread": "concurrent", "all threads": "split"}[fastest]}
+    assert edbc("run", plans / "net.yaml", "--limit", "2", "--verify").exit_code == 0
+    assert edbc("check", plans / "net.yaml").exit_code == 0
+
+
+def test_a_plainer_form_runs_unless_it_is_slower_by_more_than_the_spread() -> None:
+    """Of forms that measuring cannot tell apart the plainest runs; with nothing measured, the cheapest by the table."""
+    both, one = FormCost("both", 900, 99), FormCost("one thread", 1000, 0)
+
+    assert chosen_form((both, one)) == "both"
+    assert chosen_form((replace(both, spread_ns=100), one)) == "one thread"
+    assert chosen_form(()) == "both"
+
+
+def test_a_graph_too_wide_is_refused(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More branches side by side than any limits can list: exit 3, one sentence, with the remedy."""
+    many = "self.many = nn.ModuleList(nn.Conv2d(3, size, 1) for _ in range(40))"
+    text = MODEL.replace("self.e = nn", f"{many}\n        self.e = nn")
+    text = text.replace("torch.relu(self.b(x)), d]", "sum(m(x) for m in self.many), d]")
+    (plans / "net.py").write_text(text)
+    monkeypatch.setattr("edbc.stages.endings.MOST_STATES", 10_000)  # as many as there are take seconds
+
+    result = edbc("compile", plans / "net.py", "-o", plans / "wide.yaml", "--profile", "-q")
+
+    assert result.exit_code == 3, result.output
+    assert "write it with fewer branches side by side" in result.output
+    assert result.output.count("\n") == 1
 
 
 def test_plans_and_tables_round_trip(compiled: Path) -> None:
@@ -200,6 +256,8 @@ def test_check_finds_what_is_missing_or_changed(plans: Path) -> None:
         ("median_ns: ", "median_ns: 9999999999999", 3),
         ("median_ns: ", "median_ns: 0 # ", 3),
         ("spread_ns: ", "spread_ns: -", 3),
+        ("form: greedy", "form: one thread", 3),
+        ("form: greedy", "form: quick", 3),
         ("dtype: float32", "dtype: float64", 4),
         ("batch_size: 1", "batch_size: 2", 4),
         ("threads: 2", "threads: 3", 4),

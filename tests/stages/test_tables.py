@@ -32,5 +32,5 @@ def test_tables_give_their_schedules(name: str, cost: int, stages: int) -> None:
     assert sum(p.scheduled.cost for p in planned) == cost
     assert len(whole_schedule(planned)) == stages
     assert all(p.scheduled.gap <= 0.01 for p in planned)
-    assert all(p.scheduled.cost <= 1.01 * p.scheduled.baseline("sequential") for p in planned)
+    assert all(p.scheduled.cost <= 1.01 * p.scheduled.cost_of("sequential") for p in planned)
     assert sum(p.scheduled.measured for p in planned) < sum(p.scheduled.distinct for p in planned)

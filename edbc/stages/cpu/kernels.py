@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +53,7 @@ class Bound:
         self.constants = self._constants()
         self.steps = [self._steps(unit) for unit in graph.units]
         self.products: dict[fx.Node, Product] = {}
+        self._runners: WeakValueDictionary[Hashable, Runner] = WeakValueDictionary()
         self.layers = {i: layer for i in range(len(graph.units)) if (layer := self._only_layer(i)) is not None}
         self.placed = placed_operands(graph, self._operands_of_cats())
 
@@ -93,6 +95,16 @@ class Bound:
             norm = None if step.norm is None else self.called[step.norm]
             self.products[step.product] = product_of(self.called[step.product], norm)
         return self.products[step.product]
+
+    def runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
+               positions: Sequence[int]) -> Runner:  # fmt: skip
+        """What runs the products of some nodes as one, on an input of a shape, in as many threads as torch has now.
+        Packed once for all schedules that run it."""
+        key = (nodes, *shape, torch.get_num_threads())
+        found = self._runners.get(key)
+        if found is None:
+            self._runners[key] = found = Runner(product(), shape, positions)
+        return found
 
     def _steps(self, unit: Unit) -> list[Step]:
         parts: list[list[fx.Node]] = [[]]
@@ -197,6 +209,13 @@ class Tasks:
     def __init__(self, bound: Bound, views: Views, threads: int):
         self.bound, self.views, self.threads = bound, views, threads
         self._operands = bound._operands_of_cats()
+        self._kept: list[Runner] = []
+
+    def _runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
+                positions: Sequence[int]) -> Runner:  # fmt: skip
+        """Packed for as long as these tasks live."""
+        self._kept.append(self.bound.runner(nodes, product, shape, positions))
+        return self._kept[-1]
 
     def whole(self, unit: int) -> Task:
         """A unit in one thread."""
@@ -222,7 +241,8 @@ class Tasks:
 
     def merge(self, units: Sequence[int]) -> Task:
         """Units as one product, in all threads."""
-        product = merged([self.bound.product(self.bound.steps[unit][0]) for unit in units])
+        steps = [self.bound.steps[unit][0] for unit in units]
+        nodes = tuple(step.product for step in steps if step.product is not None)
         x = self.views.value[self.bound.graph.units[units[0]].reads[0]]
         outs = [self.views.value[unit] for unit in units]
         relus = [self.bound._key(self.bound.graph.units[unit].value) in RELUS for unit in units]
@@ -231,7 +251,9 @@ class Tasks:
         def run() -> None:
             nonlocal runner
             if runner is None:
-                runner = Runner(product, x.shape, outs[0].shape[2:])
+                runner = self._runner(
+                    nodes, lambda: merged([self.bound.product(step) for step in steps]), x.shape, outs[0].shape[2:]
+                )
             parts = runner(x).split([out.shape[1] for out in outs], 1)
             for part, out, relu in zip(parts, outs, relus, strict=True):
                 _write(part, out, relu)
@@ -260,7 +282,7 @@ class Tasks:
         node, end = step.product, step.norm or step.product
         at = nodes.index(node)
         before, behind = nodes[:at], nodes[at + 1 :]
-        product, positions = self.bound.product(step), self.bound.traced.values[node].shape[2:]
+        positions = self.bound.traced.values[node].shape[2:]
         runner: Runner | None = None
 
         def run(env: dict[fx.Node, Any]) -> Any:
@@ -268,7 +290,7 @@ class Tasks:
             _evaluate(before, env, call)
             x = env[node.all_input_nodes[0]]
             if runner is None:
-                runner = Runner(product, x.shape, positions)
+                runner = self._runner((node,), lambda: self.bound.product(step), x.shape, positions)
             env[end] = env[node] = value = runner(x)
             return _evaluate(behind, env, call) if behind else value
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
@@ -66,15 +66,28 @@ def _stacked(value: torch.Tensor, batch: int) -> torch.Tensor:
     return stacked.clone(memory_format=format_)
 
 
-def timed(run: Callable[[], None], seconds: float = SECONDS) -> Cost:
+def timed(run: Callable[[], object]) -> Cost:
     """Median and spread of a call, in nanoseconds."""
-    for _ in range(2):
+    return turns({"": run}, SECONDS)[""]
+
+
+def turns(runs: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Cost]:
+    """Medians and spreads of calls that take turns, after two rounds each that pack weights and warm caches."""
+    found: dict[str, list[int]] = {name: [] for name in runs}
+    for run in runs.values():
         run()
-    found: list[int] = []
+        run()
     started = time.perf_counter()
-    while len(found) < ROUNDS or (len(found) < MOST_ROUNDS and time.perf_counter() - started < seconds):
-        before = time.perf_counter_ns()
-        run()
-        found.append(time.perf_counter_ns() - before)
-    low, median, high = statistics.quantiles(found, n=4)
+    for number in range(MOST_ROUNDS):
+        if number >= ROUNDS and time.perf_counter() - started > seconds:
+            break
+        for name, run in runs.items():
+            before = time.perf_counter_ns()
+            run()
+            found[name].append(time.perf_counter_ns() - before)
+    return {name: _cost(times) for name, times in found.items()}
+
+
+def _cost(times: Sequence[int]) -> Cost:
+    low, median, high = statistics.quantiles(times, n=4)
     return Cost(max(1, round(median)), round((high - low) / 2))

@@ -34,7 +34,7 @@ def run_explain(
         return
     from edbc.tools.explain.explanation import explain_file
 
-    if not plan.endswith(".py") and _explained_static(plan, html, dot, output_format):
+    if not plan.endswith(".py") and _explained_static(plan, model, html, dot, output_format):
         return
     if html is not None:
         read = [plan, *inputs] if plan.endswith(".py") else [plan, *inputs, str(_model_of(plan, model))]
@@ -69,19 +69,27 @@ def _explain_code(code: str, output_format: str) -> None:
         click.echo(entry.text(), nl=False)
 
 
-def _explained_static(plan: str, html: str | None, dot: str | None, output_format: str) -> bool:
+def _explained_static(plan: str, model: str | None, html: str | None, dot: str | None, output_format: str) -> bool:
     """Print the plan of a static model; False for another one."""
     from edbc.plan.static import StaticPlan, read_any_plan
+    from edbc.tools.checking import model_path
     from edbc.tools.staged.explanation import stages_json, stages_text
 
     found = read_any_plan(plan)
     if not isinstance(found, StaticPlan):
         return False
-    if html is not None or dot is not None:
-        raise click.UsageError("a plan of stages is explained as text or JSON; leave --html and --dot away")
+    if dot is not None:
+        raise click.UsageError("a plan of stages is explained as text, JSON or HTML; leave --dot away")
+    if html is not None:
+        from edbc.tools.explain.page import write_page
+        from edbc.tools.staged.page import stages_page
+
+        require_target(html, "the page", "name another --html", [plan, model_path(Path(plan), found, model)])
+        write_page(html, stages_page(found))
+        click.echo(f"{html}: written", err=True)
     if output_format == "json":
         print_json(stages_json(found))
-    else:
+    elif html is None:
         click.echo(stages_text(found), nl=False)
     return True
 

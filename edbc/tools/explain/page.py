@@ -65,14 +65,18 @@ DRAWN = 16
 
 def explanation_page(explanation: Explanation) -> str:
     """The whole page."""
-    title = escape(f"{explanation.name}: how it batches")
+    return page_of(f"{explanation.name}: how it batches", _body(explanation))
+
+
+def page_of(title: str, body: str) -> str:
+    """A page with a title and sections, in the one style."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{title}</title><style>body{{margin:0}}"
+        f"<title>{escape(title)}</title><style>body{{margin:0}}"
         "@media (prefers-color-scheme:dark){body{background:#15181c}}</style></head><body>"
-        f"{explanation_fragment(explanation)}</body></html>\n"
+        f"{_styled(body)}</body></html>\n"
     )
 
 
@@ -86,9 +90,32 @@ def write_page(path: str | Path, page: str) -> None:
 
 def explanation_fragment(explanation: Explanation) -> str:
     """The page without its head, for notebooks."""
+    return _styled(_body(explanation))
+
+
+def _body(explanation: Explanation) -> str:
     sections = [_head, _schedules, _types, _apart, _policies, _machine, _layouts, _times]
-    body = "\n".join("".join(section(explanation)) for section in sections)
+    return "\n".join("".join(section(explanation)) for section in sections)
+
+
+def _styled(body: str) -> str:
     return f'<style>{STYLE}</style><main class="edbc">{body}</main>'
+
+
+def cards(figures: Iterable[tuple[str, str]]) -> str:
+    """Large figures with a line of words each."""
+    inner = "".join(f'<div class="card"><b>{escape(big)}</b>{escape(small)}</div>' for big, small in figures)
+    return f'<div class="cards">{inner}</div>'
+
+
+def lane(name: str, bars: Iterable[tuple[float, float, str, str]], width: int) -> str:
+    """A named row of bars: where each begins, its width, colour and title."""
+    inner = "".join(
+        f'<rect x="{x:.2f}" y="2" width="{wide:.2f}" height="20" fill="{fill}"><title>{escape(title)}</title></rect>'
+        for x, wide, fill, title in bars
+    )
+    picture = f'<svg viewBox="0 0 {width} 24" preserveAspectRatio="none" role="img" aria-label="{escape(name)}">'
+    return f'<div class="lane"><span>{escape(name)}</span>{picture}{inner}</svg></div>'
 
 
 def colour(kind: int) -> str:
@@ -104,16 +131,14 @@ def _head(e: Explanation) -> Iterator[str]:
         o = e.observed
         batches = len(o.steps)
         yield f"<p>One mini-batch: {escape(o.source)}, back end {escape(o.backend)}.</p>"
-        cards = [
+        figures = [
             (f"{o.num_nodes:,}", "nodes, which eager PyTorch runs one by one"),
             (f"{batches:,}", "batches under this plan"),
             (f"{o.lower_bound:,}", "batches at least, in any schedule"),
             (f"{o.num_nodes / max(batches, 1):.1f}", "nodes per batch"),
             (share(o.table_steps, batches), "of the batches chosen by the table"),
         ]
-        yield '<div class="cards">'
-        yield from (f'<div class="card"><b>{escape(big)}</b>{escape(small)}</div>' for big, small in cards)
-        yield "</div>"
+        yield cards(figures)
     for note in e.notes:
         yield f"<p><b>Note:</b> {escape(note)}</p>"
 
@@ -150,7 +175,7 @@ def _types(e: Explanation) -> Iterator[str]:
     for facts in e.types:
         figures = e.figures(facts) if e.observed is not None else []
         rows.append([_with_dot(facts.name, names), *map(escape, figures), escape(facts.source)])
-    yield _table(header, rows, text=(0, len(header) - 2, len(header) - 1))
+    yield table_html(header, rows, text=(0, len(header) - 2, len(header) - 1))
     for facts in e.types:
         source = f" from {escape(facts.source)}" if facts.source else ""
         yield f"<p><b>{escape(facts.name)}</b>{source}<br><code>{escape(facts.signature)}</code>"
@@ -163,7 +188,7 @@ def _with_dot(name: str, names: Sequence[str]) -> str:
     return f'<i class="dot" style="background:{colour(kind)}"></i>{escape(name)}'
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[int]) -> str:
+def table_html(header: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[int]) -> str:
     """Cells of `rows` are HTML; columns of `text` are flush left."""
 
     def line(cells: Sequence[str], tag: str) -> str:
@@ -218,7 +243,7 @@ def _machine(e: Explanation) -> Iterator[str]:
         ]
         drawing = machine(drawn, {k: n for k, n in moves.items() if 0 not in k and max(k) <= DRAWN})
         yield f"<div>{drawing}<p class=soft>Numbers are the table's; thicker arrows were taken more often.</p></div>"
-    yield _table(["", "state", "runs", "visits"], rows, text=(1, 2)) + "</div>"
+    yield table_html(["", "state", "runs", "visits"], rows, text=(1, 2)) + "</div>"
     if len(e.states) > STATES:
         yield f"<p>... {len(e.states) - STATES:,} more states in the plan.</p>"
 
@@ -277,7 +302,7 @@ def _times(e: Explanation) -> Iterator[str]:
     parts += [(f"running {way}", seconds) for way, seconds in by_way.items()]
     parts += [(part.text, part.seconds) for part in o.parts]
     yield "<h2>Where the time goes</h2><p>This mini-batch, every batch timed alone.</p>"
-    yield _table(["", "time", "share"], [[name, time_text(s), share(s, total)] for name, s in parts], text=(0,))
+    yield table_html(["", "time", "share"], [[name, time_text(s), share(s, total)] for name, s in parts], text=(0,))
     yield from (f"<p>{escape(line)}</p>" for line in o.remarks)
     moved, gathered = sum(t.moved_bytes or 0 for t in e.types), sum(t.gathered_bytes or 0 for t in e.types)
     yield f"<p>{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row.</p>"

@@ -95,7 +95,7 @@ def _guards_at(target: Path) -> dict[str, Guard]:
 
 def _print(output: str, compiled: object, output_format: str) -> None:
     from edbc.tools.staged.compiling import CompiledStatic, metrics_of
-    from edbc.tools.staged.explanation import totals
+    from edbc.tools.staged.explanation import totals, verdict
 
     assert isinstance(compiled, CompiledStatic)
     plan, parity = compiled.plan, compiled.parity
@@ -107,6 +107,8 @@ def _print(output: str, compiled: object, output_format: str) -> None:
                 "plan": output,
                 **metrics,
                 "totals_ns": found,
+                "form": plan.static.form,
+                "measured_ns": {cost.form: cost.median_ns for cost in plan.static.measured},
                 "measured": measured,
                 "distinct": distinct,
                 "max_error": parity.max_error,
@@ -119,6 +121,7 @@ def _print(output: str, compiled: object, output_format: str) -> None:
         f"stages, {metrics['merged']} of them merged",
         f"  {measured:,} of {distinct:,} stages measured, costs in {plan.static.costs.name}",
         "  in milliseconds: " + ", ".join(f"{name} {cost / 1e6:.2f}" for name, cost in found.items()),
+        f"  {verdict(plan)}",
         f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}",
     ):
         click.echo(fold(line))

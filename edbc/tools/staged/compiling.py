@@ -7,16 +7,15 @@ alone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from edbc._version import __version__
 from edbc.errors import StaleError
@@ -26,13 +25,15 @@ from edbc.run.modelfile import Config, ModelFile, import_model_file
 from edbc.run.weightsfile import Weights
 from edbc.stages.capture import cast, is_stackable
 from edbc.stages.cpu.execute import Team
-from edbc.stages.cpu.measure import Measurement, timed
+from edbc.stages.cpu.measure import Measurement
 from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.forms import OPEN, chosen_form, measured_forms
 from edbc.stages.graph import UnitGraph
-from edbc.stages.plan_graph import Limits, Planned, schedule_graph, whole_schedule
+from edbc.stages.plan_graph import Limits, Planned, schedule_graph
 from edbc.stages.search import Machine, Scheduled
-from edbc.stages.table import Costs, CostTable, require_table
+from edbc.stages.table import Costs, CostTable, require_table, table_path, table_text
 from edbc.tools.parity import Eager, Parity
+from edbc.tools.staged.explanation import BY_TABLE
 
 Progress = Callable[[str, int, int, dict[str, Any]], None]
 REQUIREMENTS = ("torch>=2.8",)
@@ -40,7 +41,6 @@ COMPARED = 2
 """Instances that are compared with eager execution, beside a whole batch."""
 LARGEST_COMPARED = 8
 """Instances of a batch that is compared, at most."""
-WITH, WITHOUT = "between stages", "none"
 GUARDED = ("stages", "cost_us")
 
 
@@ -119,7 +119,7 @@ def compile_static(
     model = model.to(getattr(torch, target.dtype))
     static = StaticModel(model, cast(file.sample(1, seed, config)[0], getattr(torch, target.dtype)), file.path.name)
     machine = Machine(target.all_threads, target.all_threads > 1)
-    name = Path(plan).with_suffix(".costs.yaml").name
+    name = table_path(plan).name
     if table is None:
         costs, planned = measured_costs(static, machine, target, limits, progress)
     else:
@@ -167,29 +167,14 @@ def measured_costs(static: StaticModel, machine: Machine, target: Target, limits
         planned = schedule_graph(static, machine, costs, limits, measurement.stage, report)
     finally:
         team.close()
-    with_barriers, without = _both_forms(static, planned, machine, target)
-    costs.head = replace(head, barriers_ns=with_barriers, open_ns=without)
+    costs.head = replace(head, forms=measured_forms(static, planned, machine.streams, target.batch_size))
     return costs, planned
-
-
-def _both_forms(static: StaticModel, planned: list[Planned], machine: Machine, target: Target) -> tuple[int, int]:
-    """What the whole network takes with barriers between stages and without; without them charged its spread."""
-    batch = pytree.tree_map(lambda t: t.expand(target.batch_size, *t.shape[1:]), static.example)
-    found = []
-    for barriers in (True, False):
-        with StagedNet(static, whole_schedule(planned), machine.streams, barriers) as net:
-            found.append(timed(partial(net.batch, batch), 0.5))
-    return found[0].median, found[1].median + found[1].spread
 
 
 def static_section(graph: UnitGraph, planned: Sequence[Planned], table: CostTable, costs_name: str,
                    limits: Limits) -> Static:  # fmt: skip
     """What a plan holds of a schedule."""
-    import hashlib
-
-    from edbc.stages.table import table_text
-
-    names = [unit.name for unit in graph.units]
+    names, form = [unit.name for unit in graph.units], chosen_form(table.forms)
     sha256 = hashlib.sha256(table_text(table).encode()).hexdigest()
     return Static(
         batch_size=table.batch_size,
@@ -200,9 +185,10 @@ def static_section(graph: UnitGraph, planned: Sequence[Planned], table: CostTabl
         r=limits.r,
         s=limits.s,
         gap=limits.gap,
-        barriers=WITHOUT if 0 < table.open_ns < table.barriers_ns else WITH,
+        form=form,
+        measured=table.forms,
         units=plan_units(graph),
-        blocks=tuple(_plan_block(block, names) for block in planned),
+        blocks=tuple(_plan_block(block, names, form) for block in planned),
     )
 
 
@@ -214,7 +200,7 @@ def plan_units(graph: UnitGraph) -> tuple[PlanUnit, ...]:
     )
 
 
-def _plan_block(planned: Planned, names: list[str]) -> PlanBlock:
+def _plan_block(planned: Planned, names: list[str], form: str) -> PlanBlock:
     s, units = planned.scheduled, planned.block.units
     return PlanBlock(
         states=s.states,
@@ -223,13 +209,10 @@ def _plan_block(planned: Planned, names: list[str]) -> PlanBlock:
         measured=s.measured,
         gap=round(s.gap, 4),
         note="; ".join(note for note in (planned.block.note, s.note) if note),
-        sequential_ns=s.baseline("sequential"),
-        greedy_ns=s.baseline("greedy"),
-        merge_ns=s.baseline("merge"),
-        concurrent_ns=s.baseline("concurrent"),
+        **{f"{name}_ns": s.cost_of(name) for name in BY_TABLE},
         stages=tuple(
             PlanStage(stage.run, tuple(tuple(names[units[u]] for u in group) for group in stage.groups), stage.median)
-            for stage in s.stages
+            for stage in s.forms[form]
         ),
     )
 
@@ -276,7 +259,7 @@ def bound_net(static: StaticModel, plan: StaticPlan, wrap: Any = None) -> Staged
         _require_strategy(static, [u for group in groups for u in group], stage)
         schedule.append((groups, stage.run))
     options = {} if wrap is None else {"wrap": wrap}
-    return StagedNet(static, schedule, plan.static.threads, plan.static.barriers == WITH, **options)
+    return StagedNet(static, schedule, plan.static.threads, plan.static.form != OPEN, **options)
 
 
 def _require_units(graph: UnitGraph, plan: StaticPlan) -> None:
