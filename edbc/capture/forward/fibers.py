@@ -350,10 +350,11 @@ class Fibers:
         """Stand-ins for values of the recording that somebody has."""
         rec = self.recorder
         first, made = rec.first_value, rec.made
+        assert made is not None
         if self.aborted:  # what an attempt made before that did not note them; its frames may be garbage in circles
+            made.clear()
             gc.collect()
             return [x for x in gc.get_objects() if type(x) is Value and x.rec is rec and x.ref >= first]
-        assert made is not None
         if len(self.reads.cuts) % CUTS_BETWEEN_COLLECTIONS == CUTS_BETWEEN_COLLECTIONS - 1:
             gc.collect(0)
         return [value for value in made if getrefcount(value) > _OWN_REFERENCES and value.ref >= first]

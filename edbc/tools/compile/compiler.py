@@ -305,9 +305,6 @@ def capture_for_compiling(
         report("capture", number, len(training) + len(fresh), {"name": f"{len(batch)} instances"})
         with unchanged(batch):
             captures.append(run_segment.taken(capture(shadow, recorder, batch, run_segment)))
-            if number == 0 and captures[0][-1].reads:
-                # In its first mini-batch a recorder holds on to what it makes, and at a cut that is no chain of sums.
-                captures[0] = run_segment.taken(capture(shadow, recorder, batch, run_segment))
     report("capture", len(captures), len(captures), {})
     if not any(part.graph.num_nodes for part in captures[0]):
         raise ModelError(f"{file.name}: expected cells or torch operations in forward, got none to compile")

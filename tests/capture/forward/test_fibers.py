@@ -22,10 +22,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import edbc
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import capture
 from edbc.capture.forward.fibers import FRAMES
+from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Value
 from edbc.errors import DeviceError, StaleError, UnsupportedError
 from edbc.run.session import Net, Stats
+from edbc.tools.compile.compiler import SegmentsUnplanned
 from edbc.tools.explain.observe import observe
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.replay import Replay
@@ -453,6 +457,20 @@ def test_what_waiting_instances_would_take_is_asked_for_first(monkeypatch: pytes
 
     assert 8 * FRAMES < prepared.capture.reads.suspended_bytes < 1 << 20
     require_parity(net, some(8), (8,))
+
+
+@pytest.mark.parametrize("how", [greedy, recursion, sums, best_by_key], ids=lambda how: how.__name__)
+def test_the_first_mini_batch_is_cut_as_all_others(how: Callable[[Any, Any], Any]) -> None:
+    """Though it is recorded twice, as nobody knows beforehand that forward reads: nothing is carried for longer."""
+    view, table = ModelView(model_of(how)), TypeTable()
+    shadow, recorder = recording_shadow(view, table)
+    run_segment = SegmentsUnplanned(view.model, view, table)
+    first, second = (
+        [part.graph.text() for part in run_segment.taken(capture(shadow, recorder, some(8), run_segment))]
+        for _ in range(2)
+    )
+
+    assert first == second
 
 
 def test_an_index_that_is_a_tensor_is_no_read() -> None:
