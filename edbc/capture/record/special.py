@@ -97,6 +97,8 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
             return rec.node(pick, (args[0], *index), {}, "pick")
+    if name == "repeat_interleave" and args and isinstance(args[0], Symbol):
+        return _interleaved(rec, *args, **kwargs)
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
@@ -107,6 +109,16 @@ def _requiring_grad(value: Any, requires_grad: bool = True) -> Any:
     if not requires_grad:
         refuse("requires_grad_(False) of a recorded tensor", "use x.detach(), as eager PyTorch asks for")
     return value
+
+
+def _interleaved(rec: Recorder, value: Any, repeats: Any, dim: int | None = None, output_size: Any = None) -> Any:
+    """`repeat_interleave` as often as a tensor of the instance's says: a choice of elements by their numbers."""
+    if type(repeats) is not torch.Tensor:
+        return NotImplemented
+    if dim is None:
+        value, dim = rec.function(torch.flatten, (value,), {}), 0
+    numbers = torch.arange(value.shape[dim]).repeat_interleave(repeats, output_size=output_size)
+    return rec.function(torch.index_select, (value, dim, numbers), {})
 
 
 def constructed(
