@@ -112,7 +112,7 @@ def timed(run: Callable[[], Any]) -> float:
 def measure(model: Any, make: Callable[[Random], Any], options: argparse.Namespace) -> str:
     """One row of the table."""
     rng = Random(0)
-    net = bound(model.eval(), [make(rng) for _ in range(options.batch)], cells="auto")
+    net = bound(model.eval(), [make(rng) for _ in range(options.batch)], cells="auto", rows=True)
     for _ in range(LOOKS + 1):
         net([make(rng) for _ in range(options.batch)])
     times: dict[str, list[float]] = {"eager": [], "hand": [], "edbc": [], "recording": []}

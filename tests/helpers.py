@@ -19,7 +19,8 @@ from edbc.capture.forward.build import Capture, capture
 from edbc.capture.record.table import TypeTable
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
 from edbc.run.session import Net
-from edbc.tools.compile.compiler import _with_types, automatic_cells, plan_cells, ragged_classes
+from edbc.tools.compile.compiler import _with_types, plan_cells
+from edbc.tools.compile.decisions import Decisions, decide, ragged_classes
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.parity import Eager, Parity
 
@@ -50,11 +51,12 @@ def counts(graph: Graph) -> dict[str, int]:
     return {t.name: c for t, c in zip(graph.types, graph.counts().tolist(), strict=True) if c}
 
 
-def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", **options: Any) -> Net:
+def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", rows: bool = False, **options: Any) -> Net:
     """The model bound to a plan made in memory from these instances, with the critical-path policy; with automatic
-    cells where `cells` is "auto"."""
-    ragged = ragged_classes(model.eval(), instances)
-    automatic = automatic_cells(model, instances, () if cells == "marked" else None, ragged)
+    cells where `cells` is "auto", and with all classes ragged that may be where there are to be `rows`, else those that
+    pay."""
+    ragged = ragged_classes(model.eval(), instances) if rows else None
+    automatic, ragged = decide(model.eval(), instances, Decisions(() if cells == "marked" else None, ragged))
     view, table = ModelView(model, automatic=automatic, ragged=ragged), TypeTable()
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))

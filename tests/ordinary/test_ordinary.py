@@ -1,7 +1,7 @@
 """Ordinary code: every program of the corpus against eager, forward and backward.
 
-A combination is a program, a number of instances and their order. Of half of the programs one combination always runs,
-a seeded choice; all of them with `--slow`.
+A combination is a program, a number of instances, their order, and whether what may be ragged is, as compiling would
+choose it only where it pays. Of half of the programs one combination always runs, a seeded choice; all with `--slow`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ def combinations() -> list[Any]:
     """All of them; those that are not chosen are marked slow."""
     cases = []
     for number, name in enumerate(sorted(set(PROGRAMS) - set(REFUSED))):
-        chosen = Random(number).choice([None] * 7 + [*itertools.product(SIZES[:2], ORDERS), (SIZES[2], ORDERS[1])])
-        for size, order in itertools.product(SIZES, ORDERS):
-            marks = [] if (size, order) == chosen and not PLAIN else [pytest.mark.slow]
+        rng = Random(number)
+        chosen = rng.choice([None] * 7 + [*itertools.product(SIZES[:2], ORDERS), (SIZES[2], ORDERS[1])])
+        with_rows = rng.random() < 0.5
+        for size, order, rows in itertools.product(SIZES, ORDERS, (False, True)):
+            marks = [] if ((size, order), rows) == (chosen, with_rows) and not PLAIN else [pytest.mark.slow]
             if name in AWAITED:
                 marks.append(pytest.mark.xfail(reason=AWAITED[name], strict=True, raises=EdbcError))
-            cases.append(pytest.param(name, size, order, id=f"{name}-{size}-{order}", marks=marks))
+            case = f"{name}-{size}-{order}{' in rows' * rows}"
+            cases.append(pytest.param(name, size, order, rows, id=case, marks=marks))
     return cases
 
 
@@ -65,10 +68,10 @@ def default_dtype(dtype: torch.dtype) -> Any:
 class Ways:
     """A program run by edbc, by eager, and by eager in float64, each on instances of its own."""
 
-    def __init__(self, program: Program, order: str):
+    def __init__(self, program: Program, order: str, rows: bool):
         self.program, self.order = program, order
         self.model = program.build()
-        self.net: Net = bound(self.model, program.instances(0, 3), cells="auto")
+        self.net: Net = bound(self.model, program.instances(0, 3), cells="auto", rows=rows)
         self.twin: nn.Module = copy.deepcopy(self.model).double() if program.in_double else self.model
 
     def instances(self, seed: int, count: int) -> list[Any]:
@@ -113,10 +116,10 @@ def require_equal(results: list[Any]) -> None:
     parity.require()
 
 
-@pytest.mark.parametrize(("name", "size", "order"), combinations())
-def test_ordinary_code_gives_eager_results_and_gradients(name: str, size: int, order: str) -> None:
+@pytest.mark.parametrize(("name", "size", "order", "rows"), combinations())
+def test_ordinary_code_gives_eager_results_and_gradients(name: str, size: int, order: str, rows: bool) -> None:
     """Twice in a row, after another seed, and backward."""
-    ways = Ways(PROGRAMS[name], order)
+    ways = Ways(PROGRAMS[name], order, rows)
     with torch.no_grad():
         for seed in (1, 1, 2):
             require_equal(ways.three(seed, size, lambda _, results: results))

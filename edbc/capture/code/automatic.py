@@ -43,6 +43,8 @@ MOST_TYPES = 64
 """Of one cell: what is called in more ways is recorded by its operations, which batch whatever the ways."""
 NODE_US, BATCH_US = 0.5, 4.0
 """Microseconds: recording and joining a node; starting a batch. Medians of the zoo and of ordinary programs."""
+ROW_CALL_US = 40.0
+"""Microseconds: a call on rows that stand one by one (`capture.ragged`), which are followed in Python. A median."""
 _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.device))
 """What of the arguments is part of a cell's type."""
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
@@ -188,12 +190,11 @@ class Trial(NamedTuple):
     cost: float
     used: dict[str, int]
     """Types of each cell that has nodes."""
-    num_types: int = 0
-    """All types that have nodes."""
 
 
-def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> list[Candidate]:
-    """Definition (3): the candidates that are cells, in their order. `attempt` records the sample."""
+def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> tuple[list[Candidate], Trial]:
+    """Definition (3): the candidates that are cells, in their order, and what the sample costs with them. `attempt`
+    records the sample."""
     by_name = {candidate.name: candidate for candidate in found}
     best = attempt(frozenset(by_name))
     kept: set[tuple[type, str]] = set()
@@ -212,4 +213,4 @@ def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial
             best = trial
         else:
             kept.add(group)
-    return [candidate for candidate in found if candidate.name in best.used]
+    return [candidate for candidate in found if candidate.name in best.used], best

@@ -201,6 +201,7 @@ class Recorder:
         "recorded_reads",
         "refs",
         "returned",
+        "row_calls",
         "rows",
         "run_segment",
         "seen_in_place",
@@ -318,6 +319,8 @@ class Recorder:
         """Ragged calls of the closed code that is being recorded to be kept (`ragged.whole`)."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
+        self.row_calls = 0
+        """Calls on ragged values."""
         self.stacked: dict[str, set[str]] = {}
         """Functions that took ragged values whole, with the lines that called them."""
         self.begin()
@@ -868,6 +871,7 @@ class Recorder:
         if self.ragged:
             result = ragged_call(self, func, args, kwargs, name)
             if result is not NotImplemented:
+                self.row_calls += 1
                 return result
         if func is _STACK:
             stack = lazy_stack(self, "stack", *args, **kwargs)

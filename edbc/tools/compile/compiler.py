@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,14 +27,9 @@ from edbc._version import __version__
 from edbc.base.arguments import OBJECTIVES, POLICIES, require_count, require_name, require_rate, require_setting
 from edbc.base.graph import Graph, NodeType
 from edbc.capture.captured.structurecache import structure_cache
-from edbc.capture.code.automatic import Trial, Work, candidates, choose, cost_of
-from edbc.capture.code.closed import Closed
-from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
-from edbc.capture.code.work import work_of_call
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.forward.repeat import require_repeatable
-from edbc.capture.ragged.classes import Sizes, varying
 from edbc.capture.record.table import TypeTable
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.host import on_host
@@ -67,6 +61,7 @@ from edbc.run.weightsfile import Weights
 from edbc.schedule.learn import ahead
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
+from edbc.tools.compile.decisions import Decisions, decide
 from edbc.tools.compile.modelobject import ModelObject
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.compile.worth import gain_of, is_eager_better, reason
@@ -91,13 +86,6 @@ REQUIREMENTS = ("torch>=2.8",)
 
 Progress = Callable[[str, int, int, dict[str, Any]], None]
 """Called with stage, done, total and facts (`batches`, `lower_bound`)."""
-
-
-class Decisions(NamedTuple):
-    """What of a capture is given: the names of automatic cells, ragged classes; what is None is found."""
-
-    automatic: Collection[str] | None = None
-    ragged: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +265,6 @@ def capture_for_compiling(
     decided: Decisions | None = None,
 ) -> Captured:
     """Import and build the model, and capture the training and validation mini-batches, as has been `decided`."""
-    decided = decided or Decisions()
     file = path if isinstance(path, ModelObject) else import_model_file(path)
     config = file.config(settings)
     for key, value in config.items():
@@ -291,12 +278,7 @@ def capture_for_compiling(
         training, fresh = _made_up(file, config, seed, mini_batches)
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     report("cells", 0, 1, {})
-    ragged = ragged_classes(model, training[0]) if decided.ragged is None else decided.ragged
-    chosen = automatic_cells(model, training[0], decided.automatic, ragged)
-    if ragged and decided.ragged is None:
-        whole = automatic_cells(model, training[0], decided.automatic, ())
-        if _num_types(model, training[0], (), whole) <= _num_types(model, training[0], ragged, chosen):
-            ragged, chosen = (), whole
+    chosen, ragged = decide(model, training[0], decided or Decisions())
     view, table = ModelView(model, automatic=chosen, ragged=ragged), TypeTable()
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []
@@ -333,71 +315,6 @@ def _some(captures: list[Capture]) -> list[Graph]:
     """Graphs of at most MOST_MINI_BATCHES of them, of reading models segments, from the first to the last."""
     step = max(1, -(-len(captures) // MOST_MINI_BATCHES))
     return [captured.graph for captured in captures[::step]]
-
-
-def automatic_cells(
-    model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None, ragged: Sequence[str] = ()
-) -> dict[str, str]:
-    """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
-    instances, or those of the names that may be."""
-    if names is not None and not names:
-        return {}
-    closed = Closed(model)
-    found, _ = candidates(model, closed, Regions(model, closed))
-    if names is None and found:
-        found = choose(found, partial(_attempt, model, instances, ragged))
-    return {c.name: c.location for c in found if names is None or c.name in names}
-
-
-def ragged_classes(model: nn.Module, instances: Sequence[Any]) -> tuple[str, ...]:
-    """The classes whose leading size differs within the instances (`capture.ragged`); none for a model that does with
-    rows what rows cannot follow."""
-    sizes: Sizes = {}
-    found = _recorded_with(model, instances, (), sizes)
-    return found if not found or _recorded_with(model, instances, found, None) else ()
-
-
-def _recorded_with(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str],
-                   sizes: Sizes | None) -> tuple[str, ...]:  # fmt: skip
-    """Record a mini-batch; the classes that vary in `sizes`, or those that are ragged in the end."""
-    view, table = ModelView(model, ragged=ragged), TypeTable()
-    shadow, recorder = recording_shadow(view, table)
-    recorder.sizes = sizes
-    with unchanged(instances):
-        run_segment = SegmentsUnplanned(model, view, table)
-        run_segment.taken(capture(shadow, recorder, instances, run_segment))
-    return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
-
-
-def _num_types(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], cells: Mapping[str, str]) -> int:
-    """Types of a mini-batch. Rows are for models that have types without end: few sizes, above all within cells, make
-    fewer types than rows do, and far fewer nodes."""
-    return _attempt(model, instances, ragged, frozenset(cells)).num_types
-
-
-def _attempt(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], names: frozenset[str]) -> Trial:
-    """Record a mini-batch with the methods of these names as cells."""
-    view, table = ModelView(model, automatic=names, ragged=ragged), TypeTable()
-    with unchanged(instances):
-        run_segment = SegmentsUnplanned(model, view, table)
-        shadow, recorder = recording_shadow(view, table)
-        parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
-    used = dict.fromkeys(recorder.taken, 0)
-    types = table.graph_types()
-    for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
-        name = types[kind].op.removeprefix("cell ")
-        if name in names:
-            used[name] = used.get(name, 0) + 1
-    cost = 0.0
-    for part in parts:
-        schedule = run(part.graph, Policy("critical"))
-        batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()
-        for kind in np.flatnonzero(nodes).tolist():
-            entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
-            work = Work(0, 0) if entry is None else work_of_call(entry, view)
-            cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
-    num_types = len(np.unique(np.concatenate([part.graph.node_type for part in parts])))
-    return Trial(names, cost, used, num_types)
 
 
 MiniBatches = list[list[Any]]

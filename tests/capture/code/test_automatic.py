@@ -24,7 +24,8 @@ from edbc.plan.reader import parse_plan
 from edbc.plan.writer import plan_text
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
-from edbc.tools.compile.compiler import Decisions, automatic_cells, capture_for_compiling, compile_model
+from edbc.tools.compile.compiler import capture_for_compiling, compile_model
+from edbc.tools.compile.decisions import Decisions, automatic_cells
 
 SIZE = 6
 Tree = tuple[Any, ...]
@@ -252,7 +253,9 @@ def test_the_cheaper_choice_is_taken() -> None:
         used = sorted(names - {"inner"} if "outer" in names else names)
         return Trial(names, costs[" ".join(used)], dict.fromkeys(used, 1))
 
-    assert [c.name for c in choose([outer, inner, other], attempt)] == ["inner", "other"]
+    chosen, trial = choose([outer, inner, other], attempt)
+    assert [c.name for c in chosen] == ["inner", "other"]
+    assert trial.cost == 5.0
 
 
 ZOO = DYNAMIC

@@ -60,7 +60,7 @@ def of_model(model: nn.Module, make: Callable[[Random], Any], rounds: int = 2) -
     beyond those whose calls are asked for their lines."""
     rng = Random(0)
     model.eval()
-    net = bound(model, [make(rng) for _ in range(6)], cells="auto")
+    net = bound(model, [make(rng) for _ in range(6)], cells="auto", rows=True)
     for _ in range(rounds):
         require_eager(net, model, [make(rng) for _ in range(5)])
     with torch.no_grad():
@@ -223,7 +223,7 @@ def test_ragged_values_of_other_dtypes(dtype: torch.dtype) -> None:
     """float64 to its precision, bfloat16 to its own."""
     model = Sentences().to(dtype).eval()
     rng = Random(1)
-    net = bound(model, [sentence(rng) for _ in range(5)])
+    net = bound(model, [sentence(rng) for _ in range(5)], rows=True)
     require_eager(net, model, [sentence(rng) for _ in range(5)], 1e-10 if dtype is torch.float64 else 0.1)
 
 
@@ -236,5 +236,5 @@ def test_what_no_rule_knows_is_taken_whole_and_told() -> None:
 
 def test_a_size_that_is_the_same_everywhere_stays_a_number() -> None:
     """Four words in every instance: nothing is ragged."""
-    net = bound(Sentences().eval(), [[1, 2, 3, 4], [5, 6, 7, 8]])
+    net = bound(Sentences().eval(), [[1, 2, 3, 4], [5, 6, 7, 8]], rows=True)
     assert net.plan.ragged == ()

@@ -1,0 +1,135 @@
+"""What of a capture is decided beforehand, and how: automatic cells, and classes whose rows stand one by one.
+
+Both are chosen on the training mini-batch by what recording and running it *costs* (`edbc.capture.code.automatic`,
+definition (4)), a function of the model and the mini-batch without a clock: the plan holds what was chosen.
+
+(1) Cells are chosen with rows and without (`choose`).
+(2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
+    batches, and more nodes and calls: ROW_CALL_US each, for a call on rows is followed in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import nn
+
+from edbc.capture.code.automatic import ROW_CALL_US, Candidate, Trial, Work, candidates, choose, cost_of
+from edbc.capture.code.closed import Closed
+from edbc.capture.code.regions import Regions
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.code.work import work_of_call
+from edbc.capture.forward.build import capture
+from edbc.capture.ragged.classes import Sizes, varying
+from edbc.capture.record.table import TypeTable
+from edbc.capture.standins.objects import unchanged
+from edbc.schedule.policy import Policy
+from edbc.schedule.scheduler import run
+from edbc.tools.compile.unplanned import SegmentsUnplanned
+
+
+class Decisions(NamedTuple):
+    """What of a capture is given: the names of automatic cells, ragged classes; what is None is found."""
+
+    automatic: Collection[str] | None = None
+    ragged: tuple[str, ...] | None = None
+
+
+class Decided(NamedTuple):
+    """Automatic cells by name, with the lines where their code begins, and ragged classes."""
+
+    automatic: dict[str, str]
+    ragged: tuple[str, ...]
+
+
+def decide(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Decided:
+    """What a capture of these instances is to do. O(recordings of them); see `choose` for how many."""
+    if given.ragged is not None:
+        return Decided(automatic_cells(model, instances, given.automatic, given.ragged), given.ragged)
+    whole = _chosen(model, instances, given.automatic, ())
+    ragged = ragged_classes(model, instances)
+    rows = _chosen(model, instances, given.automatic, ragged) if ragged else whole
+    return Decided(rows.automatic, ragged) if rows.cost < whole.cost else Decided(whole.automatic, ())
+
+
+class _Chosen(NamedTuple):
+    automatic: dict[str, str]
+    cost: float
+
+
+def _chosen(model: nn.Module, instances: Sequence[Any], names: Collection[str] | None,
+            ragged: Sequence[str]) -> _Chosen:  # fmt: skip
+    """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
+    attempt = partial(_attempt, model, instances, ragged)
+    found = _candidates(model, names)
+    if names is None and found:
+        found, trial = choose(found, attempt)
+    else:
+        trial = attempt(frozenset(c.name for c in found))
+    return _Chosen({c.name: c.location for c in found}, trial.cost)
+
+
+def automatic_cells(
+    model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None, ragged: Sequence[str] = ()
+) -> dict[str, str]:
+    """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
+    instances, or those of the names that may be."""
+    if names is None:
+        return _chosen(model, instances, names, ragged).automatic
+    return {c.name: c.location for c in _candidates(model, names)}
+
+
+def _candidates(model: nn.Module, names: Collection[str] | None) -> list[Candidate]:
+    """All of them, or those of the names."""
+    if names is not None and not names:
+        return []
+    closed = Closed(model)
+    found, _ = candidates(model, closed, Regions(model, closed))
+    return [c for c in found if names is None or c.name in names]
+
+
+def ragged_classes(model: nn.Module, instances: Sequence[Any]) -> tuple[str, ...]:
+    """The classes whose leading size differs within the instances (`capture.ragged`); none for a model that does with
+    rows what rows cannot follow."""
+    sizes: Sizes = {}
+    found = _recorded_with(model, instances, (), sizes)
+    return found if not found or _recorded_with(model, instances, found, None) else ()
+
+
+def _recorded_with(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str],
+                   sizes: Sizes | None) -> tuple[str, ...]:  # fmt: skip
+    """Record a mini-batch; the classes that vary in `sizes`, or those that are ragged in the end."""
+    view, table = ModelView(model, ragged=ragged), TypeTable()
+    shadow, recorder = recording_shadow(view, table)
+    recorder.sizes = sizes
+    with unchanged(instances):
+        run_segment = SegmentsUnplanned(model, view, table)
+        run_segment.taken(capture(shadow, recorder, instances, run_segment))
+    return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
+
+
+def _attempt(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], names: frozenset[str]) -> Trial:
+    """Record a mini-batch with the methods of these names as cells."""
+    view, table = ModelView(model, automatic=names, ragged=ragged), TypeTable()
+    with unchanged(instances):
+        run_segment = SegmentsUnplanned(model, view, table)
+        shadow, recorder = recording_shadow(view, table)
+        parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
+    used = dict.fromkeys(recorder.taken, 0)
+    types = table.graph_types()
+    for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
+        name = types[kind].op.removeprefix("cell ")
+        if name in names:
+            used[name] = used.get(name, 0) + 1
+    cost = 0.0
+    for part in parts:
+        schedule = run(part.graph, Policy("critical"))
+        batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()
+        for kind in np.flatnonzero(nodes).tolist():
+            entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
+            work = Work(0, 0) if entry is None else work_of_call(entry, view)
+            cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
+    return Trial(names, cost + ROW_CALL_US * recorder.row_calls, used)
