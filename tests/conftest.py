@@ -14,10 +14,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from budget import PLAIN
+from budget import PLAIN, share_processors
 from hypothesis import HealthCheck, settings
 
 from edbc.errors import DeviceError
+
+share_processors()
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

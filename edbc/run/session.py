@@ -28,6 +28,7 @@ from torch.autograd import forward_ad
 
 from edbc.base.arguments import LAYOUTS, require_name
 from edbc.base.graph import NodeType
+from edbc.base.kept import Kept
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
@@ -38,7 +39,7 @@ from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import MAX_READS, Reads
 from edbc.capture.forward.forward import NoGarbageCollection
-from edbc.capture.forward.structures import Bounded
+from edbc.capture.forward.structures import MOST
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, TypeTable
 from edbc.capture.semantics.autocast import State, entered, state, without_state
@@ -209,7 +210,7 @@ class Net:
         self._has_warned = False
         self.max_reads = max_reads
         """Values that one instance may read in a mini-batch."""
-        self._known: dict[int, tuple[Schedule, Placement, Demand, Boundary]] = Bounded()
+        self._known: Kept[int, tuple[Schedule, Placement, Demand, Boundary]] = Kept(MOST)
         """Of graphs that may come again, by their addresses: schedules hold the graphs."""
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
@@ -535,7 +536,7 @@ class Net:
         demand = self.backend.demand(Segment(capture.graph, schedule, placement), self.kernel)
         boundary = boundary_of(capture, placement)
         if capture.is_known and not (self.split and self._splitter.has_hope(capture.graph, schedule)):
-            self._known[id(capture.graph)] = schedule, placement, demand, boundary
+            self._known.add(id(capture.graph), (schedule, placement, demand, boundary))
         return batch.changed(placement=placement, demand=demand, boundary=boundary)
 
     def _executed(self, batch: MiniBatch) -> MiniBatch:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,7 +38,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import Reads
@@ -341,20 +341,18 @@ class _InDouble(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func._schema.is_mutable:
-            is_given = any(map(_is_single, tree_leaves((args, kwargs))))
-            args, kwargs = tree_map(self._doubled, (args, kwargs or {}))
-            result = func(*args, **kwargs)
-            self.pins |= not is_given and _is_single(result)
-            return result
-        if isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
-            args, kwargs = tree_map(partial(_in_dtype, args[0].dtype), (args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def _doubled(self, item: Any) -> Any:
-        is_single = _is_single(item)
-        self.was_needed |= is_single
-        return item.double() if is_single else item
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            if isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+                args, kwargs = tree_map(partial(_in_dtype, args[0].dtype), (args, kwargs))
+            return func(*args, **kwargs)
+        if _has_single(args) or _has_single(kwargs.values()):
+            self.was_needed = True
+            args, kwargs = tree_map(_doubled, (args, kwargs))
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self.pins |= _is_single(result)
+        return result
 
 
 class _ConvolutionsInDouble(TorchFunctionMode):
@@ -368,6 +366,11 @@ class _ConvolutionsInDouble(TorchFunctionMode):
 
 def _is_single(item: Any) -> bool:
     return isinstance(item, torch.Tensor) and item.dtype is torch.float32
+
+
+def _has_single(items: Iterable[Any]) -> bool:
+    """Whether an operation's operands, which may be lists of tensors, have one. Every operation of eager is asked."""
+    return any(_has_single(item) if isinstance(item, tuple | list) else _is_single(item) for item in items)
 
 
 def _double_inputs(module: nn.Module, inputs: Any) -> Any:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.base.kept import Kept
 from edbc.capture.captured.joinloops import HEADER
 from edbc.capture.captured.nesttext import classes_in, need, nest_in, require_text
 from edbc.capture.captured.vocabulary import Home, Lexicon, Vocabulary, source_text
@@ -199,15 +200,12 @@ def _renumbered(part: Words) -> list[int]:
     return [int(x) for x in found[order]]
 
 
-_INTERNED: dict[Vocabulary, Vocabulary] = {}
-_MOST_VOCABULARIES = 4096
+_INTERNED: Kept[Vocabulary, Vocabulary] = Kept(4096)
 
 
 def interned(vocabulary: Vocabulary) -> Vocabulary:
     """One object for equal vocabularies, so that a net reads each once."""
-    if len(_INTERNED) > _MOST_VOCABULARIES:
-        _INTERNED.clear()
-    return _INTERNED.setdefault(vocabulary, vocabulary)
+    return _INTERNED.of(vocabulary, lambda: vocabulary)
 
 
 def home_and_texts(home: Home, *texts: Sequence[str]) -> dict[str, Any]:

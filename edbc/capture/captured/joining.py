@@ -210,7 +210,7 @@ def _known(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
     structures = lexicon.table.structures
     graph = structures.get(key)
     if graph is None or graph.types is not capture.graph.types:
-        structures[key] = capture.graph
+        structures.add(key, capture.graph)
         return capture
     return capture.changed(graph=graph, is_known=True)
 

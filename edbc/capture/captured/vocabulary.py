@@ -28,6 +28,7 @@ from torch import nn
 
 from edbc._version import __version__
 from edbc.base.graph import ValueClass
+from edbc.base.kept import Kept
 from edbc.capture.captured import joinloops
 from edbc.capture.captured.nesttext import nest_in, nest_of, require_text
 from edbc.capture.record.lookup import look_up_of
@@ -180,9 +181,9 @@ class Lexicon:
         """Instances in which a type, source, slot or class was met when it was captured (`join.numbers_in`)."""
         self.records_alone = False
         """True once instances that were recorded together could not be told apart."""
-        self.arrived: dict[Any, Any] = {}
+        self.arrived: Kept[Any, Any] = Kept(_MOST_NESTS)
         """Nests of other vocabularies by the text there, checked."""
-        self._nests: dict[str, Any] = {}
+        self._nests: Kept[str, Any] = Kept(_MOST_NESTS)
         self._facts: Facts | None = None
         self._read: dict[int, tuple[Vocabulary, Any]] = {}
         self._lock = threading.RLock()
@@ -220,19 +221,13 @@ class Lexicon:
     def nest(self, text: str) -> Any:
         """The nest with this text, of this lexicon's classes. Nobody may change it."""
         found = self._nests.get(text)
-        if found is None:
-            if len(self._nests) > _MOST_NESTS:
-                self._nests.clear()
-            found = self._nests[text] = nest_of(text, list(self.classes.values()))
-        return found
+        return self._nests.add(text, nest_of(text, list(self.classes.values()))) if found is None else found
 
     def nest_of_other(self, vocabulary: Vocabulary, text: str, num_results: int) -> Any:
         """The nest with this text in another vocabulary, of so many results. Raises InputError for a text of none."""
         found = self.arrived.get((id(vocabulary), text, num_results))
         if found is None or found[0] is not vocabulary:
             checked = require_text(text, num_results, len(vocabulary.classes))
-            if len(self.arrived) > _MOST_NESTS:
-                self.arrived.clear()
             try:
                 found = vocabulary, self.nest(nest_in(checked, self.class_numbers(vocabulary)))
             except KeyError as error:
@@ -241,7 +236,7 @@ class Lexicon:
                     f"a captured instance: expected results of classes that this net has recorded, got {name}; let it "
                     "capture an instance with the same first"
                 ) from None
-            self.arrived[id(vocabulary), text, num_results] = found
+            self.arrived.add((id(vocabulary), text, num_results), found)
         return found[1]
 
     def class_numbers(self, vocabulary: Vocabulary) -> dict[int, int]:

@@ -144,7 +144,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
     if not is_known:
         structure = structure_of(recording, collected.refs, fuse_sums)
         if key is not None:
-            recording.table.structures[key] = structure
+            recording.table.structures.add(key, structure)
     return Capture(
         structure.graph,
         recording.table.sources,

@@ -136,7 +136,7 @@ def _known(recorder: Recorder, parts: Parts, sources: tuple[int, ...], detached:
         slots = [table.slot(table.classes()[c]) for c, a, b in classes for _ in range(a, b)]
         runs = [Run(a, b) for _, a, b in classes]
         structure = structure_of(recording, parts.results)
-        known = table.structures[key] = Known(structure, slots, runs, [(c, b - a) for c, a, b in classes])
+        known = table.structures.add(key, Known(structure, slots, runs, [(c, b - a) for c, a, b in classes]))
     return known
 
 

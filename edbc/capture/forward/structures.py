@@ -34,16 +34,6 @@ class Structure(NamedTuple):
     distinct_sources: list[int]
 
 
-class Bounded(dict[Any, Any]):
-    """At most MOST items, the newest."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if len(self) >= MOST:
-            for oldest in list(self)[: 1 + len(self) - MOST]:
-                self.pop(oldest, None)
-        super().__setitem__(key, value)
-
-
 def structure_key(recording: Recording, result_refs: Ints) -> Any:
     """What tells the graph of a recording; None for one that is large, or has nodes that may be none."""
     if len(recording.refs) > LARGEST or recording.aborted != (0, 0):

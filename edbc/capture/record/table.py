@@ -31,7 +31,8 @@ import torch
 from numpy.typing import NDArray
 
 from edbc.base.graph import NodeType, ValueClass
-from edbc.capture.forward.structures import Bounded
+from edbc.base.kept import Kept
+from edbc.capture.forward.structures import MOST
 from edbc.capture.semantics.autocast import without_state
 from edbc.capture.semantics.sizes import meant, without_dtypes
 from edbc.capture.standins.nests import TAKE_A_LIST, rebuilt, remade
@@ -260,7 +261,7 @@ class TypeTable:
         self._arrays: EntryArrays | None = None
         self._was_read: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._graph_types: tuple[NodeType, ...] | None = None
-        self.structures: dict[Any, Any] = Bounded()
+        self.structures: Kept[Any, Any] = Kept(MOST)
         """Graphs of small mini-batches (`forward.structures`)."""
         self._lock = threading.RLock()
         for name, signature in known:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from edbc.base.kept import Kept
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
 
@@ -83,9 +84,7 @@ class Under:
             return self.call(*args, **kwargs)
 
 
-_EFFECTS: dict[Any, torch.dtype | str | None] = {}
-MOST_EFFECTS = 4096
-"""That are remembered."""
+_EFFECTS: Kept[Any, torch.dtype | str | None] = Kept(4096)
 
 
 class _Operations(TorchDispatchMode):
@@ -115,12 +114,7 @@ def effect(call: Callable[..., Any], args: Any, kwargs: Any, of: State) -> torch
     """Definition (2), for arguments that hold data. Raises what the function raises inside of the state."""
     if of is None or isinstance(call, Under) or rules.name_of(call) in rules.CASTS:
         return None
-    key = call, of, _form(args), _form(kwargs)
-    if key not in _EFFECTS:
-        if len(_EFFECTS) >= MOST_EFFECTS:
-            _EFFECTS.clear()
-        _EFFECTS[key] = _observed(call, args, kwargs, of)
-    return _EFFECTS[key]
+    return _EFFECTS.of((call, of, _form(args), _form(kwargs)), lambda: _observed(call, args, kwargs, of))
 
 
 def _form(item: Any) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from edbc.base.kept import Kept
 from edbc.capture.standins.source import location_of, user_frame
 from edbc.errors import UnsupportedError
 
@@ -31,8 +32,6 @@ _GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME"))
 _LOCALS = frozenset(("LOAD_FAST", "LOAD_DEREF"))
 _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _OLD_CLASS = type(torch.FloatTensor)
-MAX_KNOWN = 4096
-"""Instructions remembered at once: code that is made anew for every call must not fill memory."""
 _Loads = tuple[dis.Instruction, ...]
 
 
@@ -45,8 +44,9 @@ class _Question(NamedTuple):
     loads: _Loads = ()
 
 
-_known: dict[tuple[int, int], _Question] = {}
-"""By the identity of the code, which the question keeps alive, and the instruction's offset."""
+_known: Kept[tuple[int, int], _Question] = Kept(4096)
+"""By the identity of the code, which the question holds, and the instruction's offset: code that is made anew for every
+call must not fill memory."""
 
 
 def asks_for_class(frame: FrameType) -> bool:
@@ -55,9 +55,7 @@ def asks_for_class(frame: FrameType) -> bool:
     key = id(frame.f_code), frame.f_lasti
     question = _known.get(key)
     if question is None:
-        if len(_known) >= MAX_KNOWN:
-            _known.clear()
-        question = _known[key] = _question(frame)
+        question = _known.add(key, _question(frame))
     if question.loads and _has_old_class(_loaded(question.loads, frame)):
         raise UnsupportedError(
             f"{location_of(user_frame(start=frame))}: a recorded tensor was compared with a class such as "

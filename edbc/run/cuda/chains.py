@@ -17,11 +17,10 @@ first. Their nodes allocate nothing, so a chain holds no memory but its nodes.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any, Protocol
 
 import torch
@@ -140,28 +139,6 @@ class WarmUp:
     def __str__(self) -> str:
         kernels = f"{self.kernels} step kernel{'s' * (self.kernels != 1)}"
         return f"{kernels} compiled and {self.chains} chains captured in {self.seconds:.2f} s, once"
-
-
-class KeptChains:
-    """Chains by what they are for; threads may share it."""
-
-    def __init__(self, kept: int = KEPT):
-        self._kept = kept
-        self._known: OrderedDict[Hashable, Chains] = OrderedDict()
-        self._lock = Lock()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def of(self, key: Hashable, make: Callable[[], Chains]) -> Chains:
-        """The chains for a key, made when there are none."""
-        with self._lock:
-            if key not in self._known:
-                self._known[key] = make()
-                if len(self._known) > self._kept:
-                    self._known.popitem(last=False)
-            self._known.move_to_end(key)
-            return self._known[key]
 
 
 def graphs_of(device: torch.device) -> Graphs:

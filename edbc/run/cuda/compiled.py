@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-import threading
-from collections import OrderedDict
 from functools import cache
 from typing import Any
 
 import torch
+
+from edbc.base.kept import Kept
 
 KEPT = 64
 """Texts; a plan has one for the forward and one for the backward pass, and as many more as it met types later."""
@@ -44,29 +44,13 @@ def _cannot_start() -> str | None:
     return None
 
 
-class Functions:
-    """Text to function. Threads may share it."""
-
-    def __init__(self, kept: int = KEPT):
-        self.kept = kept
-        self._known: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def of(self, text: str) -> Any:
-        """The function `step` that the text defines."""
-        with self._lock:
-            if text not in self._known:
-                self._known[text] = _function(text)
-                if len(self._known) > self.kept:
-                    linecache.cache.pop(_file_of(self._known.popitem(last=False)[0]), None)
-            self._known.move_to_end(text)
-            return self._known[text]
+FUNCTIONS: Kept[str, Any] = Kept(KEPT, lambda text: linecache.cache.pop(_file_of(text), None))
+"""By their text."""
 
 
-FUNCTIONS = Functions()
+def function_of(text: str) -> Any:
+    """The function `step` that the text defines."""
+    return FUNCTIONS.of(text, lambda: _function(text))
 
 
 def _file_of(text: str) -> str:

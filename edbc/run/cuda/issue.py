@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.base.kept import Kept
 from edbc.run.cuda import compiled
-from edbc.run.cuda.chains import Chains, KeptChains, WarmUp, cut, graphs_of, stream_of
+from edbc.run.cuda.chains import KEPT, Chains, WarmUp, cut, graphs_of, stream_of
 from edbc.run.cuda.library import Library
 from edbc.run.cuda.table import Longs, record_ptr, write_records
 from edbc.run.cuda.tritonsource import Field
@@ -51,10 +52,10 @@ Stretch = Operations | Callable[[], None]
 class Issuer:
     """A library, and the chains of its step kernel on one device; threads may share it."""
 
-    def __init__(self, device: torch.device, warm_up: WarmUp, launcher: Callable[[str], Any] = compiled.FUNCTIONS.of):
+    def __init__(self, device: torch.device, warm_up: WarmUp, launcher: Callable[[str], Any] = compiled.function_of):
         self.device = device
         self.library = Library()
-        self.chains = KeptChains()
+        self.chains: Kept[Any, Chains] = Kept(KEPT)
         self._warm_up = warm_up
         self._launcher = launcher
         self._graphs = graphs_of(device)

@@ -20,13 +20,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edbc.base.frozen import frozen
 from edbc.base.graph import Graph, NodeType, ValueClass
+from edbc.base.kept import Kept
 from edbc.capture.forward.build import Capture
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import torch_dtype
@@ -39,8 +40,6 @@ from edbc.schedule.schedule import Schedule
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
-Key = TypeVar("Key")
-Entry = TypeVar("Entry")
 FEWEST_ROWS = 600
 """Look-ups that differ, among many nodes of a type: words are rarely fewer. Looking for equal ones in vain takes 2 % of
 the time of 32 lattices."""
@@ -155,9 +154,9 @@ class Splitter:
         self._known: dict[int, Splittable | None] = {}
         self._variants: dict[tuple[int, bool, bool, bool], Variant | None] = {}
         self._ordered: dict[tuple[int, bool, bool, bool], list[list[Variant]]] = {}
-        self._tables: dict[tuple[int | Variant, ...], _Tables] = {}
-        self._present: dict[tuple[int, ...], _Present] = {}
-        self._asked: dict[tuple[int, ...], _Asked] = {}
+        self._tables: Kept[tuple[int | Variant, ...], _Tables] = Kept(MOST_KNOWN)
+        self._present: Kept[tuple[int, ...], _Present] = Kept(MOST_KNOWN)
+        self._asked: Kept[tuple[int, ...], _Asked] = Kept(MOST_KNOWN)
         self._lock = threading.RLock()
 
     def split(self, capture: Capture, schedule: Schedule) -> SplitBatch | None:
@@ -229,7 +228,7 @@ class Splitter:
             planned = {k: p for k in kinds if (p := self._of_plan(k)) is not None}
             operands = [planned[k].eager_operands if k in planned else [] for k in range(graph.num_types)]
             ptr = np.array(list(itertools.accumulate(map(len, operands), initial=0)), np.int64)
-            known = _remembered(self._asked, key, _Asked(
+            known = self._asked.add(key, _Asked(
                 ptr,
                 np.array(list(itertools.chain(*operands)), np.int64),
                 [(k, bool(p.eager_operands), p.lazy_outputs) for k, p in planned.items()],
@@ -244,7 +243,7 @@ class Splitter:
         if known is None:
             kinds = key[1:]
             sizes = [[c.size * torch_dtype(c.dtype).itemsize for c in t.outputs] for t in graph.types]
-            known = _remembered(self._present, key, _Present(
+            known = self._present.add(key, _Present(
                 sum(map(self._weight_bytes, kinds)),
                 [sum(sizes[k]) if count else 0 for k, count in enumerate(nodes)],
                 [(k, cells) for k in kinds if (cells := self._hopes(k))],
@@ -353,16 +352,8 @@ class Splitter:
         key: tuple[int | Variant, ...] = (graph.num_types, *variants.values())
         tables = self._tables.get(key)
         if tables is None:
-            tables = _remembered(self._tables, key, _new_tables(graph, variants))
+            tables = self._tables.add(key, _new_tables(graph, variants))
         return tables
-
-
-def _remembered(known: dict[Key, Entry], key: Key, entry: Entry) -> Entry:
-    """The new entry; at MOST_KNOWN all others are forgotten."""
-    if len(known) >= MOST_KNOWN:
-        known.clear()
-    known[key] = entry
-    return entry
 
 
 def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str, ...], tuple[str, ...]]) -> NodeType:

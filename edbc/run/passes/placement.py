@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from edbc.base.frozen import frozen
 from edbc.base.graph import Graph, NodeType, ValueClass
+from edbc.base.kept import Kept
 from edbc.capture.standins.standin import torch_dtype
 from edbc.run.cpu import ahead
 from edbc.run.passes import placeloops
@@ -117,8 +118,7 @@ class _Tables:
     output_class: Longs
 
 
-_KNOWN: dict[int, tuple[tuple[NodeType, ...], tuple[ValueClass, ...], _Tables]] = {}
-_KNOWN_LIMIT = 64
+_KNOWN: Kept[int, tuple[tuple[NodeType, ...], tuple[ValueClass, ...], _Tables]] = Kept(64)
 
 
 def _tables_of(types: tuple[NodeType, ...], classes: tuple[ValueClass, ...]) -> _Tables:
@@ -126,9 +126,7 @@ def _tables_of(types: tuple[NodeType, ...], classes: tuple[ValueClass, ...]) -> 
     out until it grows, and hashing it would cost as much as working it out."""
     known = _KNOWN.get(id(types))
     if known is None or known[1] != classes:
-        if len(_KNOWN) >= _KNOWN_LIMIT:
-            _KNOWN.clear()
-        known = _KNOWN[id(types)] = (types, classes, _new_tables(types, classes))
+        known = _KNOWN.add(id(types), (types, classes, _new_tables(types, classes)))
     return known[2]
 
 

@@ -8,7 +8,6 @@ arena, so that they own their memory.
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from edbc.base.kept import Kept
 from edbc.errors import InputError
 from edbc.stages.capture import Traced, stacked, trace, unstacked
 from edbc.stages.cpu.execute import Step, Team, Wrap, steps_of
@@ -52,7 +52,7 @@ class StagedNet:
         self.team = Team(threads or os.cpu_count() or 1)
         self.arena: Arena = plan_arena(static.graph, schedule, static.bound.placed, barriers)
         verify_arena(static.graph, schedule, static.bound.placed, self.arena, barriers)
-        self._ready: OrderedDict[Any, _Ready] = OrderedDict()
+        self._ready: Kept[Any, _Ready] = Kept(MOST_SIZES)
 
     def __enter__(self) -> StagedNet:
         return self
@@ -89,13 +89,11 @@ class StagedNet:
                 "static plan is for one shape of instances"
             )
         key = (leaves[0].shape[0], *(leaf.dtype for leaf in leaves))
-        if key not in self._ready:
-            with self.team.alone():
-                self._ready[key] = _Ready(self, batch)
-            while len(self._ready) > MOST_SIZES:
-                self._ready.popitem(last=False)
-        self._ready.move_to_end(key)
-        return self._ready[key]
+        return self._ready.of(key, lambda: self._new(batch))
+
+    def _new(self, batch: Any) -> _Ready:
+        with self.team.alone():
+            return _Ready(self, batch)
 
 
 class _Ready:

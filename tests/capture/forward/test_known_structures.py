@@ -11,7 +11,7 @@ from helpers import bound, seeded
 from torch import nn
 
 from edbc.capture.code.shadow import ModelView, recording_shadow
-from edbc.capture.forward import build, left, structures
+from edbc.capture.forward import build, left
 from edbc.capture.forward.structures import LARGEST, MOST, structure_key
 from edbc.capture.record.table import TypeTable
 from edbc.errors import UnsupportedError
@@ -113,10 +113,6 @@ def test_what_is_kept_is_bounded(net: Net) -> None:
     assert len(net._known) <= MOST
     assert all(len(structure.graph.operands) <= LARGEST for structure in kept.values())
     assert not any(isinstance(item, torch.Tensor) for structure in kept.values() for item in structure)
-    many = structures.Bounded()
-    for i in range(3 * MOST):
-        many[i] = i
-    assert list(many) == list(range(2 * MOST, 3 * MOST))
 
 
 def test_what_is_of_another_mini_batch_is_of_no_known_structure() -> None:

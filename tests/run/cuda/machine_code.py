@@ -26,7 +26,7 @@ from edbc.capture.record.table import SharedRef
 from edbc.cells.parts import splittable
 from edbc.cells.rows.reduction import OPS
 from edbc.cells.values.value import REDUCTIONS, V, Values
-from edbc.run.cuda.compiled import FUNCTIONS
+from edbc.run.cuda.compiled import function_of
 from edbc.run.cuda.library import Library, TritonKernel
 from edbc.run.cuda.stages import Stages, stages_of, stages_of_values
 from edbc.run.cuda.tritonops import OPERATIONS
@@ -115,7 +115,7 @@ def compiled(text: str, capability: int) -> Any:
     types = {"cursor": "*i64", "parity": "i32", **dict.fromkeys(CONSTANTS, "constexpr")}
     constants = {(names.index(name),): value
                  for name, value in (("PROGRAMS", 264), ("PRECISION", "ieee"), ("PDL", capability >= 90))}  # fmt: skip
-    source = ASTSource(FUNCTIONS.of(text), types, constants, {(0,): [["tt.divisibility", 16]]})
+    source = ASTSource(function_of(text), types, constants, {(0,): [["tt.divisibility", 16]]})
     return triton.compile(source, target=GPUTarget("cuda", capability, 32))
 
 

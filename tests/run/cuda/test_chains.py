@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from edbc.run.cuda.chains import LAUNCH, LENGTHS, NODE, REPLAY, Chains, KeptChains, WarmUp, cut, launches
+from edbc.run.cuda.chains import LAUNCH, LENGTHS, NODE, REPLAY, Chains, WarmUp, cut, launches
 
 
 def cost(chains: tuple[int, ...]) -> float:
@@ -68,26 +68,3 @@ def test_chains_are_captured_once_and_replayed() -> None:
     assert graphs.replayed == [length for n in (61, 104, 61) for length in cut(n)]
     assert graphs.issued == [0, 1, 0, 1]
     assert len(graphs.captured) == len(LENGTHS)
-
-
-def test_kept_chains_are_bounded() -> None:
-    """The least recently used one goes, and is captured anew when it is asked for again."""
-    made: list[str] = []
-    known = KeptChains(kept=2)
-
-    def of(key: str) -> Chains:
-        def make() -> Chains:
-            made.append(key)
-            return Chains(Graphs().launch, Graphs(), torch.device("cpu"))
-
-        return known.of(key, make)
-
-    first = of("a")
-    of("b")
-    assert of("a") is first
-    of("c")
-
-    assert len(known) == 2
-    assert of("a") is first
-    of("b")
-    assert made == ["a", "b", "c", "b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import linecache
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from edbc.base.operations import OPERATIONS as TABLE
 from edbc.capture.code.mark import cell
 from edbc.cells.values.evaluate import MAPS
 from edbc.run.cuda import compiled
-from edbc.run.cuda.compiled import Functions, missing
+from edbc.run.cuda.compiled import FUNCTIONS, KEPT, function_of, missing
 from edbc.run.cuda.tritonops import OPERATIONS
 
 pytestmark = needs_triton
@@ -224,20 +225,14 @@ def test_a_plan_serves_other_sizes() -> None:
     require_parity(net, instances)
 
 
-def test_kernels_in_memory_are_bounded() -> None:
-    """Of three texts two are kept, the one used longest ago is dropped and made anew when it is asked for again."""
-    functions = Functions(kept=2)
-    header = "import triton\n\n\n@triton.jit\n"
-    texts = [f"{header}def step(x):\n    return x + {i}\n" for i in range(3)]
-    first = functions.of(texts[0])
-    functions.of(texts[1])
-    assert functions.of(texts[0]) is first
-    functions.of(texts[2])
+def test_what_is_told_of_a_text_goes_with_its_function() -> None:
+    """A function that is forgotten leaves no source behind for tracebacks."""
+    texts = [f"import triton\n\n\n@triton.jit\ndef step(x):\n    return x + {i}\n" for i in range(KEPT + 1)]
+    before = len(linecache.cache)
+    functions = [function_of(text) for text in texts]
 
-    assert len(functions) == 2
-    assert functions.of(texts[0]) is first
-    second = functions.of(texts[1])
-    assert functions.of(texts[1]) is second
+    assert len(linecache.cache) - before <= KEPT == len(FUNCTIONS)
+    assert function_of(texts[-1]) is functions[-1]
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a GPU needs no interpreter")
