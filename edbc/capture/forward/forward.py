@@ -83,8 +83,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                         recorder.keep_books()
                         forward = _with_books(recorder, shadow.forward)
                     except NotRagged:
-                        recorder.ragged = frozenset()
-                        recorder.is_of_ragged.clear()
+                        drop_ragged(recorder)
                         recorder.books = Changes(recorder) if recorder.keeps_books else None
                     except RecursionError:
                         if has_large_stack or is_deep:
@@ -114,6 +113,9 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
 
 def _record_reading(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
     """All instances at once, each of which may wait for values."""
+    if recorder.ragged:
+        drop_ragged(recorder)
+        recorder.begin()
     random_state = _random_state()
     fibers, results = _run_fibers(shadow, recorder, instances)
     if random_state != _random_state():
@@ -135,10 +137,6 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
             return fibers, fibers.run(forward, instances)
     except MustKeepBooks:
         recorder.keep_books()
-    except NotRagged:
-        recorder.ragged = frozenset()
-        recorder.is_of_ragged.clear()
-        recorder.books = Changes(recorder) if recorder.keeps_books else None
     except RecursionError:
         if recorder.needs_deep_stack:
             with Recorded("forward", "instance", recorder.first_instance + recorder.instance):
@@ -147,6 +145,12 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
         recorder.mend()
         return run_on_large_stack(lambda: _run_fibers(shadow, recorder, instances))
     return _run_fibers(shadow, recorder, instances)
+
+
+def drop_ragged(recorder: Recorder) -> None:
+    """From now on no class is ragged: forward does what rows cannot follow, or reads values."""
+    recorder.ragged = frozenset()
+    recorder.is_of_ragged.clear()
 
 
 def _random_state() -> bytes:
@@ -226,7 +230,7 @@ class _OfFiber(Recorded):
         super().__init__("forward", "instance", recorder.first_instance + number, (recorder, instance))
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, MustKeepBooks | NotRagged | RecursionError):
+        if not isinstance(error, MustKeepBooks | RecursionError):
             super().__exit__(kind, error, traceback)
 
 

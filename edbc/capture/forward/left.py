@@ -30,6 +30,7 @@ from torch import nn
 
 from edbc.capture.forward.forward import record
 from edbc.capture.forward.returned import Collected, collect_results
+from edbc.capture.ragged.expand import expanded
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.standins.ended import ENDED, OLDEST, end, end_stand_ins
@@ -234,7 +235,7 @@ def recorded(
         raise
     finally:
         end(recorder)
-    return recording, collected
+    return expanded(recorder, recording, collected)
 
 
 def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Collected:

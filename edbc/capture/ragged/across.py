@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.pattern import Event, Reduced
-from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_of
-from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.ragged.program import GROUP, REDUCE, triple
+from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
+from edbc.capture.ragged.value import Ragged, each_row, one_step
 from edbc.capture.standins.standin import Lazy, Value, value_of
 
 _OP = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
@@ -73,14 +72,8 @@ def reduce_rows(ragged: Ragged, op: str) -> Value:
     rec, row = ragged.rec, ragged.row
     if len(ragged.refs) == 1:
         return value_of(rec, ragged.refs[0], row)
-    base = row if not row.views else rec.table.slot(row.base)
-    begin = len(rec.entries)
-    found = rec.reduction_of(op, base, ragged.refs)
-    found = found if not row.views else value_of(rec, found.ref, row)
-    rec.patterns.append((Reduced(op, base, row), (ragged,), found))
-    if rec.tape is not None:
-        rec.tape.append(Event(begin, Reduced(op, base, row), (ragged,), (), found))
-    return found
+    number = rec.note_reduction(op, row if not row.views else rec.table.slot(row.base))
+    return value_of(rec, one_step(rec, REDUCE, (number,), [triple(ragged.refs)]).start, row)
 
 
 def _softmax(call: Call, ragged: Ragged) -> Any:
@@ -114,12 +107,13 @@ def _logsumexp(ragged: Ragged) -> Any:
 def _cumsum(call: Call, ragged: Ragged) -> Any:
     """Each sum from the one before it."""
     rec = ragged.rec
-    sums = [value_of(rec, ragged.refs[0], ragged.row)]
-    for ref in ragged.refs[1:]:
-        sums.append(rec.function(torch.add, (sums[-1], value_of(rec, ref, ragged.row)), {}))
+    first, *rest = ragged.values()
+    sums = [first]
+    for value in rest:
+        sums.append(rec.function(torch.add, (sums[-1], value), {}))
     if sums[0].slot is not sums[-1].slot:
         sums[0] = rec.function(torch.mul, (sums[0], 1.0), {})
-    return Ragged(rec, [value.ref for value in sums], sums[0].slot, ragged.at)
+    return rows_at(rec, [value.ref for value in sums], sums[0].slot, ragged.at)
 
 
 # --- by index -----------------------------------------------------------------------------------------------------
@@ -173,39 +167,22 @@ def by_index(call: Call, target: Any, dim: Any, index: Any, source: Any, op: str
     if any(type(x) is Ragged and x.at != dim for x in (target, source)) or not target.shape[dim]:
         return NotImplemented
     others = [tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :]) for x in (target, source)]
-    numbers = index.reshape(-1).numpy()
-    if others[0] != others[1] or len(numbers) != source.shape[dim]:
+    numbers = call.rec.numbers_of(index.reshape(-1))
+    if others[0] != others[1] or numbers.size != source.shape[dim]:
         return NotImplemented
-    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < target.shape[dim]):
+    if numbers.lowest < 0 or numbers.highest >= target.shape[dim]:
         return NotImplemented  # torch raises
-    if not len(numbers):
+    if not numbers.size:
         return target
     rows = of_one_slot([rows_of(call.rec, x, dim) for x in (target, source)])
     if rows is None:
         return NotImplemented
-    own, others_rows = rows
-    keeps = included and not (op == "sum" and call.rec.are_zeros(own.refs))
-    refs = _grouped(call, own, np.asarray(others_rows.refs, np.int64), numbers, op, keeps)
-    return own.like(refs)
-
-
-def _grouped(call: Call, own: Ragged, source: np.ndarray, numbers: np.ndarray, op: str, keeps: bool) -> list[int]:
-    """A reduction for each row of `own` that something is sent to, where there is something to reduce; its own comes
-    first where it `keeps` it. Vectorised: the nodes are recorded in the order of the rows."""
-    rec, refs = call.rec, np.array(own.refs, np.int64)
-    sent = source[np.argsort(numbers, kind="stable")]
-    counts = np.bincount(numbers, minlength=len(refs))
-    starts = np.cumsum(counts) - counts
-    items = counts + (keeps & (counts > 0))
-    if keeps:
-        sent = np.insert(sent, starts[counts > 0], refs[counts > 0])
-        starts = np.cumsum(items) - items
-    alone, reduced = items == 1, np.flatnonzero(items > 1)
-    refs[alone] = sent[starts[alone]]
-    if len(reduced):
-        first = rec.reductions_of(op, own.row, items[reduced].tolist(), sent[np.repeat(items > 1, items)].tolist())
-        refs[reduced] = np.arange(first, first + len(reduced))
-    return refs.tolist()
+    own, sent = rows
+    keeps = included and not (op == "sum" and own.refs.start in call.rec.zeros)
+    reduction = call.rec.note_reduction(op, own.row)
+    return own.like(
+        one_step(call.rec, GROUP, (reduction, keeps), [triple(own.refs), triple(sent.refs), numbers.triple])
+    )
 
 
 def index_copied(call: Call) -> Any:
@@ -227,7 +204,7 @@ def written(call: Call, target: Any, dim: int, numbers: Sequence[int], source: A
     refs = list(rows[0].refs)
     for number, ref in zip(numbers, rows[1].refs, strict=True):
         refs[number] = ref
-    return rows[0].like(refs)
+    return rows_at(call.rec, refs, rows[0].row, rows[0].at)
 
 
 RULES: dict[str, Rule] = {

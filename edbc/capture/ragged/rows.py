@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import nn
 
-from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.ragged.program import ALIAS, JOIN
+from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.record.excerpts import OFFSET, excerpt_entry
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
+    from edbc.capture.standins.standin import Slot
+
+
+class Pool(list[torch.Tensor]):
+    """The constants of one source in a recording with ragged classes: matrices of rows, and rows alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices: list[torch.Tensor] = []
+        self.begin: list[int] = []
+        self.num_rows = 0
+
+    def add(self, rows: torch.Tensor) -> None:
+        """All rows of a matrix."""
+        self.matrices.append(rows)
+        self.begin.append(self.num_rows)
+        self.num_rows += len(rows)
+
+    def append(self, row: torch.Tensor) -> None:
+        """One row."""
+        self.add(row.unsqueeze(0))
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, number: Any) -> Any:
+        which = bisect.bisect_right(self.begin, number) - 1
+        return self.matrices[which][number - self.begin[which]]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (row for matrix in self.matrices for row in matrix.unbind(0))
+
+    def settled(self) -> Any:
+        """As a mini-batch has them: one table, or a list where gradients go to some."""
+        if any(matrix.requires_grad for matrix in self.matrices):
+            return list(self)
+        return torch.cat(self.matrices)
 
 
 def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
@@ -26,7 +67,7 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
     moved = tensor.movedim(dim, 0) if dim else tensor
     if type(moved) is Shared:
         rows = [moved.lookup(i) for i in range(moved.shape[0])]
-        return Ragged(rec, [row.ref for row in rows], rows[0].slot, dim)
+        return Ragged(rec, range(rows[0].ref, rows[0].ref - len(rows), -1), rows[0].slot, dim)
     if moved.slot.views:
         moved = as_own(rec, moved)
     return excerpts_of_rows(rec, moved).like_at(dim)
@@ -41,15 +82,12 @@ def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int) -> Ragged:
         return Ragged(rec, known[1].refs, known[1].row, dim)
     moved = (tensor.clone() if tensor.layout is torch.strided else tensor.to_dense()).movedim(dim, 0).contiguous()
     count = moved.shape[0]
-    row_shape = moved.shape[1:]
-    slot = rec.slot_of_constant(row_shape, tensor.dtype)
+    slot = rec.slot_of_constant(moved.shape[1:], tensor.dtype)[1]
+    refs = range(0)
     if count > 1 and not tensor.requires_grad and moved[0].equal(moved[-1]) and bool((moved == moved[:1]).all()):
-        row = rec.constant_row(moved[0]).ref
-        refs: Sequence[int] = [row] * count
-        if not moved[0].any():
-            rec.zero_rows.add(row)
-    else:
-        refs = rec.constant_rows(list(moved.unbind(0))) if count else []
+        refs = filled(rec, rec.constant_row(moved[0]).ref, count)
+    elif count:
+        refs = rec.constant_rows(moved)
     found = Ragged(rec, refs, slot, dim)
     rec.ragged_constants[key] = tensor, found
     return found
@@ -104,3 +142,27 @@ def excerpts_of_rows(rec: Recorder, value: Value) -> Ragged:
     rec.last_external -= count
     place = Ragged(rec, range(offset, offset - count, -1), rec.table.slot(OFFSET))
     return each_row(rec, [place], lambda where: rec.emit(entry, (value.ref, where.ref)), 0)
+
+
+def rows_at(rec: Recorder, refs: Sequence[int], row: Slot, at: int = 0) -> Ragged:
+    """Rows wherever they stand."""
+    if rec.keeping and refs:
+        return Ragged(rec, one_step(rec, JOIN, (), [(ref, 0, 1) for ref in refs]), row, at)
+    held = rec.hold(np.array(refs, np.int64), False)
+    return Ragged(rec, one_step(rec, ALIAS, (), [held.triple]), row, at)
+
+
+def cell_rows(rec: Recorder, module: nn.Module, args: tuple[Any, ...]) -> list[Ragged] | None:
+    """The rows of each argument, in order, of a recurrent cell that gets matrices of rows; None for other calls."""
+    if not isinstance(module, nn.RNNCellBase):
+        return None
+    tensors = [x for arg in args for x in (arg if isinstance(arg, tuple | list) else [arg])]
+    if not all(is_tensor(t) and t.ndim == 2 for t in tensors) or len({t.shape[0] for t in tensors}) != 1:
+        return None
+    return None if any(type(t) is Ragged and t.at for t in tensors) else [rows_of(rec, t, 0) for t in tensors]
+
+
+def regrouped(args: tuple[Any, ...], values: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments with other tensors in their order."""
+    rest = iter(values)
+    return tuple(tuple(next(rest) for _ in arg) if isinstance(arg, tuple | list) else next(rest) for arg in args)

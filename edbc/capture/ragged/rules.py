@@ -23,8 +23,7 @@ import torch
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.changes import change_rows
-from edbc.capture.ragged.lasting import is_keyed, lasting_of
-from edbc.capture.ragged.pattern import Event
+from edbc.capture.ragged.kept import Given, is_keyed, keep, may_keep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.semantics import rules
@@ -194,41 +193,27 @@ def rule_of(name: str) -> Rule | None:
 def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
     arguments are to be taken whole."""
-    key = None
-    rows: list[Ragged] = []
-    given: list[int] = []
-    if not rec.looks and (rec.books is None or rules.name_of(func) not in rules.VIEWS):
+    key, given = None, Given([], [], [])
+    if rec.books is None or rules.name_of(func) not in rules.VIEWS:
         parts: list[Any] = [Ragged, func]
-        if is_keyed(args, parts, rows, given) and (not kwargs or is_keyed(kwargs.items(), parts, rows, given)):
-            if not rows:
+        if is_keyed(rec, args, parts, given) and (not kwargs or is_keyed(rec, kwargs.items(), parts, given)):
+            if not given.rows:
                 return NotImplemented
-            count = len(rows[0].refs)
-            if count > 1 and all(len(row.refs) == count for row in rows):
-                if rules.name_of(func) in views.BY_COUNT:
-                    parts.append(count)
-                key = tuple(parts)
-                known = rec.functions.get(key)
-                if known is not None:
-                    begin = len(rec.entries)
-                    result = known.again(rec, [row.refs for row in rows], given)
-                    if rec.tape is not None:
-                        rec.tape.append(Event(begin, known, tuple(rows), tuple(given), result))
-                    return result
-    return _first_call(rec, func, args, kwargs, name, key, rows, given)
-
-
-def _first_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None, key: Any,
-                rows: list[Ragged], given: list[int]) -> Any:  # fmt: skip
-    """A call of which nothing is known."""
-    before, rec.patterns = rec.patterns, []
-    asked = rec.asked_size
+            if rules.name_of(func) in views.BY_COUNT:
+                parts += [len(row.refs) for row in given.rows]
+            key = tuple(parts)
+            known = rec.functions.get(key)
+            if known is not None:
+                found = known.again(rec, given)
+                if found is not NotImplemented:
+                    if rec.looks:
+                        rec.note_sites(known.program)
+                    return found
+    begin, asked = rec.place(), rec.asked_size
     result = _ragged_call(rec, func, args, kwargs, name)
     rec.asked_size = asked
-    if key is not None and result is not NotImplemented:
-        lasting = lasting_of(rec.patterns, rows, given, result)
-        if lasting is not None:
-            rec.functions[key] = lasting
-    rec.patterns = before
+    if key is not None and result is not NotImplemented and may_keep(given):
+        keep(rec, key, begin, given, result)
     return result
 
 

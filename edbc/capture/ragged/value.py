@@ -10,8 +10,8 @@ Definitions.
 (1) A `Ragged` stands for a tensor whose slices along one dimension, `at`, are recorded values of one slot: the *rows*.
     Its shape is the row's with n in place `at`, and n is the Python integer that it is in eager.
 (2) A call is *row-wise* when each row of its result is the same function of the operands' rows of that number (and of
-    what all rows share). It is recorded once, on stand-ins for a row, and what that has recorded is repeated for all
-    rows (`each_row`): O(n) numbers appended to lists, and Python runs once whatever n is.
+    what all rows share). It is recorded once, on stand-ins for a row, and what that has recorded becomes a program
+    (`each_row`), which is recorded as one run whatever n is (`ragged.program`).
 (3) What a call does to whole rows (slices, joins, gathers by the instance's indices) renames rows, and is no node.
 (4) Where no rule knows a call, the rows are stacked, by a node of a type per size, and the call is recorded as one of
     such a value: `Recorder.stacked` tells which calls.
@@ -23,22 +23,71 @@ rows belong to instances until the schedule joins them, so sizes may be anything
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from edbc.capture.ragged.pattern import PLACE, Event, Repeated, pattern_of
-from edbc.capture.standins.standin import Lazy, Slot, Value, value_of
+from edbc.capture.ragged.program import FILL, INDICES, NONE, PLACE, SLICE, TAKE, Draft, Triple, triple
+from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
 
-Refs = Sequence[int]
-
 
 class NotRagged(BaseException):
     """Something that rows cannot follow: the instance is recorded again, and no class is ragged from then on."""
+
+
+class CannotKeep(BaseException):
+    """A call records what is neither its arguments' nor made by it, or asks what a program cannot tell."""
+
+
+class Numbers(NamedTuple):
+    """Indices that the recording holds, `size` of them from `offset` on, and their bounds."""
+
+    offset: int
+    size: int
+    lowest: int
+    highest: int
+
+    @property
+    def triple(self) -> Triple:
+        """As an argument of a run."""
+        return self.offset, INDICES, self.size
+
+
+class Number(NamedTuple):
+    """A Python number that is an operand (`record.numbers`), as every mini-batch has it."""
+
+    number: float
+    dtype: torch.dtype
+
+    def again(self, rec: Recorder) -> Value:
+        """In this mini-batch."""
+        return rec.number(self.number, self.dtype)
+
+
+class Constant(NamedTuple):
+    """A constant by its key."""
+
+    key: Any
+    make: Callable[[], torch.Tensor]
+
+    def again(self, rec: Recorder) -> Value:
+        """In this mini-batch."""
+        return rec.shared_constant(self.key, self.make)
+
+
+class Whole(NamedTuple):
+    """A parameter that is an operand."""
+
+    shared: Shared
+
+    def again(self, rec: Recorder) -> Value:
+        """In this mini-batch."""
+        return rec.whole(self.shared)
 
 
 class Ragged(Lazy):
@@ -46,7 +95,7 @@ class Ragged(Lazy):
 
     __slots__ = ("aliased", "at", "rec", "refs", "row")
 
-    def __init__(self, rec: Recorder, refs: Refs, row: Slot, at: int = 0):
+    def __init__(self, rec: Recorder, refs: range, row: Slot, at: int = 0):
         self.rec = rec
         self.refs = refs
         self.row = row
@@ -96,14 +145,8 @@ class Ragged(Lazy):
         return iter(self.values())
 
     def __getitem__(self, index: Any) -> Any:
-        if self.at == 0 and self.rec.books is None and self.rec.flows:
-            kind = type(index)
-            if kind is torch.Tensor and index.ndim == 1 and index.dtype is torch.int64:
-                self.rec.asked_size = True
-                refs = self.refs
-                return self.like([refs[i] for i in index.tolist()])
-            if kind is int:
-                return self.value(index)
+        if type(index) is int and self.at == 0 and self.rec.books is None and self.rec.flows:
+            return self.value(index)
         return Lazy.__getitem__(self, index)
 
     def value(self, number: int) -> Value:
@@ -112,12 +155,19 @@ class Ragged(Lazy):
         count = len(self.refs)
         if not -count <= number < count:
             raise IndexError(f"index {number} is out of bounds for dimension {self.at} with size {count}")
+        if self.rec.keeping:
+            return self._of(self._slice(slice(number, number + 1 or None)).start)
         return self._of(self.refs[number])
 
     def values(self) -> list[Value]:
         """All rows."""
-        self.rec.asked_size = True
-        return [self._of(ref) for ref in self.refs]
+        return [self.value(i) for i in range(len(self))]
+
+    def _slice(self, which: slice) -> range:
+        """Rows from one to another; what is to be kept says which."""
+        if not self.rec.keeping:
+            return self.refs[which]
+        return one_step(self.rec, SLICE, bounds_of(which), [triple(self.refs)])
 
     def _of(self, ref: int) -> Value:
         rec = self.rec
@@ -127,18 +177,20 @@ class Ragged(Lazy):
             rec.books.memory_of(value).is_row = True
         return value if rec.flows else rec.without_gradient(value)
 
-    def take(self, numbers: Sequence[int] | np.ndarray | slice) -> Ragged:
+    def take(self, numbers: Sequence[int] | np.ndarray | slice | Numbers) -> Ragged:
         """Rows by number, which may be negative; definition (3). Raises IndexError as a tensor would."""
-        self.rec.asked_size = True
         if isinstance(numbers, slice):
-            return self.like(self.refs[numbers])
-        wanted = np.asarray(numbers, np.int64).reshape(-1)
+            return self.like(self._slice(numbers))
+        self.rec.asked_size |= not isinstance(numbers, Numbers)
+        found = numbers if isinstance(numbers, Numbers) else self.rec.hold(np.array(numbers, np.int64).reshape(-1))
         count = len(self.refs)
-        if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
-            raise IndexError(f"index out of range: expected rows of {count}, got {wanted.min()} to {wanted.max()}")
-        return self.like(np.asarray(self.refs, np.int64)[wanted].tolist() if len(wanted) else [])
+        if not found.size:
+            return self.like(range(0))
+        if not (-count <= found.lowest and found.highest < count):
+            raise IndexError(f"index out of range: expected rows of {count}, got {found.lowest} to {found.highest}")
+        return self.like(one_step(self.rec, TAKE, (), [triple(self.refs), found.triple]))
 
-    def like(self, refs: Refs, at: int | None = None) -> Ragged:
+    def like(self, refs: range, at: int | None = None) -> Ragged:
         """Other rows of the same slot."""
         return Ragged(self.rec, refs, self.row, self.at if at is None else at)
 
@@ -148,7 +200,7 @@ class Ragged(Lazy):
 
     def repeated(self, count: int) -> Ragged:
         """The one row `count` times, as broadcasting does."""
-        return self.like([self.refs[0]] * count) if len(self.refs) == 1 != count else self
+        return self.like(filled(self.rec, self.refs[0], count)) if len(self.refs) == 1 != count else self
 
     def become(self, other: Ragged) -> None:
         """Show other rows from now on: a change in place."""
@@ -174,18 +226,113 @@ class Ragged(Lazy):
         return rec.node(torch.stack, ([value_of(rec, ref, self.row) for ref in self.refs], self.at), {}, key=key)
 
 
+def bounds_of(which: slice) -> tuple[int, int, int]:
+    """A slice as parameters of a step."""
+    start, stop, step = (NONE if bound is None else int(bound) for bound in (which.start, which.stop, which.step))
+    return start, stop, step
+
+
+def one_step(rec: Recorder, op: int, parameters: tuple[int, ...], triples: Sequence[Triple]) -> range:
+    """A run of one step on its arguments, which makes one register."""
+    program = rec.table.programs.of_step(op, parameters, len(triples))
+    [made] = rec.run(program, [number for argument in triples for number in argument])
+    return made
+
+
+def filled(rec: Recorder, ref: int, count: int, like: Triple | None = None) -> range:
+    """One value, so many times, or as often as there are others."""
+    made = one_step(rec, FILL, (), [(ref, 0, 1), (ref, 0, count) if like is None else like])
+    if rec.is_zero(ref):
+        rec.zeros.add(made.start)
+    return made
+
+
 def each_row(rec: Recorder, rows: Sequence[Ragged], call: Callable[..., Any], at: int | Callable[[Value], int]) -> Any:
     """What `call` gives for every row of ragged values of equal numbers, definition (2): `call` gets one stand-in for a
     row of each. The results' rows stand along `at`; results that are no tensors stay."""
-    num_entries, num_refs, first = len(rec.entries), len(rec.refs), rec.next_value
+    num_entries, num_refs, first = rec.place()
     result = call(*[value_of(rec, PLACE - k, ragged.row) for k, ragged in enumerate(rows)])
     entries, refs = rec.entries[num_entries:], rec.refs[num_refs:]
     del rec.entries[num_entries:], rec.refs[num_refs:]
     rec.next_value = first
-    pattern = pattern_of(rec, entries, refs, first, result, at)
-    found = pattern.applied(rec, [ragged.refs for ragged in rows])
-    rec.patterns.append((pattern, tuple(rows), found))
-    if rec.tape is not None:
-        known = Repeated(pattern, ()) if pattern.is_lasting else None
-        rec.tape.append(Event(num_entries, known, tuple(rows), (), found))
-    return found
+    if any(entry < 0 for entry in entries):
+        raise NotRagged
+    return _OfRow(rec, rows, first).recorded(entries, refs, result, at)
+
+
+class _OfRow:
+    """The program of what was recorded on places of rows, and its run."""
+
+    def __init__(self, rec: Recorder, rows: Sequence[Ragged], first: int):
+        self.rec, self.first, self.rows = rec, first, rows
+        self.draft = Draft(len(rows))
+        self.flat = [number for ragged in rows for number in triple(ragged.refs)]
+        self.registers = {PLACE - k: -1 - k for k in range(len(rows))}
+        self.shared: set[int] = set()
+        """Registers of what is the same for all rows."""
+        self.results: list[int] = []
+
+    def recorded(self, entries: Sequence[int], refs: Sequence[int], result: Any, at: Any) -> Any:
+        """Record the run; what the call gave, of all rows."""
+        begin, value = 0, self.first
+        for number in entries:
+            entry = self.rec.table.entries[number]
+            operands = [self.register(ref) for ref in refs[begin : begin + entry.num_operands]]
+            leader = next((k for k, register in enumerate(operands) if register not in self.shared), -1)
+            made = self.draft.each(number, len(entry.output_slots), operands, leader)
+            for k in range(len(entry.output_slots)):
+                self.registers[value + k] = made + k
+                self.shared |= {made + k} if leader < 0 else set()
+            begin, value = begin + entry.num_operands, value + len(entry.output_slots)
+        places: list[tuple[int, Value]] = []
+        nest = self.placed(result, places)
+        made_of = self.rec.table.programs.made_of
+        found = self.rec.run(made_of(self.draft, self.results), self.flat) if self.results else []
+        return self.filled(nest, places, found, at)
+
+    def register(self, ref: int) -> int:
+        """The register of an operand."""
+        known = self.registers.get(ref)
+        if known is None:
+            known = self.registers[ref] = self.draft.argument()
+            distribution = self.rec.drawn_from(ref)
+            if distribution is None:
+                self.flat += ref, 0, 1
+                self.shared.add(known)
+            else:  # random numbers are drawn for each row
+                self.flat += triple(self.rec.drawn_rows(*distribution, len(self.rows[0].refs)))
+        return known
+
+    def placed(self, item: Any, places: list[tuple[int, Value]]) -> Any:
+        """The nest with the number of a place for each value."""
+        if type(item) is Value:
+            register = self.register(item.ref)
+            if register in self.shared:
+                register = self.draft.add(FILL, (), (register, -1), 0)
+            if register >= 0 and register not in self.results:
+                self.results.append(register)
+            places.append((register, item))
+            return _Place(len(places) - 1)
+        if isinstance(item, Lazy):
+            raise TypeError("a row-wise call gave a stack that is no node yet")
+        if isinstance(item, tuple | list):
+            found = [self.placed(x, places) for x in item]
+            return found if type(item) is list else rebuilt(item, found)
+        return item
+
+    def filled(self, item: Any, places: Sequence[tuple[int, Value]], found: Sequence[range], at: Any) -> Any:
+        """The nest with ragged values in its places."""
+        if type(item) is _Place:
+            register, value = places[item.number]
+            refs = found[self.results.index(register)] if register >= 0 else self.rows[-1 - register].refs
+            return Ragged(self.rec, refs, value.slot, at if isinstance(at, int) else at(value))
+        if isinstance(item, tuple | list):
+            made = [self.filled(x, places, found, at) for x in item]
+            return made if type(item) is list else rebuilt(item, made)
+        return item
+
+
+class _Place(NamedTuple):
+    """Place of a value in a nest."""
+
+    number: int

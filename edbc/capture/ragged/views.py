@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_of
-from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.ragged.program import JOIN, triple
+from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
+from edbc.capture.ragged.value import Ragged, each_row, one_step
 from edbc.capture.standins.standin import Symbol
 
 
@@ -195,8 +196,9 @@ def _indexed(ragged: Ragged, items: list[Any]) -> Any:
     if isinstance(own, torch.Tensor):
         if own.ndim != 1 or others:
             return _picked(ragged, own, rest)
-        numbers = own.nonzero().reshape(-1) if own.dtype is torch.bool else own
-        taken: Any = ragged.take(numbers.numpy())
+        is_mask = own.dtype is torch.bool
+        numbers = own.nonzero().reshape(-1).numpy() if is_mask else ragged.rec.numbers_of(own)
+        taken: Any = ragged.take(numbers)
     elif type(own) is int:
         taken = ragged.value(own)
     else:
@@ -220,7 +222,7 @@ def _picked(ragged: Ragged, own: torch.Tensor, rest: list[Any]) -> Any:
     if own.dtype is torch.bool or rest[0].dtype is torch.bool or len(own) != len(rest[0]) or not len(own):
         return NotImplemented
     picked = [ragged.value(i)[j] for i, j in zip(own.tolist(), rest[0].tolist(), strict=True)]
-    return Ragged(ragged.rec, [value.ref for value in picked], picked[0].slot)
+    return rows_at(ragged.rec, [value.ref for value in picked], picked[0].slot)
 
 
 def _as_index(item: Any) -> Any:
@@ -255,7 +257,7 @@ def selected(call: Call) -> Any:
         return NotImplemented
     dim %= ragged.ndim
     if dim == ragged.at:
-        return ragged.take(index.reshape(-1).numpy())
+        return ragged.take(call.rec.numbers_of(index.reshape(-1)))
     args, kwargs = call.with_argument(1, "dim", dim - (dim > ragged.at))
     return call.of_rows(args, kwargs, ragged.at)
 
@@ -283,8 +285,14 @@ def tiled(call: Call) -> Any:
     if type(ragged) is not Ragged or len(sizes) != ragged.ndim or not all(type(s) is int for s in sizes):
         return NotImplemented
     rest = (*sizes[: ragged.at], *sizes[ragged.at + 1 :])
-    whole = ragged.like(list(ragged.refs) * sizes[ragged.at])
+    whole = _behind_each_other([ragged] * sizes[ragged.at])
     return whole if set(rest) <= {1} else each_row(ragged.rec, [whole], lambda row: row.repeat(rest), ragged.at)
+
+
+def _behind_each_other(parts: Sequence[Ragged]) -> Ragged:
+    """The rows of several values."""
+    triples = [triple(part.refs) for part in parts]
+    return parts[0] if len(parts) == 1 else parts[0].like(one_step(parts[0].rec, JOIN, (), triples))
 
 
 def joined(call: Call) -> Any:
@@ -299,7 +307,7 @@ def joined(call: Call) -> Any:
     if dim == first.at:
         rows = [rows_of(call.rec, p, dim) for p in parts if p.shape[dim]]
         found = of_one_slot(rows) if rows else [first]
-        return NotImplemented if found is None else found[0].like([ref for part in found for ref in part.refs])
+        return NotImplemented if found is None else _behind_each_other(found)
     if any(p.shape[first.at] != len(first.refs) for p in parts):
         return NotImplemented
     place, rec = dim - (dim > first.at), call.rec

@@ -28,9 +28,10 @@ import torch
 from torch import nn
 
 from edbc.capture.code.automatic import NotACell, is_cellable, leaves_of
-from edbc.capture.ragged.recurrent import cell_rows, regrouped, row_call
+from edbc.capture.ragged.kept import whole_call
+from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
-from edbc.capture.ragged.whole import whole_call
+from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole
 from edbc.capture.standins.made import Made
@@ -80,11 +81,12 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):
             rows = cell_rows(recorder, self, args) if inside and not kwargs else None
-            if rows is not None:
-                return row_call(recorder, rows, path, lambda *values: general(self, regrouped(args, values), {}))
-            if inside is None:
-                recorder.taken.add(path)
             run = inside or otherwise
+            if rows is not None:
+                one = lambda *values: general(self, regrouped(args, values), {})  # noqa: E731
+                run = lambda *_: each_row(recorder, rows, one, 0)  # noqa: E731
+            elif inside is None:
+                recorder.taken.add(path)
             assert run is not None
             return whole_call(recorder, path, run, self, args, kwargs)
         key = _form_of(args)

@@ -32,10 +32,11 @@ from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
 from edbc.capture.forward.fibers import read_function
 from edbc.capture.ragged.classes import Sizes, ragged_class
-from edbc.capture.ragged.pattern import Event, Pattern, Reduced
-from edbc.capture.ragged.rows import adopted
+from edbc.capture.ragged.expand import reduction_entry
+from edbc.capture.ragged.program import Program, size_of
+from edbc.capture.ragged.rows import Pool, adopted
 from edbc.capture.ragged.rules import ragged_call
-from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.value import Constant, Number, Numbers, Ragged, Whole
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
 from edbc.capture.record.functionalise import Changes, MustKeepBooks, change_in_place
@@ -73,7 +74,7 @@ from edbc.capture.semantics.shapes import (
     split_outputs,
     told_by_shape,
 )
-from edbc.capture.standins.lazy import REDUCTIONS, Stack
+from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.capture.standins.standin import (
@@ -145,6 +146,8 @@ class Recorder:
         "_constants_of_class",
         "_mini_batches",
         "_num_calls",
+        "_num_indices",
+        "_numbers",
         "_of_state",
         "_reductions",
         "_switches",
@@ -177,10 +180,13 @@ class Recorder:
         "home",
         "in_cell",
         "in_fragment",
+        "indices",
         "instance",
         "is_of_ragged",
+        "keeping",
         "keeps_books",
         "last_external",
+        "literals",
         "looks",
         "made",
         "makers",
@@ -189,9 +195,8 @@ class Recorder:
         "names",
         "needs_deep_stack",
         "next_value",
-        "number_of_ref",
+        "num_runs",
         "numbers",
-        "patterns",
         "plain",
         "positions",
         "ragged",
@@ -200,6 +205,7 @@ class Recorder:
         "reads",
         "recorded_reads",
         "refs",
+        "remade",
         "returned",
         "row_calls",
         "rows",
@@ -214,8 +220,7 @@ class Recorder:
         "sum",
         "table",
         "taken",
-        "tape",
-        "zero_rows",
+        "zeros",
     )  # fmt: skip
     _serial = itertools.count()
     has_ended = False
@@ -311,12 +316,10 @@ class Recorder:
         """What `is_ragged` knows."""
         self.sizes: Sizes | None = None
         """Leading sizes by class, where they are asked for."""
-        self.patterns: list[tuple[Pattern | Reduced, tuple[Ragged, ...], Any]] = []
-        """Patterns that the ragged call at hand has applied, with the rows and what it gave."""
         self.taken: set[str] = set()
         """Automatic cells that were called with ragged values, and recorded by their operations."""
-        self.tape: list[Event] | None = None
-        """Ragged calls of the closed code that is being recorded to be kept (`ragged.whole`)."""
+        self.keeping = False
+        """Whether what closed code records is to be kept (`ragged.kept`)."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
         self.row_calls = 0
@@ -344,6 +347,11 @@ class Recorder:
         self._switches: list[int] = [] if self.flows else [0]
         self.draws: list[Draw] = []
         """What was drawn, of this instance or in this cell."""
+        self.num_runs = 0
+        """Entries that are runs (`ragged.program`)."""
+        self.indices: list[np.ndarray] = []
+        """What they read, and how many numbers these are."""
+        self._num_indices = 0
         self.first_value, self.first_external = self.next_value, -self.last_external
         self.forget_externals()
         self.books = Changes(self) if self.keeps_books else None
@@ -396,13 +404,20 @@ class Recorder:
     def mend(self) -> None:
         """Forget what a node that was being recorded when an exception came (recursion that is too deep) has left half:
         its operands, or its place among the values."""
-        arrays = self.table.arrays()
-        entries = np.array(self.entries, np.int64)
-        ends = np.cumsum(arrays.num_operands[entries])
-        count = int(np.searchsorted(ends, len(self.refs), side="right"))
-        del self.entries[count:]
-        del self.refs[int(ends[count - 1]) if count else 0 :]
-        self.next_value = self.first_value + int(arrays.num_outputs[entries[:count]].sum())
+        self.next_value, at = self.first_value, 0
+        for count, number in enumerate(self.entries):
+            if number < 0:
+                program = self.table.programs[-1 - number]
+                end, sizes = at + 3 * program.num_args, self.refs[at + 2 : at + 3 * program.num_args : 3]
+            else:
+                end = at + self.table.entries[number].num_operands
+            if end > len(self.refs):
+                del self.entries[count:]
+                break
+            self.next_value += (sum(size_of(size, sizes) for size in program.counts) if number < 0
+                                else len(self.table.entries[number].output_slots))  # fmt: skip
+            at = end
+        del self.refs[at:]
         externals = min(len(self.external_source), len(self.external_index))
         del self.external_source[externals:], self.external_index[externals:]
         self.last_external = -self.first_external - externals
@@ -412,9 +427,13 @@ class Recorder:
         self._constant_of_id: dict[int, tuple[torch.Tensor, int, Value]] = {}
         self._constant_of_key: dict[Any, Value] = {}
         self._whole: dict[Any, Value] = {}
-        self.zero_rows: set[int] = set()
-        """Refs of rows of zeros."""
-        self.number_of_ref: dict[int, tuple[float, torch.dtype]] = {}
+        self.zeros: set[int] = set()
+        """Refs of zeros, and where ranges of them begin."""
+        self.remade: dict[int, Number | Constant | Whole] = {}
+        """What every mini-batch has anew, by refs, where classes are ragged."""
+        self.literals: dict[int, np.ndarray] = {}
+        """Indices that no tensor of the instance's holds, by offset."""
+        self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
         self.ragged_constants: dict[Any, tuple[torch.Tensor, Ragged]] = {}
 
     def shares(self, stand_in: Shared) -> None:
@@ -563,17 +582,17 @@ class Recorder:
         known = self._constants_of_class.get(key)
         if known is None:
             source, slot = self._class_of_constant.get(key) or self._new_class_of_constant(key, tensor)
-            pool = self.constants.setdefault(source, [])
+            pool = self.constants.setdefault(source, Pool() if self.ragged else [])
             known = self._constants_of_class[key] = source, pool, slot
         source, pool, slot = known
         pool.append(tensor)
         return self.external(source, len(pool) - 1, slot)
 
-    def slot_of_constant(self, shape: torch.Size, dtype: torch.dtype) -> Slot:
-        """The slot of constants of a shape."""
+    def slot_of_constant(self, shape: torch.Size, dtype: torch.dtype) -> tuple[int, Slot]:
+        """The source and slot of constants of a shape."""
         key = shape, dtype
         known = self._class_of_constant.get(key)
-        return (known or self._new_class_of_constant(key, torch.empty(shape, dtype=dtype, device="meta")))[1]
+        return known or self._new_class_of_constant(key, torch.empty(shape, dtype=dtype, device="meta"))
 
     def _new_class_of_constant(self, key: Any, tensor: torch.Tensor) -> tuple[int, Slot]:
         value_class = class_of(tensor)
@@ -598,20 +617,20 @@ class Recorder:
         self.last_external -= len(indices)
         return Ragged(self, range(first, first - len(indices), -1), table.row_slot)
 
-    def constant_rows(self, rows: Sequence[torch.Tensor]) -> range:
-        """Externals for tensors of one class that nobody changes."""
-        first = self._new_constant(rows[0]).ref
-        source = self.external_source[-1]
-        pool = self.constants[source]
-        self.external_source += [source] * (len(rows) - 1)
-        self.external_index += range(len(pool), len(pool) + len(rows) - 1)
-        pool += rows[1:]
-        self.last_external = first - len(rows) + 1
-        return range(first, first - len(rows), -1)
-
     def constant_row(self, row: torch.Tensor) -> Value:
         """The external for a row that others may equal (zeros), once per mini-batch."""
         return self.shared_constant(("row", row.dtype, tuple(row.shape), row.numpy().tobytes()), lambda: row)
+
+    def constant_rows(self, rows: torch.Tensor) -> range:
+        """Externals for the rows of a matrix that nobody changes."""
+        source, _ = self.slot_of_constant(rows.shape[1:], rows.dtype)
+        pool = self.constants.setdefault(source, Pool())
+        first, count = self.last_external - 1, len(rows)
+        self.external_source += [source] * count
+        self.external_index += range(len(pool), len(pool) + count)
+        pool.add(rows)
+        self.last_external -= count
+        return range(first, first - count, -1)
 
     def note_size(self, size: int, row_shape: Sequence[int], dtype: torch.dtype) -> None:
         """Where leading sizes are asked for, note one (`capture.ragged`)."""
@@ -628,13 +647,15 @@ class Recorder:
         known = self._constant_of_key.get(key)
         if known is None:
             known = self._constant_of_key[key] = self._new_constant(make())
+            if self.ragged:
+                self.remade[known.ref] = Constant(key, make)
         return self.copied(known)
 
     def number(self, number: float, dtype: torch.dtype) -> Value:
         """A Python number as an operand, `()`."""
         value = self.shared_constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
         if self.ragged:
-            self.number_of_ref[value.ref] = number, dtype
+            self.remade[value.ref] = Number(number, dtype)
         return value
 
     def draw(self, draw: Draw, value_class: ValueClass) -> Value:
@@ -674,6 +695,8 @@ class Recorder:
             source = self.table.source(shared.ref, shared.tensor, kind="whole")
             value = self.external(source, 0, self.table.slot(class_of(shared.tensor)))
             self._whole[shared.key] = value
+            if self.ragged:
+                self.remade[value.ref] = Whole(shared)
         return value
 
     def _whole_of(self, ref: SharedRef) -> Value:
@@ -743,34 +766,78 @@ class Recorder:
             entry = self._new_reduction(op, slot, len(items))
         return self.emit(entry, [item.ref for item in items])
 
-    def reduction_of(self, op: str, slot: Slot, refs: Sequence[int]) -> Value:
-        """`reduction` of two or more values by their numbers."""
-        entry = self._reductions.get((op, slot, len(refs)))
-        if entry is None:
-            entry = self._new_reduction(op, slot, len(refs))
-        return self.emit(entry, refs)
+    # --- runs (`capture.ragged`) ------------------------------------------------------------------------------------
 
-    def reductions_of(self, op: str, slot: Slot, counts: Sequence[int], refs: Sequence[int]) -> int:
-        """Reductions of so many values each, two or more; the first one's ref."""
-        entries: dict[int, int] = {}
-        for count in set(counts):
-            entry = self._reductions.get((op, slot, count)) or self._new_reduction(op, slot, count)
-            entries[count] = entry.index
-            if self.looks:
-                self.note_site(entry.index, sys._getframe(1), self.sites[entry.index])
-        first = self.next_value
-        self.entries += [entries[count] for count in counts]
-        self.refs += refs
-        self.next_value = first + len(counts)
-        return first
+    def run(self, program: Program, flat: Sequence[int]) -> list[range]:
+        """A call on rows as one entry: a program and its arguments, triples one after the other. The refs of its
+        results."""
+        self.entries.append(-1 - program.index)
+        self.refs += flat
+        self.num_runs += 1
+        sizes, begin, results = flat[2::3], self.next_value, []
+        for count in program.counts:
+            end = begin + (sizes[count] if type(count) is int else size_of(count, sizes))
+            results.append(range(begin, end))
+            begin = end
+        self.next_value = begin
+        return results
 
-    def are_zeros(self, refs: Sequence[int]) -> bool:
-        """Whether all of these are one row of zeros."""
-        return refs[0] in self.zero_rows and refs.count(refs[0]) == len(refs)
+    def place(self) -> tuple[int, int, int]:
+        """How many entries and refs there are, and the next value."""
+        return len(self.entries), len(self.refs), self.next_value
 
-    def rows_value(self, refs: Sequence[int], row: Slot, at: int) -> Ragged:
-        """The value that rows are."""
-        return Ragged(self, refs, row, at)
+    def hold(self, numbers: np.ndarray, is_literal: bool = True) -> Numbers:
+        """Indices for runs, which nobody changes."""
+        offset, count = self._num_indices, len(numbers)
+        self.indices.append(numbers)
+        self._num_indices += count
+        if is_literal:
+            self.literals[offset] = numbers
+        return Numbers(offset, count, int(numbers.min()), int(numbers.max())) if count else Numbers(offset, 0, 0, -1)
+
+    def numbers_of(self, tensor: torch.Tensor) -> Numbers:
+        """The indices in a tensor of one dimension, once per mini-batch."""
+        version = 0 if tensor.is_inference() else tensor._version
+        known = self._numbers.get(id(tensor))
+        if known is not None and known[1] == version:
+            return known[2]
+        held = self.hold(tensor.detach().numpy().astype(np.int64), False)
+        self._numbers[id(tensor)] = tensor, version, held
+        return held
+
+    def note_reduction(self, op: str, slot: Slot) -> int:
+        """The number of a reduction for runs, whose type gets the line at hand."""
+        if self.looks:
+            draft = NodeType(op, op, (slot.base,), (slot.base,), variadic=True)
+            self.table.add_type(draft, [self.returned or user_location()])
+        return self.table.programs.reduction(op, slot, self.home)
+
+    def note_sites(self, program: Program) -> None:
+        """Keep the line that a known call comes from."""
+        for entry in program.entries:
+            self.note_site(entry, sys._getframe(1), self.sites[entry])
+
+    def is_zero(self, ref: int) -> bool:
+        """Whether a constant is all zeros."""
+        number = -1 - (ref + self.first_external) if ref < 0 else -1
+        if number >= 0 and ref not in self.zeros and ref in self.remade:
+            pool = self.constants.get(self.external_source[number])
+            if type(pool) is Pool and not pool[self.external_index[number]].any():
+                self.zeros.add(ref)
+        return ref in self.zeros
+
+    def drawn_from(self, ref: int) -> tuple[Draw, ValueClass] | None:
+        """What an external draws, if it does."""
+        number = -1 - (ref + self.first_external) if ref < 0 else -1
+        source = self.table.sources[self.external_source[number]] if number >= 0 else None
+        return None if source is None or source.draw is None else (source.draw, source.value_class)
+
+    def drawn_rows(self, draw: Draw, value_class: ValueClass, count: int) -> range:
+        """Random numbers for so many rows."""
+        first = self.draw(draw, value_class).ref
+        for _ in range(count - 1):
+            self.draw(draw, value_class)
+        return range(first, first - count, -1)
 
     def is_ragged(self, tensor: Any) -> bool:
         """Whether a tensor is of a ragged class."""
@@ -1168,12 +1235,7 @@ class Recorder:
         return self.table.add_entry(index, operation, tuple(self.table.slot(class_of(meta)) for meta in metas), outputs)
 
     def _new_reduction(self, op: str, slot: Slot, count: int) -> Entry:
-        index = self.table.add_type(
-            NodeType(op, op, (slot.base,), (slot.base,), variadic=True), [self.returned or user_location()]
-        )
-        template: Any = (tuple(Hole(i) for i in range(count)), {})
-        operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count, autocast=self.home)
-        entry = self.table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
+        entry = reduction_entry(self.table, op, slot, count, self.home, [self.returned or user_location()])
         self._reductions[op, slot, count] = entry
         return entry
 

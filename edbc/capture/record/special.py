@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import torch
 
 from edbc.capture.ragged.classes import ragged_class
+from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
@@ -211,7 +212,7 @@ def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: A
     rec.note_size(len(items), row_shape, slot.dtype)
     if rec.ragged and ragged_class(row_shape, slot.dtype) in rec.ragged:
         row = items[0].squeeze(0).slot if is_cat else slot
-        return Ragged(rec, [x.ref for x in items], row)
+        return rows_at(rec, [x.ref for x in items], row)
     return Stack(rec, items, is_cat)
 
 

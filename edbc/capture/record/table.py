@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.forward.structures import MOST
+from edbc.capture.ragged.program import Programs
 from edbc.capture.semantics.autocast import without_state
 from edbc.capture.semantics.sizes import meant, without_dtypes
 from edbc.capture.standins.nests import TAKE_A_LIST, rebuilt, remade
@@ -263,6 +264,8 @@ class TypeTable:
         self._graph_types: tuple[NodeType, ...] | None = None
         self.structures: Kept[Any, Any] = Kept(MOST)
         """Graphs of small mini-batches (`forward.structures`)."""
+        self.programs = Programs()
+        """Of calls on rows (`capture.ragged`)."""
         self._lock = threading.RLock()
         for name, signature in known:
             self._type_of_signature[signature] = len(self.types)

@@ -1,0 +1,87 @@
+"""Expansion: from a recording with runs to one with nodes alone.
+
+Runs (`ragged.program`) take a few numbers each while forward runs, and name the values of their results by *virtual*
+refs, as many as there are rows. Which nodes there are, and which values results are (a row that nothing is sent to is
+no new value), is found here, in one native call for a mini-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edbc.base.graph import NodeType
+from edbc.capture.forward.returned import Collected, as_longs
+from edbc.capture.ragged.rows import Pool
+from edbc.capture.record.table import Entry, Hole, Operation, TypeTable
+from edbc.capture.standins.lazy import REDUCTIONS
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+    from edbc.capture.record.recording import Recording
+    from edbc.capture.standins.standin import Slot
+
+Ints = NDArray[np.int64]
+
+
+def reduction_entry(table: TypeTable, op: str, slot: Slot, count: int, home: Any, sites: Iterable[str] = ()) -> Entry:
+    """A new entry of a variadic type: one for each number of values that is met."""
+    index = table.add_type(NodeType(op, op, (slot.base,), (slot.base,), variadic=True), sites)
+    template: Any = (tuple(Hole(i) for i in range(count)), {})
+    operation = Operation("function", op, REDUCTIONS[op], template, (slot,) * count, autocast=home)
+    return table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
+
+
+def _add_missing(table: TypeTable, pairs: Sequence[int]) -> None:
+    """Make the entries of reductions, by number, of so many values."""
+    for number, count in sorted(set(zip(pairs[::2], pairs[1::2], strict=True))):
+        op, slot, home, _ = table.programs.reduction_of(number)
+        table.programs.add_entry(number, count, reduction_entry(table, op, slot, count, home).index)
+
+
+def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> tuple[Recording, Collected]:
+    """The recording with nodes in the place of runs and tables in that of pools, and what was collected in terms of
+    their values."""
+    from edbc.capture.ragged import expandloops
+
+    if any(type(pool) is Pool for pool in recording.constants.values()):
+        constants = {k: pool.settled() if type(pool) is Pool else pool for k, pool in recording.constants.items()}
+        recording = replace(recording, constants=constants)
+    if not recorder.num_runs:
+        return recording, collected
+
+    table, programs = recording.table, recording.table.programs
+    entries, refs = as_longs(recording.entries), as_longs(recording.refs)
+    indices = np.concatenate(recorder.indices) if recorder.indices else np.zeros(0, np.int64)
+    first = recording.first_value
+    while True:
+        arrays = table.arrays()
+        nodes, out, real, node_ptr, missing = expandloops.expanded(
+            entries, refs, first, recorder.next_value - first, indices, arrays.num_operands, arrays.num_outputs,
+            *programs.arrays(),
+        )  # fmt: skip
+        if not len(missing):
+            break
+        _add_missing(table, missing.tolist())
+    results = collected.refs
+    is_own = (results >= first) & (results < first + len(real))
+    ends = node_ptr[np.array(recording.instance_ends, np.int64)].tolist() if recording.instance_ends else []
+    begin, end = node_ptr[list(recording.aborted)].tolist()
+    made = replace(
+        recording, entries=nodes, refs=out, instance_ends=ends, detached=_detached(recording.detached, node_ptr),
+        aborted=(begin, end),
+    )  # fmt: skip
+    own = np.where(is_own, real[np.where(is_own, results - first, 0)], results) if len(real) else results
+    return made, collected._replace(refs=own)
+
+
+def _detached(entries: Any, node_ptr: Ints) -> Any:
+    """The nodes of recorded entries."""
+    if not len(entries):
+        return entries
+    which = np.asarray(entries, np.int64)
+    return np.concatenate([np.arange(node_ptr[i], node_ptr[i + 1]) for i in which.tolist()])

@@ -1,0 +1,238 @@
+"""The native loop of expansion: from runs to nodes (`ragged.expand`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edbc.capture.ragged.program import EACH, FILL, GROUP, INDICES, JOIN, NONE, REDUCE, SLICE, TAKE
+from edbc.native.kinds import inner, native
+
+
+@native
+def expanded(  # type: ignore[no-untyped-def]
+    entries, refs, first_value, num_virtual, indices, num_operands, num_outputs, words, word_ptr, entry_of_count,
+    reduction_ptr,
+):  # fmt: skip
+    """Entries and refs of nodes alone; the ref of each value that was recorded; how many nodes there are before each
+    recorded entry; and what reductions of so many values have no entry yet, as pairs, for which 0 stands.
+
+    Registers are vectors in `heap`, register r in `heap[begin[r] : begin[r + 1]]`. O(rows * operands).
+    """
+    nodes, out = np.empty(2 * len(entries) + 64, np.int64), np.empty(4 * len(refs) + 256, np.int64)
+    real, node_ptr = np.empty(num_virtual, np.int64), np.empty(len(entries) + 1, np.int64)
+    heap, begin = np.empty(4096, np.int64), np.empty(65, np.int64)
+    missing = np.empty(0, np.int64)
+    num_nodes = num_refs = virtual = num_values = at = 0
+    for position in range(len(entries)):
+        node_ptr[position] = num_nodes
+        entry = entries[position]
+        if entry >= 0:
+            k = num_operands[entry]
+            nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, k)
+            for i in range(k):
+                out[num_refs + i] = resolved(refs[at + i], first_value, virtual, real)
+            at += k
+            nodes[num_nodes] = entry
+            num_nodes += 1
+            num_refs += k
+            for _ in range(num_outputs[entry]):
+                real[virtual] = first_value + num_values
+                virtual += 1
+                num_values += 1
+            continue
+        word = word_ptr[-1 - entry]
+        num_args, num_steps = words[word], words[word + 1]
+        word += 2
+        top = 0
+        begin = grown(begin, num_args + 1, 0)
+        begin[0] = 0
+        for k in range(num_args):
+            first, step, count = refs[at], refs[at + 1], refs[at + 2]
+            at += 3
+            heap = grown(heap, top, count)
+            if step == INDICES:
+                heap[top : top + count] = indices[first : first + count]
+            else:
+                for i in range(count):
+                    heap[top + i] = resolved(first + i * step, first_value, virtual, real)
+            top += count
+            begin[k + 1] = top
+        made = num_args
+        for _ in range(num_steps):
+            op, num_parameters = words[word], words[word + 1]
+            p = word + 2
+            num_registers = words[p + num_parameters]
+            r = p + num_parameters + 1
+            word = r + num_registers
+            if op == EACH:
+                entry, outputs, leader = words[p], words[p + 1], words[p + 2]
+                count = 1
+                if leader >= 0:
+                    g = register(words[r + leader], num_args)
+                    count = begin[g + 1] - begin[g]
+                nodes, out = grown(nodes, num_nodes, count), grown(out, num_refs, count * num_registers)
+                heap, begin = grown(heap, top, count * outputs), grown(begin, made, outputs + 1)
+                for j in range(num_registers):
+                    g = register(words[r + j], num_args)
+                    start, stride = begin[g], 0 if begin[g + 1] - begin[g] == 1 else 1
+                    for i in range(count):
+                        out[num_refs + i * num_registers + j] = heap[start + i * stride]
+                for i in range(count):
+                    nodes[num_nodes + i] = entry
+                for o in range(outputs):
+                    for i in range(count):
+                        heap[top + i] = first_value + num_values + i * outputs + o
+                    top += count
+                    made += 1
+                    begin[made] = top
+                num_nodes += count
+                num_refs += count * num_registers
+                num_values += count * outputs
+                continue
+            g = register(words[r], num_args)
+            start, count = begin[g], begin[g + 1] - begin[g]
+            begin = grown(begin, made, 2)
+            if op == REDUCE:
+                heap = grown(heap, top, 1)
+                heap[top] = heap[start]
+                if count > 1:
+                    nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, count)
+                    nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], count, missing)
+                    out[num_refs : num_refs + count] = heap[start : start + count]
+                    heap[top] = first_value + num_values
+                    num_nodes += 1
+                    num_refs += count
+                    num_values += 1
+                top += 1
+            elif op == TAKE:
+                q = register(words[r + 1], num_args)
+                length = begin[q + 1] - begin[q]
+                heap = grown(heap, top, length)
+                for i in range(length):
+                    number = heap[begin[q] + i]
+                    heap[top + i] = heap[start + number + (count if number < 0 else 0)]
+                top += length
+            elif op == JOIN:
+                for j in range(num_registers):
+                    q = register(words[r + j], num_args)
+                    length = begin[q + 1] - begin[q]
+                    heap = grown(heap, top, length)
+                    for i in range(length):
+                        heap[top + i] = heap[begin[q] + i]
+                    top += length
+            elif op == SLICE:
+                first, step, length = bounds(words[p], words[p + 1], words[p + 2], count)
+                heap = grown(heap, top, length)
+                for i in range(length):
+                    heap[top + i] = heap[start + first + i * step]
+                top += length
+            elif op == FILL:
+                q = register(words[r + 1], num_args)
+                length = begin[q + 1] - begin[q]
+                heap = grown(heap, top, length)
+                heap[top : top + length] = heap[start]
+                top += length
+            elif op == GROUP:
+                rows, send = register(words[r + 1], num_args), register(words[r + 2], num_args)
+                length = begin[rows + 1] - begin[rows]
+                nodes, out = grown(nodes, num_nodes, count), grown(out, num_refs, count + length)
+                heap = grown(heap, top, count + length + count + 1)
+                keeps = words[p + 1]
+                # counting sort of what is sent, behind the register that is made
+                ptr = heap[top + count : top + 2 * count + 1]
+                ptr[:] = 0
+                for i in range(length):
+                    ptr[heap[begin[send] + i] + 1] += 1
+                for i in range(count):
+                    ptr[i + 1] += ptr[i]
+                sent = heap[top + 2 * count + 1 : top + 2 * count + 1 + length]
+                for i in range(length):
+                    target = heap[begin[send] + i]
+                    sent[ptr[target]] = heap[begin[rows] + i]
+                    ptr[target] += 1
+                low = 0
+                for i in range(count):
+                    high = ptr[i]
+                    items = high - low + (1 if keeps and high > low else 0)
+                    if items == 0:
+                        heap[top + i] = heap[start + i]
+                    elif items == 1:
+                        heap[top + i] = sent[low]
+                    else:
+                        nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], items, missing)
+                        if keeps:
+                            out[num_refs] = heap[start + i]
+                            num_refs += 1
+                        for k in range(low, high):
+                            out[num_refs] = sent[k]
+                            num_refs += 1
+                        heap[top + i] = first_value + num_values
+                        num_nodes += 1
+                        num_values += 1
+                    low = high
+                top += count
+            else:  # ALIAS
+                heap = grown(heap, top, count)
+                for i in range(count):
+                    heap[top + i] = resolved(heap[start + i], first_value, virtual, real)
+                top += count
+            made += 1
+            begin[made] = top
+        num_results = words[word]
+        for k in range(num_results):
+            g = register(words[word + 1 + k], num_args)
+            for i in range(begin[g], begin[g + 1]):
+                real[virtual] = heap[i]
+                virtual += 1
+    node_ptr[len(entries)] = num_nodes
+    return nodes[:num_nodes], out[:num_refs], real, node_ptr, missing
+
+
+@inner
+def resolved(ref, first_value, virtual, real):  # type: ignore[no-untyped-def]
+    """The ref that a recorded one comes to: itself, of externals and of other mini-batches."""
+    return real[ref - first_value] if first_value <= ref < first_value + virtual else ref
+
+
+@inner
+def register(number, num_args):  # type: ignore[no-untyped-def]
+    """Where a register stands."""
+    return -1 - number if number < 0 else num_args + number
+
+
+@inner
+def grown(array, used, more):  # type: ignore[no-untyped-def]
+    """The array, or a longer copy, with room for so many more."""
+    if used + more <= len(array):
+        return array
+    longer = np.empty(2 * (used + more), np.int64)
+    longer[:used] = array[:used]
+    return longer
+
+
+@inner
+def reduction(entry_of_count, reduction_ptr, number, count, missing):  # type: ignore[no-untyped-def]
+    """The entry of a reduction of so many values."""
+    at = reduction_ptr[number] + count
+    if at < reduction_ptr[number + 1] and entry_of_count[at] >= 0:
+        return entry_of_count[at], missing
+    return np.int64(0), np.append(missing, np.array([number, count], np.int64))
+
+
+@inner
+def bounds(start, stop, step, count):  # type: ignore[no-untyped-def]
+    """First, step and length of a slice of so many, as Python has it."""
+    step = 1 if step == NONE else step
+    low, high = (0, count) if step > 0 else (-1, count - 1)
+    if start == NONE:
+        first = low if step > 0 else high
+    else:
+        first = start + count if start < 0 else start
+        first = min(max(first, low), high)
+    if stop == NONE:
+        last = high if step > 0 else low
+    else:
+        last = stop + count if stop < 0 else stop
+        last = min(max(last, low), high)
+    length = (last - first + step - 1) // step if step > 0 else (first - last - step - 1) // -step
+    return first, step, max(0, length)

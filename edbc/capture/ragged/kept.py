@@ -1,0 +1,413 @@
+"""Calls with ragged arguments that are kept: an equal call of a later instance is recorded as one run.
+
+A torch function, a module of torch.nn, and a method or region whose code is closed (`code.closed`) record the same
+nodes whenever they are called with arguments of the same slots, but for n. So what such a call has recorded is put
+together as one program, and found by its key from then on; the user's Python does not run.
+
+Kept are calls all of whose operands are their arguments, numbers, constants and each other. Closed code that asks for a
+size (`len(h)`, `h.shape`) may do anything with it: it is kept for these sizes alone. Sizes that had to be equal, and
+indices that had to be below a size, are told by the program, and compared at every call; where they are not, the call
+runs as it is written, and fails as eager does. Of one row or none nothing is kept, as broadcasting and reductions treat
+them in their own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from edbc.capture.ragged.program import (
+    EACH,
+    GROUP,
+    INDICES,
+    NONE,
+    REDUCE,
+    SLICE,
+    TAKE,
+    Count,
+    Draft,
+    Program,
+    Triple,
+    count_after,
+    size_of,
+    triple,
+)
+from edbc.capture.ragged.value import CannotKeep, Numbers, Ragged
+from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.standin import PLAIN, Shared, Slot, Value, value_of
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+class Given(NamedTuple):
+    """Arguments of a call that differ between calls of one key."""
+
+    rows: list[Ragged]
+    values: list[int]
+    indices: list[Numbers]
+
+    def are_distinct(self) -> bool:
+        """Whether each can be told by its refs from the others."""
+        refs = [row.refs for row in self.rows]
+        starts = [r.start for r in refs]
+        offsets = [numbers.offset for numbers in self.indices]
+        return all(len(set(of)) == len(of) for of in (starts, self.values, offsets))
+
+    def triples(self) -> list[int]:
+        """As arguments of a run."""
+        flat: list[int] = []
+        for row in self.rows:
+            refs = row.refs
+            flat += refs.start, refs.step, len(refs)
+        for ref in self.values:
+            flat += ref, 0, 1
+        for numbers in self.indices:
+            flat += numbers.offset, INDICES, numbers.size
+        return flat
+
+
+class Literal(NamedTuple):
+    """Indices that the code itself has made."""
+
+    numbers: np.ndarray
+
+    def triple(self, rec: Recorder) -> Triple:
+        """As an argument of a run."""
+        return rec.hold(self.numbers).offset, INDICES, len(self.numbers)
+
+
+class Remade(NamedTuple):
+    """A value that a later mini-batch has too, so many times."""
+
+    what: Any
+    times: int = 1
+
+    def triple(self, rec: Recorder) -> Triple:
+        """As an argument of a run."""
+        return self.what.again(rec).ref, 0, self.times
+
+
+class Rows(NamedTuple):
+    """Place of a ragged value in what a call returns: result `source` of the run, or argument -1 - `source`."""
+
+    source: int
+    slot: Slot
+    at: int
+
+
+class One(NamedTuple):
+    """Place of a single value."""
+
+    source: int
+    slot: Slot
+
+
+class KeptCall(NamedTuple):
+    """What a call has recorded."""
+
+    program: Program
+    extras: tuple[Literal | Remade, ...]
+    """Arguments beside those that the call is given."""
+    result: Any
+    """What the call returns, with Rows and One in it."""
+    equal: tuple[tuple[Count, Count], ...]
+    """Sizes that must be equal."""
+    below: tuple[tuple[int, Count, int], ...]
+    """Indices that must be below a size, by the number of the argument, and how far below 0 they may be (sizes)."""
+    least: tuple[tuple[Count, int], ...]
+    """Sizes that must be no smaller than that."""
+
+    def fits(self, given: Given, sizes: Sequence[int]) -> bool:
+        """Whether arguments have the sizes that the program needs."""
+        for a, b in self.equal:
+            if size_of(a, sizes) != size_of(b, sizes):
+                return False
+        for number, count, negative in self.below:
+            size, numbers = size_of(count, sizes), given.indices[number]
+            if numbers.highest >= size or numbers.lowest < -size * negative:
+                return False
+        return all(size_of(count, sizes) >= least for count, least in self.least)
+
+    def again(self, rec: Recorder, given: Given) -> Any:
+        """The call on other arguments; NotImplemented where they do not fit. O(arguments)."""
+        flat = given.triples()
+        if not self.fits(given, flat[2::3]):
+            return NotImplemented
+        for extra in self.extras:
+            flat += extra.triple(rec)
+        results = rec.run(self.program, flat)
+        return _filled(rec, self.result, results, given)
+
+
+def _filled(rec: Recorder, item: Any, results: Sequence[range], given: Given) -> Any:
+    kind = type(item)
+    if kind is Rows:
+        source = item.source
+        return Ragged(rec, results[source] if source >= 0 else given.rows[-1 - source].refs, item.slot, item.at)
+    if kind is One:
+        source = item.source
+        ref = results[source].start if source >= 0 else given.values[-1 - source - len(given.rows)]
+        return value_of(rec, ref, item.slot)
+    if isinstance(item, tuple | list):
+        found = [_filled(rec, x, results, given) for x in item]
+        return found if kind is list else rebuilt(item, found)
+    return item
+
+
+def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given) -> bool:
+    """Append what tells a call from others; False for calls that have no key, or none whose result lasts."""
+    for item in items:
+        kind = type(item)
+        if kind is Ragged:
+            given.rows.append(item)
+            parts += Ragged, item.row, item.at
+        elif kind is Value:
+            given.values.append(item.ref)
+            parts.append(item.slot)
+        elif kind is Shared:
+            parts.append(item.key)
+        elif kind in PLAIN or (kind is float and item and item == item):
+            parts += kind, item
+        elif kind is torch.Tensor and item.ndim == 1 and item.dtype is torch.int64:
+            given.indices.append(rec.numbers_of(item))
+            parts.append(Numbers)
+        elif kind is tuple or kind is list:
+            parts += kind, len(item)
+            if not is_keyed(rec, item, parts, given):
+                return False
+        elif kind is slice:
+            parts += kind, item.start, item.stop, item.step
+        elif item is Ellipsis:
+            parts.append(Ellipsis)
+        else:
+            return False
+    return True
+
+
+def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
+               kwargs: dict[str, Any]) -> Any:  # fmt: skip
+    """A call of closed code with ragged arguments, as one run where it is known."""
+    given = Given([], [], [])
+    parts: list[Any] = [KeptCall, path, module.training]
+    if not can_keep(rec) or kwargs or not is_keyed(rec, args, parts, given):
+        return function(module, *args, **kwargs)
+    key = tuple(parts)
+    known = rec.functions.get(key)
+    if known is _BY_SIZES:
+        key = (*key, *[len(row.refs) for row in given.rows], *[numbers.size for numbers in given.indices])
+        known = rec.functions.get(key)
+    if type(known) is KeptCall:
+        found = known.again(rec, given)
+        return function(module, *args) if found is NotImplemented else found
+    if known is _NOT_KEPT or rec.keeping or not may_keep(given):
+        return function(module, *args)
+    return _first_whole_call(rec, key, given, lambda: function(module, *args))
+
+
+_BY_SIZES, _NOT_KEPT = "by sizes", "not kept"
+
+
+def can_keep(rec: Recorder) -> bool:
+    """Whether calls do no more than record."""
+    return rec.books is None and rec.flows
+
+
+def may_keep(given: Given) -> bool:
+    """Whether what a call with these arguments records may be kept."""
+    return all(len(row.refs) > 1 for row in given.rows) and given.are_distinct()
+
+
+def _first_whole_call(rec: Recorder, key: tuple[Any, ...], given: Given, function: Callable[[], Any]) -> Any:
+    rec.keeping, rec.asked_size = True, False
+    begin = rec.place()
+    try:
+        result = function()
+    finally:
+        rec.keeping = False
+    if rec.asked_size and rec.functions.get(key) is None and not _has_sizes(key, given):
+        rec.functions[key] = _BY_SIZES
+        key = (*key, *[len(row.refs) for row in given.rows], *[numbers.size for numbers in given.indices])
+    keep(rec, key, begin, given, result)
+    if key not in rec.functions:
+        rec.functions[key] = _NOT_KEPT
+    return result
+
+
+def _has_sizes(key: tuple[Any, ...], given: Given) -> bool:
+    sizes = (*[len(row.refs) for row in given.rows], *[numbers.size for numbers in given.indices])
+    return key[-len(sizes) :] == sizes
+
+
+def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:
+    """Keep what has been recorded since `begin`, if it can be."""
+    with suppress(CannotKeep):
+        rec.functions[key] = _Keeping(rec, begin, given).kept(result)
+
+
+class _Keeping:
+    """The program of what has been recorded since `begin`: runs with their steps, and single nodes."""
+
+    def __init__(self, rec: Recorder, begin: tuple[int, int, int], given: Given):
+        self.rec, self.given = rec, given
+        self.entry, self.ref, self.value = begin
+        triples = given.triples()
+        self.draft = Draft(len(triples) // 3)
+        self.rows: dict[Triple, int] = {}
+        self.values: dict[int, int] = {}
+        self.indices: dict[int, int] = {}
+        for k in range(self.draft.num_args):
+            first, step, count = triples[3 * k : 3 * k + 3]
+            if step == INDICES:
+                self.indices[first] = -1 - k
+            elif step:
+                self.rows[first, step, count] = -1 - k
+            else:
+                self.values[first] = -1 - k
+        self.extras: list[Literal | Remade] = []
+        self.equal: set[tuple[Count, Count]] = set()
+        self.below: set[tuple[int, Count, int]] = set()
+        self.least: set[tuple[Count, int]] = set()
+        self.results: list[int] = []
+
+    def kept(self, result: Any) -> KeptCall:
+        """See `KeptCall`. Raises CannotKeep."""
+        entries = self.rec.entries
+        while self.entry < len(entries):
+            number = entries[self.entry]
+            self.entry += 1
+            if number < 0:
+                self.run(self.rec.table.programs[-1 - number])
+            else:
+                self.node(number)
+        placed = self.placed(result)
+        program = self.rec.table.programs.made_of(self.draft, self.results)
+        return KeptCall(program, tuple(self.extras), placed, tuple(self.equal), tuple(self.below), tuple(self.least))
+
+    def node(self, number: int) -> None:
+        """A node of single values."""
+        entry = self.rec.table.entries[number]
+        refs = self.rec.refs[self.ref : self.ref + entry.num_operands]
+        first = self.draft.each(number, len(entry.output_slots), [self.single(ref) for ref in refs], -1)
+        for k in range(len(entry.output_slots)):
+            self.values[self.value + k] = first + k
+        self.ref += len(refs)
+        self.value += len(entry.output_slots)
+
+    def run(self, program: Program) -> None:
+        """The steps of a run."""
+        refs = self.rec.refs[self.ref : self.ref + 3 * program.num_args]
+        self.ref += len(refs)
+        args = [self.argument(*refs[3 * k : 3 * k + 3]) for k in range(program.num_args)]
+        first = len(self.draft.counts)
+        made: list[int] = []
+        for op, parameters, registers in program.steps:
+            own = [args[-1 - r] if r < 0 else made[r] for r in registers]
+            begin = self.step(op, parameters, own)
+            made += range(begin, len(self.draft.counts))
+        assert len(self.draft.counts) == first + len(made)
+        sizes = refs[2::3]
+        for register, count in zip(program.results, program.counts, strict=True):
+            own_register = args[-1 - register] if register < 0 else made[register]
+            size = size_of(count, sizes)
+            self.rows[self.value, 1, size] = own_register
+            if size == 1:
+                self.values[self.value] = own_register
+            self.value += size
+
+    def step(self, op: int, parameters: tuple[int, ...], own: list[int]) -> int:
+        """One step, on registers of this program; what it needs of sizes is noted."""
+        draft = self.draft
+        counts = [draft.count_of(r) for r in own]
+        if op == EACH:
+            leader = parameters[2]
+            if leader >= 0:
+                self.equal |= {(counts[leader], c) for c in counts if c is not None and c != counts[leader]}
+            return draft.each(parameters[0], parameters[1], own, leader)
+        if op == GROUP:
+            self.equal |= {(counts[1], counts[2])} if counts[1] != counts[2] else set()
+            self.bound(own[2], counts[0], 0)
+        elif op == TAKE:
+            self.bound(own[1], counts[0], 1)
+        elif op == REDUCE:
+            self.least.add((counts[0], 1))
+        elif op == SLICE and parameters[1] != NONE and parameters[1] - parameters[0] == 1:
+            first = parameters[0]
+            self.least.add((counts[0], first + 1 if first >= 0 else -first))
+        return draft.add(op, parameters, own, count_after(op, parameters, counts))
+
+    def bound(self, register: int, count: Count, negative: int) -> None:
+        """Indices that must be below a size; those that code has made are, for the sizes that it is kept for."""
+        number = -1 - register - len(self.given.rows) - len(self.given.values)
+        if register < 0 and number < len(self.given.indices):
+            self.below.add((number, count, negative))
+
+    def argument(self, first: int, step: int, count: int) -> int:
+        """The register of a run's argument."""
+        if step == INDICES:
+            known = self.indices.get(first)
+            if known is None:
+                numbers = self.rec.literals.get(first)
+                if numbers is None:
+                    raise CannotKeep
+                known = self.indices[first] = self.extra(Literal(numbers))
+            return known
+        if count == 1:
+            return self.single(first)
+        if not step:
+            return self.extra(Remade(self.what(first), count))
+        register = self.rows.get((first, step, count))
+        if register is None:
+            raise CannotKeep
+        return register
+
+    def single(self, ref: int) -> int:
+        """The register of a value."""
+        known = self.values.get(ref)
+        if known is None:
+            known = self.values[ref] = self.extra(Remade(self.what(ref)))
+        return known
+
+    def what(self, ref: int) -> Any:
+        what = self.rec.remade.get(ref)
+        if what is None:
+            raise CannotKeep
+        return what
+
+    def extra(self, item: Literal | Remade) -> int:
+        self.extras.append(item)
+        return self.draft.argument()
+
+    def placed(self, item: Any) -> Any:
+        """What the call returns, with places."""
+        kind = type(item)
+        if kind is Ragged:
+            register = self.rows.get(triple(item.refs))
+            if register is None:
+                raise CannotKeep
+            return Rows(self.result(register), item.row, item.at)
+        if kind is Value:
+            register = self.values.get(item.ref)
+            if register is None:
+                raise CannotKeep
+            return One(self.result(register), item.slot)
+        if isinstance(item, tuple | list):
+            found = [self.placed(x) for x in item]
+            return found if kind is list else rebuilt(item, found)
+        if kind in PLAIN or kind is float:
+            return item
+        raise CannotKeep
+
+    def result(self, register: int) -> int:
+        if register < 0:
+            if -register > len(self.given.rows) + len(self.given.values):
+                raise CannotKeep
+            return register
+        if register not in self.results:
+            self.results.append(register)
+        return self.results.index(register)

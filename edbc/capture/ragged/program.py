@@ -1,0 +1,247 @@
+"""Programs: what a call on rows records, as data, for any number of rows.
+
+A call on rows is one entry of a recording whatever n is: a *run*, a program and its arguments. It is expanded to nodes
+when the recording has ended (`ragged.expand`), natively.
+
+Definitions.
+
+(1) A *register* is a vector of values of one slot: rows, or a single value, which is a vector of one. A vector of
+    indices or of refs that the recording holds is a register too.
+(2) A *program* is a list of steps, each of which makes registers of earlier ones; see the operations below. Arguments
+    are registers -1, -2, ..., in their order; what steps make is 0, 1, ... A run gives each argument as a triple
+    `(first, step, count)`: every step-th ref from the first one on, or `(offset, INDICES, count)`.
+(3) The *results* of a program are the registers that get refs of their own, one after the other, when a run is
+    recorded. How many that are follows from the sizes of arguments (`Count`), so nothing need be expanded to go on.
+
+Equal programs are one object, so a table has as many as a model has kinds of calls, not as many as it makes calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from edbc.capture.standins.standin import Slot
+
+Ints = NDArray[np.int64]
+
+EACH, REDUCE, TAKE, GROUP, JOIN, SLICE, FILL, ALIAS = range(8)
+"""The operations, with parameters; registers.
+
+EACH (entry, outputs, leader; operands): a node for each row; operand `leader` tells how many, the others are as many or
+one for all. Without a leader (-1) one node.
+REDUCE (reduction; rows): a node over all rows, of one that row itself.
+TAKE (; rows, indices): rows by number, negative ones from the end.
+GROUP (reduction, keeps; own, rows, indices): each row of `own`, reduced with the rows that the indices send there, with
+its own first where it `keeps` it. Where nothing is sent it stays.
+JOIN (; rows...): rows behind each other.
+SLICE (start, stop, step; rows): with NONE for what Python calls None.
+FILL (; value, rows): one value, as often as there are rows.
+ALIAS (; refs): the values that a vector of refs names."""
+NONE = -(1 << 62)
+PLACE = -(1 << 61)
+"""Refs from here downwards are places of rows in a call that is being recorded for all of them."""
+INDICES = 1 << 60
+"""In the place of a step: the numbers from an offset on of those that the recording holds."""
+Triple = tuple[int, int, int]
+
+
+class Sum(NamedTuple):
+    """The size of a join."""
+
+    parts: tuple[Count, ...]
+
+
+class Part(NamedTuple):
+    """The size of a slice."""
+
+    whole: Count
+    bounds: tuple[int | None, int | None, int | None]
+
+
+Count = int | None | Sum | Part
+"""How many values a register has: as many as argument number k, one (None), or what follows from other sizes."""
+
+
+def size_of(count: Count, sizes: Sequence[int]) -> int:
+    """How many that are where arguments have these sizes."""
+    if type(count) is int:
+        return sizes[count]
+    if count is None:
+        return 1
+    if isinstance(count, Sum):
+        return sum(size_of(part, sizes) for part in count.parts)
+    assert isinstance(count, Part)
+    return len(range(size_of(count.whole, sizes))[slice(*count.bounds)])
+
+
+def count_after(op: int, parameters: Sequence[int], counts: Sequence[Count]) -> Count:
+    """The size of what a step makes that is no EACH."""
+    if op == REDUCE:
+        return None
+    if op in (TAKE, FILL):
+        return counts[1]
+    if op == JOIN:
+        return Sum(tuple(counts))
+    if op == SLICE:
+        start, stop, step = (None if p == NONE else p for p in parameters)
+        return Part(counts[0], (start, stop, step))
+    return counts[0]
+
+
+class Step(NamedTuple):
+    """An operation with its parameters and registers."""
+
+    op: int
+    parameters: tuple[int, ...]
+    registers: tuple[int, ...]
+
+
+class Program:
+    """Definition (2)."""
+
+    __slots__ = ("counts", "index", "num_args", "results", "steps")
+
+    def __init__(self, index: int, num_args: int, steps: tuple[Step, ...], results: tuple[int, ...],
+                 counts: tuple[Count, ...]):  # fmt: skip
+        self.index, self.num_args, self.steps, self.results, self.counts = index, num_args, steps, results, counts
+
+    @property
+    def entries(self) -> list[int]:
+        """The entries of its nodes, but for reductions."""
+        return [step.parameters[0] for step in self.steps if step.op == EACH]
+
+    def words(self) -> list[int]:
+        """As numbers: for each step its operation, what follows with its length each; then the results."""
+        made = []
+        for op, parameters, registers in self.steps:
+            made += [op, len(parameters), *parameters, len(registers), *registers]
+        return [self.num_args, len(self.steps), *made, len(self.results), *self.results]
+
+
+class Draft:
+    """A program as it is put together."""
+
+    def __init__(self, num_args: int):
+        self.num_args = num_args
+        self.steps: list[Step] = []
+        self.counts: list[Count] = []
+
+    def argument(self) -> int:
+        """One more argument: its register."""
+        self.num_args += 1
+        return -self.num_args
+
+    def count_of(self, register: int) -> Count:
+        """The size of a register."""
+        return -1 - register if register < 0 else self.counts[register]
+
+    def add(self, op: int, parameters: Sequence[int], registers: Sequence[int], count: Count, outputs: int = 1) -> int:
+        """A step; the first of the registers that it makes."""
+        first = len(self.counts)
+        self.steps.append(Step(op, tuple(parameters), tuple(registers)))
+        self.counts += [count] * outputs
+        return first
+
+    def each(self, entry: int, outputs: int, registers: Sequence[int], leader: int) -> int:
+        """A node per row, or one (-1)."""
+        count = None if leader < 0 else self.count_of(registers[leader])
+        return self.add(EACH, (entry, outputs, leader), registers, count, outputs)
+
+
+def triple(refs: range) -> Triple:
+    """Rows as an argument."""
+    return refs.start, refs.step, len(refs)
+
+
+class Reduction(NamedTuple):
+    """What reduces rows of a slot to one value: an entry for each number of rows that was met."""
+
+    op: str
+    slot: Slot
+    autocast: Any
+    entry_of_count: dict[int, int]
+
+
+class Programs:
+    """The programs and reductions of one table. Adding is guarded by a lock."""
+
+    def __init__(self) -> None:
+        self._programs: list[Program] = []
+        self._known: dict[Any, Program] = {}
+        self._of_step: dict[Any, Program] = {}
+        self._reductions: list[Reduction] = []
+        self._number_of: dict[Any, int] = {}
+        self._words: tuple[Ints, Ints] = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        self._entries: tuple[Ints, Ints] = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        self._lock = threading.RLock()
+
+    def __getitem__(self, index: int) -> Program:
+        return self._programs[index]
+
+    def made_of(self, draft: Draft, results: Sequence[int]) -> Program:
+        """The program that a draft has become."""
+        counts = tuple(draft.count_of(register) for register in results)
+        key = draft.num_args, tuple(draft.steps), tuple(results), counts
+        with self._lock:
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = Program(len(self._programs), *key)
+                self._programs.append(known)
+        return known
+
+    def of_step(self, op: int, parameters: tuple[int, ...], num_args: int) -> Program:
+        """The program of one step on its arguments, which makes one register."""
+        key = op, parameters, num_args
+        known = self._of_step.get(key)
+        if known is None:
+            draft = Draft(num_args)
+            registers = tuple(range(-1, -1 - num_args, -1))
+            draft.add(op, parameters, registers, count_after(op, parameters, range(num_args)))
+            known = self._of_step[key] = self.made_of(draft, [0])
+        return known
+
+    def reduction(self, op: str, slot: Slot, autocast: Any) -> int:
+        """The number of a reduction."""
+        key = op, slot, autocast
+        with self._lock:
+            number = self._number_of.setdefault(key, len(self._reductions))
+            if number == len(self._reductions):
+                self._reductions.append(Reduction(*key, {}))
+        return number
+
+    def reduction_of(self, number: int) -> Reduction:
+        """A reduction by its number."""
+        return self._reductions[number]
+
+    def add_entry(self, number: int, count: int, entry: int) -> None:
+        """The entry of a reduction of so many values."""
+        with self._lock:
+            self._reductions[number].entry_of_count.setdefault(count, entry)
+            self._entries = np.zeros(0, np.int64), np.zeros(1, np.int64)
+
+    def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Programs as words, and entries by reduction and number of values, each with bounds."""
+        if len(self._words[1]) <= len(self._programs):
+            with self._lock:
+                self._words = _joined([program.words() for program in self._programs])
+        if len(self._entries[1]) <= len(self._reductions):
+            with self._lock:
+                self._entries = _joined([_by_count(found.entry_of_count) for found in self._reductions])
+        return *self._words, *self._entries
+
+
+def _by_count(entries: dict[int, int]) -> list[int]:
+    """Entries by number of values, -1 where there is none."""
+    return [entries.get(count, -1) for count in range(max(entries, default=0) + 1)]
+
+
+def _joined(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    ptr = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) for part in parts], out=ptr[1:])
+    return np.array([number for part in parts for number in part], np.int64), ptr
