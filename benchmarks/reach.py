@@ -227,8 +227,8 @@ def measure_ray(options: argparse.Namespace) -> list[dict[str, Any]]:
             if f"ray{actors}" in options.ways:
                 import ray
 
-                ray.init(num_cpus=actors + 1, object_store_memory=1 << 28, include_dashboard=False, log_to_driver=False,
-                         logging_level="ERROR")  # fmt: skip
+                ray.init("local", num_cpus=actors + 1, object_store_memory=1 << 28, include_dashboard=False,
+                         log_to_driver=False, logging_level="ERROR")  # fmt: skip
                 started = time.perf_counter()
                 parts = run_ray(job(f"ray{actors}"), actors, None)
                 first = next(parts)

@@ -1,7 +1,7 @@
 """The engine `processes`: a job on a pool of processes of this machine, with nothing to install.
 
 The process that started the job reads files and hands out batches of rows, a few ahead of those that are done, so its
-memory stays flat. Batches come back in any order, and are whole in the order of the input by themselves.
+memory stays flat. Batches come back in any order; of several that fail, the first in the order of the input is told.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from typing import Any
@@ -47,15 +47,24 @@ def run_processes(job: Job, workers: int | None) -> Parts:
 
 
 def _written(pool: ProcessPoolExecutor, job: Job, most: int) -> Iterator[Written]:
-    waiting: set[Future[dict[str, Any]]] = set()
+    waiting: list[Future[dict[str, Any]]] = []
     for batch in batches(job):
-        waiting.add(pool.submit(_work, batch))
-        while len(waiting) >= most:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield from _each(future.result())
-    for future in waiting:
+        waiting.append(pool.submit(_work, batch))
+        if len(waiting) >= most:
+            wait(waiting, return_when=FIRST_COMPLETED)
+            yield from _ended(waiting)
+    wait(waiting, return_when=FIRST_EXCEPTION)
+    yield from _ended(waiting)
+
+
+def _ended(waiting: list[Future[dict[str, Any]]]) -> Iterator[Written]:
+    """Parts of batches that have ended, which are taken out. Where one failed, raises what the first in order did, for
+    which those before it are waited for."""
+    ended = [future for future in waiting if future.done()]
+    has_failed = any(future.exception() for future in ended)
+    for future in waiting if has_failed else ended:
         yield from _each(future.result())
+    waiting[:] = [future for future in waiting if future not in ended]
 
 
 def batches(job: Job) -> Iterator[dict[str, list[Any]]]:

@@ -17,7 +17,8 @@
 (3) Every rank draws random numbers of its own in each step, seeded by seed, epoch, step and rank.
 (4) Before anything of the model runs, ranks compare versions, plan, model file and options. Where one differs, or could
     not read its own, all of them raise, with the same exit code.
-(5) What a rank waits for takes TIMEOUT at most (EDBC_RANK_TIMEOUT seconds). When one dies, torchrun ends the others
+(5) What a rank waits for takes TIMEOUT at most (EDBC_RANK_TIMEOUT seconds), and no more than SET_UP until all ranks
+    have found each other. When one dies, torchrun ends the others
     and, with `--max-restarts`, starts all again: training then resumes from the checkpoint, if there is one by then.
 """
 
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from edbc.tools.training import Setting
 
 TIMEOUT = 600.0
+SET_UP = 90.0
+"""Ranks that are started again have been seen to wait for each other in gloo's set-up for good: better started once
+more than waited for."""
 OPTIONS: dict[str, Any] = {"gradient_as_bucket_view": True, "bucket_cap_mb": 1024}
 """Of DistributedDataParallel. All gradients of a mini-batch come at once, so there is nothing to average meanwhile, and
 one bucket is the fastest; gradients are not copied out of it."""
@@ -90,9 +94,10 @@ def ranks(plan: str | Path, model: str | None, setting: Setting) -> Iterator[Ran
     if setting.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % max(torch.cuda.device_count(), 1))
     backend = "nccl" if setting.device == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
+    dist.init_process_group(backend, timeout=timedelta(seconds=min(seconds, SET_UP)))
     try:
         agree(_facts(plan, model, setting))
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
         yield Ranks(setting.seed)
     except EdbcError:
         dist.destroy_process_group()

@@ -6,19 +6,23 @@ Ray moves blocks of rows, holds readers back while actors are busy, and starts a
 a node that is taken away. Results do not travel, so driver and object store hold texts and names only.
 
 Readers are tasks and need a CPU. Actors that take them all would starve the readers, and the job would hang without a
-word: so the room is counted before the job starts.
+word: so the room is counted before the job starts, and again when no part has come for PATIENCE, for a cluster may lose
+a node, and with it the room.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from queue import Empty, Full, Queue
 from typing import Any
 
 from edbc import errors
 from edbc.errors import DeviceError, EdbcError
-from edbc.reach.jobs import Job, Parts, Writer, num_cores, require_workers, rows_of
+from edbc.reach.jobs import Job, Parts, Writer, Written, num_cores, require_workers, rows_of
 
 READERS = 1
 """CPUs that are left to tasks that read."""
@@ -27,6 +31,8 @@ _OF_READER = 0.5
 large file would be one actor's work."""
 STORE = 1 << 28
 """Bytes of the object store that is started here: rows are texts."""
+PATIENCE = 60.0
+"""Seconds without a part after which a job ends, if its cluster has lost the room for it."""
 _BLOCKS = 200
 """Blocks of file names at most."""
 
@@ -42,9 +48,8 @@ def run_ray(job: Job, workers: int | None, address: str | None) -> Parts:
         _start(ray, address)
     try:
         size = _workers(ray, workers)
-        for batch in _dataset(ray, job, size).iter_batches(batch_size=None, batch_format="numpy"):
-            for values in zip(*batch.values(), strict=True):
-                yield dict(zip(batch, values, strict=True))
+        with closing(watched(_parts(_dataset(ray, job, size)), lambda: _lost(ray, size))) as parts:
+            yield from parts
     except (EdbcError, KeyboardInterrupt, GeneratorExit):
         raise
     except Exception as error:
@@ -61,7 +66,8 @@ def _start(ray: Any, address: str | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     try:
         if address is None:
-            ray.init(num_cpus=max(2, num_cores()), object_store_memory=STORE, include_dashboard=False, **quiet)
+            # "local": without an address Ray would join whatever cluster it finds here
+            ray.init("local", num_cpus=max(2, num_cores()), object_store_memory=STORE, include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
@@ -91,6 +97,66 @@ def _dataset(ray: Any, job: Job, size: int) -> Any:
         Writer, fn_constructor_kwargs=job.predictor, batch_size=job.batch_size if job.by_line else 1,
         compute=ray.data.ActorPoolStrategy(size=size), num_cpus=1,
     )  # fmt: skip
+
+
+def _parts(dataset: Any) -> Parts:
+    for batch in dataset.iter_batches(batch_size=None, batch_format="numpy"):
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(batch, values, strict=True))
+
+
+def _lost(ray: Any, size: int) -> str:
+    """What the cluster has no room for any more; empty where it has."""
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    if size + READERS <= cpus:
+        return ""
+    return (
+        f"ray: expected {size} CPUs for workers and {READERS} for reading, got {cpus} since a node went away; start "
+        "again with fewer --workers"
+    )
+
+
+def watched(parts: Parts, lost: Callable[[], str]) -> Parts:
+    """The parts, which a thread waits for. Raises what that raises, and DeviceError when none comes for PATIENCE and
+    `lost` says why."""
+    found: Queue[Written | Exception | None] = Queue(1)
+    ended = threading.Event()
+
+    def give(one: Written | Exception | None) -> None:
+        while not ended.is_set():
+            with suppress(Full):
+                found.put(one, timeout=0.2)
+                return
+
+    def wait_for() -> None:
+        try:
+            for part in parts:
+                give(part)
+                if ended.is_set():
+                    return
+            give(None)
+        except Exception as error:
+            give(error)
+        finally:
+            parts.close()
+
+    threading.Thread(target=wait_for, daemon=True, name="edbc parts").start()
+    try:
+        while (one := _next(found, lost)) is not None:
+            if isinstance(one, Exception):
+                raise one
+            yield one
+    finally:
+        ended.set()
+
+
+def _next(found: Queue[Written | Exception | None], lost: Callable[[], str]) -> Written | Exception | None:
+    while True:
+        try:
+            return found.get(timeout=PATIENCE)
+        except Empty:
+            if why := lost():
+                raise DeviceError(why) from None
 
 
 def _read(files: dict[str, Any], by_line: bool) -> Iterator[dict[str, Any]]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT = 240.0
-"""Seconds until a command that hangs is killed, and its test fails."""
+from budget import HANGS
+
 TOKEN = "EDBC_TEST_TOKEN"
 LINGERING = 30.0
 """Seconds that processes may take to end after the one that was started."""
@@ -63,18 +64,27 @@ def started(
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-        until = time.monotonic() + LINGERING
-        while (left := processes(token)) and time.monotonic() < until:
+        left = _waited_for(token)
+        while still := processes(token):  # what is killed may have started others
+            for number in still:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
             time.sleep(0.2)
-        for number in left:
-            os.kill(number, 9)
     assert not left, f"left behind: {left}"
+
+
+def _waited_for(token: str) -> dict[int, str]:
+    """What is left of the processes of a token, after a while."""
+    until = time.monotonic() + LINGERING
+    while (left := processes(token)) and time.monotonic() < until:
+        time.sleep(0.2)
+    return left
 
 
 def ran(*command: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ended:
     """Run a command to its end."""
     with started(*command, env=env, cwd=cwd) as process:
-        output, _ = process.communicate(timeout=LIMIT)
+        output, _ = process.communicate(timeout=HANGS)
     return Ended(process.returncode, output)
 
 

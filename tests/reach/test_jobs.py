@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from safetensors.torch import load_file
 import edbc
 from edbc.errors import DeviceError, EdbcError, InputError, ModelError, StaleError
 from edbc.reach import Predictor
-from edbc.reach.jobs import Job, Summary, expanded, prepared
+from edbc.reach.jobs import Job, Parts, Summary, expanded, prepared
 from edbc.reach.processes import run_processes
 
 BOTH = ("processes", pytest.param("ray", marks=pytest.mark.reach))
@@ -85,10 +86,17 @@ def cluster() -> Iterator[Any]:
     """Ray, started once: three CPUs, whatever there are."""
     ray = pytest.importorskip("ray", reason="reach: Ray is not installed; run make test-reach")
     ray.init(
-        num_cpus=3, object_store_memory=1 << 28, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        "local",
+        num_cpus=3,
+        object_store_memory=1 << 28,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
     )
-    yield ray
-    ray.shutdown()
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 @pytest.fixture
@@ -332,26 +340,46 @@ def test_ctrl_c_ends_a_job(engine: str, home: Path, tmp_path: Path) -> None:
 
 
 NODES = """
-import json, os, sys, threading, time
+import json, os, signal, sys, threading, time
+from contextlib import suppress
 from pathlib import Path
 from ray.cluster_utils import Cluster
+from engines import LINGERING, TOKEN, processes
 from edbc.tools.cli import main
 
+def kill(numbers):
+    for number in numbers:
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+
+def workers():
+    return [name for name in processes(os.environ[TOKEN]).values() if name.startswith("ray::MapWorker")]
+
 flags, *arguments = sys.argv[1:]
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 1 << 28})
+soon = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
+head = {"num_cpus": 2, "object_store_memory": 1 << 28, "include_dashboard": False, "_system_config": soon}
+cluster = Cluster(initialize_head=True, head_node_args=head)
 second = cluster.add_node(num_cpus=2, object_store_memory=1 << 28)
 
 def take():
     while not (Path(flags) / "BEGUN").exists():
         time.sleep(0.05)
+    raylet = second.all_processes["raylet"][0].process.pid
+    started = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
     cluster.remove_node(second, allow_graceful=False)
+    kill(map(int, started))  # a node that is gone takes all of its processes along
     (Path(flags) / "TAKEN").touch()
 
 threading.Thread(target=take, daemon=True).start()
 try:
     main([*arguments, "--address", cluster.address])
 finally:
+    until = time.monotonic() + LINGERING
+    while workers() and time.monotonic() < until:
+        time.sleep(0.2)
+    print("workers left in the cluster:", workers())
     cluster.shutdown()
+    kill(set(processes(os.environ[TOKEN])) - {os.getpid()})  # the rest of the cluster, which is this script's
 """
 
 
@@ -366,13 +394,58 @@ def test_a_node_that_is_taken_away(home: Path, tmp_path: Path) -> None:
         (folder / f"f{number:02}.txt").write_text("\n".join(lines))
     (tmp_path / "nodes.py").write_text(NODES)
     arguments = command(home, folder, tmp_path / "out", "ray", "--workers", 3)[3:]
-    ended = ran(sys.executable, tmp_path / "nodes.py", tmp_path, *arguments, env={"FLAGS": str(tmp_path)})
+    here = Path(__file__).parent
+    path = f"{here}:{here.parent}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {"FLAGS": str(tmp_path), "PYTHONPATH": path}
+    ended = ran(sys.executable, tmp_path / "nodes.py", tmp_path, *arguments, env=environment)
 
+    assert "workers left in the cluster: []" in ended.output
     assert (tmp_path / "TAKEN").exists(), ended.output
     if ended.code == 0:
         require_every_row_once(tmp_path / "out", home, inputs_of(folder))
     else:
         assert "Error: ray: " in ended.output
+
+
+def test_a_job_that_lost_its_room_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts come through in order; when none comes and the cluster has lost the room, the job ends with the reason, and
+    what made parts is closed; while there is room, it is waited for."""
+    from edbc.reach import ray_engine
+
+    monkeypatch.setattr(ray_engine, "PATIENCE", 0.05)
+    second, third, closed, asked = threading.Event(), threading.Event(), threading.Event(), []
+
+    def parts() -> Parts:
+        try:
+            yield {"part": 1}
+            second.wait(60)
+            yield {"part": 2}
+            third.wait(60)
+            yield {"part": 3}
+        finally:
+            closed.set()
+
+    def lost() -> str:
+        asked.append(len(found))
+        if len(asked) == 3:
+            second.set()
+        return "no room" if len(found) == 2 else ""
+
+    found: list[int] = []
+    with pytest.raises(DeviceError, match="no room"):
+        found.extend(part["part"] for part in ray_engine.watched(parts(), lost))
+    assert found == [1, 2]
+    assert asked[:3] == [1, 1, 1], "waited for while there is room"
+    third.set()
+    assert closed.wait(10)
+
+
+def test_what_makes_parts_may_raise() -> None:
+    """Its error is the job's."""
+    from edbc.reach.ray_engine import watched
+
+    with pytest.raises(ZeroDivisionError):
+        list(watched((1 // 0 for _ in "a"), lambda: ""))
 
 
 @pytest.mark.reach

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from budget import HANGS
 from ddp_cases import CASES
-from engines import LIMIT, Ended, ran, started, torchrun
+from engines import Ended, ran, started, torchrun
 from safetensors.torch import load_file
 
 HERE = Path(__file__).resolve().parent
@@ -156,7 +157,7 @@ def test_ctrl_c_leaves_one_checkpoint(folder: Path, tmp_path: Path) -> None:
     command = (*run, folder / "models" / "tree_lstm.py", folder / "plan.yaml", "--input", folder / "train.txt",
                "--epochs", 100_000, "--batch-size", 8, "--output", tmp_path / "out")  # fmt: skip
     with started(*command) as process:
-        until = time.monotonic() + LIMIT / 2
+        until = time.monotonic() + HANGS / 2
         while not (tmp_path / "out" / "curve.jsonl").exists() and time.monotonic() < until:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)

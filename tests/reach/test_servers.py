@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engines import LIMIT, started
+from budget import HANGS
+from engines import started
 
 import edbc
 from edbc.errors import ModelError
@@ -77,7 +78,7 @@ def free_port() -> int:
 
 
 def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
-    until = time.monotonic() + LIMIT / 2
+    until = time.monotonic() + HANGS / 2
     while time.monotonic() < until and process.poll() is None:
         try:
             if ask(port, b"hello")[0] == 200:
@@ -146,7 +147,8 @@ import sys
 import ray
 from ray import serve
 sys.path.insert(0, sys.argv[2])
-ray.init(num_cpus=2, object_store_memory=1 << 28, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+ray.init("local", num_cpus=2, object_store_memory=1 << 28, **quiet)
 serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
 import serve_app
 serve.run(serve_app.app)
@@ -163,7 +165,7 @@ def test_ray_serve_joins_by_nodes(home: Path, wanted: list[list[float]], tmp_pat
     pytest.importorskip("ray.serve", reason="reach: Ray Serve is not installed; run make test-reach")
     port = free_port()
     (tmp_path / "serving.py").write_text(SERVE)
-    environment = {"PLAN": str(home / "plan.yaml"), "PYTHONPATH": f"{EXAMPLES}:{os.environ['PYTHONPATH']}"}
+    environment = {"PLAN": str(home / "plan.yaml"), "PYTHONPATH": f"{EXAMPLES}:{os.environ.get('PYTHONPATH', '')}"}
     with started(sys.executable, tmp_path / "serving.py", port, EXAMPLES, env=environment, stdin=True) as process:
         wait_until_it_answers(process, port)
         with ThreadPoolExecutor(12) as pool:
