@@ -16,7 +16,7 @@ how a function treats dimensions:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -71,23 +71,10 @@ def _of_last(count: Callable[[Call], int]) -> Rule:
     return rule
 
 
-class Along(NamedTuple):
-    """Where a function has its dimension: the position among its arguments, and the default."""
-
-    position: int = 1
-    default: Any = -1
-    keyword: str = "dim"
-
-
-_ALONG = {
-    "softmax": Along(1, None), "log_softmax": Along(1, None), "softmin": Along(1, None), "logsumexp": Along(1, None),
-    "sum": Along(1, None), "mean": Along(1, None), "amax": Along(1, ()), "amin": Along(1, ()), "max": Along(1, None),
-    "min": Along(1, None), "prod": Along(1, None), "all": Along(1, None), "any": Along(1, None),
-    "argmax": Along(1, None), "argmin": Along(1, None), "cumsum": Along(1, None), "cumprod": Along(1, None),
-    "var": Along(1, None), "std": Along(1, None), "norm": Along(2, None), "vector_norm": Along(2, None),
-    "normalize": Along(2, 1), "glu": Along(1, -1), "sort": Along(1, -1), "argsort": Along(1, -1),
-    "topk": Along(2, -1), "cosine_similarity": Along(2, 1), "flip": Along(1, None, "dims"),
-}  # fmt: skip
+_ALONG = frozenset(
+    "softmax log_softmax softmin logsumexp sum mean amax amin max min prod all any argmax argmin cumsum cumprod var "
+    "std norm vector_norm normalize glu sort argsort topk cosine_similarity flip".split()
+)
 _KEEP = frozenset("softmax log_softmax softmin cumsum cumprod normalize glu sort argsort topk flip".split())
 """Of these, those whose result has all dimensions."""
 
@@ -96,7 +83,7 @@ def along(call: Call) -> Any:
     """Definition (3)."""
     if call.name in ("max", "min") and len(call.args) > 1 and is_tensor(call.args[1]):
         return elementwise(call)
-    where, ragged = _ALONG[call.name], call.args[0] if call.args else None
+    where, ragged = rules.ALONG[call.name], call.args[0] if call.args else None
     others = [a for a in call.args[1:] if is_tensor(a)]
     if type(ragged) is not Ragged or "axis" in call.kwargs:
         return NotImplemented

@@ -25,7 +25,7 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
 
     Parameters are operands of a cell (`of_call`), and constants of a function. A stack is a node to a cell; to a
     function it may be none (`stack.sum(0)`), so it stays a stack among the operands. Tensors of numbers that the
-    instance brings are operands; those of indices are where an operand comes before them, and may be look-ups else.
+    instance brings are operands; a list of indices is where an operand comes before it, and may be a look-up else.
     """
     for item in items:
         kind = type(item)
@@ -61,7 +61,7 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
                 parts += item
             if not quick_key(item.values() if kind is dict else item, parts, operands, rec, of_call):
                 return False
-        elif kind is torch.Tensor and (operands or item.is_floating_point()):
+        elif kind is torch.Tensor and (of_call or operands or item.ndim > 1 or item.is_floating_point()):
             constant = rec.constant(item)
             operands.append(constant.ref)
             parts.append(constant.slot)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,6 +49,27 @@ NUMERIC = frozenset("add sub mul div true_divide divide multiply subtract".split
 
 FILLS = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
 """Their first argument only lends its shape or dtype."""
+
+
+class Along(NamedTuple):
+    """Where a function has its dimension, or dimensions: the position among its arguments, the default, the name."""
+
+    position: int = 1
+    default: Any = None
+    keyword: str = "dim"
+
+
+ALONG = {
+    **dict.fromkeys(
+        "softmax log_softmax softmin logsumexp sum mean max min prod all any argmax argmin cumsum cumprod logcumsumexp "
+        "cummax cummin var std".split(), Along()),
+    "amax": Along(1, ()), "amin": Along(1, ()), "norm": Along(2), "vector_norm": Along(2), "normalize": Along(2, 1),
+    "glu": Along(1, -1), "sort": Along(1, -1), "argsort": Along(1, -1), "topk": Along(2, -1), "kthvalue": Along(2, -1),
+    "median": Along(), "diff": Along(2, -1), "cosine_similarity": Along(2, 1), "flip": Along(1, None, "dims"),
+    "roll": Along(2, None, "dims"), "repeat_interleave": Along(2), "gather": Along(), "scatter": Along(),
+    "scatter_add": Along(), "take_along_dim": Along(2), "cross": Along(2, -1),
+}  # fmt: skip
+"""Functions of dimensions of their first argument."""
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -2,8 +2,8 @@
 
 A batched form may be a rule that does not fit the call, and torch.vmap gives wrong results for some functions without
 a word (`roll` of a scalar takes another row's, operators of other libraries may do anything). So neither is believed:
-what it computes is compared with what the call computes of single rows, until it was right for rows that differ; where
-it is wrong, the call runs row after row from then on.
+what it computes is compared with what the call computes of single rows, until it was right for rows that differ (equal
+ones are turned, each by one more); where it is wrong, the call runs row after row from then on.
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ class RowFunction:
         """All rows in one call; None where there is none."""
         form = self._batched_form(values, shared)
         if form is not None:
-            return split_outputs(form.apply(values, shared), "a generic operation")[1]
+            try:
+                return split_outputs(form.apply(values, shared), "a generic operation")[1]
+            except Exception:
+                if self.is_believed:
+                    raise
+                self.form = None  # it does not fit after all
         if isinstance(self.call, Under):  # torch.vmap does not see torch.autocast
             return None
         try:
@@ -82,16 +87,32 @@ class RowFunction:
             return None
 
     def _is_right(self, whole: Sequence[torch.Tensor], values: Sequence[torch.Tensor], shared: Shared) -> bool:
-        """Whether some rows are what the call computes of them alone; believed from then on when they differ. Without
-        data there is nothing to compare."""
+        """Whether some rows are what the call computes of them alone; believed from then on when they differ, or when
+        it is right for others that do. Without data there is nothing to compare."""
         if values[0].is_meta:
             return True
         some = [value[:CHECKED] for value in values]
+        is_right = self._gives(whole, some, len(values[0]), shared)
+        if is_right and not any(map(_differ, some)):  # masks of one size, positions
+            some = list(map(_turned, some))
+            self.is_believed = any(map(_differ, some)) and self._gives_of_others(some, shared)
+        else:
+            self.is_believed = is_right
+        return is_right
+
+    def _gives(self, whole: Sequence[torch.Tensor], some: Sequence[torch.Tensor], count: int, shared: Shared) -> bool:
+        """Whether `whole`, of so many rows, begins with what the call computes of each of some."""
         with torch.no_grad():
             of_row = self._rows(some, shared)
-        self.is_believed = any(not torch.equal(x[:1].expand_as(x), x) for x in some)
-        has_rows = len(of_row) == len(whole) and all(x.shape[:1] == values[0].shape[:1] for x in whole)
+        has_rows = len(of_row) == len(whole) and all(x.shape[:1] == (count,) for x in whole)
         return has_rows and all(map(_is_close, (x[:CHECKED].detach() for x in whole), of_row))
+
+    def _gives_of_others(self, rows: Sequence[torch.Tensor], shared: Shared) -> bool:
+        try:
+            whole = self._whole(rows, shared)
+            return whole is not None and self._gives(whole, rows, len(rows[0]), shared)
+        except Exception:  # made-up numbers may be none that the call takes
+            return False
 
     def _batched_form(self, values: Sequence[torch.Tensor], shared: Shared) -> BatchedForm | None:
         if not self._form_is_known:
@@ -133,6 +154,15 @@ def _vmapped(function: Callable[..., Sequence[torch.Tensor]], values: Sequence[t
         return [_FUNCTORCH._remove_batch_dim(result, level, count, 0) for result in results]
     finally:
         _FUNCTORCH._vmap_decrement_nesting()
+
+
+def _differ(rows: torch.Tensor) -> bool:
+    return not torch.equal(rows[:1].expand_as(rows), rows)
+
+
+def _turned(rows: torch.Tensor) -> torch.Tensor:
+    """Rows of the same numbers, each turned by one more."""
+    return torch.stack([row.reshape(-1).roll(k).view(row.shape) for k, row in enumerate(rows)])
 
 
 def _is_close(some: torch.Tensor, right: torch.Tensor) -> bool:

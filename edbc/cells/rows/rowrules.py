@@ -12,11 +12,14 @@
     several times over in some dimensions (a *glimpse*), or every so many elements.
 (5) Functions of one operand that treat its elements, or its last dimensions, alike wherever they stand (`gelu`,
     `layer_norm`, `linear`, all that torch calls pointwise) take a batch as they take a row.
-(6) Functions along dimensions of one operand (`softmax`, `sum`, `sort`): the dimensions, counted from the left, are one
-    further on; all dimensions of a row are all but the first of a batch.
+(6) Functions along dimensions (`softmax`, `sum`, `sort`, `gather`): the dimensions, counted from the left, are one
+    further on; all dimensions of a row are all but the first of a batch. Operands have one rank.
 (7) `matmul`: vectors become matrices of one row or column, so that the batch dimension is one of a batch of products.
 (8) `scaled_dot_product_attention` of operands of one rank: dimensions before the last two are batches to it.
 (9) `cat` and `stack` along a dimension: it is one further on, and parameters are repeated for every row.
+(10) Whole elements by numbers (`index_select`, `x[numbers]`, `index_add`) are single ones by numbers that are repeated.
+(11) `einsum`: a letter more, in front of every operand and of the result.
+(12) Recurrent networks of a sequence of vectors, in one batch of one: the rows are their batch.
 
 A call that no rule fits goes through `torch.vmap`; see `edbc.cells.rows.rowfunction`.
 """
@@ -30,7 +33,7 @@ import torch
 
 from edbc.base.operations import BINARY, UNARY
 from edbc.capture.record.table import Hole, SharedRef, View, fill, shared_refs
-from edbc.capture.semantics.rules import is_pointwise, name_of
+from edbc.capture.semantics.rules import ALONG, Along, is_pointwise, name_of
 from edbc.cells.rows.convolution import convolve
 
 Shared = Callable[[SharedRef], torch.Tensor]
@@ -45,7 +48,17 @@ _ALIKE = UNARY.union(
     "logsigmoid mish relu6 rsqrt selu sin softsign to".split()
 )
 _ALONG_ALL = frozenset("amax amin mean sum".split())
-_ALONG = _ALONG_ALL | frozenset("argmax argmin cumsum log_softmax logsumexp max min softmax sort".split())
+"""Functions of all dimensions where none is given, as of any number of them."""
+_TOGETHER = frozenset("gather scatter scatter_add take_along_dim cosine_similarity cross".split())
+"""Functions along a dimension of operands of one rank."""
+_OF_MATRICES = frozenset("tril triu cdist bilinear inverse".split())
+"""Functions of last dimensions, batches before them."""
+_OF_VECTORS = {
+    "outer": lambda a, b: a.unsqueeze(2) * b.unsqueeze(1),
+    "dot": lambda a, b: (a * b).sum(-1),
+    "inner": lambda a, b: (a * b).sum(-1),
+}  # fmt: skip
+_RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 _MAPS = {
     f"{name}{dimensions}d": dimensions + 1
     for name in ("conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool")
@@ -192,7 +205,7 @@ class BatchedForm(NamedTuple):
             return self.template, 1 + max(glimpse.rank for glimpse in self.glimpses)
         if self.rule is _along:
             args, kwargs = self.template
-            return _counted_on(args, kwargs, 1 + self.glimpses[0].rank), 0
+            return _counted_on(ALONG[name_of(self.call)], args, kwargs, 1 + self.glimpses[0].rank), 0
         return None
 
     def apply(self, values: Sequence[torch.Tensor], shared: Shared) -> Any:
@@ -216,7 +229,26 @@ def _rule_for(call: Callable[..., Any], template: Any, glimpses: Sequence[Seen],
         return _plain if _holes_stand_alone(template) and len(ranks) == 1 and min(ranks) >= 2 else None
     if name in _JOINS:
         return _join if _can_join(template) else None
-    return _rule_of_one(call, name, template, glimpses)
+    if name == "einsum":
+        return _einsum if _can_have_a_letter(template) else None
+    if name in _RECURRENT:
+        return _recurrent if _is_of_one_sequence(template, glimpses) else None
+    return _rule_of_one(call, name, template, glimpses) or _rule_of_several(name, template, glimpses)
+
+
+def _rule_of_several(name: str, template: Any, glimpses: Sequence[Seen]) -> Rule | None:
+    """The rule of a function of operands that are arguments of the call."""
+    if not _holes_stand_alone(template) or type(template[0][0]) is not Hole or shared_refs(template):
+        return None
+    args, kwargs = template
+    ranks = {glimpse.rank for glimpse in glimpses}
+    if name in _OF_MATRICES:
+        return _plain if len(ranks) == 1 and min(ranks) >= (1 if name == "bilinear" else 2) else None
+    if name in _OF_VECTORS:
+        return _of_vectors if ranks == {1} and len(args) == 2 and not kwargs else None
+    if name in _TOGETHER:
+        return _along if len(ranks) == 1 and min(ranks) and _can_move(name, args, kwargs) else None
+    return _chosen if name in _CHOSEN and _is_choice(name, args, kwargs, glimpses) else None
 
 
 def _rule_of_one(call: Callable[..., Any], name: str, template: Any, glimpses: Sequence[Seen]) -> Rule | None:
@@ -224,8 +256,8 @@ def _rule_of_one(call: Callable[..., Any], name: str, template: Any, glimpses: S
     (first, *others), kwargs = template
     if len(glimpses) != 1 or type(first) is not Hole or _has_holes((others, kwargs)):
         return None
-    if name in _ALONG:  # first: `max` of two tensors is pointwise
-        return _along if glimpses[0].rank and _can_move(name, others, kwargs) else None
+    if name in ALONG and name not in _TOGETHER:  # first: `max` of two tensors is pointwise
+        return _along if glimpses[0].rank and _can_move(name, template[0], kwargs) else None
     if name in _ALIKE or (is_pointwise(name) and not shared_refs(template)):
         return _plain
     rank = _MAPS.get(name)
@@ -246,10 +278,14 @@ def _has_holes(item: Any) -> bool:
     return type(item) is Hole or (isinstance(item, tuple | list) and any(map(_has_holes, item)))
 
 
-def _can_move(name: str, others: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _can_move(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function's dimensions are where `_along` looks, and are of a kind that it can move."""
-    dim = others[0] if others else kwargs.get("dim")
-    return "axis" not in kwargs and (_is_dimension(dim) or name in _ALONG_ALL)
+    where = ALONG[name]
+    is_more = len(args) > where.position + 1 and _is_dimension(args[-1])  # x.flip(0, 1)
+    dim = args[where.position] if len(args) > where.position else kwargs.get(where.keyword, where.default)
+    dims = dim if isinstance(dim, tuple | list) and len(dim) else [dim]
+    is_known = all(map(_is_dimension, dims)) or name in _ALONG_ALL
+    return "axis" not in kwargs and is_known and not (is_more and name == "flip")
 
 
 def _is_dimension(dim: Any) -> bool:
@@ -293,15 +329,18 @@ def _plain(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor]
 def _along(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
     """Definition (6)."""
     given, named = fill(template, seen, shared)
-    args, kwargs = _counted_on(given, named, seen[0].ndim)
+    args, kwargs = _counted_on(ALONG[name_of(call)], given, named, seen[0].ndim)
     return call(*args, **kwargs)
 
 
-def _counted_on(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _counted_on(
+    where: Along, args: tuple[Any, ...], kwargs: dict[str, Any], rank: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments whose dimensions are those of a batch of that rank."""
-    if len(args) > 1:
-        return (args[0], _next(args[1], rank), *args[2:]), kwargs
-    return args, {**kwargs, "dim": _next(kwargs.get("dim"), rank)}
+    at = where.position
+    if len(args) > at:
+        return (*args[:at], _next(args[at], rank), *args[at + 1 :]), kwargs
+    return args, {**kwargs, where.keyword: _next(kwargs.get(where.keyword, where.default), rank)}
 
 
 def _next(dim: Any, rank: int) -> Any:
@@ -343,3 +382,79 @@ def _maps(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor],
         call = convolve
     found = _plain(call, template, [maps], shared)
     return found.unflatten(0, own) if len(own) > 1 else found
+
+
+def _of_vectors(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
+    args, _ = fill(template, seen, shared)
+    return _OF_VECTORS[name_of(call)](*args)
+
+
+_CHOSEN = frozenset("index_select getitem index_add".split())
+
+
+def _is_choice(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], glimpses: Sequence[Seen]) -> bool:
+    """Whether a call takes, or adds to, whole elements by a list of numbers."""
+    dim, *rest = (0, *args[1:]) if name == "getitem" else args[1:]
+    if kwargs or not _is_dimension(dim) or len(rest) != 1 + (name == "index_add"):
+        return False
+    return all(type(x) is Hole for x in rest) and glimpses[rest[0].index].rank == 1
+
+
+def _chosen(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
+    """Definition (10)."""
+    name, (whole, *rest) = name_of(call), fill(template, seen, shared)[0]
+    dim, numbers, *added = (0, *rest) if name == "getitem" else rest
+    if numbers.dtype is torch.bool:
+        raise TypeError("a mask chooses as many elements as it says")
+    at = dim + 1 if dim >= 0 else whole.ndim + dim
+    shape = [*whole.shape[:at], numbers.shape[1], *whole.shape[at + 1 :]]
+    numbers = numbers % whole.shape[at]
+    alike = numbers.view(len(numbers), *(numbers.shape[1] if d == at else 1 for d in range(1, whole.ndim)))
+    index = alike.expand(shape)
+    return whole.scatter_add(at, index, *added) if added else whole.gather(at, index)
+
+
+def _can_have_a_letter(template: Any) -> bool:
+    """Whether an equation names every dimension."""
+    (equation, *operands), kwargs = template
+    operands = operands[0] if type(operands[0]) in (list, tuple) else operands
+    is_plain = isinstance(equation, str) and "." not in equation and not kwargs
+    return is_plain and all(type(x) in (Hole, SharedRef) for x in operands)
+
+
+def _einsum(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
+    """Definition (11)."""
+    equation, *operands = template[0]
+    operands = operands[0] if type(operands[0]) in (list, tuple) else operands
+    given, arrow, result = equation.replace(" ", "").partition("->")
+    if not arrow:
+        result = "".join(sorted(c for c in {*given} - {","} if given.count(c) == 1))
+    letter = next(c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation)
+    terms = [letter + t if type(x) is Hole else t for x, t in zip(operands, given.split(","), strict=True)]
+    values = [seen[x.index] if type(x) is Hole else shared(x) for x in operands]
+    return call(f"{','.join(terms)}->{letter}{result}", *values)
+
+
+def _is_of_one_sequence(template: Any, glimpses: Sequence[Seen]) -> bool:
+    """Whether a call of a recurrent network has one sequence, (length, 1, size), and its first states as operands."""
+    args, kwargs = template
+    states = args[1] if type(args[1]) in (list, tuple) else (args[1],)
+    holes = (args[0], *states)
+    if kwargs or len(args) != 9 or args[8] or args[5] or not all(type(x) in (Hole, SharedRef) for x in holes):
+        return False
+    return type(args[0]) is Hole and all(
+        glimpses[x.index].rank == 3 and glimpses[x.index].shown[1] == 1 for x in holes if type(x) is Hole
+    )
+
+
+def _recurrent(call: Callable[..., Any], template: Any, seen: Sequence[torch.Tensor], shared: Shared) -> Any:
+    """Definition (12): `(n, length, 1, size)` is `(length, n, size)`."""
+    count = len(seen[0])
+    args, _ = fill(template, [x.squeeze(2).transpose(0, 1).contiguous() for x in seen], shared)
+
+    def of_rows(state: torch.Tensor) -> torch.Tensor:
+        return state if state.shape[1] == count else state.expand(-1, count, -1).contiguous()
+
+    states = args[1]
+    states = tuple(map(of_rows, states)) if isinstance(states, list | tuple) else of_rows(states)
+    return tuple(x.transpose(0, 1).unsqueeze(2) for x in call(args[0], states, *args[2:]))

@@ -73,6 +73,27 @@ def test_a_right_batched_form_is_compared_until_rows_differ() -> None:
     assert not function.is_slow
 
 
+def _of_first(x: torch.Tensor) -> torch.Tensor:
+    """Right for one row, and for equal ones."""
+    return x if x.ndim == 1 else x[:1].expand_as(x)
+
+
+_of_first.__module__ = "torch"
+_of_first.__name__ = "tanh"
+
+
+def test_equal_rows_are_turned() -> None:
+    """A form that has seen equal rows alone is believed if it is right for turned ones."""
+    alike, rows = torch.arange(3.0).expand(4, 3), torch.rand(4, 3)
+    right, wrong = (RowFunction(call, ((Hole(0),), {}), [()]) for call in (torch.tanh, _of_first))
+    for function in (right, wrong):
+        function([alike], 4, {}.__getitem__)
+
+    assert right.is_believed
+    assert not wrong.is_believed
+    assert torch.equal(wrong([rows], 4, {}.__getitem__)[0], rows)
+
+
 class Rows(nn.Module):
     """One of torch's recurrent cells on two rows."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from edbc.capture.record.table import Hole, SharedRef, View, fill
 from edbc.cells.rows.rowfunction import RowFunction
@@ -54,6 +55,7 @@ def softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
     return x
 
 
+BY_NUMBERS = (torch.gather, torch.index_select, torch.Tensor.__getitem__, torch.index_add)
 CALLS = {
     "every other element": (torch.add, ((INPUT, 1), {}), [(6,)], [(STEPS,)]),
     "windows of a matrix's rows": (torch.tanh, ((INPUT,), {}), [(2, 6)], [(WINDOWS,)]),
@@ -118,6 +120,25 @@ CALLS = {
     "joined": (torch.cat, (([INPUT, OTHER, BIAS],), {}), [(2,), (3,)], [(), ()]),
     "joined along the last": (torch.cat, (((INPUT, OTHER), -1), {}), [(2, 2), (2, 3)], [(), ()]),
     "stacked": (torch.stack, (([INPUT, OTHER], 1), {}), [(2,), (2,)], [(), ()]),
+    "a running product": (torch.cumprod, ((INPUT, 0), {}), [(3, 2)], [()]),
+    "the other way round, by rows": (torch.Tensor.flip, ((INPUT, (0, -1)), {}), [(3, 2)], [()]),
+    "rolled": (torch.roll, ((INPUT, 1, 0), {}), [(3, 2)], [()]),
+    "of length one": (F.normalize, ((INPUT,), {}), [(3, 2)], [()]),
+    "half of it gates": (F.glu, ((INPUT,), {}), [(4,)], [()]),
+    "differences": (torch.diff, ((INPUT,), {"dim": 0}), [(3, 2)], [()]),
+    "alike": (F.cosine_similarity, ((INPUT, OTHER, 0), {}), [(3, 2), (3, 2)], [(), ()]),
+    "elements by numbers": (torch.gather, ((INPUT, 1, OTHER), {}), [(3, 2), (3, 4)], [(), ()]),
+    "rows by numbers": (torch.index_select, ((INPUT, 0, OTHER), {}), [(3, 2), (4,)], [(), ()]),
+    "columns by numbers": (torch.index_select, ((INPUT, -1, OTHER), {}), [(3, 2), (4,)], [(), ()]),
+    "rows by an index": (torch.Tensor.__getitem__, ((INPUT, OTHER), {}), [(3, 2), (4,)], [(), ()]),
+    "added by numbers": (torch.index_add, ((INPUT, 0, OTHER, Hole(2)), {}), [(3, 2), (4,), (4, 2)], [(), (), ()]),
+    "an equation": (torch.einsum, (("ij,kj->ik", INPUT, OTHER), {}), [(3, 2), (4, 2)], [(), ()]),
+    "an equation's implied result": (torch.einsum, (("ij,j", INPUT, OTHER), {}), [(3, 2), (2,)], [(), ()]),
+    "an equation with a parameter": (torch.einsum, (("bi,ij->bj", INPUT, MATRIX), {}), [(3, 2)], [()]),
+    "every pair": (torch.outer, ((INPUT, OTHER), {}), [(3,), (2,)], [(), ()]),
+    "a product of vectors": (torch.Tensor.dot, ((INPUT, OTHER), {}), [(3,), (3,)], [(), ()]),
+    "below the diagonal": (torch.tril, ((INPUT,), {}), [(3, 3)], [()]),
+    "distances": (torch.cdist, ((INPUT, OTHER), {}), [(3, 2), (4, 2)], [(), ()]),
     "the first largest": (torch.argmax, ((INPUT, 0), {}), [(3, 2)], [()]),
 }
 
@@ -129,6 +150,8 @@ def test_equal_to_every_row(call: Any, template: Any, shapes: list[Any], views: 
     values = [rows(count, *shape) for shape in shapes]
     if call is torch.where:
         values[2] = values[2] > 0.5
+    if call in BY_NUMBERS:
+        values[1] = (values[1] * 2).long()
     expected = []
     for row in zip(*values, strict=True):
         seen = [view[0].apply(value) if view else value for value, view in zip(row, views, strict=True)]
@@ -145,7 +168,8 @@ NONE = {
     "another function": (torch.unique, ((INPUT,), {}), [(3,)], [()]),
     "the largest of all": (torch.max, ((INPUT,), {}), [(3,)], [()]),
     "the smallest of all": (torch.Tensor.min, ((INPUT,), {}), [(3, 2)], [()]),
-    "along the last, unsaid": (torch.sort, ((INPUT,), {}), [(3,)], [()]),
+    "several dimensions, one by one": (torch.Tensor.flip, ((INPUT, 0, 1), {}), [(3, 2)], [()]),
+    "an equation of any rank": (torch.einsum, (("...i,i", INPUT, OTHER), {}), [(3, 2), (2,)], [(), ()]),
     "joined along what is not said by number": (torch.cat, (([INPUT, OTHER],), {"dim": "x"}), [(3,), (3,)], [(), ()]),
     "queries of other ranks": (
         F.scaled_dot_product_attention,
@@ -178,6 +202,27 @@ def test_several_results() -> None:
     found = RowFunction(torch.max, ((INPUT, 0), {}), [()])([value], 3, shared)
 
     for ours, theirs in zip(found, zip(*(row.max(0) for row in value), strict=True), strict=True):
+        torch.testing.assert_close(ours, torch.stack(theirs))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}])
+def test_recurrent_networks_of_one_sequence(kind: Any, options: dict[str, Any]) -> None:
+    """Sequences of one length are the batch of one call, what it hands back and its first states row by row."""
+    net = kind(3, 4, **options)
+    layers = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    values = [rows(3, 5, 1, 3), *(rows(3, layers, 1, 4) for _ in range(1 + (kind is nn.LSTM)))]
+    states = (OTHER, Hole(2)) if kind is nn.LSTM else OTHER
+    call = {nn.LSTM: torch.lstm, nn.GRU: torch.gru, nn.RNN: torch.rnn_tanh}[kind]
+    template = ((INPUT, states, net._flat_weights, True, net.num_layers, 0.0, False, net.bidirectional, False), {})
+
+    function = RowFunction(call, template, [()] * len(values))
+    with torch.no_grad():
+        found = function(values, 3, shared)
+        wanted = zip(*(call(*fill(template, row, shared)[0]) for row in zip(*values, strict=True)), strict=True)
+
+    assert function.form is not None
+    for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, torch.stack(theirs))
 
 
