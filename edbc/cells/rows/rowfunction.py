@@ -161,8 +161,15 @@ def _differ(rows: torch.Tensor) -> bool:
 
 
 def _turned(rows: torch.Tensor) -> torch.Tensor:
-    """Rows of the same numbers, each turned by one more."""
-    return torch.stack([row.reshape(-1).roll(k).view(row.shape) for k, row in enumerate(rows)])
+    """Rows of the same numbers, each turned by one more; of one number, rows of others, but for integers, which may be
+    indices."""
+    turned = torch.stack([row.reshape(-1).roll(k).view(row.shape) for k, row in enumerate(rows)])
+    if _differ(turned) or not turned.numel():
+        return turned
+    steps = torch.arange(turned.numel()).view(turned.shape)
+    if turned.dtype is torch.bool:
+        return steps % 3 == 0
+    return turned + steps / turned.numel() if turned.is_floating_point() else turned
 
 
 def _is_close(some: torch.Tensor, right: torch.Tensor) -> bool:

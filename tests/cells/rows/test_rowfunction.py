@@ -66,7 +66,7 @@ def test_a_right_batched_form_is_compared_until_rows_differ() -> None:
         return torch.tanh(x)
 
     function = RowFunction(counted, ((Hole(0),), {}), [()])
-    for rows in (torch.ones(5, 2), torch.rand(9, 2), torch.rand(9, 2)):
+    for rows in (torch.ones(5, 2).long(), torch.arange(18).view(9, 2), torch.arange(18).view(9, 2)):
         function([rows], len(rows), {}.__getitem__)
 
     assert len(seen) == 3 + 2 * CHECKED
@@ -82,9 +82,10 @@ _of_first.__module__ = "torch"
 _of_first.__name__ = "tanh"
 
 
-def test_equal_rows_are_turned() -> None:
+@pytest.mark.parametrize("numbers", [torch.arange(3.0), torch.ones(3), torch.tensor([True, True, True])])
+def test_equal_rows_are_turned(numbers: torch.Tensor) -> None:
     """A form that has seen equal rows alone is believed if it is right for turned ones."""
-    alike, rows = torch.arange(3.0).expand(4, 3), torch.rand(4, 3)
+    alike, rows = numbers.expand(4, 3), torch.rand(4, 3)
     right, wrong = (RowFunction(call, ((Hole(0),), {}), [()]) for call in (torch.tanh, _of_first))
     for function in (right, wrong):
         function([alike], 4, {}.__getitem__)
