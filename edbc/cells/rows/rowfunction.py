@@ -168,7 +168,7 @@ def _turned(rows: torch.Tensor) -> torch.Tensor:
         return turned
     steps = torch.arange(turned.numel()).view(turned.shape)
     if turned.dtype is torch.bool:
-        return steps % 3 == 0
+        return steps % torch.arange(2, 2 + len(rows)).view(-1, *[1] * (rows.ndim - 1)) == 0
     return turned + steps / turned.numel() if turned.is_floating_point() else turned
 
 

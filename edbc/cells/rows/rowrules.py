@@ -41,7 +41,9 @@ Rule = Callable[[Callable[..., Any], Any, Sequence[torch.Tensor], Shared], Any]
 """Function, template, operands and parameters."""
 
 _ELEMENTWISE = BINARY.union(
-    "addcdiv addcmul atan2 eq fmod ge gt hypot le lerp logaddexp lt masked_fill ne remainder rsub true_divide where".split()
+    "addcdiv addcmul atan2 eq fmod ge gt hypot le lerp logaddexp lt masked_fill ne remainder rsub true_divide "
+    "where".split()
+)
 )
 _ALIKE = UNARY.union(
     "celu clamp cos elu embedding erf expm1 hardsigmoid hardswish hardtanh layer_norm leaky_relu linear log1p "
