@@ -44,7 +44,6 @@ _ELEMENTWISE = BINARY.union(
     "addcdiv addcmul atan2 eq fmod ge gt hypot le lerp logaddexp lt masked_fill ne remainder rsub true_divide "
     "where".split()
 )
-)
 _ALIKE = UNARY.union(
     "celu clamp cos elu embedding erf expm1 hardsigmoid hardswish hardtanh layer_norm leaky_relu linear log1p "
     "logsigmoid mish relu6 rsqrt selu sin softsign to".split()
