@@ -22,9 +22,11 @@ _VIEWS: Any = None if _EXCLUDE is None else torch._C.DispatchKeySet(torch._C.Dis
 
 
 class Carried(Sequence[torch.Tensor]):
-    """The values of one class that the segments of a mini-batch have carried so far."""
+    """The values of one class that the segments of a mini-batch have carried so far. `are_numbers` says that each is of
+    one element."""
 
-    def __init__(self) -> None:
+    def __init__(self, are_numbers: bool = False) -> None:
+        self.are_numbers = are_numbers
         self.length = 0
         """Of all tables, and of those that are yet to come."""
         self.in_tables = True
@@ -32,6 +34,10 @@ class Carried(Sequence[torch.Tensor]):
         self._tables: list[Table] = []
         self._rows: list[Sequence[torch.Tensor] | None] = []
         """The rows of a table as tensors, once somebody has asked for one."""
+        self._numbers: list[list[Any] | None] = []
+        """The same as Python's numbers."""
+        self._on_host: dict[int, torch.Tensor] = {}
+        """Rows that have crossed from a device."""
         self._starts: list[int] = []
         self._where = np.zeros((3, 8), np.int64)
         """Of every table: its first row, and the address and the bytes of a row."""
@@ -43,6 +49,7 @@ class Carried(Sequence[torch.Tensor]):
         self._starts.append(start)
         self._tables.append(table)
         self._rows.append(None)
+        self._numbers.append(None)
         if isinstance(table, list):
             self.in_tables = False
             return
@@ -53,15 +60,31 @@ class Carried(Sequence[torch.Tensor]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: Any) -> Any:
+    def _table_of(self, index: int) -> int:
+        """The number of the table that a row is in: nearly always the last."""
         number = len(self._starts) - 1
-        if index < self._starts[number]:
-            number = bisect_right(self._starts, index) - 1
+        return number if index >= self._starts[number] else bisect_right(self._starts, index) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        number = self._table_of(index)
         rows = self._rows[number]
         if rows is None:
             table = self._tables[number]
             rows = self._rows[number] = table if isinstance(table, list) else each_row(table)
         return rows[index - self._starts[number]]
+
+    def number(self, index: int) -> Any:
+        """What a row is, of values of one element; its table's cross with it."""
+        number = self._table_of(index)
+        numbers = self._numbers[number]
+        if numbers is None:
+            numbers = self._numbers[number] = _numbers_of(self._tables[number])
+        return numbers[index - self._starts[number]]
+
+    def on_host(self, index: int) -> torch.Tensor:
+        """A row there."""
+        known = self._on_host.get(index)
+        return self[index].cpu() if known is None else known
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return (self[index] for index in range(self.length))
@@ -113,6 +136,30 @@ class Given:
         for number, tensor in self.tensors.items():
             found[number] = tensor
         return found
+
+
+def copy_to_host(rows: Sequence[tuple[Carried, int]]) -> int:
+    """Let rows cross from a device in one copy, with the whole tables of those that are numbers: how many bytes."""
+    places = dict.fromkeys((pool, pool._table_of(i) if pool.are_numbers else i) for pool, i in rows)
+    tensors = [torch.as_tensor(pool._tables[at]) if pool.are_numbers else pool[at] for pool, at in places]
+    pieces = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    if not pieces:
+        return 0
+    parts = torch.cat(pieces).cpu().split([len(piece) for piece in pieces])
+    for (pool, at), tensor, part in zip(places, tensors, parts, strict=True):
+        found = part.clone().view(tensor.dtype).view(tensor.shape)
+        if pool.are_numbers:
+            pool._numbers[at] = _numbers_of(found)
+        else:
+            pool._on_host[at] = found
+    return sum(map(len, pieces))
+
+
+def _numbers_of(table: Table) -> list[Any]:
+    if isinstance(table, list):
+        return [row.item() for row in table]
+    numbers: list[Any] = table.reshape(-1).tolist()
+    return numbers
 
 
 def each_row(table: torch.Tensor) -> Sequence[torch.Tensor]:

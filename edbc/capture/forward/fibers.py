@@ -24,13 +24,17 @@ import contextvars
 import gc
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from sys import _getframe, getrefcount
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
+from edbc.capture.forward.carried import Carried, copy_to_host
 from edbc.capture.forward.cutting import RunSegment, cut
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by
@@ -66,6 +70,22 @@ class Read(NamedTuple):
     tensor: torch.Tensor
 
 
+class Noted(NamedTuple):
+    """A Read of which nobody has made a tensor yet: row `at` of `rows`, seen by some views."""
+
+    site: str
+    rows: Sequence[torch.Tensor]
+    at: int
+    views: tuple[Any, ...]
+
+    def read(self) -> Read:
+        """With the tensor."""
+        tensor = self.rows[self.at].detach()
+        for step in self.views:
+            tensor = step.apply(tensor)
+        return Read(self.site, tensor)
+
+
 class Cut(NamedTuple):
     """A segment that was executed for reads, and when, by `time.perf_counter`."""
 
@@ -83,7 +103,8 @@ class Cut(NamedTuple):
 class Reads:
     """The reads of a mini-batch."""
 
-    of_instance: list[list[Read]]
+    noted: list[list[Noted]]
+    """By instance."""
     cuts: list[Cut] = field(default_factory=list)
     """The segments that were executed for them."""
     suspended_bytes: int = 0
@@ -94,15 +115,17 @@ class Reads:
         """How many were executed for them."""
         return len(self.cuts)
 
+    @cached_property
+    def of_instance(self) -> list[list[Read]]:
+        """What each instance has read, in order."""
+        return [[noted.read() for noted in each] for each in self.noted]
+
     def sites(self) -> dict[str, int]:
         """How many reads there are of each line."""
-        counts: dict[str, int] = {}
-        for read in itertools.chain.from_iterable(self.of_instance):
-            counts[read.site] = counts.get(read.site, 0) + 1
-        return counts
+        return dict(Counter(noted.site for noted in itertools.chain.from_iterable(self.noted)))
 
 
-def first_read(symbol: Symbol) -> NoReturn:
+def first_read(symbol: Symbol, as_number: bool = False) -> NoReturn:
     """What the first read of a recorder does."""
     require_greenlet()
     symbol.rec.reads = True
@@ -124,10 +147,12 @@ def require_greenlet() -> Any:
 class Fiber:
     """One instance, and what was the state of its recording and of torch when it was suspended."""
 
-    __slots__ = ("away", "flows", "greenlet", "instance", "number", "result", "wanted")
+    __slots__ = ("away", "flows", "greenlet", "instance", "noted", "number", "result", "wanted")
 
     def __init__(self, greenlet: Any, number: int, instance: Any):
         self.greenlet = greenlet
+        self.noted: list[Noted] = []
+        """What it has read."""
         self.number = number
         self.instance = instance
         self.away: Away | None = None
@@ -155,9 +180,9 @@ class Fibers:
         self.running: Fiber | None = None
         self.is_cancelled = False
         self.reads = Reads([])
-        self._sites: dict[Any, str] = {}
-        self._on_host: dict[int, torch.Tensor] = {}
-        """What was read of the last segment on a device, by its ref."""
+        self._sites: dict[tuple[int, int], tuple[str, CodeType]] = {}
+        """Lines that read, by the code, which is kept alive, and the place in it."""
+        self._getcurrent = self.greenlet.getcurrent
 
     def run(self, forward: Callable[[Any], Any], instances: Sequence[Any]) -> list[Any]:
         """What forward returns for each instance.
@@ -165,7 +190,6 @@ class Fibers:
         Raises what forward raises; no fiber is left then, the others' `finally` blocks have run.
         """
         rec, hub = self.recorder, self.greenlet.getcurrent()
-        self.reads.of_instance = [[] for _ in instances]
         rec.reading, rec.made = self.read, []
         try:
             for number, instance in enumerate(instances):
@@ -174,6 +198,7 @@ class Fibers:
                 fiber = Fiber(greenlet, number, instance)
                 fiber.flows = self.home_flows
                 self.fibers.append(fiber)
+                self.reads.noted.append(fiber.noted)
                 self._go_on(fiber, instance)
                 if number & (number + 1) == 0:
                     self._require_memory(len(instances))
@@ -203,15 +228,15 @@ class Fibers:
         self._enter(fiber)
         try:
             result = greenlet.switch(*started_with)
-            if type(result) is UnsupportedError and not greenlet.dead:
+            if greenlet.dead:
+                fiber.result = result
+            elif result:  # an error of `_stop`
                 raise result
         except BaseException:
             self._leave(fiber)
             with self.guarded(self.recorder, fiber.number, fiber.instance):
                 raise
         self._leave(fiber)
-        if greenlet.dead:
-            fiber.result = result
 
     def _enter(self, fiber: Fiber) -> None:
         rec = self.recorder
@@ -221,7 +246,7 @@ class Fibers:
             fiber.away.come_back()
             fiber.away = None
             rec.switch_autocast()
-        if rec.flows != fiber.flows:
+        if rec.flows is not fiber.flows:
             rec.switch_gradients(fiber.flows)
 
     def _leave(self, fiber: Fiber) -> None:
@@ -231,7 +256,7 @@ class Fibers:
         if not self.is_home():
             fiber.away = leave(self.home)
             rec.switch_autocast()
-        if rec.flows != self.home_flows:
+        if rec.flows is not self.home_flows:
             rec.switch_gradients(self.home_flows)
 
     def _cancel(self) -> None:
@@ -252,69 +277,65 @@ class Fibers:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, symbol: Symbol) -> torch.Tensor:
-        """The tensor that a stand-in stands for, once it exists."""
+    def read(self, symbol: Symbol, as_number: bool = False) -> Any:
+        """The tensor that a stand-in stands for, once it exists; where it is of one element, that `as_number`, which is
+        told where its class is known to be of one."""
         rec, fiber = self.recorder, self.running
         if self.is_cancelled:
             raise self.greenlet.GreenletExit
-        current = self.greenlet.getcurrent()
-        if fiber is None or current is not fiber.greenlet:
+        if fiber is None or self._getcurrent() is not fiber.greenlet:
             raise UnsupportedError(
                 f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
                 "runs"
             )
-        site = self._site()
-        known = self.reads.of_instance[fiber.number]
-        if len(known) >= rec.max_reads:
-            error = UnsupportedError(
-                f"{site}: forward has read {len(known):,} values of one instance; if this is no endless loop, allow "
-                "more (--max-reads)"
-            )
-            current.parent.switch(error)
-            raise self.greenlet.GreenletExit
+        frame = _getframe(2)
+        known = self._sites.get((id(frame.f_code), frame.f_lasti))
+        site = self._site(frame) if known is None else known[0]
+        noted = fiber.noted
+        if len(noted) >= rec.max_reads:
+            self._stop(fiber, site)
         value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
         if value.ref >= 0:
             fiber.wanted = value
-            current.parent.switch()
+            fiber.greenlet.parent.switch()
             fiber.wanted = None
-        tensor = self._tensor(value)
-        known.append(Read(site, tensor))
-        return tensor
+        number = -1 - (value.ref + rec.first_external)
+        rows, index = rec.constants.get(rec.external_source[number]), rec.external_index[number]
+        if rows is None:
+            rows, index = [self._parameter(number)], 0
+        if type(rows) is Carried:
+            if as_number and rows.are_numbers and not value.slot.views:
+                noted.append(Noted(site, rows, index, ()))
+                return rows.number(index)
+            if rec.device.type != "cpu":
+                rows, index = [rows.on_host(index)], 0
+        noted.append(Noted(site, rows, index, value.slot.views))
+        return noted[-1].read().tensor
 
-    def _site(self) -> str:
-        frame = user_frame(start=_getframe(3))
-        if frame is None:
-            return location_of(frame)
-        key = frame.f_code, frame.f_lasti
-        site = self._sites.get(key)
-        if site is None:
-            site = self._sites[key] = location_of(frame)
+    def _stop(self, fiber: Fiber, site: str) -> NoReturn:
+        """End an instance that reads too often."""
+        error = UnsupportedError(
+            f"{site}: forward has read {len(fiber.noted):,} values of one instance; if this is no endless loop, allow "
+            "more (--max-reads)"
+        )
+        fiber.greenlet.parent.switch(error)
+        raise self.greenlet.GreenletExit
+
+    def _site(self, frame: FrameType) -> str:
+        """The user's line, known by its place from now on where `frame` is its own."""
+        user = user_frame(start=frame)
+        site = location_of(user)
+        if user is frame:
+            self._sites[id(frame.f_code), frame.f_lasti] = site, frame.f_code
         return site
 
-    def _tensor(self, value: Value) -> torch.Tensor:
-        """Of an external."""
-        tensor = self._on_host.get(value.ref) if self._on_host else None
-        if tensor is None:
-            tensor = self._carried(value.ref)
-        if tensor.requires_grad:
-            tensor = tensor.detach()
-        for step in value.slot.views:
-            tensor = step.apply(tensor)
-        return tensor
-
-    def _carried(self, ref: int) -> torch.Tensor:
-        """An external's tensor."""
+    def _parameter(self, number: int) -> torch.Tensor:
+        """What an external is that is no mini-batch's own."""
         rec = self.recorder
-        number = -1 - (ref + rec.first_external)
-        source, index = rec.external_source[number], rec.external_index[number]
-        pool = rec.constants.get(source)
-        if pool is not None:
-            found: torch.Tensor = pool[index]
-            return found
-        told = rec.table.sources[source]
+        told = rec.table.sources[rec.external_source[number]]
         assert told.ref is not None
         tensor = rec.tracer.shared(told.ref)
-        return tensor[index] if told.kind == "row" else tensor
+        return tensor[rec.external_index[number]] if told.kind == "row" else tensor
 
     # --- segments --------------------------------------------------------------------------------------------------
 
@@ -342,9 +363,13 @@ class Fibers:
 
     def _copy(self, refs: Sequence[int]) -> int:
         """What is read crosses to the host: how many bytes."""
-        distinct = list(dict.fromkeys(refs))
-        self._on_host = dict(zip(distinct, on_host([self._carried(ref) for ref in distinct]), strict=True))
-        return sum(tensor.nbytes for tensor in self._on_host.values())
+        rec, wanted = self.recorder, []
+        for ref in refs:
+            number = -1 - (ref + rec.first_external)
+            rows = rec.constants.get(rec.external_source[number])
+            if type(rows) is Carried:
+                wanted.append((rows, rec.external_index[number]))
+        return copy_to_host(wanted)
 
     def _live(self) -> list[Value]:
         """Stand-ins for values of the recording that somebody has."""
@@ -358,15 +383,6 @@ class Fibers:
         if len(self.reads.cuts) % CUTS_BETWEEN_COLLECTIONS == CUTS_BETWEEN_COLLECTIONS - 1:
             gc.collect(0)
         return [value for value in made if getrefcount(value) > _OWN_REFERENCES and value.ref >= first]
-
-
-def on_host(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The tensors on the host, to which those of a device cross in one copy."""
-    if tensors[0].device.type == "cpu":
-        return tensors
-    pieces = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
-    parts = torch.cat(pieces).cpu().split([len(part) for part in pieces])
-    return [part.clone().view(tensor.dtype).view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def read_function(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

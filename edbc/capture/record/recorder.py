@@ -88,6 +88,7 @@ from edbc.capture.standins.standin import (
     class_of,
     refuse,
     short_key,
+    torch_dtype,
     value_of,
 )
 
@@ -126,6 +127,11 @@ class OfStacks(NamedTuple):
     """The entry of a function some of whose arguments are stacks: nodes, where they are none yet, before its own."""
 
     entry: Entry
+
+
+def _is_number(value_class: ValueClass) -> bool:
+    """Whether values are of one element, which Python has numbers for as torch has."""
+    return value_class.size == 1 and not torch_dtype(value_class.dtype).is_complex
 
 
 def _require_recorded(entry: Entry, recorded: frozenset[int] | None) -> None:
@@ -300,8 +306,8 @@ class Recorder:
         can be executed."""
         self.reads = False
         """Whether forward reads values, as far as is known."""
-        self.reading: Callable[[Any], torch.Tensor] | None = None
-        """What gives the tensor that a stand-in stands for; None where values are not read."""
+        self.reading: Callable[..., Any] | None = None
+        """What gives the tensor that a stand-in stands for, or its number; None where values are not read."""
         self.made: list[Value] | None = None
         """Stand-ins for values of nodes since the last segment; None where nobody waits for values."""
         self.max_reads = 0
@@ -393,7 +399,7 @@ class Recorder:
             self._carried[class_number] = source
         pool: Carried | None = self.constants.get(source)
         if pool is None:
-            pool = self.constants[source] = Carried()
+            pool = self.constants[source] = Carried(_is_number(self.table.classes()[class_number]))
         first = pool.length
         pool.length = first + count
         self.external_source += [source] * count

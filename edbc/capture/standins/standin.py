@@ -164,6 +164,22 @@ def _reading(name: str) -> Callable[..., Any]:
     return read
 
 
+def _reading_number(name: str, convert: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    """A method of tensors that looks at one number: that of a tensor, or what `convert` makes of a number that is there
+    without one, which is next to nothing."""
+    method = getattr(torch.Tensor, name)
+
+    def read(self: Any) -> Any:
+        if self.rec.reading is None or self.rec.has_ended:
+            self._read()
+        found = self.rec.reading(self, True)
+        if issubclass(type(found), torch.Tensor):
+            return method(found)
+        return found if convert is None else convert(found)
+
+    return read
+
+
 class Symbol:
     """What Value, Shared and Lazy have in common: they answer every torch function and tensor method by recording."""
 
@@ -257,9 +273,10 @@ class Symbol:
         refuse("torch.tensor, or what else copies memory, was given a recorded tensor, which has none",
                "use x.detach().clone(), or torch.stack of several")  # fmt: skip
 
-    __bool__, __int__, __float__ = _reading("__bool__"), _reading("__int__"), _reading("__float__")
+    __bool__, __int__ = _reading_number("__bool__", bool), _reading_number("__int__", int)
+    __float__, item = _reading_number("__float__", float), _reading_number("item")
     __index__, __complex__, __array__ = _reading("__index__"), _reading("__complex__"), _reading("__array__")
-    item, tolist, numpy, is_nonzero = _reading("item"), _reading("tolist"), _reading("numpy"), _reading("is_nonzero")
+    tolist, numpy, is_nonzero = _reading("tolist"), _reading("numpy"), _reading("is_nonzero")
     __contains__, equal, allclose = _reading("__contains__"), _reading("equal"), _reading("allclose")
 
     def __repr__(self) -> str:

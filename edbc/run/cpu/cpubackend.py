@@ -29,6 +29,7 @@ from edbc.cells.kernels.products import OWN, Products, best
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Program
 from edbc.cells.rows.batchcode import BatchKernel
+from edbc.cells.rows.choice import ChoiceKernel, choice_of
 from edbc.cells.rows.evaluation import Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.rowcode import RowKernel
@@ -281,9 +282,11 @@ class CpuBackend:
         self._snapshot = snapshot({}, self.products)
 
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
-                       device: torch.device) -> NativeKernel | CellKernel | ProgramKernel:  # fmt: skip
+                       device: torch.device) -> Native | CellKernel | ProgramKernel:  # fmt: skip
         """See Backend."""
         native = self._native_kernel(program, view)
+        if native is None and program.cell is not None:
+            native = choice_of(program.cell)
         if native is not None:
             return native
         if program.cell is not None and not program.widths:
@@ -296,7 +299,7 @@ class CpuBackend:
                 kernel.by_batch = BatchKernel(program.cell, lambda op: functions[op.name])
         return kernel
 
-    def _native_kernel(self, program: Program, view: ModelView) -> NativeKernel | None:
+    def _native_kernel(self, program: Program, view: ModelView) -> Native | None:
         """None where there is none. bfloat16 is native where the processor multiplies it, in pairs."""
         is_short = program.dtype == "bf16"
         if program.dtype not in ("f32", "f64") and not (is_short and self.products.shape(2) is not None):
@@ -310,7 +313,7 @@ class CpuBackend:
         if isinstance(kernel, ReductionKernel | ExcerptKernel):
             dtypes = {torch_dtype(c.dtype) for c in node_type.outputs}
             return len(dtypes) == 1 and dtypes <= _LIKE.keys()
-        return isinstance(kernel, NativeKernel)
+        return isinstance(kernel, NativeKernel | ChoiceKernel)
 
     def path(self, node_type: NodeType, kernel: Any) -> Path:
         """See Backend."""
@@ -395,7 +398,7 @@ class CpuBackend:
         """Runs of batches (begin, end, element type) of the whole schedule that one call of `walk` could execute,
         single batches with None for torch. Products take as many threads in a part of a run as in all of it, so that
         cutting a schedule changes no bit."""
-        dtypes = {kind: torch_dtype(segment.graph.types[kind].outputs[0].dtype) for kind in kernels}
+        dtypes = {kind: _element_type(segment.graph.types[kind], kernel) for kind, kernel in kernels.items()}
         found = {dtypes.get(kind) for kind in segment.placement.widest_batches}
         if len(found) == 1 and None not in found:
             yield 0, segment.schedule.num_batches, found.pop()
@@ -409,6 +412,12 @@ class CpuBackend:
         borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
         for first, last in itertools.pairwise(borders):
             yield first, last, order[of_batch[first]]
+
+
+def _element_type(node_type: NodeType, kernel: Native) -> torch.dtype:
+    """That of what a type computes with: a choice's result is a number of an element."""
+    of = node_type.operands if isinstance(kernel, ChoiceKernel) else node_type.outputs
+    return torch_dtype(of[0].dtype)
 
 
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 
 from edbc.cells.kernels import outer, steps
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
-from edbc.cells.rows import reduction
+from edbc.cells.rows import choice, reduction
+from edbc.cells.rows.choice import chosen
 from edbc.cells.rows.reduction import OPS
 from edbc.native import blas, pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
@@ -37,8 +38,9 @@ _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
 
-TORCH, PROGRAM, EXCERPT, REDUCTION = 0, 1, 2, 3
-"""What runs a type: torch, steps, copies, or (from REDUCTION on) the reduction of that number in `reduction.OPS`."""
+TORCH, PROGRAM, EXCERPT, LARGEST, SMALLEST, REDUCTION = range(6)
+"""What runs a type: torch, steps, copies, a choice, or (from REDUCTION on) the reduction of that number in
+`reduction.OPS`."""
 
 
 class Batches(NamedTuple):
@@ -213,6 +215,16 @@ def _excerpts(b, batches, memory, width):
 
 
 @_jit
+def _choices(b, sign, batches, memory, bases, strides, classes, width):
+    """A batch of choices among the elements of an operand."""
+    out, count = bases[FIRST_OPERAND + 1], batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+    size = memory.stride[classes[0]] // width
+    for i in range(count):
+        row = _operand_row(0, i, batches, memory, bases, strides, classes)
+        store(out, i, chosen(row, size, width, sign))
+
+
+@_jit
 def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team):
     """Batches begin to end; see `walk`. `at` and `totals` are passed as arrays, not as addresses: numba frees an array
     behind its last mention."""
@@ -225,6 +237,10 @@ def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at
             continue
         if tables.code[t] == EXCERPT:
             _excerpts(b, batches, memory, width)
+            continue
+        if tables.code[t] == LARGEST or tables.code[t] == SMALLEST:
+            sign = np.int64(1 if tables.code[t] == LARGEST else -1)
+            _choices(b, sign, batches, memory, bases, strides, classes, width)
             continue
         strides[WORKSPACE] = tables.stride[t]
         count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
@@ -253,7 +269,7 @@ def _build(stamp: int) -> Callable[..., None]:
     return walk
 
 
-COMPILED_IN = (blas, outer, pointers, reduction, steps, teamwork)
+COMPILED_IN = (blas, choice, outer, pointers, reduction, steps, teamwork)
 walk = _build(checksum(*COMPILED_IN))
 
 

@@ -15,9 +15,10 @@ from edbc.cells.kernels.products import Products
 from edbc.cells.kernels.steps import steps_of
 from edbc.cells.kernels.steptables import Rendered, StepTable, table_of
 from edbc.cells.program import Program
+from edbc.cells.rows.choice import ChoiceKernel
 from edbc.cells.rows.reduction import OPS, ReductionKernel
 from edbc.cells.values.value import V
-from edbc.run.cpu.walk import EXCERPT, PROGRAM, REDUCTION, Tables
+from edbc.run.cpu.walk import EXCERPT, LARGEST, PROGRAM, REDUCTION, SMALLEST, Tables
 from edbc.run.passes.excerptrows import ExcerptKernel
 from edbc.run.weights.packed import Pack, PackedWeights
 
@@ -51,7 +52,7 @@ class NativeKernel:
         return pack.transposed[weight]
 
 
-Native = NativeKernel | ReductionKernel | ExcerptKernel
+Native = NativeKernel | ReductionKernel | ExcerptKernel | ChoiceKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +119,9 @@ def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
             num_operands[kind] = num_outputs[kind] = kernel.num_fields
         elif isinstance(kernel, ExcerptKernel):
             code[kind], num_operands[kind], num_outputs[kind] = EXCERPT, 2, 1
+        elif isinstance(kernel, ChoiceKernel):
+            code[kind] = LARGEST if kernel.op == "argmax" else SMALLEST
+            num_operands[kind] = num_outputs[kind] = 1
         else:
             one = rendered[kind] = kernel.rendered
             code[kind], stride[kind] = PROGRAM, one.stride

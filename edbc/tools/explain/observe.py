@@ -246,7 +246,7 @@ def _prepared(net: Net, instances: Sequence[Any], stats: Stats | None) -> tuple[
 
 def _told(reads: Reads) -> Iterator[str]:
     """What instances read, a line each."""
-    most, live = max(map(len, reads.of_instance), default=0), [cut.live for cut in reads.cuts]
+    most, live = max(map(len, reads.noted), default=0), [cut.live for cut in reads.cuts]
     yield (
         f"instances read values, at most {most:,} each: {reads.segments + 1:,} segments, the largest of which is told "
         f"here; {mean(live or [0]):.1f} instances wait for one"

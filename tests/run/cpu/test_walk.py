@@ -12,11 +12,14 @@ from bound import RandomTreeModel, net_for, random_trees
 from helpers import bound, model_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 from torch import nn
 from walk_reference import walk_reference
 
+from edbc.cells.rows.choice import chosen
 from edbc.run.cpu import cpubackend
 from edbc.run.cpu.walk import Memory, bind_rows
+from edbc.run.reference import ProgramKernel
 from edbc.run.session import Net
 
 pytestmark = pytest.mark.compiled
@@ -126,6 +129,50 @@ def test_excerpts() -> None:
     assert calls["native"] == calls["twin"] > 3
     for ours, theirs in zip(native, twin, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+class Choosing(nn.Module):
+    """Largest and smallest elements, of rows in order and of scattered ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 37)
+
+    def forward(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        scores = [self.linear(row) for row in rows]
+        return [torch.stack([s.argmax(), torch.argmin(s, dim=-1), (s * 0).argmax(0)]) for s in scores[::-1]]
+
+
+def test_choices() -> None:
+    """Of elements of both types; the first of several wins."""
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        instances = [torch.randn(n, 3, dtype=dtype) for n in (1, 2, 5, 12)]
+        net = bound(Choosing().to(dtype).eval(), instances)
+        calls, native, twin = both(net, instances, 4)
+
+        assert calls["native"] == calls["twin"] > 0
+        assert not any(isinstance(net.kernel(kind), ProgramKernel) for kind in range(net.table.num_known)
+                       if "arg" in net.table.types[kind].op)  # fmt: skip
+        for ours, theirs in zip(native, twin, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
+
+@njit
+def chosen_of(address, n, width, sign):  # type: ignore[no-untyped-def]
+    return chosen(address, n, width, sign)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_chosen_is_torchs_choice(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Among not-a-number of either sign, infinities, both zeros and ties."""
+    special = st.sampled_from([float("nan"), -float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 1e-40])
+    row = torch.tensor(data.draw(st.lists(special | st.floats(-2, 2, width=32), min_size=1, max_size=80)), dtype=dtype)
+
+    for sign, choose in ((1, torch.argmax), (-1, torch.argmin)):
+        assert chosen_of(row.data_ptr(), len(row), row.itemsize, sign) == int(choose(row))
 
 
 @pytest.mark.parametrize("name", ["tree_lstm", "lattice_gru", "mv_rnn"])

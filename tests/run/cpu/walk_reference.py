@@ -11,7 +11,7 @@ import torch
 
 from edbc.cells.rows.reduction import OPS
 from edbc.cells.values.evaluate import evaluate
-from edbc.run.cpu.walk import EXCERPT, REDUCTION, Batches, Memory, Tables
+from edbc.run.cpu.walk import EXCERPT, LARGEST, REDUCTION, SMALLEST, Batches, Memory, Tables
 from edbc.run.cpu.walktables import NativeKernel
 
 
@@ -33,6 +33,8 @@ def walk_reference(kernel_of_type: Callable[[int], Any]) -> Callable[..., None]:
                 batch.reduce(OPS[tables.code[batch.kind] - REDUCTION])
             elif tables.code[batch.kind] == EXCERPT:
                 batch.excerpts(count)
+            elif tables.code[batch.kind] in (LARGEST, SMALLEST):
+                batch.choices(count, torch.argmax if tables.code[batch.kind] == LARGEST else torch.argmin)
             else:
                 batch.program(kernel_of_type(batch.kind), count)
 
@@ -95,6 +97,11 @@ class _Batch:
             whole = self.address(int(self.batches.origin[begin + r]), int(self.batches.rows[begin + r]))
             offset = int(elements(self.operand(1, r), 1, np.int64(0))[0])
             elements(self.output(0, r), size, self.like)[:] = elements(whole + offset * self.width, size, self.like)
+
+    def choices(self, count: int, choose: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """The number of the element that each node chooses."""
+        for r, row in enumerate(self.rows(self.operand, 0, self.memory.operand_class, count)):
+            elements(self.output(0, r), 1, np.int64(0))[:] = int(choose(row))
 
     def reduce(self, op: str) -> None:
         """A reduction over the items of each node, in order."""
