@@ -49,6 +49,25 @@ class WithoutGradients:
         torch._C._set_grad_enabled(self._before)
 
 
+def run_whole(backend: Backend, prepared: MiniBatch, kernel: KernelOfType, view: ModelView,
+              shared: Shared | None = None) -> list[Any]:  # fmt: skip
+    """What each instance returns of a prepared mini-batch that runs without a stop; segments of one mini-batch give
+    what they have in common."""
+    segment, capture, boundary = prepared.segment, prepared.capture, prepared.boundary
+    with WithoutGradients():
+        arenas = backend.arenas(segment, prepared.demand)
+        try:
+            if shared is not None:
+                arenas.shared = shared
+            load_externals(capture, boundary.lookups, arenas, view)
+            for want in boundary.wants:
+                arenas.expect(want.class_index, want.rows)
+            backend.execute(segment, arenas, kernel)
+            return collect(capture, segment.placement, arenas, boundary.wants)
+        finally:
+            arenas.release()
+
+
 class Execution:
     """One mini-batch while it executes; a context, at whose end its memory goes back to the pool.
 

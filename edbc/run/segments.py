@@ -30,6 +30,10 @@ class Segments:
 
     def __call__(self, captured: Capture) -> Sequence[Table]:
         """See `edbc.capture.forward.cutting.RunSegment`."""
+        if self.stats is None and self.on_segment is None and not self.without:
+            known = self.net.run_again(captured, self.shared)
+            if known is not None:
+                return known
         started = time.perf_counter()
         prepared = self.net.prepare_captured(captured, self.without)
         if self.stats is not None:

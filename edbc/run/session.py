@@ -67,11 +67,11 @@ from edbc.errors import (
 from edbc.native.memory import MemoryErrors
 from edbc.plan.plan import Plan, PlanCell
 from edbc.run import company
-from edbc.run.backend import Backend, Demand, Path, Segment, backend_of, wait_for
-from edbc.run.execution import Execution, Value, WithoutGradients
+from edbc.run.backend import Backend, Path, Segment, backend_of, wait_for
+from edbc.run.execution import Execution, Value, WithoutGradients, run_whole
 from edbc.run.modelfile import exemplars_of
 from edbc.run.passes.arenas import Shared
-from edbc.run.passes.boundary import Boundary, boundary_of
+from edbc.run.passes.boundary import boundary_of
 from edbc.run.passes.cut import Recompute, require_recompute
 from edbc.run.passes.eagerlazy import Splittable, Splitter
 from edbc.run.passes.excerptrows import ExcerptKernel
@@ -87,7 +87,7 @@ from edbc.run.passes.minibatch import (
     verify_scheduled,
     verify_shared,
 )
-from edbc.run.passes.placement import Placement, place
+from edbc.run.passes.placement import place
 from edbc.run.passes.share import share
 from edbc.run.segments import Segments
 from edbc.run.stream import stream
@@ -210,8 +210,8 @@ class Net:
         self._has_warned = False
         self.max_reads = max_reads
         """Values that one instance may read in a mini-batch."""
-        self._known: Kept[int, tuple[Schedule, Placement, Demand, Boundary]] = Kept(MOST)
-        """Of graphs that may come again, by their addresses: schedules hold the graphs."""
+        self._known: Kept[int, dict[str, Any]] = Kept(MOST)
+        """Of graphs that may come again what passes make of them, by their addresses: segments hold the graphs."""
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
         self.cache: StructureCache | None = None
@@ -518,9 +518,7 @@ class Net:
         """The policy's batches; of a graph that came before, all that was worked out for it then."""
         capture = batch.capture
         known = self._known.get(id(capture.graph)) if capture.is_known else None
-        if known is not None:
-            return batch.changed(schedule=known[0], placement=known[1], demand=known[2], boundary=known[3])
-        return batch.changed(schedule=self.schedule(capture))
+        return batch.changed(schedule=self.schedule(capture)) if known is None else batch.changed(**known)
 
     def _in_parts(self, batch: MiniBatch) -> MiniBatch:
         if batch.has("placement") or not self.split:
@@ -535,14 +533,26 @@ class Net:
         placement = place(capture.graph, schedule, capture.result_node)
         demand = self.backend.demand(Segment(capture.graph, schedule, placement), self.kernel)
         boundary = boundary_of(capture, placement)
+        placed = batch.changed(placement=placement, demand=demand, boundary=boundary)
         if capture.is_known and not (self.split and self._splitter.has_hope(capture.graph, schedule)):
-            self._known.add(id(capture.graph), (schedule, placement, demand, boundary))
-        return batch.changed(placement=placement, demand=demand, boundary=boundary)
+            made = {name: getattr(placed, name) for name in ("schedule", "placement", "demand", "boundary", "segment")}
+            self._known.add(id(capture.graph), made)
+        return placed
+
+    def run_again(self, capture: Capture, shared: Shared) -> list[Any] | None:
+        """The results of a mini-batch that is placed already; None where it is not, where equal nodes may be in it, or
+        where passes are to be checked."""
+        known = self._known.get(id(capture.graph)) if capture.has_shared or not self.share else None
+        if known is None or self.passes.verifies:
+            return None
+        return run_whole(self.backend, MiniBatch(capture=capture, **known), self.kernel, self.view, shared)
 
     def _executed(self, batch: MiniBatch) -> MiniBatch:
         told = batch.on_batch
+        if told is None:
+            return batch.changed(results=run_whole(self.backend, batch, self.kernel, self.view, batch.shared))
         with WithoutGradients(), self.executing(batch, shared=batch.shared) as execution:
-            execution.run(on_batch=None if told is None else lambda number: told(batch, number))
+            execution.run(on_batch=lambda number: told(batch, number))
             return batch.changed(results=execution.results())
 
     def shared(self, captured: Capture) -> Capture:

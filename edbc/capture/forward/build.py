@@ -166,11 +166,9 @@ def captured_of(structure: Structure, recorder: Recorder, external_index: Ints, 
                 runs: list[Any]) -> Capture:  # fmt: skip
     """The Capture of a segment, whose results are `runs` of one class each (`forward.cutting`). What reads values of
     earlier segments hardly ever equals anything."""
-    sources = recorder.table.sources
-    reads_carried = any(sources[number].kind == "carried" for number in structure.distinct_sources)
     return Capture(
         structure.graph,
-        sources,
+        recorder.table.sources,
         structure.external_source,
         external_index,
         recorder.constants,
@@ -179,7 +177,7 @@ def captured_of(structure: Structure, recorder: Recorder, external_index: Ints, 
         slots,
         runs,
         detached=structure.detached,
-        has_shared=reads_carried,
+        has_shared=structure.reads_carried,
         is_known=True,
         recorded_as=structure.recorded_as,
         in_tables=True,
@@ -229,7 +227,7 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
     )
     return Structure(
         graph, source, result_node, result_output, detached if detached.any() else None, recorded_as,
-        np.flatnonzero(np.bincount(source)).tolist(),
+        any(table.sources[number].kind == "carried" for number in np.flatnonzero(np.bincount(source)).tolist()),
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ class Carried(Sequence[torch.Tensor]):
         self.length = 0
         """Of all tables, and of those that are yet to come."""
         self.in_tables = True
-        """Whether `addresses` can tell."""
+        """Whether `where` can tell."""
         self._tables: list[Table] = []
         self._rows: list[Sequence[torch.Tensor] | None] = []
         """The rows of a table as tensors, once somebody has asked for one."""
@@ -94,11 +94,10 @@ class Carried(Sequence[torch.Tensor]):
         """Whether a gradient of any of them is wanted."""
         return any(isinstance(table, list) and any(row.requires_grad for row in table) for table in self._tables)
 
-    def addresses(self, index: Ints) -> Ints:
-        """Where rows are, on the host; their elements stand in order."""
-        first, address, size = self._where[:, : len(self._tables)]
-        table = np.searchsorted(first, index, side="right") - 1
-        return address[table] + (index - first[table]) * size[table]
+    def where(self) -> tuple[Ints, int]:
+        """Of every table its first row, and the address and the bytes of a row, `(3, tables)` and more; and how many
+        tables there are. Rows are on the host, their elements in order."""
+        return self._where, len(self._tables)
 
 
 @dataclass(frozen=True, eq=False)

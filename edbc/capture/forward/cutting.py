@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from edbc.capture.forward.build import Capture
     from edbc.capture.forward.structures import Structure
     from edbc.capture.record.recorder import Recorder
-    from edbc.capture.standins.standin import Slot
+    from edbc.capture.standins.standin import Slot, Value
 
 RunSegment = Callable[["Capture"], Sequence[Table]]
 """Executes a segment and returns its results, class by class."""
+_ref = attrgetter("ref")
 MOST_WAITING = 1024
 """Nodes that wait for company, at most; see definition (1)."""
 
@@ -84,9 +85,9 @@ class Known(NamedTuple):
     """Classes by number, and how many results are of each."""
 
 
-def cut(recorder: Recorder, live: Sequence[int], wanted: Sequence[int], aborted: int = 0) -> Segment:
-    """Take what is needed out of the recording, which goes on with the rest. `live` are refs of the values that
-    somebody has, among which are those that are `wanted`; the first `aborted` nodes count only where somebody has them.
+def cut(recorder: Recorder, live: Sequence[Value], wanted: Sequence[int], aborted: int = 0) -> Segment:
+    """Take what is needed out of the recording, which goes on with the rest. `live` are the values that somebody has,
+    among which are those of refs that are `wanted`; the first `aborted` nodes count only where somebody has them.
 
     Raises UnsupportedError for an operand of an earlier mini-batch, with the line.
     """
@@ -94,7 +95,8 @@ def cut(recorder: Recorder, live: Sequence[int], wanted: Sequence[int], aborted:
 
     table, detached = recorder.table, recorder.detached()
     arrays = table.arrays()
-    recorded = tuple(map(as_longs, (recorder.entries, recorder.refs, live, wanted)))
+    refs = np.fromiter(map(_ref, live), np.int64, len(live))
+    recorded = (as_longs(recorder.entries), as_longs(recorder.refs), refs, as_longs(wanted))
     parts = _parts(recorder, arrays, recorded, aborted, not len(detached))
     if parts.foreign >= 0:
         refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(arrays.num_operands[recorded[0]])))

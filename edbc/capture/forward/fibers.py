@@ -20,6 +20,7 @@ with fibers, as it is when tensors turn out to change in place. A plan that know
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import gc
 import itertools
@@ -55,6 +56,7 @@ _OWN_REFERENCES = 3
 """To a stand-in that nobody else has while it is looked at: a list's, a variable's and an argument's."""
 FRAMES = 16 << 10
 """Bytes of Python's own stack that each suspended instance takes beside what it has of the C stack."""
+_AS_IT_IS = contextlib.nullcontext()
 MOST_CANCELLED = 100
 """Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled."""
 
@@ -343,10 +345,10 @@ class Fibers:
         """Execute what is needed of what has been recorded (`forward.cutting`)."""
         rec, live = self.recorder, self._live()
         wanted = [fiber.wanted.ref for fiber in waiting if fiber.wanted is not None]
-        segment = cut(rec, [value.ref for value in live], wanted, self.aborted)
+        segment = cut(rec, live, wanted, self.aborted)
         self.aborted = 0
         begin = time.perf_counter()
-        with watched_by(None), entered(None):
+        with watched_by(None), entered(None) if rec.home is not None else _AS_IT_IS:
             tables = self.run_segment(segment.capture)
         executed = copied = time.perf_counter()
         for pool, table in zip(segment.pools, tables, strict=True):

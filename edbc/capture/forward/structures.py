@@ -31,7 +31,8 @@ class Structure(NamedTuple):
     result_output: Ints
     detached: Any
     recorded_as: Any
-    distinct_sources: list[int]
+    reads_carried: bool
+    """Whether it reads what earlier segments computed."""
 
 
 def structure_key(recording: Recording, result_refs: Ints) -> Any:

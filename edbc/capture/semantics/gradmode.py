@@ -15,8 +15,7 @@ mode at every node would cost a tenth of recording.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -38,15 +37,20 @@ class Watcher(Protocol):
 _of_thread = threading.local()
 
 
-@contextmanager
-def watched_by(watcher: Watcher | None) -> Iterator[None]:
+class watched_by:  # noqa: N801
     """A context in which this thread tells `watcher`, or nobody."""
-    before = getattr(_of_thread, "watcher", None)
-    _of_thread.watcher = watcher
-    try:
-        yield
-    finally:
-        _of_thread.watcher = before
+
+    __slots__ = ("_before", "watcher")
+
+    def __init__(self, watcher: Watcher | None):
+        self.watcher = watcher
+
+    def __enter__(self) -> None:
+        self._before = getattr(_of_thread, "watcher", None)
+        _of_thread.watcher = self.watcher
+
+    def __exit__(self, *_: object) -> None:
+        _of_thread.watcher = self._before
 
 
 def watcher_of_thread() -> Watcher | None:

@@ -2,7 +2,7 @@
 
 As torch has it: not-a-number comes before all others, the first of several wins, and the two zeros are equal. Elements
 are compared as integers of that order, in which loops are vectors; which element it was is looked for afterwards.
-32 rows of 1,000 take 4 microseconds, in torch 21 and as much again to call it.
+32 rows of 1,000 take 13 microseconds, in torch 20, and a segment more to call it than to run it.
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.

@@ -39,7 +39,7 @@ from edbc.native.threads import PRODUCT_THREADS
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cpu import ahead
 from edbc.run.cpu.team import TEAM
-from edbc.run.cpu.walk import Batches, Memory, bind_rows, gather_rows, walk
+from edbc.run.cpu.walk import Batches, Memory, bind_carried, bind_rows, gather_rows, walk
 from edbc.run.cpu.walktables import Native, NativeKernel, Snapshot, snapshot
 from edbc.run.passes.arenas import Shared, arena_bytes
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
@@ -70,6 +70,8 @@ class Frame:
     """Of each class, as if the externals stood before it."""
     size: int
     external_start: Longs
+    external_starts: list[int]
+    """The same."""
     num_externals: int
 
 
@@ -83,7 +85,7 @@ def frame_of(placement: Placement) -> Frame:
     external_start = list(itertools.accumulate(externals, initial=0))
     return Frame(
         [torch_dtype(c.dtype) for c in placement.classes], starts, np.array(base, np.int64), starts[-1],
-        np.array(external_start, np.int64), external_start[-1],
+        np.array(external_start, np.int64), external_start, external_start[-1],
     )  # fmt: skip
 
 
@@ -166,7 +168,9 @@ class CpuArenas:
             self.bind_each(externals, [carried[i] for i in index.tolist()])
             return
         self._tables.append(carried)
-        self._place(externals, int(self.placement.external_class[externals[0]]), carried.addresses(index))
+        start = self.demand.frame.external_starts[int(self.placement.external_class[externals[0]])]
+        rows, addresses = self.placement.external_row, self.memory.external_address
+        bind_carried(externals, index, rows, start, *carried.where(), addresses)
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""

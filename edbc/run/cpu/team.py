@@ -85,8 +85,11 @@ class Team:
 
 def helpers() -> int:
     """How many threads there may be beside one."""
+    allowed = min(torch.get_num_threads(), MOST - 1)
+    if allowed == 1:
+        return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(torch.get_num_threads(), cores, MOST - 1) - 1
+    return min(allowed, cores) - 1
 
 
 def _help(jobs: SimpleQueue[Job]) -> None:

@@ -281,6 +281,18 @@ def gather_rows(target, size, rows, c, memory):
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
+def bind_carried(externals, index, external_row, start, where, count, external_address):
+    """External `externals[i]` is row `index[i]` of `count` tables, of which `where` tells the first row, the address
+    and the bytes of a row; addresses of its class begin at `start`. Nearly all are of the last table."""
+    for i in range(len(externals)):
+        table = count - 1
+        if where[0, table] > index[i]:
+            table = np.searchsorted(where[0, :count], index[i], side="right") - 1
+        address = where[1, table] + (index[i] - where[0, table]) * where[2, table]
+        external_address[start + external_row[externals[i]]] = address
+
+
+@njit(cache=True, nogil=True, **UNCOUNTED)
 def bind_rows(externals, index, external_row, c, address, memory):
     """External `externals[i]`, of class c, is row `index[i]` of the rows at `address`."""
     start, stride = memory.external_start[c], memory.stride[c]

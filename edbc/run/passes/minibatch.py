@@ -65,8 +65,9 @@ class MiniBatch:
     def changed(self, **fields: Any) -> MiniBatch:
         """The same mini-batch but for these fields."""
         other = object.__new__(MiniBatch)
-        other.__dict__.update(self.__dict__, **fields)
+        other.__dict__.update(self.__dict__)
         other.__dict__.pop("segment", None)
+        other.__dict__.update(fields)
         return other
 
     def has(self, name: str) -> bool:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from edbc.capture.forward import buildloops
-from edbc.capture.forward.carried import Carried
+from edbc.capture.forward.carried import Carried, copy_to_host
 from edbc.capture.forward.cutting import Parts
+from edbc.run.cpu.walk import bind_carried
 
 FIRST_VALUE, FIRST_EXTERNAL, NEXT_VALUE = 1000, 7000, 5000
 EXTERNALS = 6
@@ -149,7 +150,7 @@ def test_a_foreign_operand_is_told() -> None:
 
 @pytest.mark.parametrize("as_lists", [False, True])
 def test_carried_rows_are_those_of_their_tables(as_lists: bool) -> None:
-    """By number over all tables, as tensors and by address."""
+    """By number over all tables, as tensors, as numbers and by address."""
     carried, rows = Carried(), []
     for seed in range(20):
         table = torch.arange(6.0 * (seed + 1)).view(-1, 3) + 100 * seed
@@ -161,4 +162,46 @@ def test_carried_rows_are_those_of_their_tables(as_lists: bool) -> None:
     assert carried.in_tables is not as_lists
     if not as_lists:
         order = np.random.default_rng(0).permutation(len(rows))
-        assert carried.addresses(order).tolist() == [rows[i].data_ptr() for i in order.tolist()]
+        places, found = np.arange(len(rows))[::-1].copy(), np.zeros(2 + len(rows), np.int64)
+        bind_carried(np.arange(len(rows)), order, places, 2, *carried.where(), found)
+        assert found[2:][::-1].tolist() == [rows[i].data_ptr() for i in order.tolist()]
+
+
+@pytest.mark.parametrize("as_lists", [False, True])
+def test_carried_numbers(as_lists: bool) -> None:
+    carried, numbers = Carried(are_numbers=True), []
+    for seed in range(5):
+        table = torch.arange(seed + 1).view(-1, 1) + 10 * seed
+        carried.add(list(table) if as_lists else table)
+        numbers += table.flatten().tolist()
+    carried.length = len(numbers)
+
+    assert [carried.number(i) for i in range(len(numbers))] == numbers
+
+
+def test_one_copy_to_the_host() -> None:
+    """Rows, and of numbers their whole tables; nothing else crosses afterwards."""
+    rows, numbers = Carried(), Carried(are_numbers=True)
+    for seed in range(3):
+        rows.add(torch.full((4, 2), float(seed)))
+        numbers.add(torch.arange(5) + 10 * seed)
+    rows.length, numbers.length = 12, 15
+
+    assert copy_to_host([(rows, 1), (rows, 9), (numbers, 11), (numbers, 12), (rows, 1)]) == 2 * 2 * 4 + 5 * 8
+    assert [rows.on_host(i).tolist() for i in (1, 9)] == [[0.0, 0.0], [2.0, 2.0]]
+    assert sorted(rows._on_host) == [1, 9]
+    assert [numbers.number(i) for i in range(10, 15)] == [20, 21, 22, 23, 24]
+    assert numbers._numbers[:2] == [None, None]
+
+
+def test_many_tables_are_searched() -> None:
+    """A row of the first of them, from behind thousands."""
+    carried = Carried()
+    tables = [torch.full((2, 1), float(n)) for n in range(3000)]
+    for table in tables:
+        carried.add(table)
+    carried.length = 6000
+    found = np.zeros(4, np.int64)
+    bind_carried(np.arange(4), np.array([0, 5999, 3001, 1]), np.arange(4), 0, *carried.where(), found)
+
+    assert found.tolist() == [tables[t].data_ptr() + 4 * r for t, r in ((0, 0), (2999, 1), (1500, 1), (0, 1))]
