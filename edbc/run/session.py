@@ -90,7 +90,7 @@ from edbc.run.passes.minibatch import (
 from edbc.run.passes.placement import place
 from edbc.run.passes.share import share
 from edbc.run.segments import Segments
-from edbc.run.stream import stream
+from edbc.run.stream import OnError, stream
 from edbc.run.weights import touched
 from edbc.run.workers import CapturedBatch, Skeleton, batch_capture
 from edbc.schedule.order import order_nodes
@@ -337,13 +337,25 @@ class Net:
             )
         return None
 
-    def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
+    def stream(self, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1,
+               on_error: OnError = "fail") -> Iterator[Any]:  # fmt: skip
         """What `model(instance)` returns for each of any number of instances, in order, mini-batch by mini-batch; the
-        next `ahead` mini-batches are prepared while one executes. See `edbc.run.stream`."""
+        next `ahead` mini-batches are prepared while one executes. With `on_error="record"` an instance on which forward
+        raises yields the exception, and the others go on. See `edbc.run.stream`."""
         if self.runs_eagerly:  # vertices are no stream's instances
             self._tell_eager()
-            return (result for instance in instances for result in self([instance]))
-        return stream(self, instances, batch_size, ahead)
+            return self._stream_eagerly(instances, on_error)
+        return stream(self, instances, batch_size, ahead, on_error)
+
+    def _stream_eagerly(self, instances: Iterable[Any], on_error: OnError) -> Iterator[Any]:
+        for instance in instances:
+            try:
+                found = self([instance])
+            except Exception as error:
+                if on_error == "fail":
+                    raise
+                found = [error]
+            yield from found
 
     @on_host
     def run(self, instances: Sequence[Any], stats: Stats | None = None,

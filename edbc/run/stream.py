@@ -9,6 +9,9 @@
 (3) An exception comes where its instance's result would have come, after the results of all mini-batches before it:
     with the instance's number in the stream where the iterable or the model's code raised it, with the numbers of its
     mini-batch where execution did. An iterable that fails in the middle of a mini-batch costs no instance before it.
+    With `on_error="record"` the stream goes on: an instance on which preparing raises, nearly always the user's code,
+    yields the exception. It is found by halves, so the others of its mini-batch are prepared again, in
+    O(log batch_size) smaller mini-batches for each that fails.
 (4) Closing the iterator, or leaving it for the garbage collector, stops the worker: it finishes the mini-batch it is
     making and reads nothing more.
 
@@ -22,11 +25,11 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from edbc.base.arguments import require_count
+from edbc.base.arguments import require_count, require_name
 
 if TYPE_CHECKING:
     from edbc.run.passes.minibatch import MiniBatch
@@ -47,23 +50,36 @@ class _Failed:
     error: BaseException
 
 
+@dataclass(frozen=True, eq=False)
+class _Lost:
+    """An instance that yields its exception."""
+
+    error: Exception
+
+
+OnError = Literal["fail", "record"]
+"""What becomes of an instance's exception; see definition (3)."""
+
+
 _END = object()
 
 
-def stream(net: Net, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1) -> Iterator[Any]:
+def stream(net: Net, instances: Iterable[Any], batch_size: int = 32, ahead: int = 1,
+           on_error: OnError = "fail") -> Iterator[Any]:  # fmt: skip
     """What the model returns for each instance, in order; see the module's docstring."""
+    require_name("on_error", on_error, get_args(OnError))
     for name, value in (("batch_size", batch_size), ("ahead", ahead)):
         require_count(f"stream: {name}", value)
-    return _results(net.in_mode(), iter(instances), batch_size, ahead)
+    return _results(_Worker(net.in_mode(), iter(instances), batch_size, ahead, on_error == "record"))
 
 
-def _results(net: Net, instances: Iterator[Any], batch_size: int, ahead: int) -> Iterator[Any]:
-    worker = _Worker(net, instances, batch_size, ahead)
+def _results(worker: _Worker) -> Iterator[Any]:
+    worker.start()
     try:
         while (item := worker.queue.get()) is not _END:
             if isinstance(item, _Failed):
                 raise item.error
-            yield from _execute(net, item)
+            yield from [item.error] if isinstance(item, _Lost) else _execute(worker.net, item)
     finally:
         worker.stop()
 
@@ -83,13 +99,17 @@ def _add_numbers(error: BaseException, first: int, count: int) -> None:
 class _Worker:
     """Definition (1)."""
 
-    def __init__(self, net: Net, instances: Iterator[Any], batch_size: int, ahead: int):
+    def __init__(self, net: Net, instances: Iterator[Any], batch_size: int, ahead: int, goes_on: bool):
         self.net = net
         self.instances = instances
         self.batch_size = batch_size
+        self.goes_on = goes_on
         self.queue: queue.Queue[Any] = queue.Queue(ahead)
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name="edbc-stream", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -116,7 +136,8 @@ class _Worker:
         while not self._stopped:
             batch, failure = self._read(first)
             if batch:
-                self.queue.put(_Ready(first, len(batch), self._prepare(batch, first)))
+                for ready in self._prepared(batch, first):
+                    self.queue.put(ready)
             if failure is not None:
                 raise failure
             if len(batch) < self.batch_size:
@@ -133,6 +154,22 @@ class _Worker:
             error.add_note(f"while reading instance {first + len(batch)} of the stream")
             return batch, error
         return batch, None
+
+    def _prepared(self, batch: list[Any], first: int) -> Iterator[_Ready | _Lost]:
+        """Definition (3)."""
+        try:
+            yield _Ready(first, len(batch), self._prepare(batch, first))
+        except Exception as error:
+            if not self.goes_on:
+                raise
+            middle = len(batch) // 2
+            if not middle:
+                yield _Lost(error)
+                return
+        else:
+            return
+        yield from self._prepared(batch[:middle], first)
+        yield from self._prepared(batch[middle:], first + middle)
 
     def _prepare(self, batch: list[Any], first: int) -> MiniBatch:
         try:

@@ -105,6 +105,20 @@ def test_the_models_exception_names_the_instance(net: Net, bad: int, expected: i
     assert f"in the mini-batch of instances {numbers} of the stream" in raised.value.__notes__
 
 
+@pytest.mark.parametrize("bad", [[], [0], [5, 6], [2, 7, 12], list(range(13))])
+def test_a_stream_may_go_on_with_the_others(net: Net, bad: list[int]) -> None:
+    """An instance on which forward raises yields the exception, with its number; the others what they give."""
+    trees: list[Any] = [None if number in bad else tree for number, tree in enumerate(TREES[:13])]
+    results = list(net.stream(trees, batch_size=4, on_error="record"))
+    with torch.no_grad():
+        expected = net(TREES[:13])
+
+    assert [i for i, result in enumerate(results) if isinstance(result, TypeError)] == bad
+    assert all(f"while recording instance {i}" in results[i].__notes__ for i in bad)
+    assert all(torch.equal(results[i]["root"], expected[i]["root"]) for i in range(13) if i not in bad)
+    assert not workers()
+
+
 class Looks(torch.nn.Module):
     """Refused for odd words: a shape depends on values."""
 
@@ -168,3 +182,5 @@ def test_nonsense_is_refused_at_the_call(net: Net) -> None:
         net.stream(TREES, batch_size=0)
     with pytest.raises(EdbcError, match=r"ahead: expected an integer from 1 to .*, got 0"):
         net.stream(TREES, ahead=0)
+    with pytest.raises(EdbcError, match=r"on_error: expected one of fail, record, got 'recrod'; did you mean 'record'"):
+        net.stream(TREES, on_error="recrod")

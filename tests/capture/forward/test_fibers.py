@@ -6,6 +6,7 @@ import builtins
 import gc
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -411,6 +412,21 @@ def test_a_stream_gives_what_calls_give() -> None:
     assert [repr(tensors_of(a)) for a in streamed] == [repr(tensors_of(a)) for a in called]
 
 
+def test_a_stream_goes_on_with_the_others() -> None:
+    """Where one that reads raises behind its reads, the others of its mini-batch get their results."""
+    net = bound(model_of(failing([], ValueError)), [[1, 2], [3]])
+    instances = [[1], [1, 2, 3], [7, 7], [4, 5, 6, 7], [7, 7], [2]]
+    with torch.no_grad():
+        results = list(net.stream(instances, batch_size=4, on_error="record"))
+        expected = [None if words == [7, 7] else net([words])[0] for words in instances]
+
+    assert [isinstance(result, ValueError) for result in results] == [words == [7, 7] for words in instances]
+    assert "instance 2" in "".join(results[2].__notes__)
+    assert "instance 4" in "".join(results[4].__notes__)
+    for ours, alone in zip(results, expected, strict=True):
+        assert alone is None or torch.equal(ours, alone)
+
+
 def test_nothing_is_left_of_many_mini_batches() -> None:
     """No stand-in, and no tensor of any segment."""
     net = bound(model_of(greedy), some(8))
@@ -754,6 +770,45 @@ def test_an_unplanned_read_is_refused_where_strict() -> None:
 
     with torch.no_grad(), pytest.raises(StaleError, match=r"test_fibers\.py:\d+: a value was read"):
         net(some(4))
+
+
+def test_a_lock_held_over_a_read_can_be_tried() -> None:
+    """Another instance finds it taken, as from another thread; whoever does not wait for it gets on."""
+    lock, taken = threading.Lock(), []
+
+    def locked(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        mine = lock.acquire(blocking=False)
+        taken.append(mine)
+        try:
+            return h if net.score(h) > 0 else -h
+        finally:
+            if mine:
+                lock.release()
+
+    net = bound(model_of(locked), some(2))
+    taken.clear()
+
+    require_parity(net, some(4), (4,))
+    assert taken[:4] == [True, False, False, False]
+    assert not lock.locked()
+
+
+def test_a_recursion_that_reads_too_deep_names_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first one; those that waited are cancelled, and the next mini-batch is clean."""
+    monkeypatch.setattr("edbc.capture.forward.deep.MAX_DEPTH", 3000)
+
+    def down(net: Reading, depth: int) -> Any:
+        def level(h: torch.Tensor, left: int) -> torch.Tensor:
+            return h if left == 0 or net.score(h) > 1e9 else level(h, left - 1) + h
+
+        return level(net.encode([1]), depth)
+
+    net = bound(model_of(down), [3])
+
+    with torch.no_grad(), pytest.raises(UnsupportedError, match=r"recurses deeper than 3,000 .*instance 1"):
+        net([2, 1 << 20, 3])
+    require_parity(net, [2, 3], (2,))
 
 
 def test_deep_recursion_reads() -> None:
