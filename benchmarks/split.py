@@ -1,4 +1,4 @@
-"""What eager and lazy parts gain (`edbc.cells.parts`): the same plan with every cell whole, and with its parts apart.
+"""What eager parts gain (`edbc.cells.parts`): the same plan with every cell whole, and with its parts apart.
 
     python benchmarks/split.py [--data DIR] [--batch-size 1,8,32,256] [--hidden 128] [--models NAME,...] [--always]
 
@@ -85,7 +85,7 @@ def measure(name: str, batch_size: int, options: argparse.Namespace) -> str:
                 sample.append((scheduling, execution))
     sched, sched_split = (1e3 * min(scheduling for scheduling, _ in sample) for sample in samples)
     whole, split = (1e3 * statistics.median(execution for _, execution in sample) for sample in samples)
-    names = {n for n, cell in plan.cells.items() if cell.eager or cell.lazy}
+    names = {n for n, cell in plan.cells.items() if cell.eager}
     columns = [name, str(batch_size), rows_per_batch(prepared, names), parts_of(prepared), f"{whole:.2f}",
                f"{split:.2f}", f"{split / whole:.2f}", f"{sched_split - sched:+.2f}",
                *(f"{size / 1e6:.2f}" for size in taken)]  # fmt: skip

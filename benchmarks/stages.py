@@ -28,7 +28,7 @@ from edbc.capture.vertex.vertexprogram import VertexProgram
 from edbc.plan.reader import read_plan
 from edbc.run.cpu.cpubackend import CpuBackend
 from edbc.run.modelfile import import_model_file
-from edbc.run.passes.eagerlazy import Splitter
+from edbc.run.passes.eagerparts import Splitter
 from edbc.run.session import Net
 
 DEFAULT = "tree_lstm tree_gru tree_lstm_2type lattice_lstm lattice_gru".split()

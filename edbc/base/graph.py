@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,15 @@ def _ints(values: Iterable[int] | NDArray[np.integer]) -> Ints:
     return array
 
 
+class GraphArrays(NamedTuple):
+    """A Graph's nodes and their operands, as native loops take them."""
+
+    node_type: Any
+    operand_ptr: Any
+    operands: Any
+    operand_output: Any
+
+
 @frozen
 class Graph:
     """A frozen typed DAG, definitions (1) to (3). n nodes, m operand entries, k externals.
@@ -163,6 +172,11 @@ class Graph:
         classes = tuple(dict.fromkeys(externals))
         external_class = [classes.index(c) for c in externals]
         return cls(full, _ints(node_type), _ints(ptr), _ints(operands), _ints(outputs), _ints(external_class), classes)
+
+    @property
+    def arrays(self) -> GraphArrays:
+        """For native loops."""
+        return GraphArrays(self.node_type, self.operand_ptr, self.operands, self.operand_output)
 
     @property
     def num_nodes(self) -> int:

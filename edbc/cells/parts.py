@@ -1,25 +1,23 @@
-"""Splitting a cell: what waits for no other node runs before the schedule, what no other node waits for runs after it.
+"""Splitting a cell: what waits for no other node runs before the schedule.
 
 Xu et al., "Cavs: An Efficient Runtime System for Dynamic Neural Networks" (USENIX ATC 2018, section 3.4) call such
-operations eager and lazy. There they are found in the vertex function; here they depend on the mini-batch too, because
-whether an operand is a look-up or a state is told by the graph.
+operations eager. There they are found in the vertex function; here they depend on the mini-batch too, because whether
+an operand is a look-up or a state is told by the graph. (What no other node waits for, Cavs runs after the schedule, as
+lazy operations; here it runs with its node.)
 
 Definitions, for one type in one mini-batch.
 
 (1) An operand is *eager* when it is external in every node of the type. An operation is eager when all its operands
     are eager operands or results of eager operations.
-(2) An output is *lazy* when no node reads it. An operation is lazy when it is not eager and all that read its result
-    are lazy operations and lazy outputs.
-(3) All other operations are the *core*. An affine of the core with some eager factors is cut in two: `W x + U h + b`
+(2) All other operations are the *core*. An affine of the core with some eager factors is cut in two: `W x + U h + b`
     becomes the *half* `W x + b`, which is eager, and `U h` with the half as its addend.
-(4) The eager part runs for many nodes of the type at once, those of a *chunk* (`edbc.run.passes.chunks`), so that a
-    product over x is one product for many words; the lazy part for all of them, in one batch. The core runs where the
-    schedule has the node. Schedule and policy never see the parts.
-(5) What a part computes for later parts goes there as one row of memory per node, its *hand-over*: the variables side
-    by side, halves first, in the order of the batches and within a batch in the order of the layout. So the halves of
-    a product's results are one span, which the product adds to.
-
-(6) Where nodes have equal eager operands (the same rows of the same tables), they may *share* one eager part: it is
+(3) The eager part runs for many nodes of the type at once, those of a *chunk* (`edbc.run.passes.chunks`), so that a
+    product over x is one product for many words. The core runs where the schedule has the node. Schedule and policy
+    never see the parts.
+(4) What the eager part computes for the core goes there as one row of memory per node, its *hand-over*: the variables
+    side by side, halves first, in the order of the batches and within a batch in the order of the layout. So the halves
+    of a product's results are one span, which the product adds to.
+(5) Where nodes have equal eager operands (the same rows of the same tables), they may *share* one eager part: it is
     one node, which the cores of all of them read. Words repeat, so most products over x can be shared.
 
 A part keeps the batches and the order of the plan's layout as far as they speak of it; eager affines of the same
@@ -47,8 +45,8 @@ from edbc.cells.lower import batch_key, lower
 from edbc.cells.opgraph import CellGraph, CellOp, Source
 from edbc.cells.program import Placed, Program, Span
 
-EAGER, CORE, LAZY = "eager", "core", "lazy"
-PARTS = (EAGER, CORE, LAZY)
+EAGER, CORE = "eager", "core"
+PARTS = (EAGER, CORE)
 NEAR_BYTES, FAR = 3 << 19, 2
 """Weights of more bytes than this do not stay in a cache of 2 MB beside what is computed with them; reading them again
 for every batch then costs FAR times as much."""
@@ -92,22 +90,17 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class SplitCell:
-    """The parts that have something to do, and where the whole cell's outputs come from."""
+    """Both parts, and where the whole cell's outputs come from."""
 
     parts: Mapping[str, Part]
     homes: tuple[Origin, ...]
     shares: bool = False
-    """True when nodes may share eager parts, definition (6)."""
-
-    @cached_property
-    def handed_over(self) -> int:
-        """Elements that a node's parts hand over to each other."""
-        return sum(part.handed_over for part in self.parts.values())
+    """True when nodes may share eager parts, definition (5)."""
 
     @cached_property
     def lasts(self) -> bool:
-        """True when what the eager part computes is needed to the end: by lazy parts, or as outputs of the cell."""
-        return LAZY in self.parts or any(home.part == EAGER for home in self.homes)
+        """True when what the eager part computes is needed to the end, as outputs of the cell."""
+        return any(home.part == EAGER for home in self.homes)
 
     def pays(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> bool:
         """True when splitting is worth it for so many nodes in so many batches, with so many rows of the eager part,
@@ -117,76 +110,51 @@ class SplitCell:
 
     def gain(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> float:
         """Multiplications that splitting saves, costs taken off; see `pays`."""
-        eager, lazy, handed_over, handed_over_early = self._sizes
-        saved: float = (batches - chunks) * eager + (batches - 1) * lazy
+        eager = self.parts[EAGER]
+        saved: float = (batches - chunks) * eager.multiplications
         if weight_bytes > NEAR_BYTES:
             saved *= FAR
-        cost = MULTIPLICATIONS_PER_ELEMENT * handed_over + MULTIPLICATIONS_PER_NODE
+        cost = MULTIPLICATIONS_PER_ELEMENT * eager.handed_over + MULTIPLICATIONS_PER_NODE
         if self.shares:
-            saved += MULTIPLICATIONS_OF_A_ROW * (nodes - (nodes if rows is None else rows)) * eager
-            cost += MULTIPLICATIONS_PER_SHARED_ELEMENT * handed_over_early
+            rows = nodes if rows is None else rows
+            saved += MULTIPLICATIONS_OF_A_ROW * (nodes - rows) * eager.multiplications
+            cost += MULTIPLICATIONS_PER_SHARED_ELEMENT * eager.handed_over
         return saved - nodes * cost - chunks * MULTIPLICATIONS_PER_CHUNK - MULTIPLICATIONS_PER_TYPE
 
-    @cached_property
-    def _sizes(self) -> tuple[int, int, int, int]:
-        """Multiplications of the eager and of the lazy part, elements handed over, by all parts and by the eager one:
-        looked up some ten times per mini-batch."""
-        eager, lazy = (self.parts.get(name) for name in (EAGER, LAZY))
-        multiplications = [0 if part is None else part.multiplications for part in (eager, lazy)]
-        return multiplications[0], multiplications[1], self.handed_over, 0 if eager is None else eager.handed_over
 
-
-def assign_parts(cell: CellGraph, eager: Collection[str], lazy: Collection[str]) -> dict[str, str]:
-    """The part of every operation, definitions (1) to (3). `eager` are operands, `lazy` variables that are outputs."""
+def assign_parts(cell: CellGraph, eager: Collection[str]) -> dict[str, str]:
+    """The part of every operation, definitions (1) and (2). `eager` are operands."""
     ready = set(eager)
     part: dict[str, str] = {}
     for op in cell.ops:
-        if op.inputs and ready.issuperset(op.inputs):
-            part[op.name] = EAGER
+        part[op.name] = EAGER if op.inputs and ready.issuperset(op.inputs) else CORE
+        if part[op.name] == EAGER:
             ready.add(op.name)
-    awaited = set(cell.outputs) - set(lazy)
-    for op in reversed(cell.ops):
-        if op.name not in part:
-            part[op.name] = CORE if op.name in awaited else LAZY
-        if part[op.name] == CORE:
-            awaited.update(op.inputs)
     return part
 
 
 def split_cell(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], eager: Collection[str],
-               lazy: Collection[str], where: str = "cell", shares: bool = False) -> SplitCell | None:  # fmt: skip
+               where: str = "cell", shares: bool = False) -> SplitCell | None:  # fmt: skip
     """The parts of a cell whose batches and order are a plan's; None when there is nothing to split off or no core.
     With `shares` nodes may share eager parts.
 
     Raises LayoutError as `lower` does.
     """
-    part_of = assign_parts(cell, eager, lazy)
-    splitting = _Splitting(cell, batches, order, part_of, set(eager))
-    if not splitting.ops[CORE] or not (splitting.ops[EAGER] or splitting.ops[LAZY]):
-        return None
-    return splitting.result(where, shares and bool(splitting.ops[EAGER]))
+    splitting = _Splitting(cell, batches, order, assign_parts(cell, eager), set(eager))
+    return splitting.result(where, shares) if all(splitting.ops.values()) else None
 
 
-def splittable(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], external: Sequence[bool],
-               read: Sequence[bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
-    """Names of the operands and of the outputs from which it can pay to split products off, by what is known of the
-    mini-batches compiled on: which operands are external in every node, and which outputs are read."""
+def splittable(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str],
+               external: Sequence[bool]) -> tuple[str, ...]:  # fmt: skip
+    """Names of the operands from which it can pay to split products off, by what is known of the mini-batches compiled
+    on: which operands are external in every node."""
     if not cell.is_uniform():
-        return (), ()
-    eager = [name for (name, _), is_external in zip(cell.operands, external, strict=False) if is_external]
-    awaited = {name for name, is_read in zip(cell.outputs, read, strict=False) if is_read}
-    lazy = [name for name in dict.fromkeys(cell.outputs) if name not in awaited]
-    before = split_cell(cell, batches, order, eager, ())
-    after = split_cell(cell, batches, order, (), lazy)
-    first = before.parts.get(EAGER) if before is not None else None
-    last = after.parts.get(LAZY) if after is not None else None
+        return ()
     names = [name for name, _ in cell.operands]
-    return (
-        tuple(names[o.index] for o in first.operands) if first is not None and first.multiplications else (),
-        tuple(
-            name for name in lazy if after is not None and after.homes[cell.outputs.index(name)].part == LAZY
-        ) if last is not None and last.multiplications else (),
-    )  # fmt: skip
+    split = split_cell(cell, batches, order, [n for n, known in zip(names, external, strict=False) if known])
+    if split is None or not split.parts[EAGER].multiplications:
+        return ()
+    return tuple(names[origin.index] for origin in split.parts[EAGER].operands)
 
 
 class _Splitting:
@@ -201,10 +169,10 @@ class _Splitting:
         self.ops = {part: self._ops_of(part) for part in PARTS}
         self.batches[EAGER] = _merged(self.ops[EAGER], self.batches[EAGER])
         self.outputs = {part: self._outputs_of(part) for part in PARTS}
-        self.handed = {EAGER: self._handed(EAGER, (CORE, LAZY)), CORE: self._handed(CORE, (LAZY,)), LAZY: ()}
+        self.handed = {EAGER: self._handed(), CORE: ()}
 
     def _halves(self) -> dict[str, str]:
-        """Names for the halves of the core's affines, definition (3)."""
+        """Names for the halves of the core's affines, definition (2)."""
         taken = set(self.cell.classes())
         names: dict[str, str] = {}
         for op in self.cell.ops:
@@ -251,10 +219,9 @@ class _Splitting:
     def _reads(self, part: str) -> set[str]:
         return {name for op in self.ops[part] for name in op.inputs}
 
-    def _handed(self, part: str, readers: Iterable[str]) -> tuple[str, ...]:
-        """Definition (5). What is an output of the core anyway is read as that."""
-        read = {name for reader in readers for name in self._reads(reader)}
-        read &= {op.name for op in self.ops[part]}
+    def _handed(self) -> tuple[str, ...]:
+        """Definition (4)."""
+        read = self._reads(CORE) & {op.name for op in self.ops[EAGER]}
         halves = {half: name for name, half in self.half_of.items()}
         number = {name: i for i, batch in enumerate(self.batches[CORE]) for name in batch}
         place = {name: i for i, name in enumerate(self.order)}
@@ -263,17 +230,17 @@ class _Splitting:
             whole = halves.get(name)
             return (len(number), place[name]) if whole is None else (number[whole], place[whole])
 
-        return tuple(sorted(read - (set(self.outputs[part]) if part == CORE else set()), key=key))
+        return tuple(sorted(read, key=key))
 
     def result(self, where: str, shares: bool) -> SplitCell:
-        parts = {part: self._part(part, where, shares) for part in PARTS if self.ops[part]}
+        parts = {part: self._part(part, where) for part in PARTS}
         homes = [
             Origin(part, self.outputs[part].index(name))
             for name in self.cell.outputs for part in [self.part_of.get(name, CORE)]
         ]  # fmt: skip
         return SplitCell(parts, tuple(homes), shares)
 
-    def _part(self, part: str, where: str, shares: bool) -> Part:
+    def _part(self, part: str, where: str) -> Part:
         classes = {**self.cell.classes(), **{half: self.cell.classes()[name] for name, half in self.half_of.items()}}
         rows = self._operand_rows(part)
         handed = self.handed[part]
@@ -300,13 +267,8 @@ class _Splitting:
             read |= set(self.outputs[CORE])
         rows: list[tuple[Origin, tuple[str, ...]]]
         rows = [(Origin(None, i), (name,)) for i, (name, _) in enumerate(self.cell.operands) if name in read]
-        for earlier in PARTS[: PARTS.index(part)]:
-            if part == LAZY and earlier == CORE:
-                names = self.outputs[CORE]
-                computed = {op.name for op in self.ops[CORE]}
-                rows += [(Origin(CORE, i), (n,)) for i, n in enumerate(names) if n in read & computed]
-            if read.intersection(self.handed[earlier]):
-                rows.append((Origin(earlier, len(self.outputs[earlier])), self.handed[earlier]))
+        if part == CORE and read.intersection(self.handed[EAGER]):
+            rows.append((Origin(EAGER, len(self.outputs[EAGER])), self.handed[EAGER]))
         return rows
 
 

@@ -143,8 +143,6 @@ class PlanCell:
     """Gathers and scatters that the layout leaves."""
     eager: tuple[str, ...] = ()
     """Operands from which operations are split off and run before the schedule, where they are look-ups everywhere."""
-    lazy: tuple[str, ...] = ()
-    """Outputs whose operations run after the schedule, where no node reads them."""
 
 
 @dataclass(frozen=True)

@@ -200,9 +200,8 @@ CELL = Record(
         "weights": ListOf(Text("a parameter's name", r"[A-Za-z0-9_][ -~]*", 500), 10_000),
         "copies": Integer(),
         "eager": ListOf(VARIABLE, 10_000),
-        "lazy": ListOf(VARIABLE, 10_000),
     },
-    optional=("eager", "lazy"),
+    optional=("eager",),
 )
 
 GUARD = Record(

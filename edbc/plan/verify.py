@@ -13,7 +13,7 @@
     operands were computed by earlier batches or are sources.
 (8) Layout: every variable exactly once, no shared value. Weights: no name twice.
 (9) Outputs, where lines name them: numbers 0 to k - 1, each once.
-(10) Split: what may be eager is an operand of the cell, what may be lazy one of its outputs, each once.
+(10) Split: what may be eager is an operand of the cell, each once.
 (11) Costs, where there are any: one entry per type and no other, some batch not free.
 (12) Weights, where a file holds them: a plain name that ends in `.safetensors`.
 
@@ -254,12 +254,10 @@ def _verify_batches(cell: PlanCell, lines: dict[str, Line], place: Place) -> Non
 def _verify_split(cell: PlanCell, lines: dict[str, Line], place: Place) -> None:
     """Check (10)."""
     operands = {name for name, line in lines.items() if line.operation == "input"}
-    outputs = {name for name, line in lines.items() if line.outputs}
-    for key, names, known, noun in (("eager", cell.eager, operands, "operand"), ("lazy", cell.lazy, outputs, "output")):
-        _verify_unique(names, noun, place, key)
-        for position, name in enumerate(names):
-            if name not in known:
-                _fail(place(key, position), f"{noun}s of the cell", shorten(name))
+    _verify_unique(cell.eager, "operand", place, "eager")
+    for position, name in enumerate(cell.eager):
+        if name not in operands:
+            _fail(place("eager", position), "operands of the cell", shorten(name))
 
 
 def _verify_layout(cell: PlanCell, lines: dict[str, Line], place: Place) -> None:

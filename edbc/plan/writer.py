@@ -167,9 +167,8 @@ def _cell_lines(plan: Plan) -> Iterator[str]:
         yield from list_lines("    ", "layout", cell.layout)
         yield from list_lines("    ", "weights", cell.weights)
         yield f"    copies: {scalar_text(cell.copies)}"
-        for key in ("eager", "lazy"):
-            if getattr(cell, key):
-                yield from list_lines("    ", key, getattr(cell, key))
+        if cell.eager:
+            yield from list_lines("    ", "eager", cell.eager)
 
 
 def _batch_lines(cell: PlanCell) -> Iterator[str]:

@@ -18,7 +18,7 @@ from edbc.base.graph import NodeType
 from edbc.cells.kernels.products import OWN
 from edbc.cells.program import Copy, Product, Program, Span
 from edbc.run.backend import Backend
-from edbc.run.passes.eagerlazy import Splittable
+from edbc.run.passes.eagerparts import Splittable
 
 
 def of_backend(backend: Backend) -> str | None:

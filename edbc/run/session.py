@@ -73,7 +73,7 @@ from edbc.run.modelfile import exemplars_of
 from edbc.run.passes.arenas import Shared
 from edbc.run.passes.boundary import boundary_of
 from edbc.run.passes.cut import Recompute, require_recompute
-from edbc.run.passes.eagerlazy import Splittable, Splitter
+from edbc.run.passes.eagerparts import Splittable, Splitter
 from edbc.run.passes.excerptrows import ExcerptKernel
 from edbc.run.passes.minibatch import (
     MiniBatch,
@@ -164,7 +164,7 @@ class Net:
     """A plan bound to a model. Calling it runs a mini-batch; several threads may.
 
     `device` and `dtype` are the model's own. With `rebind` they are, or its sizes are, not those that the plan was
-    compiled for; with "dtype" the sizes are. Without `split` no cell runs in parts (`edbc.run.passes.eagerlazy`),
+    compiled for; with "dtype" the sizes are. Without `split` no cell runs in parts (`edbc.run.passes.eagerparts`),
     without `share` equal nodes run one by one (`edbc.run.passes.share`), and equal parts of nodes too. `recompute` says
     into how many segments training cuts a schedule (`edbc.run.passes.cut`). `autocast` is the state of torch.autocast
     (`edbc.capture.semantics.autocast`) in which its mini-batches are recorded. Raises what `bind` raises.
@@ -196,7 +196,7 @@ class Net:
         self.policy = policy_of(plan, policy)
         self.waves: Waves | None = None
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
-        has_parts = any(cell.eager or cell.lazy for cell in plan.cells.values())
+        has_parts = any(cell.eager for cell in plan.cells.values())
         self.split = split and has_parts and getattr(self.backend, "adds", False)
         if plan.waves is not None and policy is None and getattr(self.backend, "in_steps", False):
             self.waves = Waves.from_text(plan.waves.table, [t.name for t in plan.types])
@@ -747,15 +747,14 @@ class Net:
             return None
         name = self.plan.types[kind].name
         planned = self.plan.cells[name]
-        if not planned.eager and not planned.lazy:
+        if not planned.eager:
             return None
         entry = self.table.operation_of_type[kind]
         cell = self.cell(entry)
         if not cell.is_uniform() or self._evaluated(entry, cell, self.plan.types[kind].signature) is not cell:
             return None
         self.program(kind)  # raises where the plan is stale
-        return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, planned.lazy,
-                          f"plan cell {name!r}")  # fmt: skip
+        return Splittable(cell, planned.batches, self._order(cell, planned), planned.eager, f"plan cell {name!r}")
 
     def _weight_bytes(self, kind: int) -> int:
         """Of the products of a type that the plan knows; 0 for any other, which never runs in parts."""

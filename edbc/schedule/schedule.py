@@ -7,9 +7,18 @@ A *batch* is a set of nodes of one type that run together; a *batching sequence*
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from edbc.base.frozen import frozen
 from edbc.base.graph import Graph, Ints
+
+
+class ScheduleArrays(NamedTuple):
+    """A Schedule's batches, as native loops take them."""
+
+    batch_type: Any
+    batch_ptr: Any
+    nodes: Any
 
 
 @frozen
@@ -26,6 +35,11 @@ class Schedule:
     """Batches that its fallback chose, the table having no such state."""
     by_rule: bool = False
     """True when the policy's table runs beside a rule, and the rule's schedule, this one, is the cheaper."""
+
+    @property
+    def arrays(self) -> ScheduleArrays:
+        """For native loops."""
+        return ScheduleArrays(self.batch_type, self.batch_ptr, self.nodes)
 
     @property
     def num_batches(self) -> int:

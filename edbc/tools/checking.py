@@ -217,7 +217,7 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
         recorded_weights(outcome.path, plan), Decisions(plan.automatic, plan.ragged),
     )  # fmt: skip
     # A plan without any parts may be one of --no-split; it is taken at its word.
-    captured = replace(captured, split=any(cell.eager or cell.lazy for cell in plan.cells.values()))
+    captured = replace(captured, split=any(cell.eager for cell in plan.cells.values()))
     if plan.trained_on.source == "file" or plan.policy.kind != "fsm":
         policy = plan.policy
     else:
@@ -289,7 +289,7 @@ def _compare_cells(plan: Plan, renewed: Plan) -> Iterator[Finding]:
 
 
 def _differing(old: PlanCell | None, new: PlanCell | None) -> tuple[str, ...]:
-    parts = ("operations", "batches", "layout", "weights", "copies", "eager", "lazy")
+    parts = ("operations", "batches", "layout", "weights", "copies", "eager")
     return tuple(part for part in parts if getattr(old, part, None) != getattr(new, part, None))
 
 

@@ -18,7 +18,7 @@ from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.canonical import cell_graph
 from edbc.cells.lower import lower
 from edbc.cells.opgraph import CellGraph
-from edbc.cells.parts import CORE, EAGER, LAZY, PARTS, SplitCell, assign_parts, split_cell, splittable
+from edbc.cells.parts import CORE, EAGER, PARTS, SplitCell, assign_parts, split_cell, splittable
 from edbc.cells.program import Product
 
 
@@ -41,19 +41,17 @@ def run_split(split: SplitCell, view: ModelView, operands: list[torch.Tensor]) -
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(seed=st.integers(0, 100_000), eager=st.integers(0, 7), lazy=st.integers(0, 7), shuffle=st.booleans())
-def test_parts_compute_the_cell(seed: int, eager: int, lazy: int, shuffle: bool) -> None:
-    """Whatever operands are eager and whatever outputs lazy, in any memory order, the parts give the cell's outputs."""
+@given(seed=st.integers(0, 100_000), eager=st.integers(0, 7), shuffle=st.booleans())
+def test_parts_compute_the_cell(seed: int, eager: int, shuffle: bool) -> None:
+    """Whatever operands are eager, in any memory order, the parts give the cell's outputs."""
     cell, view = traced(RandomCell(seed, 3, 12))
     _, batches, order = planned(cell)
     if shuffle:
         order = random.Random(seed).sample(list(order), len(order))
     names = [name for i, (name, _) in enumerate(cell.operands) if eager >> i & 1]
-    late = [name for i, name in enumerate(cell.outputs) if lazy >> i & 1]
-    split = split_cell(cell, batches, order, names, late)
+    split = split_cell(cell, batches, order, names)
     if split is None:
-        parts = set(assign_parts(cell, names, late).values())
-        assert CORE not in parts or parts == {CORE}
+        assert len(set(assign_parts(cell, names).values())) <= 1
         return
     operands = [torch.randn(5, 4, dtype=torch.float64) for _ in range(3)]
     whole = interpret(lower(cell, batches, order), view, operands)
@@ -62,28 +60,14 @@ def test_parts_compute_the_cell(seed: int, eager: int, lazy: int, shuffle: bool)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(seed=st.integers(0, 100_000), eager=st.integers(0, 7), lazy=st.integers(0, 7))
-def test_assignment_is_what_the_definitions_say(seed: int, eager: int, lazy: int) -> None:
-    """Eager operations reach no other operand; lazy ones no output that is awaited; every other one does both, or has
-    no operand."""
-    import networkx as nx
-
+@given(seed=st.integers(0, 100_000), eager=st.integers(0, 7))
+def test_assignment_is_what_the_definitions_say(seed: int, eager: int) -> None:
+    """Eager operations have operands, all paths to them start at eager operands; every other one is the core's."""
     cell, _ = traced(RandomCell(seed, 3, 12))
     names = {name for i, (name, _) in enumerate(cell.operands) if eager >> i & 1}
-    late = {name for i, name in enumerate(cell.outputs) if lazy >> i & 1}
     graph = cell.to_networkx()
-    awaited = set(cell.outputs) - late
-    for op, part in assign_parts(cell, names, late).items():
-        sources = {v for v in nx.ancestors(graph, op) if graph.nodes[v]["op"] == "input"}
-        is_eager = bool(op_inputs(cell, op)) and all_paths_from(graph, op, names)
-        is_awaited = op in awaited or bool(awaited & nx.descendants(graph, op))
-        assert (part == EAGER) == is_eager
-        if part == EAGER:
-            assert sources <= names
-        elif part == LAZY:
-            assert not is_awaited
-        else:
-            assert is_awaited
+    for op, part in assign_parts(cell, names).items():
+        assert (part == EAGER) == (bool(op_inputs(cell, op)) and all_paths_from(graph, op, names))
 
 
 def op_inputs(cell: CellGraph, name: str) -> tuple[str, ...]:
@@ -146,23 +130,22 @@ def products(split: SplitCell, part: str) -> list[tuple[int, int, bool]]:
 
 
 def test_parts_of_an_lstm() -> None:
-    """x goes through one product to all gates, the core adds h's to it without a copy, scores are computed last."""
+    """x goes through one product to all gates, and the core adds h's to it without a copy."""
     cell, batches, order = planned(cell_of(LSTM(8), 3))
-    split = split_cell(cell, batches, order, ["x"], [cell.outputs[2]])
+    split = split_cell(cell, batches, order, ["x"])
 
     assert products(split, EAGER) == [(8, 32, False)]
-    assert products(split, CORE) == [(8, 32, True)]
-    assert products(split, LAZY) == [(8, 16, False)]
-    assert [part.program.num_copies for part in split.parts.values()] == [0, 0, 0]
+    assert products(split, CORE) == [(8, 32, True), (8, 16, False)]
+    assert [part.program.num_copies for part in split.parts.values()] == [0, 0]
     assert split.parts[EAGER].outputs == (ValueClass((32,)),)
-    assert [home.part for home in split.homes] == [CORE, CORE, LAZY]
-    assert all(not packed.biases for packed in split.parts[CORE].program.weights)
+    assert [home.part for home in split.homes] == [CORE, CORE, CORE]
+    assert not split.parts[CORE].program.weights[0].biases
 
 
 def test_parts_of_a_gru() -> None:
     """Three halves make one product, although the whole cell computes them one after the other."""
     cell, batches, order = planned(cell_of(GRU(8), 2))
-    split = split_cell(cell, batches, order, ["x"], [])
+    split = split_cell(cell, batches, order, ["x"])
 
     assert products(split, EAGER) == [(8, 24, False)]
     assert sorted(products(split, CORE)) == [(8, 8, True), (8, 16, True)]
@@ -171,11 +154,10 @@ def test_parts_of_a_gru() -> None:
 def test_what_can_be_split_is_found() -> None:
     """Names come from what is known of the graphs, and only where products move; nothing when all or none would."""
     cell, batches, order = planned(cell_of(LSTM(8), 3))
-    scores = cell.outputs[2]
 
-    assert splittable(cell, batches, order, [True, False, False], [True, True, False]) == (("x",), (scores,))
-    assert splittable(cell, batches, order, [False, False, True], [True, True, True]) == ((), ())
-    assert splittable(cell, batches, order, [True] * 3, [False] * 3) == ((), ())
+    assert splittable(cell, batches, order, [True, False, False]) == ("x",)
+    assert splittable(cell, batches, order, [False, False, True]) == ()
+    assert splittable(cell, batches, order, [True] * 3) == ()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +173,7 @@ def test_it_pays_below_a_seventh_of_the_inner_size(
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_CHUNK", 0)
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_NODE", 0)
     cell, plan_batches, order = planned(cell_of(LSTM(64), 3, 64))
-    split = split_cell(cell, plan_batches, order, ["x"], [])
+    split = split_cell(cell, plan_batches, order, ["x"])
 
     assert split.pays(nodes, batches, chunks) is pays
 
@@ -200,7 +182,7 @@ def test_it_pays_only_with_enough_batches() -> None:
     """At one row per batch an LSTM of hidden size 64 needs some two hundred batches, one of 256 only some ten."""
     for size, batches in ((64, 260), (256, 14)):
         cell, plan_batches, order = planned(cell_of(LSTM(size), 3, size))
-        split = split_cell(cell, plan_batches, order, ["x"], [])
+        split = split_cell(cell, plan_batches, order, ["x"])
 
         assert split.pays(batches, batches)
         assert not split.pays(batches // 2, batches // 2)

@@ -243,7 +243,7 @@ SMALL: dict[str, tuple[bytes, str]] = {
     "copies beyond doubles": (edited("copies: 1", "copies: 18446744073709551616"), "from 0 to"),
     "eager that is no operand": (edited("eager: [x]", "eager: [v1]"), "operands of the cell, got 'v1'"),
     "eager twice": (edited("eager: [x]", "eager: [x, x]"), "each operand once"),
-    "lazy that is no output": (edited("lazy: [c]", "lazy: [i]"), "outputs of the cell, got 'i'"),
+    "a key of earlier versions": (edited("eager: [x]", "eager: [x]\n    lazy: [c]"), "'lazy'"),
     # guards
     "no guards": (edited(VALID[VALID.index("guards:") :], "guards: {}\n...\n"), "at least 1 key in 'guards'"),
     "guards missing": (edited(VALID[VALID.index("guards:") :], "...\n"), "the key 'guards'"),

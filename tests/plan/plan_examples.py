@@ -21,7 +21,6 @@ LEAF = PlanCell(
     weights=("W_i.weight", "W_u.weight[1/4]"),
     copies=1,
     eager=("x",),
-    lazy=("c",),
 )
 
 OUT = PlanCell(

@@ -49,8 +49,7 @@ def single_changes() -> dict[str, Plan]:
         assert set(other) == {field.name for field in fields(getattr(plan, part))}
         for name, value in other.items():
             changed[f"{part}.{name}"] = replace(plan, **{part: replace(getattr(plan, part), **{name: value})})
-    for name, value in {"operations": (), "batches": (), "layout": (), "weights": (), "copies": 9, "eager": (),
-                        "lazy": ()}.items():  # fmt: skip
+    for name, value in {"operations": (), "batches": (), "layout": (), "weights": (), "copies": 9, "eager": ()}.items():
         changed[f"cells.{name}"] = replace(plan, cells={**plan.cells, "leaf": replace(LEAF, **{name: value})})
     for name, value in {"name": "other", "signature": "s", "source": "x"}.items():
         first = replace(plan.types[0], **{name: value})

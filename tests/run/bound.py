@@ -18,7 +18,7 @@ from edbc.capture.forward.build import capture
 from edbc.capture.record.table import TypeTable
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
-from edbc.run.passes.eagerlazy import find_usage
+from edbc.run.passes.eagerparts import external_operands
 from edbc.run.session import Net, cell_of
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
@@ -70,13 +70,13 @@ def random_trees(seed: int, count: int) -> list[Tree]:
     return [random_tree(rng) for _ in range(count)]
 
 
-Splits = Callable[..., tuple[tuple[str, ...], tuple[str, ...]]]
+Splits = Callable[..., tuple[str, ...]]
 """Like `edbc.cells.parts.splittable`."""
 
 
-def nothing(*_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def nothing(*_: Any) -> tuple[str, ...]:
     """Cells run whole."""
-    return (), ()
+    return ()
 
 
 def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical", split: Splits = nothing) -> Plan:
@@ -85,11 +85,7 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
     graphs = [replace(part.graph, types=table.graph_types()) for part in parts]
-    found = [find_usage(graph) for graph in graphs]
-    usage = (
-        np.logical_and.reduce([external for external, _ in found]),
-        np.logical_or.reduce([read for _, read in found]),
-    )
+    external = np.logical_and.reduce([external_operands(graph) for graph in graphs])
     cells = {}
     for kind, node_type in enumerate(table.graph_types()):
         if node_type.op == "sum" or node_type.is_excerpt:
@@ -98,8 +94,8 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
         own = cell_of(table.operation_of_type[kind], view)
         batches = batch_operations(own)
         order = plan_cell_layout(own, batches).order if own.is_uniform() else tuple(own.classes())
-        parts = split(own, batches, order, *(found[kind].tolist() for found in usage))
-        cells[node_type.name] = PlanCell(own.lines(), batches, order, (), 0, *parts)
+        eager = split(own, batches, order, external[kind].tolist())
+        cells[node_type.name] = PlanCell(own.lines(), batches, order, (), 0, eager)
     types = tuple(PlanType(t.name, t.signature, t.source) for t in table.graph_types())
     return Plan(
         edbc="0",

@@ -1,6 +1,6 @@
 """Chunks: how much of what eager parts hand over to cores is in memory at once.
 
-A hand-over (`edbc.cells.parts`, definition (5)) is larger than what its cell returns: the halves of an LSTM's four
+A hand-over (`edbc.cells.parts`, definition (4)) is larger than what its cell returns: the halves of an LSTM's four
 gates, beside the two vectors of its state. For all nodes at once it would be most of a mini-batch's memory.
 
 (1) A hand-over is read once, by the node's own core. So the eager part of a type runs in *chunks*: the nodes of
@@ -10,8 +10,8 @@ gates, beside the two vectors of its state. For all nodes at once it would be mo
     all its nodes' outputs. A type has room for its largest batch, and for a part of its other rows that is the same for
     every type.
 (3) Where the largest batches alone take more, the type whose batch takes most runs whole.
-(4) Where a lazy part waits for a hand-over, or eager operations compute outputs of the cell itself, it is needed to
-    the end: the type then has room for all its nodes or runs whole.
+(4) Where eager operations compute outputs of the cell itself, they are needed to the end: the type then has room for
+    all its nodes or runs whole.
 
 Chunks cost the time that eager parts gain: each of them reads the weights again. That is weighed by `SplitCell.pays`.
 """

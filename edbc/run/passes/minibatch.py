@@ -28,7 +28,7 @@ from edbc.errors import GraphError
 from edbc.run.backend import Demand, Segment
 from edbc.run.passes.arenas import Shared
 from edbc.run.passes.boundary import Boundary
-from edbc.run.passes.eagerlazy import SplitBatch
+from edbc.run.passes.eagerparts import SplitBatch
 from edbc.run.passes.placement import Placement
 from edbc.schedule.schedule import Schedule
 

@@ -1,4 +1,4 @@
-"""The native loops of `edbc.run.passes.eagerlazy`. Each has a plain-Python reference in the tests.
+"""The native loops of `edbc.run.passes.eagerparts`. Each has a plain-Python reference in the tests.
 
 Indices of the longest loops are unsigned, see `kernelcache.U`.
 """
@@ -8,29 +8,54 @@ Indices of the longest loops are unsigned, see `kernelcache.U`.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from edbc.native.kernelcache import INNER, U, njit
 from edbc.native.kinds import inlined
 
-EAGER, CORE, LAZY, WHOLE = 0, 1, 2, -1
+
+class Results(NamedTuple):
+    """Of a Capture."""
+
+    node: Any
+    output: Any
+
+
+class Chunks(NamedTuple):
+    """The rows of eager parts, see `find_chunks`."""
+
+    row: Any
+    opened: Any
+    rows: Any
+    """Per type."""
+
+
+class Tables(NamedTuple):
+    """How types are split, see `split_nodes`."""
+
+    home: Any
+    in_place: Any
+    part_type: Any
+    origin_ptr: Any
+    origin: Any
+
+
+EAGER, CORE, WHOLE = 0, 1, -1
 """Parts of a node, and what an operand of a part is when it is one of the whole node's."""
 
 
 @njit(cache=True)
-def find_usage(node_type, operand_ptr, operands, operand_output, num_types, most):
-    """Which operands (types, most) are external in every node, and which outputs (types, most) some node reads."""
+def external_operands(graph, num_types, most):
+    """Which operands (types, most) are external in every node."""
+    node_type, operand_ptr, operands, _ = graph
     external = np.ones((num_types, most), np.bool_)
-    read = np.zeros((num_types, most), np.bool_)
     for v in range(U(len(node_type))):
         first, t = U(operand_ptr[v]), U(node_type[v])
-        for i in range(first, U(operand_ptr[v + U(1)])):
-            if operands[i] < 0:
-                continue
-            if i - first < U(most):
-                external[t, i - first] = False
-            read[U(node_type[U(operands[i])]), U(operand_output[i])] = True
-    return external, read
+        for i in range(first, min(U(operand_ptr[v + U(1)]), first + U(most))):
+            external[t, i - first] &= operands[i] < 0
+    return external
 
 
 @njit(cache=True)
@@ -93,73 +118,41 @@ def find_chunks(batch_type, batch_ptr, nodes, equal, shares, room):
 
 
 @njit(cache=True)
-def split_graph(
-    batch_type, batch_ptr, nodes, node_type, operand_ptr, operands, operand_output, result_node, result_output, row,
-    opened, rows, home, in_place, part_type, origin_ptr, origin,
-):  # fmt: skip
+def split_graph(schedule, graph, results, chunks, tables):
     """The split graph, see `split_nodes`; its schedule and what `part_batches` says of it; and the results in it, see
-    `move_results`."""
-    first, last, place = number_parts(batch_type, batch_ptr, nodes, part_type, rows)
-    batches, executed = part_batches(batch_type, batch_ptr, nodes, opened, part_type, first, last)
-    graph = split_nodes(
-        batch_type, batch_ptr, nodes, node_type, operand_ptr, operands, operand_output, row, first, last, place, home,
-        in_place, part_type, origin_ptr, origin,
-    )  # fmt: skip
-    results = move_results(result_node, result_output, node_type, row, first, place, home, in_place)
-    return graph, batches, executed, results
+    `move_results`. A schedule and a graph are their `arrays`."""
+    first = number_parts(tables.part_type, chunks.rows)
+    batches, executed = part_batches(schedule, chunks.opened, tables.part_type, first)
+    nodes = split_nodes(schedule, graph, chunks.row, first, tables)
+    return nodes, batches, executed, move_results(results, graph.node_type, chunks.row, first, tables)
 
 
 @njit(**INNER)
-def number_parts(batch_type, batch_ptr, nodes, part_type, rows):
+def number_parts(part_type, rows):
     """Numbers of the nodes' parts: eager parts type after type, `rows[t]` of type t; then the cores, numbered as the
-    whole nodes were; then lazy parts type after type, in the order of the schedule.
-
-    Returns the numbers of every type's parts, first and behind the last, (3, types): equal where it has none, those of
-    all nodes for cores, and behind the last type's last the end of all. And the places of nodes among the lazy parts of
-    their type, (n,), empty where there are none. See `number_of`.
-    """
+    whole nodes were. Returns the number of every type's first eager part, and at the end that of the first core."""
     num_types = part_type.shape[1]
-    first, last = np.zeros((3, num_types), np.int64), np.zeros((3, num_types), np.int64)
-    place = np.full(len(nodes) if part_type[LAZY].max() >= 0 else 0, -1, np.int32)
-    total = np.int64(0)
+    first = np.zeros(num_types + 1, np.int64)
     for t in range(num_types):
-        first[EAGER, t] = total
-        if part_type[EAGER, t] >= 0:
-            total += rows[t]
-        last[EAGER, t] = total
-    first[CORE], last[CORE] = total, total + len(nodes)
-    total += len(nodes)
-    for t in range(num_types):
-        first[LAZY, t] = total
-        for b in range(len(batch_type) if part_type[LAZY, t] >= 0 else 0):
-            for p in range(batch_ptr[b], batch_ptr[b + 1] if batch_type[b] == t else batch_ptr[b]):
-                place[nodes[p]] = total - first[LAZY, t]
-                total += 1
-        last[LAZY, t] = total
-    return first, last, place
+        first[t + 1] = first[t] + (rows[t] if part_type[EAGER, t] >= 0 else 0)
+    return first
 
 
 @inlined
-def number_of(part, v, t, row, first, place):
+def number_of(part, v, t, row, first):
     """The number of a part of node v, which is of type t and has that part; see `number_parts`, `find_chunks`."""
-    if part == CORE:
-        own = np.int64(v)
-    elif part == EAGER:
-        own = np.int64(row[v])
-    else:
-        own = np.int64(place[v])
-    return first[part, t] + own
+    return first[len(first) - 1] + np.int64(v) if part == CORE else first[t] + np.int64(row[v])
 
 
 @inlined
-def value_of(u, j, node_type, row, first, place, home, in_place):
+def value_of(u, j, node_type, row, first, home, in_place):
     """Where output j of node u is, or external u, as (node or -1 - external, output); see `split_nodes`."""
     if u < 0:
         return np.int64(u), np.int64(0)
     if in_place:
-        return first[CORE, 0] + np.int64(u), np.int64(j)
+        return first[len(first) - 1] + np.int64(u), np.int64(j)
     of = U(node_type[U(u)])
-    return number_of(home[of, U(j), 0], U(u), of, row, first, place), home[of, U(j), 1]
+    return number_of(home[of, U(j), 0], U(u), of, row, first), home[of, U(j), 1]
 
 
 @inlined
@@ -170,25 +163,26 @@ def copy_shifted(order, nodes, first, last, more, core):
 
 
 @njit(**INNER)
-def part_batches(batch_type, batch_ptr, nodes, opened, part_type, first, last):
-    """The batches of the split schedule: the given ones, before them the chunks that they open, and after all of them
-    one batch of each type's lazy parts. See `find_chunks` for `opened`, `number_parts` for `first` and `last`.
+def part_batches(schedule, opened, part_type, first):
+    """The batches of the split schedule: the given ones, and before them the chunks that they open. See `find_chunks`
+    for `opened`, `number_parts` for `first`.
 
     Returns types, borders and nodes of the batches; and which of them the given batches are.
     """
+    batch_type, batch_ptr, nodes = schedule
     num_batches, num_types = len(batch_type), part_type.shape[1]
-    kind = np.empty(2 * num_batches + num_types, np.int32)
+    kind = np.empty(2 * num_batches, np.int32)
     ptr = np.zeros(len(kind) + 1, np.int32)
-    order = np.empty(last[LAZY, num_types - 1], np.int32)
+    order = np.empty(first[num_types] + len(nodes), np.int32)
     executed = np.empty(num_batches, np.int64)
-    made, copied, more, core = 0, U(0), U(0), np.int32(first[CORE, 0])
+    made, copied, more, core = 0, U(0), U(0), np.int32(first[num_types])
     for b in range(num_batches):
         t, begin = batch_type[b], U(batch_ptr[b])
         if part_type[EAGER, t] >= 0 and opened[b, 1] > opened[b, 0]:
             copy_shifted(order, nodes, copied, begin, more, core)
             copied = begin
             for r in range(opened[b, 0], opened[b, 1]):
-                order[begin + more] = first[EAGER, t] + r
+                order[begin + more] = first[t] + r
                 more += U(1)
             kind[made] = part_type[EAGER, t]
             made += 1
@@ -198,23 +192,11 @@ def part_batches(batch_type, batch_ptr, nodes, opened, part_type, first, last):
         made += 1
         ptr[made] = U(batch_ptr[b + 1]) + more
     copy_shifted(order, nodes, copied, U(len(nodes)), more, core)
-    at = U(len(nodes)) + more
-    for t in range(num_types):
-        if last[LAZY, t] > first[LAZY, t]:
-            for v in range(first[LAZY, t], last[LAZY, t]):
-                order[at] = v
-                at += U(1)
-            kind[made] = part_type[LAZY, t]
-            made += 1
-            ptr[made] = at
     return (kind[:made], ptr[: made + 1], order), executed
 
 
 @njit(**INNER)
-def split_nodes(
-    batch_type, batch_ptr, nodes, node_type, operand_ptr, operands, operand_output, row, first, last, place, home,
-    in_place, part_type, origin_ptr, origin,
-):  # fmt: skip
+def split_nodes(schedule, graph, row, first, tables):
     """The nodes of the split graph, numbered as `number_parts` says: types, operand borders, operands, their outputs.
 
     `home[t, j]` is (part, output) of output j of type t; `part_type[part, t]` the type of a part, -1 where there is
@@ -227,13 +209,16 @@ def split_nodes(
     node: then one loop copies all operands, and those of the split nodes are written over. Other loops go by the
     batches of the schedule, type by type: a processor cannot foresee how many operands the next node has.
     """
+    batch_type, batch_ptr, nodes = schedule
+    node_type, operand_ptr, operands, operand_output = graph
+    home, in_place, part_type, origin_ptr, origin = tables
     num_types, n, one = part_type.shape[1], U(len(node_type)), U(1)
-    core, total = U(first[CORE, 0]), last[LAZY, num_types - 1]
+    core, total = U(first[num_types]), first[num_types] + len(node_type)
     new_type, new_ptr = np.empty(total, np.int32), np.empty(total + 1, np.int32)
     counts = origin_ptr[:, 1:] - origin_ptr[:, :-1]
     entries = np.int64(0)
     for t in range(num_types):
-        for at in range(first[EAGER, t], last[EAGER, t]):
+        for at in range(first[t], first[t + 1]):
             new_type[at], new_ptr[at] = part_type[EAGER, t], entries
             entries += counts[EAGER, t]
         if part_type[CORE, t] == t:
@@ -250,10 +235,6 @@ def split_nodes(
             new_ptr[core + v] = entries
             has = counts[CORE, U(node_type[v])]
             entries += has if has >= 0 else np.int64(operand_ptr[v + one]) - np.int64(operand_ptr[v])
-    for t in range(num_types):
-        for at in range(first[LAZY, t], last[LAZY, t]):
-            new_type[at], new_ptr[at] = part_type[LAZY, t], entries
-            entries += counts[LAZY, t]
     new_ptr[total] = entries
     new_operands, new_output = np.empty(entries, np.int32), np.empty(entries, np.int32)
     if in_place:
@@ -262,7 +243,7 @@ def split_nodes(
             at = U(cores_from) + k
             new_operands[at] = np.int32(operands[k]) + (shift if operands[k] >= 0 else np.int32(0))
             new_output[at] = np.int32(operand_output[k]) if operands[k] >= 0 else np.int32(0)
-    owner = np.full(first[CORE, 0], len(nodes), np.int32)
+    owner = np.full(first[num_types], len(nodes), np.int32)
     for b in range(len(batch_type)):
         t, begin, end = U(batch_type[b]), U(batch_ptr[b]), U(batch_ptr[b + 1])
         if counts[CORE, t] < 0:
@@ -271,30 +252,27 @@ def split_nodes(
                 at = U(new_ptr[core + v])
                 for k in range(U(operand_ptr[v]), U(operand_ptr[v + one])):
                     new_operands[at], new_output[at] = value_of(
-                        operands[k], operand_output[k], node_type, row, first, place, home, in_place
+                        operands[k], operand_output[k], node_type, row, first, home, in_place
                     )
                     at += one
             continue
-        if part_type[EAGER, t] >= 0:
+        for p in range(begin, end):
+            new = U(number_of(EAGER, U(nodes[p]), t, row, first))
+            owner[new] = min(owner[new], nodes[p])
+        for i in range(counts[CORE, t]):
+            of, index = origin[origin_ptr[CORE, t] + i, 0], origin[origin_ptr[CORE, t] + i, 1]
             for p in range(begin, end):
                 v = U(nodes[p])
-                new = U(number_of(EAGER, v, t, row, first, place))
-                owner[new] = min(owner[new], nodes[p])
-        for part in range(CORE, 3):
-            for i in range(counts[part, t]):
-                of, index = origin[origin_ptr[part, t] + i, 0], origin[origin_ptr[part, t] + i, 1]
-                for p in range(begin, end):
-                    v = U(nodes[p])
-                    at = U(new_ptr[U(number_of(part, v, t, row, first, place))]) + U(i)
-                    if of == WHOLE:
-                        k = U(operand_ptr[v]) + U(index)
-                        new_operands[at], new_output[at] = value_of(
-                            operands[k], operand_output[k], node_type, row, first, place, home, in_place
-                        )
-                    else:
-                        new_operands[at], new_output[at] = number_of(of, v, t, row, first, place), index
+                at = U(new_ptr[core + v]) + U(i)
+                if of == WHOLE:
+                    k = U(operand_ptr[v]) + U(index)
+                    new_operands[at], new_output[at] = value_of(
+                        operands[k], operand_output[k], node_type, row, first, home, in_place
+                    )
+                else:
+                    new_operands[at], new_output[at] = number_of(of, v, t, row, first), index
     for t in range(num_types):
-        for new in range(first[EAGER, t], last[EAGER, t]):
+        for new in range(first[t], first[t + 1]):
             for i in range(counts[EAGER, t]):
                 k = operand_ptr[owner[new]] + origin[origin_ptr[EAGER, t] + i, 1]
                 new_operands[new_ptr[new] + i], new_output[new_ptr[new] + i] = operands[k], 0
@@ -302,12 +280,14 @@ def split_nodes(
 
 
 @njit(**INNER)
-def move_results(result_node, result_output, node_type, row, first, place, home, in_place):
+def move_results(results, node_type, row, first, tables):
     """Where results, given as (node or -1 - external, output), are in the split graph; see `split_nodes`."""
+    result_node, result_output = results
+    home, in_place = tables.home, tables.in_place
     node, output = np.empty_like(result_node), np.empty_like(result_output)
     for r in range(U(len(node))):
         u, j = result_node[r], result_output[r]
         if u >= 0:
-            u, j = value_of(u, j, node_type, row, first, place, home, in_place)
+            u, j = value_of(u, j, node_type, row, first, home, in_place)
         node[r], output[r] = u, j
     return node, output

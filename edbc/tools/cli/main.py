@@ -58,7 +58,7 @@ def doctor(**options: Any) -> None:
 @options(
     "output report input set seed policy encoding objective trials time-limit split mini-batches measure-gain cells "
     "profile ios-r ios-s gap ios-batch ios-threads costs weights format quiet verbose",
-    split={"help": "Look for eager and lazy parts of cells, or do not."},
+    split={"help": "Look for eager parts of cells, or do not."},
     weights={
         "help": "Weights beside the plan, which records their name and sha256, or seeded ones (default: what the plan "
         "that is replaced records)."
@@ -153,7 +153,7 @@ def check(**options: Any) -> None:
         "default": "eager",
         "metavar": "NAME,..",
         "help": "Also measure: eager (unmodified PyTorch), depth, agenda, sufficient, critical (other policies, same "
-        "plan), no-split (the plan's policy, no cell run in eager and lazy parts), no-share (no node run once for its "
+        "plan), no-split (the plan's policy, no cell run in parts), no-share (no node run once for its "
         "equals).",
     },
     limit={"type": COUNT, "default": 256, "help": "Instances to measure on."},

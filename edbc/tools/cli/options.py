@@ -104,7 +104,7 @@ _ENTRIES: tuple[Entry, ...] = (
     _switch("--verify", help="Compare with eager PyTorch; exit 1 when the numbers differ."),
     _entry("--layout", type=LAYOUTS, default="plan",
            help="Memory order of cells: the plan's, or the order of definition."),
-    _entry("--split/--no-split", default=True, help="Run eager and lazy parts of cells apart, or cells whole."),
+    _entry("--split/--no-split", default=True, help="Run eager parts of cells apart, or cells whole."),
     _entry("--share/--no-share", default=True, help="Run equal nodes once, or every node by itself."),
     _switch("--trust-changed-model", help="Run although the model file changed since compiling."),
     _switch("--force", help="Batch although the plan says 'run: eager'."),

@@ -54,7 +54,7 @@ from edbc.plan.plan import (
     TrainedOn,
 )
 from edbc.run.modelfile import Config, ModelFile, file_sha256, import_model_file
-from edbc.run.passes.eagerlazy import find_usage
+from edbc.run.passes.eagerparts import external_operands
 from edbc.run.passes.placement import place
 from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weightsfile import Weights
@@ -114,7 +114,7 @@ class Captured:
     reads: tuple[str, ...] = ()
     """Lines that read values."""
     split: bool = True
-    """Whether eager and lazy parts are looked for."""
+    """Whether eager parts are looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ def compile_model(
     Without `encoding` every state encoding is trained, with two seeds, on `mini_batches` mini-batches, and what
     generalises best is kept. With `costs`, what batches of each type take, or `profile`, which measures them, best
     means cheapest. With the `objective` "steps" the plan also has waves, for devices whose steps hold batches of
-    several types (`edbc.schedule.waves`). Without `split` the plan names no eager and lazy parts. `plan_folder` is
+    several types (`edbc.schedule.waves`). Without `split` the plan names no eager parts. `plan_folder` is
     where the plan will stand: the model's path in it is relative to that. `weights` are loaded, and recorded in the
     plan. `guards` are limits that survive recompiling. `cells` is "auto", or "marked" for no others
     (`trace.automatic`). With `measure_gain` the plan
@@ -471,21 +471,17 @@ def retrain(captured: Captured, recorded: PlanPolicy, cost: tuple[float, ...]) -
 
 def plan_cells(captured: Captured, report: Progress = lambda *_: None) -> dict[str, PlanCell]:
     """Operations, batches and memory order of every type, by its name."""
-    usage = _usage(captured)
+    graphs = (*captured.training, *captured.validation)
+    external = np.logical_and.reduce([external_operands(graph) for graph in graphs])
     cells: dict[str, PlanCell] = {}
     for kind, node_type in enumerate(captured.types):
         report("layouts", kind, len(captured.types), {"name": node_type.name, "unit": "types"})
-        cells[node_type.name] = _plan_cell(captured, kind, usage)
+        cells[node_type.name] = _plan_cell(captured, kind, external)
     report("layouts", len(cells), len(cells), {"unit": "types"})
     return cells
 
 
-Usage = tuple[NDArray[np.bool_], NDArray[np.bool_]]
-"""Per type and number, operands that are external in every node of every mini-batch, and outputs that some node
-reads."""
-
-
-def _plan_cell(captured: Captured, kind: int, usage: Usage) -> PlanCell:
+def _plan_cell(captured: Captured, kind: int, external: NDArray[np.bool_]) -> PlanCell:
     node_type = captured.types[kind]
     if node_type.variadic:
         return _segment_cell(node_type)
@@ -494,17 +490,8 @@ def _plan_cell(captured: Captured, kind: int, usage: Usage) -> PlanCell:
     cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
-    external, read = (of_all[kind].tolist() for of_all in usage)
-    parts = splittable(cell, batches, order, external, read) if captured.split else ((), ())
-    return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order), *parts)
-
-
-def _usage(captured: Captured) -> Usage:
-    found = [find_usage(graph) for graph in (*captured.training, *captured.validation)]
-    return (
-        np.logical_and.reduce([external for external, _ in found]),
-        np.logical_or.reduce([read for _, read in found]),
-    )
+    eager = splittable(cell, batches, order, external[kind].tolist()) if captured.split else ()
+    return PlanCell(cell.lines(), batches, order, *packed_weights(cell, batches, order), eager)
 
 
 def packed_weights(

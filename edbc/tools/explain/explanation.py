@@ -218,7 +218,6 @@ def _layout_json(layout: CellLayout) -> dict[str, Any]:
         "after": list(layout.after),
         "copies": layout.copies,
         "eager": list(layout.eager),
-        "lazy": list(layout.lazy),
         "misplaced": {"before": layout.misplaced_before, "after": layout.misplaced_after},
         "batches": [
             {

@@ -54,18 +54,12 @@ class CellLayout:
     """Functions of operations that the plan's table lacks."""
     eager: tuple[str, ...]
     """Operands from which operations may be split off; see `edbc.cells.parts`."""
-    lazy: tuple[str, ...]
-    """Outputs whose operations may be put off."""
 
     @property
     def split_text(self) -> str:
         """What may run outside of the schedule, in words; empty when nothing may."""
-        told = []
-        if self.eager:
-            told.append(f"what depends on {', '.join(self.eager)} alone runs for many nodes at once, ahead of them")
-        if self.lazy:
-            told.append(f"what only {', '.join(self.lazy)} needs runs for all nodes at once after it")
-        return "; ".join(told)
+        names = ", ".join(self.eager)
+        return f"what depends on {names} alone runs for many nodes at once, ahead of them" if names else ""
 
     @property
     def misplaced_before(self) -> int:
@@ -85,8 +79,7 @@ def cell_layout(name: str, cell: PlanCell) -> CellLayout:
     operations = [line for line in lines.values() if not OPERATIONS[line.operation].is_source]
     batches = tuple(_cell_batch([lines[v] for v in batch], set(before), before, cell.layout) for batch in cell.batches)
     generic = tuple(_generic_text(line) for line in operations if line.operation == "generic")
-    return CellLayout(name, len(operations), batches, before, cell.layout, cell.copies, generic,
-                      cell.eager, cell.lazy)  # fmt: skip
+    return CellLayout(name, len(operations), batches, before, cell.layout, cell.copies, generic, cell.eager)
 
 
 def _generic_text(line: Line) -> str:

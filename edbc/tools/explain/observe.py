@@ -66,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True)
 class PartStep:
-    """The batches of a type's eager or lazy part (`edbc.cells.parts`), which no schedule holds."""
+    """The batches of a type's eager part (`edbc.cells.parts`), which no schedule holds."""
 
     type: str
     part: str

@@ -117,7 +117,7 @@ def test_jobs_compute_what_the_steps_compute(seed: int, size: int) -> None:
 
 @pytest.mark.parametrize("name", ["lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt"])
 def test_parts_of_split_cells(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halves, cores that add them and lazy parts: no more stages than the whole cell, and the steps' numbers."""
+    """Halves, and cores that add them: no more stages than the whole cell, and the steps' numbers."""
     monkeypatch.setattr(SplitCell, "pays", lambda *_: True)
     net, instances = zoo_net(name, torch.float64, use_triton=False)
     net.model.cpu()

@@ -1,4 +1,4 @@
-"""What people see of eager and lazy parts: in explanations, in timelines, and with the flags that switch them off."""
+"""What people see of eager parts: in explanations, in timelines, and with the flags that switch them off."""
 
 from __future__ import annotations
 

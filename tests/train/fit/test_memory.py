@@ -8,7 +8,8 @@ from helpers import bound
 from memory import Held, held, objects
 from small import fresh, loop_of, sequences
 
-from edbc.capture.forward import structures
+from edbc.capture.record import table
+from edbc.run import session
 from edbc.train.fit.loop import Step
 
 
@@ -30,8 +31,9 @@ def growth(steps: int, warm_up: int, size: int) -> tuple[Held, int]:
 def test_two_hundred_steps_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """From step 60 to 200 no tensor, at most 0.25 MB and 20 objects a step stay; the values of one mini-batch take
     13.8 MB. Structures are kept by the hundred, the newest: here so few that the first steps fill their place."""
-    monkeypatch.setattr(structures, "MOST", 16)
-    grown, tensors = growth(200, 60, 512)
+    for module in (table, session):
+        monkeypatch.setattr(module, "MOST", 16)
+    grown, tensors = growth(200, 60, 128)
 
     assert tensors <= 0
     assert grown.malloced < 0.25e6

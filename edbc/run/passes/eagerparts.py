@@ -1,13 +1,12 @@
-"""Eager and lazy parts of a mini-batch: which cells run split, and the graph and schedule that then execute.
+"""Eager parts of a mini-batch: which cells run split, and the graph and schedule that then execute.
 
-The plan names the operands that may be eager and the outputs that may be lazy (`edbc.cells.parts` has the definitions);
-whether they are is told by the mini-batch: the operand has to be external in every node of the type, no node may read
-the output, there has to be memory for what eager parts compute (`edbc.run.passes.chunks`), and few rows per batch
-(`SplitCell.pays`). What executes is a graph in which a node of such a type is up to three nodes, under a schedule with
-more batches: eager ones chunk by chunk, each before the first batch of cores that reads it, lazy ones last. Everything
-after that (placement, arenas, back ends) treats the parts as types like any other. Nodes of a type's eager part stand
-in the order of the schedule, so every batch of cores reads a contiguous run of their rows; but where nodes with equal
-eager operands share one, rows stand where the schedule first needs them.
+The plan names the operands that may be eager (`edbc.cells.parts` has the definitions); whether they are is told by the
+mini-batch: the operand has to be external in every node of the type, there has to be memory for what eager parts
+compute (`edbc.run.passes.chunks`), and few rows per batch (`SplitCell.pays`). What executes is a graph in which a node
+of such a type is two nodes, under a schedule with more batches: eager ones chunk by chunk, each before the first batch
+of cores that reads it. Everything after that (placement, arenas, back ends) treats the parts as types like any other.
+Nodes of a type's eager part stand in the order of the schedule, so every batch of cores reads a contiguous run of their
+rows; but where nodes with equal eager operands share one, rows stand where the schedule first needs them.
 
 O(nodes + operands) per mini-batch, and one look at the operands when a type could be split and none is.
 """
@@ -32,7 +31,7 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.opgraph import CellGraph
-from edbc.cells.parts import CORE, EAGER, LAZY, PARTS, SplitCell, split_cell
+from edbc.cells.parts import CORE, EAGER, PARTS, SplitCell, split_cell
 from edbc.cells.program import Program
 from edbc.run.passes import shareloops, splitloops
 from edbc.run.passes.chunks import Need, find_room
@@ -56,18 +55,12 @@ class Splittable:
     batches: Sequence[Sequence[str]]
     order: Sequence[str]
     eager: tuple[str, ...]
-    lazy: tuple[str, ...]
     where: str = "cell"
 
     @cached_property
     def eager_operands(self) -> list[int]:
         """Their numbers."""
         return [i for i, (name, _) in enumerate(self.cell.operands) if name in self.eager]
-
-    @cached_property
-    def lazy_outputs(self) -> list[int]:
-        """Their numbers."""
-        return [i for i, name in enumerate(self.cell.outputs) if name in self.lazy]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,20 +115,17 @@ class _Present(NamedTuple):
     output_bytes: list[int]
     """Per type, of the outputs of a node; 0 for those without nodes."""
     hopes: list[tuple[int, list[SplitCell]]]
-    """Of types that could be split, the ways to do it if all operands and outputs are as the plan hopes."""
+    """Of types that could be split, the ways to do it if all operands are as the plan hopes."""
     whole: Chosen
     """No type runs split."""
 
 
 class _Asked(NamedTuple):
-    """What is looked for in the operands and outputs of types."""
+    """What is looked for in the operands of types."""
 
     ptr: Longs
     """This and `operands` are of `sharing.find_equal_operands`."""
     operands: Longs
-    of_kind: list[tuple[int, bool, list[int]]]
-    """Types, whether they have operands that may be eager, and outputs that may be lazy."""
-    any_lazy: bool
 
 
 class Splitter:
@@ -152,9 +142,8 @@ class Splitter:
         self._splittable = splittable
         self._weight_bytes = cache(weight_bytes)
         self._known: dict[int, Splittable | None] = {}
-        self._variants: dict[tuple[int, bool, bool, bool], Variant | None] = {}
-        self._ordered: dict[tuple[int, bool, bool, bool], list[list[Variant]]] = {}
-        self._tables: Kept[tuple[int | Variant, ...], _Tables] = Kept(MOST_KNOWN)
+        self._variants: dict[int, list[Variant]] = {}
+        self._tables: Kept[tuple[int | Variant, ...], splitloops.Tables] = Kept(MOST_KNOWN)
         self._present: Kept[tuple[int, ...], _Present] = Kept(MOST_KNOWN)
         self._asked: Kept[tuple[int, ...], _Asked] = Kept(MOST_KNOWN)
         self._lock = threading.RLock()
@@ -183,10 +172,10 @@ class Splitter:
         kinds = self._hopeful(present, nodes, batches)
         if not kinds:
             return present.whole
-        ways, equal, distinct = self._look(capture, schedule, kinds)
+        equal, distinct = self._look(capture, schedule, kinds)
         variants = {}
         for k in kinds:
-            variant = self._choose(k, ways[k], nodes[k], batches[k], distinct[k], weights)
+            variant = self._choose(k, nodes[k], batches[k], distinct[k], weights)
             if variant is not None:
                 variants[k] = variant
         if not variants:
@@ -202,38 +191,25 @@ class Splitter:
             if room[k] and variant.cell.pays(nodes[k], batches[k], num_chunks[k], num_rows[k], weights)
         }, room, *chunks)  # fmt: skip
 
-    def _look(
-        self, capture: Capture, schedule: Schedule, kinds: Sequence[int]
-    ) -> tuple[dict[int, tuple[bool, bool]], Ints, list[int]]:
-        """Per type whether the operands that may be eager are, and the outputs that may be lazy; and which nodes have
-        equal operands, as `sharing.find_equal_operands` gives it."""
+    def _look(self, capture: Capture, schedule: Schedule, kinds: Sequence[int]) -> tuple[Ints, list[int]]:
+        """Which nodes have equal operands, and how many differ per type, as `sharing.find_equal_operands` gives it: -1
+        where an operand that may be eager is none."""
         graph, asked = capture.graph, self._asked_of(capture.graph, kinds)
         equal, found = shareloops.find_equal_operands(
             schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
             capture.external_source, capture.external_index, asked.ptr, asked.operands, self.share,
         )  # fmt: skip
-        distinct = found.tolist()
-        read = find_usage(graph)[1] if asked.any_lazy else None
-        ways = {
-            k: (may and distinct[k] >= 0, read is not None and bool(lazy) and not any(read[k, j] for j in lazy))
-            for k, may, lazy in asked.of_kind
-        }
-        return ways, equal, distinct
+        return equal, found.tolist()
 
     def _asked_of(self, graph: Graph, kinds: Sequence[int]) -> _Asked:
         """For these types, which the plan lets run in parts."""
         key = (graph.num_types, *kinds)
         known = self._asked.get(key)
         if known is None:
-            planned = {k: p for k in kinds if (p := self._of_plan(k)) is not None}
-            operands = [planned[k].eager_operands if k in planned else [] for k in range(graph.num_types)]
+            planned = [self._of_plan(k) if k in kinds else None for k in range(graph.num_types)]
+            operands = [[] if p is None else p.eager_operands for p in planned]
             ptr = np.array(list(itertools.accumulate(map(len, operands), initial=0)), np.int64)
-            known = self._asked.add(key, _Asked(
-                ptr,
-                np.array(list(itertools.chain(*operands)), np.int64),
-                [(k, bool(p.eager_operands), p.lazy_outputs) for k, p in planned.items()],
-                any(p.lazy_outputs for p in planned.values()),
-            ))  # fmt: skip
+            known = self._asked.add(key, _Asked(ptr, np.array(list(itertools.chain(*operands)), np.int64)))
         return known
 
     def _present_in(self, graph: Graph, nodes: Sequence[int]) -> _Present:
@@ -246,7 +222,7 @@ class Splitter:
             known = self._present.add(key, _Present(
                 sum(map(self._weight_bytes, kinds)),
                 [sum(sizes[k]) if count else 0 for k, count in enumerate(nodes)],
-                [(k, cells) for k in kinds if (cells := self._hopes(k))],
+                [(k, cells) for k in kinds if (cells := [variant.cell for variant in self._variants_of(k)])],
                 Chosen({}, np.zeros(len(nodes), np.int64), *_NO_CHUNKS),
             ))  # fmt: skip
         return known
@@ -262,31 +238,28 @@ class Splitter:
             if self._of_plan(kind) is None or kind in chosen.variants:
                 continue
             name, size = graph.types[kind].name, (nodes[kind], batches[kind])
-            found, _, distinct = self._look(capture, schedule, [kind])
-            if not any(found[kind]):
-                yield f"{name} ran whole: its operands were not all look-ups, or its outputs were read"
+            distinct = self._look(capture, schedule, [kind])[1]
+            if distinct[kind] < 0:
+                yield f"{name} ran whole: its operands were not all look-ups"
             elif (
                 kind not in hopeful
                 or chosen.room[kind]
-                or self._choose(kind, found[kind], *size, distinct[kind], present.weight_bytes) is None
+                or self._choose(kind, *size, distinct[kind], present.weight_bytes) is None
             ):
                 yield f"{name} ran whole: {size[0]:,} rows in {size[1]:,} batches gain nothing from parts"
             else:
                 yield f"{name} ran whole: what its parts hand over takes too much memory beside the outputs"
 
-    def _choose(self, kind: int, ways: tuple[bool, bool], nodes: int, batches: int, distinct: int,
-                weights: int) -> Variant | None:  # fmt: skip
-        """What pays of the `ways` that are open to a type: eager operands, of which `distinct` nodes differ (0 or
-        less where none may be shared), lazy outputs; where all types have so many bytes of `weights`."""
-        for found in self._variants_of(kind, ways, distinct > 0):
-            best, most = None, 0.0
-            for variant in found:
+    def _choose(self, kind: int, nodes: int, batches: int, distinct: int, weights: int) -> Variant | None:
+        """What pays of the ways to split a type whose eager operands differ in so many nodes (0 where none may be
+        shared, less where they are not eager), where all types have so many bytes of `weights`."""
+        best, most = None, 0.0
+        for variant in self._variants_of(kind) if distinct >= 0 else ():
+            if not variant.cell.shares or distinct > 0:
                 gain = variant.cell.gain(nodes, batches, 1, distinct, weights)
                 if gain > most:
                     best, most = variant, gain
-            if best is not None:
-                return best
-        return None
+        return best
 
     def _hopeful(self, present: _Present, nodes: Sequence[int], batches: Sequence[int]) -> list[int]:
         """Types for which a look at the operands is worth it: those that differ will not be fewer than FEWEST_ROWS, nor
@@ -301,54 +274,36 @@ class Splitter:
                         break
         return kinds
 
-    def _hopes(self, kind: int) -> list[SplitCell]:
-        """The ways to split a type, if all operands and outputs are as its plan hopes."""
-        planned = self._of_plan(kind)
-        eager, lazy = (bool(planned.eager), bool(planned.lazy)) if planned is not None else (False, False)
-        return [variant.cell for found in self._variants_of(kind, (eager, lazy), self.share) for variant in found]
-
-    def _variants_of(self, kind: int, ways: tuple[bool, bool], may_share: bool) -> Sequence[Sequence[Variant]]:
-        """The ways to split a type, the one with the most parts first, each with and without shared eager parts."""
-        key = (kind, *ways, may_share)
-        known = self._ordered.get(key)
-        if known is None:
-            known = self._ordered[key] = list(self._new_variants(*key))
-        return known
-
-    def _new_variants(self, kind: int, eager: bool, lazy: bool, may_share: bool) -> Iterator[list[Variant]]:
-        for open_ways in dict.fromkeys(((eager, lazy), (eager, False), (False, lazy))):
-            shares = [False, True] if open_ways[0] and may_share else [False]
-            found = [self._variant(kind, *open_ways, s) for s in shares] if any(open_ways) else []
-            yield [variant for variant in found if variant is not None]
+    def _variants_of(self, kind: int) -> list[Variant]:
+        """The ways to split a type: with an eager part for each node, and with shared ones."""
+        with self._lock:
+            if kind not in self._variants:
+                planned = self._of_plan(kind)
+                ways = [] if planned is None or not planned.eager else [False, True] if self.share else [False]
+                self._variants[kind] = [v for shares in ways if (v := self._new_variant(kind, shares)) is not None]
+            return self._variants[kind]
 
     def _of_plan(self, kind: int) -> Splittable | None:
         if kind not in self._known:
             self._known[kind] = self._splittable(kind)
         return self._known[kind]
 
-    def _variant(self, kind: int, eager: bool, lazy: bool, shares: bool) -> Variant | None:
-        key = (kind, eager, lazy, shares)
-        with self._lock:
-            if key not in self._variants:
-                self._variants[key] = self._new_variant(*key)
-            return self._variants[key]
-
-    def _new_variant(self, kind: int, eager: bool, lazy: bool, shares: bool) -> Variant | None:
+    def _new_variant(self, kind: int, shares: bool) -> Variant | None:
         planned, whole = self._of_plan(kind), self.table.types[kind]
         assert planned is not None
         assert whole is not None
-        names = planned.eager if eager else (), planned.lazy if lazy else ()
-        cell = split_cell(planned.cell, planned.batches, planned.order, *names, planned.where, shares)
+        cell = split_cell(planned.cell, planned.batches, planned.order, planned.eager, planned.where, shares)
         if cell is None:
             return None
         types = {}
         for part in PARTS:
-            if part in cell.parts:
-                types[part] = self.table.add_type(_type_of(part, whole, cell, names), whole.source)
-                self.programs[types[part]] = cell.parts[part].program
-        return Variant(cell, types, cell.handed_over * torch_dtype(cell.parts[CORE].program.dtype).itemsize)
+            types[part] = self.table.add_type(_type_of(part, whole, cell, planned.eager), whole.source)
+            self.programs[types[part]] = cell.parts[part].program
+        return Variant(
+            cell, types, cell.parts[EAGER].handed_over * torch_dtype(cell.parts[CORE].program.dtype).itemsize
+        )
 
-    def _tables_of(self, graph: Graph, variants: dict[int, Variant]) -> _Tables:
+    def _tables_of(self, graph: Graph, variants: dict[int, Variant]) -> splitloops.Tables:
         key: tuple[int | Variant, ...] = (graph.num_types, *variants.values())
         tables = self._tables.get(key)
         if tables is None:
@@ -356,13 +311,13 @@ class Splitter:
         return tables
 
 
-def _type_of(part: str, whole: NodeType, cell: SplitCell, names: tuple[tuple[str, ...], tuple[str, ...]]) -> NodeType:
+def _type_of(part: str, whole: NodeType, cell: SplitCell, eager: tuple[str, ...]) -> NodeType:
     """The type of a part: its signature says of which cell and how that is split."""
     operands: list[ValueClass] = []
     for origin in cell.parts[part].operands:
         classes = whole.operands if origin.part is None else cell.parts[origin.part].outputs
         operands.append(classes[origin.index])
-    constants = f"{whole.signature}; {EAGER} {','.join(names[0])}; {LAZY} {','.join(names[1])}"
+    constants = f"{whole.signature}; {EAGER} {','.join(eager)}"
     name = f"{whole.name}.{part}"
     if cell.shares and part == CORE:
         constants, name = f"{constants}; {EAGER} part shared", f"{whole.name}.shared.{part}"
@@ -380,26 +335,14 @@ def _needs(variants: dict[int, Variant], nodes: list[int], largest: list[int], d
     return found
 
 
-def find_usage(graph: Graph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Per type and number, which operands are external in every node and which outputs some node reads."""
-    most = max((len(c) for t in graph.types for c in (t.operands, t.outputs)), default=1)
-    return splitloops.find_usage(graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output,
-                                graph.num_types, most)  # fmt: skip
+def external_operands(graph: Graph) -> NDArray[np.bool_]:
+    """Per type and number, which operands are external in every node."""
+    most = max((len(t.operands) for t in graph.types), default=1)
+    return splitloops.external_operands(graph.arrays, graph.num_types, most)
 
 
-@dataclass(frozen=True, eq=False)
-class _Tables:
-    """See `splitting.split_nodes`."""
-
-    home: Longs
-    in_place: bool
-    part_type: Longs
-    origin_ptr: Longs
-    origin: Longs
-
-
-def _new_tables(graph: Graph, variants: dict[int, Variant]) -> _Tables:
-    number = {EAGER: splitloops.EAGER, CORE: splitloops.CORE, LAZY: splitloops.LAZY, None: splitloops.WHOLE}
+def _new_tables(graph: Graph, variants: dict[int, Variant]) -> splitloops.Tables:
+    number = {EAGER: splitloops.EAGER, CORE: splitloops.CORE, None: splitloops.WHOLE}
     most = max((len(t.outputs) for t in graph.types), default=1)
     home = np.zeros((graph.num_types, max(most, 1), 2), np.int64)
     home[:, :, 0], home[:, :, 1] = splitloops.CORE, np.arange(max(most, 1))
@@ -410,7 +353,7 @@ def _new_tables(graph: Graph, variants: dict[int, Variant]) -> _Tables:
     for p, part in enumerate(PARTS):
         for kind in range(graph.num_types):
             origin_ptr[p, kind] = len(origins)
-            if kind in variants and part in variants[kind].cell.parts:
+            if kind in variants:
                 part_type[p, kind] = variants[kind].type_of_part[part]
                 origins += [(number[o.part], o.index) for o in variants[kind].cell.parts[part].operands]
         origin_ptr[p, graph.num_types] = len(origins)
@@ -419,26 +362,19 @@ def _new_tables(graph: Graph, variants: dict[int, Variant]) -> _Tables:
             home[kind, j] = number[origin.part], origin.index
     in_place = bool((home[:, :, 0] == splitloops.CORE).all() and (home[:, :, 1] == np.arange(home.shape[1])).all())
     in_place &= all(len(v.cell.parts[CORE].operands) == len(graph.types[k].operands) for k, v in variants.items())
-    return _Tables(home, in_place, part_type, origin_ptr, np.array(origins, np.int64).reshape(-1, 2))
+    return splitloops.Tables(home, in_place, part_type, origin_ptr, np.array(origins, np.int64).reshape(-1, 2))
 
 
-def _split(capture: Capture, schedule: Schedule, tables: _Tables, chosen: Chosen,
+def _split(capture: Capture, schedule: Schedule, tables: splitloops.Tables, chosen: Chosen,
            types: tuple[NodeType, ...]) -> SplitBatch:  # fmt: skip
-    graph = capture.graph
     (node_type, operand_ptr, operands, outputs), batches, executed, results = splitloops.split_graph(
-        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.node_type, graph.operand_ptr, graph.operands,
-        graph.operand_output, capture.result_node, capture.result_output, chosen.row, chosen.opened, chosen.counts[1],
-        tables.home, tables.in_place, tables.part_type, tables.origin_ptr, tables.origin,
+        schedule.arrays, capture.graph.arrays, splitloops.Results(capture.result_node, capture.result_output),
+        splitloops.Chunks(chosen.row, chosen.opened, chosen.counts[1]), tables,
     )  # fmt: skip
     batch_type, batch_ptr, order = batches
-    for array in (
-        node_type,
-        operand_ptr,
-        operands,
-        outputs,
-    ):  # a schedule's are not, as anywhere else
+    for array in (node_type, operand_ptr, operands, outputs):  # a schedule's are not, as anywhere else
         array.setflags(write=False)
-    parts = Graph(types, node_type, operand_ptr, operands, outputs, graph.external_class, graph.classes)
+    parts = Graph(types, node_type, operand_ptr, operands, outputs, capture.graph.external_class, capture.graph.classes)
     return SplitBatch(
         capture.changed(graph=parts, result_node=results[0], result_output=results[1]),
         Schedule(parts, batch_type, batch_ptr, order, schedule.table_steps, schedule.unseen_states, schedule.by_rule),
