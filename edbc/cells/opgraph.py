@@ -110,9 +110,14 @@ class CellGraph:
         return {name: value_class.size for name, value_class in self.classes().items()}
 
     def is_uniform(self) -> bool:
-        """True when all variables have one floating dtype, so that they can share a row of memory."""
+        """True when all variables have one floating dtype, so that they can share a row of memory. Truth values that do
+        not leave the cell, and that calls of torch's make, are 1 and 0 in it."""
         dtypes = {value_class.dtype for value_class in self.classes().values()}
-        return len(dtypes) == 1 and dtypes <= {"f32", "f64", "bf16", "f16"}
+        truths = {op.name for op in self.ops if op.result.dtype == "bool" and op.op == "generic"}
+        if any(c.dtype == "bool" for name, c in self.classes().items() if name not in truths):
+            return False
+        dtypes.discard("bool")
+        return len(dtypes) == 1 and dtypes <= {"f32", "f64", "bf16", "f16"} and truths.isdisjoint(self.outputs)
 
     def lines(self) -> tuple[str, ...]:
         """Text of every operation in the grammar of `edbc.plan.oplines`: operands, parameters, then operations.

@@ -22,7 +22,6 @@ from edbc.base.operations import FORMULAS, derivative
 from edbc.capture.record.table import SharedRef
 from edbc.cells.values.value import LEAVES, V, Values, before_turning, in_order
 
-_CONSTANT = ("held", "finite", "equal")
 Pieces = list[tuple[int, V]]
 """Offsets, and what is to be added there."""
 
@@ -112,9 +111,9 @@ class _Differentiation:
                 self._pass(v.sources[0], values.reduce("total", d, v.arg))
             case "largest" | "smallest":
                 self._to_extremes(v, d)
-            case op if op not in _CONSTANT:
+            case op:
                 for operand, source in enumerate(v.sources):
-                    if source.op != "number":
+                    if source.op != "number" and derivative(op, operand) in FORMULAS:
                         self._pass(source, self._derivative(v, operand, d))
 
     def _to_extremes(self, v: V, d: V) -> None:

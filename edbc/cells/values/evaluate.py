@@ -90,10 +90,12 @@ def _called(v: V, sources: Tensors, batch: Batch, results: dict[Any, Tensors]) -
     if found is None:
         assert batch.function is not None
         shaped = [x.reshape(batch.count, *c.shape) for x, (_, c) in zip(sources, step.sources, strict=True)]
+        shaped = [x != 0 if c.dtype == "bool" else x for x, (_, c) in zip(shaped, step.sources, strict=True)]
         found = batch.function(step, shaped, batch.count)
     if step.op.output is not None:
         results[key] = found
-    return found[step.op.output or 0].reshape(batch.count, -1)
+    result = found[step.op.output or 0].reshape(batch.count, -1)
+    return result.to(batch.like.dtype) if result.dtype is torch.bool else result
 
 
 def _one(v: V, sources: Tensors, batch: Batch) -> torch.Tensor:

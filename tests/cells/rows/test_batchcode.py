@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 
 FUNCTIONS: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
     "along": lambda net, x, y: x.cumsum(1) * torch.softmax(x, 0),
-    "all": lambda net, x, y: x.mean() * torch.var(x, dim=0),
+    "all": lambda net, x, y: x.mean() * torch.cumsum(torch.var(x, dim=0), 0),
     "several": lambda net, x, y: torch.sort(x, dim=0, descending=True),
     "named": lambda net, x, y: torch.topk(x, k=2, dim=1).values,
     "turned": lambda net, x, y: torch.cumsum(x.t(), dim=0) @ x,
@@ -35,7 +35,7 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
     "by-vmap": lambda net, x, y: torch.outer(x[0], y[0]).cumsum(0),
     "other-dtype": lambda net, x, y: torch.cumsum(x, 0).argmax(1),
     "of-integers": lambda net, x, y: torch.gather(torch.cumsum(x, 0), 1, x.argsort(1)),
-    "normed": lambda net, x, y: F.normalize(net.linear(x), dim=-1).roll(1, 0),
+    "normed": lambda net, x, y: F.normalize(net.linear(x), dim=-1).roll(1, 0).cumsum(0),
     "masked": lambda net, x, y: torch.where(x > 0, x, y.cumsum(0)).softmax(0) @ y.t(),
     "detached": lambda net, x, y: torch.cumsum(x.detach(), 0) * y,
 }

@@ -22,8 +22,8 @@ from edbc.cells.values.value import REDUCTIONS, V, Values
 SIZES = (1, 3, 7, 16, 24, 40)
 PARAMETER = 64
 P = SharedRef("p")
-TAME = sorted(UNARY - {"log", "sqrt", "reciprocal", "exp", "square"})
-"""Operations that keep numbers small."""
+TAME = sorted(UNARY - {"log", "log1p", "sqrt", "reciprocal", "exp", "expm1", "square"})
+"""Operations of all numbers that keep them small."""
 ALONG = {"total": lambda x: x.sum(2), "largest": lambda x: x.amax(2), "smallest": lambda x: x.amin(2)}
 """Reductions along the middle, with the batch in front."""
 

@@ -1,0 +1,517 @@
+"""Calls of torch's functions as values: torch says what a call dispatches to, in the kernel language or not.
+
+Definitions.
+
+(1) A call is run once on tensors without data, under a dispatch mode, which sees the operations that it consists of;
+    each tensor on the way stands for a value, its elements in the order of its dimensions, whatever its strides.
+(2) An operation is known when it is element-wise of operands that broadcast (bools are 1 and 0), a *movement* of
+    elements, a reduction, a product of matrices, or makes a tensor of one number. Any other is taken apart, by a
+    formula of this module or torch's own decomposition; where there is none, or where it changes the dtype, the call
+    stays one that torch runs, on whole batches (`edbc.cells.rows.evaluation`).
+(3) A movement is run on the numbers of the elements. What comes out is a part of its operands, one transposed, or
+    MOST_RUNS of them at most.
+(4) A reduction sees a value as (outer, n, inner) elements, and spreading is the other way round; of dimensions that are
+    not next to each other it is several.
+(5) Matrices multiply row by row, which is for weights that stay in the first-level cache: larger ones are torch's, with
+    all rows of a batch at once. (Of a vector and a parameter it is a product of the cell, for a whole batch.)
+(6) What a decomposition chooses between is computed on both sides: where the side that is not chosen may be infinite,
+    a gradient through it would not be a number, nor is one through the square root of 0. So such functions, and those
+    that torch takes for one operation, have formulas here, in plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, reduce
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from edbc.base.operations import BINARY, OPERATIONS, UNARY
+from edbc.capture.record.table import SharedRef, View, fill
+from edbc.capture.semantics.shapes import split_outputs
+from edbc.cells.opgraph import CellOp
+from edbc.cells.program import Call, Span
+from edbc.cells.values.value import Sizes, V, Values
+
+MOST_WEIGHTS = 1 << 13
+"""Definition (5)."""
+MOST_RUNS = 64
+"""Definition (3)."""
+MOST_ELEMENTS = 1 << 16
+"""Of a value: more do not stay in the second-level cache with what is computed of them."""
+ShapeOf = Callable[[SharedRef], Sequence[int]]
+Arguments = dict[str, Any]
+"""Of an operation, by the names of its schema."""
+
+
+class _UnknownError(Exception):
+    """The call has something that is not in the kernel language."""
+
+
+def value_of_call(step: Call, values: Values, read: Callable[[Span], V], shape_of: ShapeOf, dtype: str) -> V | None:
+    """What a call computes in a program of that dtype; None when it is not known. O(operations that it consists of)."""
+    op = step.op
+    if op.sources and op.attributes == "whole":
+        return values.parameter(op.template[0][0], 0, op.result.size)
+    if not op.sources:
+        tensor = op.call() if op.call is not None and op.attributes.startswith("constant ") else None
+        return None if tensor is None or not tensor.is_floating_point() else _of_numbers(values, tensor)
+    if not _is_torchs(op) or not step.result.size:
+        return None
+    try:
+        return _Dispatch(values, torch.float64 if dtype == "f64" else torch.float32).of(step, read, shape_of)
+    except _UnknownError:
+        return None
+
+
+def _is_torchs(op: CellOp) -> bool:
+    """A function of the user's may have a gradient of its own."""
+    return op.attributes == "view" or (getattr(op.call, "__module__", None) or "torch").partition(".")[0] == "torch"
+
+
+def _of_numbers(values: Values, tensor: torch.Tensor) -> V | None:
+    """A tensor with data as runs of equal numbers; `0.0` and `-0.0` are two, and the latter is not made."""
+    if not tensor.numel() or (tensor.isnan() | tensor.signbit() & (tensor == 0)).any():
+        return None
+    runs, lengths = tensor.reshape(-1).double().unique_consecutive(return_counts=True)
+    if len(runs) > MOST_RUNS:
+        return None
+    return values.cat(values.number(x, n) for x, n in zip(runs.tolist(), lengths.tolist(), strict=True))
+
+
+@cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    from torch._decomp import decomposition_table  # torch loads its decompositions when they are asked for
+
+    return decomposition_table
+
+
+class _Dispatch(TorchDispatchMode):
+    """Definition (1)."""
+
+    def __init__(self, values: Values, dtype: torch.dtype):
+        super().__init__()
+        self.values, self.dtype = values, dtype
+        self.known: dict[int, tuple[torch.Tensor, V]] = {}
+        """By the identity of tensors, which are kept so that it stays theirs."""
+
+    def of(self, step: Call, read: Callable[[Span], V], shape_of: ShapeOf) -> V:
+        """The value of a call's result."""
+        variables = [source for source in step.op.sources if source.variable is not None]
+
+        def shared(ref: SharedRef) -> torch.Tensor:
+            shape = tuple(shape_of(ref))
+            return self._without_data(shape, self.values.parameter(ref, 0, math.prod(shape)))
+
+        with torch.no_grad():
+            row = [self._without_data(c.shape, read(span), c.dtype == "bool") for span, c in step.sources]
+            with self:
+                seen = [_through(variable.views, x, shared) for variable, x in zip(variables, row, strict=True)]
+                args, kwargs = fill(step.op.template, seen, shared)
+                try:
+                    results = split_outputs(step.op.call(*args, **kwargs), "a call")[1]
+                except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+                    raise _UnknownError from error
+        result = results[step.op.output or 0]
+        wanted = torch.bool if step.op.result.dtype == "bool" else self.dtype
+        if result.dtype is not wanted or result.numel() != step.result.size:
+            raise _UnknownError("")
+        return self.value(result)
+
+    def _without_data(self, shape: Sequence[int], v: V, is_bool: bool = False) -> torch.Tensor:
+        tensor = torch.empty(tuple(shape), dtype=torch.bool if is_bool else self.dtype, device="meta")
+        self.known[id(tensor)] = tensor, v
+        return tensor
+
+    def value(self, x: Any) -> V:
+        """What a tensor or a number stands for."""
+        if not isinstance(x, torch.Tensor):
+            return self.values.number(x, 1)
+        found = self.known.get(id(x))
+        v = found[1] if found is not None else None if x.is_meta else _of_numbers(self.values, x)
+        if v is None:
+            raise _UnknownError("")
+        return v
+
+    # --- operations ------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Definition (2)."""
+        given = _arguments(func, args, kwargs or {})
+        name = func.overloadpacket.__name__
+        is_in_place = func._schema.is_mutable
+        if is_in_place:
+            name = name.removesuffix("_")
+            if name == func.overloadpacket.__name__ or args[0]._is_view():
+                raise _UnknownError(name)
+        if name in _MOVEMENTS and not is_in_place:
+            return self._move(func, given, name)
+        if name == "empty":  # of no elements, beside what decompositions give
+            return func(*args, **(kwargs or {}))
+        if name not in _READERS:
+            return self._apart(func, name, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        first, *_ = result if isinstance(result, tuple) else (result,)
+        if first.dtype not in (self.dtype, torch.bool) or not 0 < first.numel() <= MOST_ELEMENTS:
+            raise _UnknownError(name)
+        v = _READERS[name](self, given, tuple(first.shape), name)
+        if v is None:
+            return self._apart(func, name, args, kwargs or {})
+        self.known[id(first)] = first, v
+        return result
+
+    def _apart(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """By a formula of this module or torch's own decomposition."""
+        if func._schema.is_mutable:
+            raise _UnknownError(name)
+        with self:
+            found = (_FORMULAS.get(name) or _decompositions().get(func) or func.decompose)(*args, **kwargs)
+        if found is NotImplemented:
+            raise _UnknownError(name)
+        if isinstance(found, tuple) and None in found:  # what nobody reads here
+            others = func(*args, **kwargs)
+            return tuple(other if x is None else x for x, other in zip(found, others, strict=False))
+        return found
+
+    def _move(self, func: Any, given: Arguments, name: str) -> Any:
+        """Definition (3)."""
+        moved: list[V] = []
+
+        def numbered(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return [numbered(item) for item in x] if isinstance(x, list | tuple) else x
+            begin = sum(v.size for v in moved)
+            moved.append(self.value(x))
+            return torch.arange(begin, begin + x.numel()).reshape(x.shape)
+
+        result, elements = func(**given), func(**{key: numbered(x) for key, x in given.items()})
+        source = self.values.cat(moved)
+        pairs = [(result, elements)] if isinstance(result, torch.Tensor) else zip(result, elements, strict=True)
+        for tensor, numbers in pairs:
+            v = self._moved(source, numbers)
+            self.known[id(tensor)] = tensor, self.values.map("held", [v]) if name == "detach" else v
+        return result
+
+    def _moved(self, source: V, numbers: torch.Tensor) -> V:
+        """The elements of a value that stand at these numbers."""
+        if not numbers.numel():
+            raise _UnknownError("no elements")
+        narrow = numbers
+        for d in range(numbers.ndim):
+            if numbers.stride(d) == 0:
+                narrow = narrow.narrow(d, 0, 1)
+        return self._spread(self._gathered(source, narrow), narrow.shape, numbers.shape)
+
+    def _gathered(self, source: V, numbers: torch.Tensor) -> V:
+        flat = numbers.reshape(-1).tolist()
+        runs = list(_runs(flat))
+        if len(runs) > 1:
+            at, n = min(flat), len(flat)
+            rows = next((k for k, number in enumerate(flat) if number == at + 1), 0)
+            turned = torch.arange(at, at + n).reshape(-1, rows).t() if rows and not n % rows else None
+            if turned is not None and turned.reshape(-1).tolist() == flat:
+                return self.values.turned(self.values.part(source, at, n), n // rows, rows)
+        if len(runs) > MOST_RUNS:
+            raise _UnknownError("")
+        return self.values.cat(self.values.part(source, first, n) for first, n in runs)
+
+    # --- what readers are made of ----------------------------------------------------------------------------------
+
+    def wide(self, x: Any, shape: Sequence[int]) -> V:
+        """An operand as wide as the result."""
+        if not isinstance(x, torch.Tensor):
+            return self.values.number(x, math.prod(shape))
+        return self._spread(self.value(x), x.shape, shape)
+
+    def _spread(self, v: V, own: Sequence[int], shape: Sequence[int]) -> V:
+        """Definition (4), a run of dimensions after the other, from the right."""
+        narrow = (*[1] * (len(shape) - len(own)), *own)
+        d = len(shape) - 1
+        while d >= 0:
+            last = d
+            while d >= 0 and narrow[d] == 1:
+                d -= 1
+            n = math.prod(shape[d + 1 : last + 1])
+            v = self.values.spread(v, (math.prod(narrow[: d + 1]), n, math.prod(shape[last + 1 :])))
+            d -= d == last
+        return v
+
+    def map(self, op: str, shape: Sequence[int], *sources: Any) -> V:
+        """An element-wise operation of values, tensors and numbers."""
+        full = [x if isinstance(x, V) else self.wide(x, shape) for x in sources]
+        return self.values.map(op, full)
+
+
+def _arguments(func: Any, args: Sequence[Any], kwargs: Arguments) -> Arguments:
+    names = [argument.name for argument in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | kwargs
+
+
+def _through(views: Sequence[View], x: torch.Tensor, shared: Callable[[SharedRef], torch.Tensor]) -> torch.Tensor:
+    for view in views:
+        x = view.apply(x, shared)
+    return x
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where consecutive numbers begin, and how many they are."""
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        at = [number for _, number in run]
+        yield at[0], len(at)
+
+
+def _sizes(shape: Sequence[int], dims: Sequence[int]) -> Iterator[Sizes]:
+    """Definition (4): of each run of dimensions, from the right; those before it are there still."""
+    d = len(shape) - 1
+    inner = 1
+    while d >= 0:
+        last = d
+        while d >= 0 and (d in dims or (last > d and shape[d] == 1)):
+            d -= 1
+        if d < last:
+            yield math.prod(shape[: d + 1]), math.prod(shape[d + 1 : last + 1]), inner
+        else:
+            inner *= shape[d]
+            d -= 1
+
+
+_Reader = Callable[[_Dispatch, Arguments, tuple[int, ...], str], V | None]
+"""Of an operation's arguments, the shape of its first result and its name."""
+
+
+def _table(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V | None:
+    """An operation of the table whose arguments are its operands, with what they are when nothing is said."""
+    operands = [given[key] for key in ("self", "other") if key in given]
+    defaults = dict(OPERATIONS[op].defaults)
+    is_usual = all(key in ("self", "other") or x == defaults.get(key, x is None) for key, x in given.items())
+    return r.map(op, shape, *operands) if is_usual else None
+
+
+def _added(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    other, alpha = given["other"], given.get("alpha", 1)
+    return r.map(op, shape, given["self"], other if alpha == 1 else r.map("mul", shape, other, alpha))
+
+
+def _pow(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    exponent = given["exponent"]
+    if isinstance(exponent, int | float) and exponent in (1, 2):
+        return r.wide(given["self"], shape) if exponent == 1 else r.map("square", shape, given["self"])
+    return r.map("pow", shape, given["self"], exponent)
+
+
+def _clamp(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    v = r.wide(given["self"], shape)
+    low, high = given.get("min"), given.get("max")
+    v = v if low is None else r.map("maximum", shape, v, low)
+    return v if high is None else r.map("minimum", shape, v, high)
+
+
+def _compared(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    name, is_turned = _COMPARISONS[op]
+    operands = [given["self"], given["other"]]
+    v = r.map(name, shape, *(operands[::-1] if is_turned else operands))
+    return r.map("equal", shape, v, 0) if op == "ne" else v
+
+
+def _of_bools(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V | None:
+    operands = [given[key] for key in ("self", "other") if key in given]
+    if any(not isinstance(x, torch.Tensor) or x.dtype is not torch.bool for x in operands):
+        return None
+    return r.map(_BOOLS[op], shape, *operands, *([0] if len(operands) == 1 else []))
+
+
+def _where(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    test = r.wide(given["condition"], shape)
+    otherwise = r.map("equal", shape, test, 0)
+    return r.map("add", shape, r.map("chosen", shape, test, given["self"]),
+                 r.map("chosen", shape, otherwise, given["other"]))  # fmt: skip
+
+
+def _cast(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V | None:
+    """From bools to numbers, and what changes nothing."""
+    x = given.get("self", given.get("a"))
+    is_known = (given.get("dtype") or x.dtype) in (x.dtype, r.dtype) and x.dtype in (r.dtype, torch.bool)
+    return r.value(x) if is_known else None
+
+
+def _number(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    name = op.removeprefix("new_").removesuffix("_like")
+    x = given.get("fill_value", given.get("s", given.get("value"))) if name not in ("zeros", "ones") else name == "ones"
+    return r.values.number(x, math.prod(shape))
+
+
+def _reduced(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V | None:
+    """Definition (4), from the right. `max` and `min` of one dimension have indices, too."""
+    x, dim = given["self"], given.get("dim")
+    if x.dtype is not r.dtype or (op in ("max", "min") and dim is not None):
+        return None
+    v = r.value(x)
+    dims = {d % x.ndim for d in dim} if dim and x.ndim else set(range(x.ndim))
+    for sizes in _sizes(x.shape, dims):
+        v = r.values.reduce(_REDUCTIONS[op], v, sizes)
+    return v
+
+
+def _product(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    """Definition (5), of two matrices or vectors, or several pairs of them."""
+    a, b = given["self"], next(given[key] for key in ("mat2", "vec", "tensor") if key in given)
+    count, k = a.shape[0] if a.ndim == 3 else 1, a.shape[-1]
+    m, n = a.numel() // (count * k), b.numel() // (count * k)
+    if count > MOST_RUNS or max(m * k, k * n) > MOST_WEIGHTS:
+        raise _UnknownError(op)
+    pairs = ([r.values.part(r.value(x), i * size, size) for i in range(count)] for x, size in ((a, m * k), (b, k * n)))
+    return r.values.cat(r.values.matmul(x, y, m, k, n) for x, y in zip(*pairs, strict=True))
+
+
+_MOVEMENTS = frozenset(
+    "view reshape _unsafe_view _reshape_alias permute t transpose unsqueeze squeeze expand slice select split "
+    "split_with_sizes unbind cat stack clone detach alias lift_fresh lift_fresh_copy diagonal flip roll repeat unfold "
+    "broadcast_in_dim collapse_view".split()
+)
+_REDUCTIONS = {"sum": "total", "amax": "largest", "max": "largest", "amin": "smallest", "min": "smallest"}
+_COMPARISONS = {"lt": ("less", False), "gt": ("less", True), "le": ("at_most", False), "ge": ("at_most", True),
+                "eq": ("equal", False), "ne": ("equal", False)}  # fmt: skip
+"""Values' operations, and whether their operands are the other way round."""
+_BOOLS = {"logical_not": "equal", "bitwise_not": "equal", "logical_and": "mul", "bitwise_and": "mul",
+          "logical_or": "maximum", "bitwise_or": "maximum"}  # fmt: skip
+_NUMBERS = "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor".split()
+_READERS: dict[str, _Reader] = {
+    **dict.fromkeys(UNARY | BINARY, _table),
+    **dict.fromkeys(("add", "sub"), _added),
+    "pow": _pow,
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
+    **dict.fromkeys(_COMPARISONS, _compared),
+    **dict.fromkeys(_BOOLS, _of_bools),
+    "where": _where,
+    **dict.fromkeys(("_to_copy", "convert_element_type"), _cast),
+    **dict.fromkeys(_NUMBERS, _number),
+    **dict.fromkeys(_REDUCTIONS, _reduced),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
+}  # fmt: skip
+
+
+# --- definition (6) --------------------------------------------------------------------------------------------------
+
+
+def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    raised = (x - x.amax(dim, True).detach()).exp()
+    return raised / raised.sum(dim, True)
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    less = x - x.amax(dim, True).detach()
+    return less - less.exp().sum(dim, True).log()
+
+
+def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    largest = x.amax(dim, True).detach()
+    finite = torch.where(largest.abs() == math.inf, 0, largest)
+    found = (x - finite).exp().sum(dim, True).log() + finite
+    return found if keepdim else found.squeeze(dim)
+
+
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    total = x.sum(dim, keepdim, dtype=dtype)
+    return total / (x.numel() / total.numel())
+
+
+def _root(x: Tensor) -> Tensor:
+    """A square root whose slope at 0 is 0, as that of norms and deviations is in torch."""
+    is_zero = (x == 0).to(x.dtype)
+    return (x + is_zero).sqrt() - is_zero
+
+
+def _norm(x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if order not in (1, 2):
+        return NotImplemented
+    return x.abs().sum(dim, keepdim, dtype=dtype) if order == 1 else _root((x * x).sum(dim, keepdim, dtype=dtype))
+
+
+def _var(x: Tensor, dim: Any = None, correction: Any = True, keepdim: bool = False) -> Tensor:
+    mean = _mean(x, dim, True)
+    found = ((x - mean) ** 2).sum(dim, keepdim)
+    return found / max(x.numel() / mean.numel() - (1 if correction is None else correction), 0)
+
+
+def _var_and_mean(x: Tensor, dim: Any = None, correction: Any = True, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return _var(x, dim, correction, keepdim), _mean(x, dim, keepdim)
+
+
+def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
+    dims = list(range(-len(shape), 0))
+    distance = x - _mean(x, dims, True)
+    found = distance * (_mean(distance.square(), dims, True) + eps).sqrt().reciprocal()
+    found = found if weight is None else found * weight
+    return (found if bias is None else found + bias), None, None
+
+
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    return x.relu() * scale + (x.clamp_max(0) * input_scale).expm1() * (alpha * scale)
+
+
+def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
+    return torch.maximum(x, x * slope) if 0 <= slope <= 1 else torch.where(x > 0, x, x * slope)
+
+
+def _gelu(x: Tensor, approximate: str) -> Tensor:
+    """The other one."""
+    return 0.5 * x * (1 + ((2 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x)).tanh())
+
+
+def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
+    return torch.nn.functional.softplus(x * beta) / beta if beta > 0 and threshold == 20 else NotImplemented
+
+
+def _trilinear(a: Tensor, b: Tensor, c: Tensor, wide_a: Sequence[int], wide_b: Sequence[int], wide_c: Sequence[int],
+               dims: Sequence[int], unroll: int = 1) -> Tensor:  # fmt: skip
+    def wide(x: Tensor, dims: Sequence[int]) -> Tensor:
+        return reduce(Tensor.unsqueeze, dims, x)
+
+    return (wide(a, wide_a) * wide(b, wide_b) * wide(c, wide_c)).sum(list(dims))
+
+
+def _padded(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
+    for d, sizes in enumerate(zip(pad[::2], pad[1::2], strict=True), 1):
+        before, after = (x.new_full((*x.shape[: x.ndim - d], n, *x.shape[x.ndim - d + 1 :]), value) for n in sizes)
+        x = torch.cat([piece for piece in (before, x, after) if piece.shape[-d]], -d)
+    return x
+
+
+def _distances(x: Tensor, y: Tensor, order: float, mode: Any = None) -> Any:
+    return _norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1])
+
+
+def _sum_and(x: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    return torch.add(x if beta == 1 else x * beta, a @ b, alpha=alpha)
+
+
+_FORMULAS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("_softmax", "_safe_softmax"), _softmax),
+    "_log_softmax": _log_softmax,
+    "logsumexp": _logsumexp,
+    "mean": _mean,
+    "linalg_vector_norm": _norm,
+    "var": _var,
+    "std": lambda *args, **kwargs: _root(_var(*args, **kwargs)),
+    "var_mean": _var_and_mean,
+    "native_layer_norm": _layer_norm,
+    "elu": _elu,
+    "leaky_relu": _leaky_relu,
+    "gelu": _gelu,
+    "softplus": _softplus,
+    "rsqrt": lambda x: x.sqrt().reciprocal(),
+    "sign": lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype),
+    "rsub": lambda x, other, alpha=1: torch.sub(other, x, alpha=alpha),
+    "masked_fill": lambda x, mask, value: torch.where(mask, value, x),
+    **dict.fromkeys(("addmm", "baddbmm"), _sum_and),
+    "binary_cross_entropy": lambda *_: NotImplemented,
+    "_trilinear": _trilinear,
+    "constant_pad_nd": _padded,
+    "_cdist_forward": _distances,
+}
+"""By what reaches the mode; what gives NotImplemented stays unknown."""
