@@ -63,10 +63,6 @@ _TABLE = (
         "expm1", "exp(x) - 1 if x > 1 else 2 * tanh(x / 2) / (1 - tanh(x / 2))", ("d * (r + 1)",), error=(12.0, 12.0)
     ),
     Operation("log1p", "log1p(x)", ("d / (1 + x)",), error=(3.0, 3.0)),
-    Operation(
-        "erf", "2 * cdf(x * sqrt(2)) - 1", ("d * (2 * sqrt(2) * density(x * sqrt(2)))",),
-        error=(10.0, 6.0), cancels=True,
-    ),
     Operation("square", "x * x", ("d * (2 * x)",)),
     Operation("reciprocal", "1 / x", ("-d * (r * r)",)),
     Operation(
@@ -166,11 +162,12 @@ def _formulas() -> Iterator[tuple[str, Formula]]:
 FORMULAS: dict[str, Formula] = {
     **dict(_formulas()),
     "held": Formula("x", ("x",)),
-    "finite": Formula("x if x - x == 0 else 0", ("x",)),
     "equal": Formula("1 if x == y else 0", ("x", "y")),
     "less": Formula("1 if x < y else 0", ("x", "y")),
     "at_most": Formula("1 if x <= y else 0", ("x", "y")),
     "chosen": Formula("y if x != 0 else 0", ("x", "y")),
+    "cdf": Formula("cdf(x)", ("x",)),
+    derivative("cdf", 0): Formula("d * density(x)", ("d", "x")),
     derivative("chosen", 1): Formula("d if x != 0 else 0", ("d", "x")),
 }
 """Operations, their derivatives, and what else calls of torch and derivatives consist of; what has no derivative here

@@ -58,7 +58,7 @@ def test_random_cells(seed: int, size: int) -> None:
 def _within(name: str) -> Callable[..., Tensor]:
     """torch's function where it has a slope: of numbers above 0.5 where others have no result."""
     function = MAPS[name]
-    above = {"log": (0,), "sqrt": (0,), "reciprocal": (0,), "div": (1,), "pow": (0,)}.get(name, ())
+    above = {"log": (0,), "log1p": (0,), "sqrt": (0,), "reciprocal": (0,), "div": (1,), "pow": (0,)}.get(name, ())
     scale = 12 if name == "softplus" else 1
     return lambda *xs: function(*(x * x + 0.5 if k in above else scale * x for k, x in enumerate(xs)))
 
