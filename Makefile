@@ -21,13 +21,19 @@ help: ## show this list
 
 venv: .venv/ready ## make .venv with edbc and what its development needs
 
-.venv/ready: pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+.venv/ready: .venv/runs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
-demo: venv ## compile a tree-LSTM, run it on built-in samples, compare with eager PyTorch
+# What edbc needs to run. While torch is installed the other core compiles native loops.
+.venv/runs: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check numba pyyaml
+	$(BIN)/python -m edbc.native.ahead & \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable . && wait
+	@touch $@
+
+demo: .venv/runs ## compile a tree-LSTM, run it on built-in samples, compare with eager PyTorch
 	$(BIN)/edbc compile models/tree_lstm.py -o build/tree_lstm.yaml
 	$(BIN)/edbc run build/tree_lstm.yaml --batch-size 64 --verify
 
@@ -95,6 +101,8 @@ man: venv ## make the manual pages anew
 	$(BIN)/python -m edbc.tools.man man
 
 release: venv ## build sdist and wheel into build/dist, check them, and run them in an empty environment
+	$(BIN)/python -m edbc.native.ahead --ship
+	$(BIN)/python -m build --outdir build/dist
 	$(BIN)/python -m pytest --slow tests/test_release.py
 
 clean: ## remove what the targets above made

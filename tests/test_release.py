@@ -32,6 +32,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((root / name).read_bytes())
     folder = tmp_path_factory.mktemp("dist")
+    shipping = [sys.executable, "-m", "edbc.native.ahead", "--ship"]
+    subprocess.run(shipping, cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, check=True, capture_output=True)
     subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(copy)], check=True,
                    capture_output=True)  # fmt: skip
     return folder
@@ -64,7 +66,8 @@ def test_metadata_is_what_registries_take(dist: Path) -> None:
 
 
 def test_the_wheel_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
-    """Installed where nothing else of edbc is, the first minutes of a user work: new, compile, run, check, explain."""
+    """Installed where nothing else of edbc is, the first minutes of a user work: new, compile, run, check, explain;
+    numba compiles nothing for them."""
     (wheel,) = dist.glob("*.whl")
     home = tmp_path / "environment"
     venv.create(home, with_pip=True)
@@ -76,6 +79,7 @@ def test_the_wheel_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> N
     pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, str(wheel)], check=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "EDBC"))}
+    environment["NUMBA_CACHE_DIR"] = str(tmp_path / "kernels")
 
     def edbc(*words: str) -> str:
         return subprocess.run([str(programs / "edbc"), *words], cwd=tmp_path, env=environment, capture_output=True,
@@ -85,6 +89,8 @@ def test_the_wheel_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> N
     edbc("new", "trees")
     assert "2 types" in edbc("compile", "trees.py", "-o", "plans/trees.yaml", "--quiet")
     assert "equal to eager" in edbc("run", "plans/trees.yaml", "--verify", "--limit", "32")
+    compiled = {file.name.partition(".")[0] for file in (tmp_path / "kernels").rglob("*.nbc")}
+    assert compiled == {"machinecode"}, "native loops that did not come with the wheel"
     assert "1 of 1 plan passed" in edbc("check", "plans")
     assert "WHAT BATCHES TOGETHER" in edbc("explain", "plans/trees.yaml")
     where = subprocess.run([str(programs / "python"), "-c", "import edbc; print(edbc.__file__)"], cwd=tmp_path,

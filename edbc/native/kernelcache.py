@@ -8,10 +8,11 @@ number that says otherwise; two processes that compile two signatures at once ma
 kernel computes wrong numbers, and nothing tells.
 
 Here there is no index: the name of a file is a function of all that its machine code depends on as numba knows it (the
-source file, the version of numba, the signature, the processor, byte code and closure), so no two of these share a
-file. Of the source its text counts too, not only its time and size, which packagers set to what they like. A file is
-written whole or not at all, and holds what its name was made of, which is compared when it is read; what cannot be read
-is compiled again.
+source file's text, the version of numba, the signature, the processor, byte code and closure), so no two of these share
+a file. Times of files do not count, which packagers set to what they like. A file is written whole or not at all, and
+holds what its name was made of, which is compared when it is read; what cannot be read is compiled again. What neither
+the cache nor the files that come with edbc (`edbc.native.shipped`) hold is compiled by one process at a time: others
+wait for it, so that processes that start together share the work.
 
 numba looks at the file of the function that is cached alone. The functions that it calls are compiled into it, and so
 are the numbers that it names, whatever files they are from, and those of the functions that it calls; here their byte
@@ -31,6 +32,7 @@ import hashlib
 import itertools
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -50,6 +52,10 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
 from edbc.errors import NotNative
+from edbc.native import shipped
+
+if sys.platform != "win32":
+    import fcntl
 
 
 class _Linked(JITCodeLibrary):
@@ -162,19 +168,46 @@ class KernelFiles(IndexDataCacheFile):
 
     def load(self, key: Any) -> Any:
         """The machine code of a signature, None where there is none."""
-        try:
-            written, data = self._load_data(self._name(key))
-        except _UNREADABLE:
-            return None
-        return data if written == key else None
-
-    def is_known(self) -> bool:
-        """True when there is a file for some signature."""
-        return bool(self._files(f"{self._of_source}.*"))
+        for file, name in self._places(key):
+            with suppress(*_UNREADABLE):
+                written, data = pickle.loads(file.read_bytes())
+                if written == name:
+                    return data
+        return None
 
     def has(self, key: Any) -> bool:
         """True when there is a file for a signature; whether it can be read shows when it is."""
-        return (Path(self._cache_path) / self._name(key)).is_file()
+        return any(file.is_file() for file, _ in self._places(key))
+
+    def lock(self, key: Any, wait: bool = True) -> int | None:
+        """Until it is closed this process alone makes the machine code of a signature; None where another one does,
+        unless that is waited for, and where nothing can be locked. What a process held is free when it ends."""
+        with suppress(OSError, NameError):  # no `fcntl` on Windows
+            held = os.open(Path(self._cache_path) / f"{self._name(key)}.lock", os.O_CREAT | os.O_RDWR)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError:
+                os.close(held)
+                raise
+            return held
+        return None
+
+    def unlock(self, key: Any, held: int) -> None:
+        """Let go of what `lock` gave, in children that were forked meanwhile too."""
+        with suppress(OSError):
+            (Path(self._cache_path) / f"{self._name(key)}.lock").unlink()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        os.close(held)
+
+    def _places(self, key: Any) -> Iterator[tuple[Path, Any]]:
+        """Files that may hold a signature, and what they must say that they hold."""
+        yield Path(self._cache_path) / self._name(key), key
+        if self._function is None:
+            return
+        signature, processor, *rest = key
+        if (target := shipped.target(processor)) is not None:
+            key = (signature, target, *rest)
+            yield shipped.FOLDER / self._name(key), key
 
     def _name(self, key: Any) -> str:
         return f"{self._base}.{self._of_source}.{_digest(key)}.nbc"
@@ -193,16 +226,44 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]):
         super().__init__(function)
         source = Path(function.__code__.co_filename)
-        stamp = self._impl.locator.get_source_stamp(), source.read_bytes() if source.is_file() else b""
+        stamp = source.read_bytes() if source.is_file() else self._impl.locator.get_source_stamp()
         self._cache_file: KernelFiles = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
-
-    def is_empty(self) -> bool:
-        """True when there is no file for any arguments of the function as its source stands."""
-        return not self._cache_file.is_known()
+        self._locks: dict[Any, int | None] = {}
 
     def holds(self, sig: Any, codegen: Any) -> bool:
         """True when there is a file for the types of some arguments."""
         return self._cache_file.has(self._index_key(sig, codegen))
+
+    def is_in_work(self, sig: Any, codegen: Any) -> bool:
+        """True while a process makes the machine code for the types of some arguments."""
+        key = self._index_key(sig, codegen)
+        held = self._cache_file.lock(key, wait=False)
+        if held is not None:
+            self._cache_file.unlock(key, held)
+        return held is None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What there is; where that is nothing, what a process makes at this time. After None it is this one's turn,
+        until `save_overload`."""
+        found = super().load_overload(sig, target_context)
+        if found is not None or not self._enabled or sig in self._locks:
+            return found
+        self._impl.locator.ensure_cache_path()
+        self._locks[sig] = self._cache_file.lock(self._index_key(sig, target_context.codegen()))
+        found = super().load_overload(sig, target_context)
+        if found is not None:
+            self._unlock(sig, target_context.codegen())
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep it, and let those go on that wait for it."""
+        super().save_overload(sig, data)
+        self._unlock(sig, data.codegen)
+
+    def _unlock(self, sig: Any, codegen: Any) -> None:
+        held = self._locks.pop(sig, None)
+        if held is not None:
+            self._cache_file.unlock(self._index_key(sig, codegen), held)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand. `sig`

@@ -68,6 +68,16 @@ def one_line_errors(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def begin_loops(quiet: bool, *rooms: str) -> None:
+    """Compile graph loops beside the command (`edbc.native.ahead.begin`) where there are none yet, and say so."""
+    from edbc.native import ahead, shipped
+
+    if ahead.begin(*rooms) and not quiet:
+        kept = shipped.count()
+        why = f"none of the {kept} that come with edbc fits source, Python and numba" if kept else "none come with it"
+        click.echo(fold(f"native loops are compiled, once, some 10 s ({why})"), err=True)
+
+
 @contextmanager
 def _own_stdout(output_format: str) -> Iterator[None]:
     """Where a program reads stdout, `emit` alone writes there: what a model file prints goes to stderr."""

@@ -34,10 +34,10 @@ from edbc.cells.rows.evaluation import Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.rowcode import RowKernel
 from edbc.cells.values.read import values_of
+from edbc.native import ahead
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.native.threads import PRODUCT_THREADS
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
-from edbc.run.cpu import ahead
 from edbc.run.cpu.team import TEAM
 from edbc.run.cpu.walk import Batches, Memory, bind_carried, bind_rows, gather_rows, walk
 from edbc.run.cpu.walktables import Native, NativeKernel, Snapshot, snapshot

@@ -24,7 +24,6 @@ from edbc.base.frozen import frozen
 from edbc.base.graph import Graph, NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.standins.standin import torch_dtype
-from edbc.run.cpu import ahead
 from edbc.run.passes import placeloops
 from edbc.schedule.schedule import Schedule
 
@@ -82,7 +81,6 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
     O(nodes + operands)."""
     tables = _tables_of(graph.types, graph.classes)
     borders, crosses = _NOT_CUT, _NOTHING_CROSSES
-    ahead.SECOND.join()
     if cut is not None:
         assert not tables.transient.any()
         borders, crosses = cut.borders, cut.crosses

@@ -8,7 +8,7 @@ import click
 
 from edbc._version import __version__
 from edbc.tools.cli.options import COUNT, FILE, options
-from edbc.tools.console import one_line_errors
+from edbc.tools.console import begin_loops, one_line_errors
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -71,6 +71,7 @@ def compile(ios_r: int, ios_s: int, gap: float, ios_batch: int, ios_threads: int
     Traces the model on 32 instances (from --input, or made up by its `sample`), learns a batching policy, lays out
     every cell's memory, checks that batched outputs equal eager ones, and writes the plan.
     """
+    begin_loops(options["quiet"], "schedule.learn")
     from edbc.tools.cli.compile import run_compile
     from edbc.tools.staged.command import Stages
 
@@ -94,6 +95,7 @@ def run(**options: Any) -> None:
     Instances come from --input, or are made up by the model's `sample`. Prints throughput, batches and where the time
     went.
     """
+    begin_loops(options["quiet"])
     from edbc.tools.cli.run import run_run
 
     run_run(**options)
@@ -120,6 +122,7 @@ def train(**options: Any) -> None:
     Prints loss and metrics of every epoch. Writes checkpoints, weights for 'edbc run --weights' and curves. Ctrl-C
     leaves a checkpoint; --resume then gives what an uninterrupted training would have given.
     """
+    begin_loops(options["quiet"], "train")
     from edbc.tools.cli.train import run_train
 
     run_train(**options)

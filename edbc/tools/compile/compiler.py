@@ -40,6 +40,7 @@ from edbc.cells.lower import lower
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.parts import splittable
 from edbc.errors import GraphError, InputError, ModelError
+from edbc.native import ahead
 from edbc.plan.plan import (
     BatchCost,
     FileRef,
@@ -58,7 +59,6 @@ from edbc.run.passes.eagerparts import external_operands
 from edbc.run.passes.placement import place
 from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weightsfile import Weights
-from edbc.schedule.learn import ahead
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
 from edbc.tools.compile.decisions import Decisions, decide
@@ -180,7 +180,7 @@ def compile_model(
         require_name("encoding", encoding, ENCODINGS)
     report = progress or (lambda *_: None)
     if policy == "fsm":
-        ahead.begin()
+        ahead.begin(ahead.LEARNING)
     names = Decisions(() if cells == "marked" else None)
     captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights, names)
     captured = replace(captured, split=split)
@@ -398,7 +398,6 @@ def learn(
     from edbc.schedule.learn.train import measure as measure_policy
 
     if kind == "fsm":
-        ahead.SECOND.join()
         policy, record = _learn_table(captured, seed, encoding, trials, report, cost, time_limit)
     else:
         policy = Policy(kind, cost=cost)

@@ -1,0 +1,180 @@
+"""Graph loops that a first run calls, compiled before they are called.
+
+With nothing kept a first mini-batch waits for numba, one function after the other, though the types that these
+functions are called with are known before there is a mini-batch, and depend on no model: `LISTED` names them, one line
+a function and its types, as `python -m edbc.tools.loops` records them from runs. What is listed is compiled
+
+- when edbc is published, for a level of processors, into the files that come with it (`edbc.native.shipped`):
+  `python -m edbc.native.ahead --ship`;
+- where those do not fit (another version of numba, of Python, an edited file), from the moment on at which a command
+  begins, by processes beside this one on the other cores. They take the list from its end, which is called last, and
+  leave out what another process is at; so they and this one meet in the middle. They end with this process at the
+  latest.
+
+A line is a module and a function, and the types of its arguments: `int32[1]` is an array of one dimension in C's order,
+`const` before it one that is read only, and a named tuple is its class, with its fields' types in brackets.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from numba import config, types
+
+from edbc.native import shipped
+
+LISTED = Path(__file__).with_name("loops.txt")
+MOST_PROCESSES = 3
+LEARNING, GRADIENTS = "schedule.learn", "train"
+"""Rooms whose functions not every command calls."""
+_PROBE = "run.passes.placeloops", "place_rows"
+_TOKEN = re.compile(r"const |[\w.:]+|[\[\](),]")
+_STARTED: list[subprocess.Popen[bytes]] = []
+
+
+def begin(*rooms: str) -> bool:
+    """Start processes that compile what is listed, of `LEARNING` and `GRADIENTS` what is in `rooms`, where something is
+    missing and there is a core. True when this process will wait for a compiler."""
+    if config.DISABLE_JIT or _STARTED or not _is_missing(LEARNING in rooms):  # type: ignore[attr-defined]
+        return False
+    atexit.register(_end, os.getpid())
+    for _ in range(min(num_cores() - 1, MOST_PROCESSES)):
+        _start(f"from edbc.native.ahead import compile_listed; compile_listed({rooms})")
+    return True
+
+
+def _is_missing(learning: bool) -> bool:
+    """Whether a function that every command calls is kept nowhere, and one that learning calls: what this process
+    comes to in the middle of its work, where others come from the end."""
+    probes = [_PROBE, (f"{LEARNING}.qlearn", "learn")] if learning else [_PROBE]
+    return any(_wanted(function, arguments) for function, arguments in listed(rooms=(LEARNING,), only=probes))
+
+
+def compile_listed(rooms: tuple[str, ...]) -> None:
+    """What processes beside this one do. Where torch is not there yet, what needs it is left out."""
+    for function, arguments in reversed(list(listed(rooms))):
+        if _wanted(function, arguments) and not function._cache.is_in_work(arguments, function.targetctx.codegen()):
+            function.compile(arguments)
+
+
+def _wanted(function: Any, arguments: tuple[Any, ...]) -> bool:
+    """True where the cache has a folder, and no machine code for these arguments."""
+    cache: Any = getattr(function, "_cache", None)
+    return hasattr(cache, "holds") and not cache.holds(arguments, function.targetctx.codegen())
+
+
+def listed(rooms: tuple[str, ...] = (LEARNING, GRADIENTS), only: Any = None) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Functions with the types of their arguments, in the order in which they are called first; with `only`, those of
+    these modules and names."""
+    for line in LISTED.read_text().splitlines():
+        module, name, kinds = line.split(" ", 2)
+        left_out = any(module.startswith(room) and room not in rooms for room in (LEARNING, GRADIENTS))
+        if left_out or (only is not None and (module, name) not in only):
+            continue
+        try:
+            function = getattr(import_module(f"edbc.{module}"), name)
+        except ModuleNotFoundError as error:
+            if error.name == "torch":
+                continue
+            raise
+        yield function, read_types(kinds)
+
+
+def type_text(kind: Any) -> str:
+    """A type of an argument in a line of the list; ValueError for those that it has no words for."""
+    if isinstance(kind, types.Array) and kind.layout == "C":
+        return f"{'' if kind.mutable else 'const '}{kind.dtype}[{kind.ndim}]"
+    if isinstance(kind, types.BaseNamedTuple):
+        of: Any = kind
+        module = of.instance_class.__module__.removeprefix("edbc.")
+        return f"{module}:{of.instance_class.__qualname__}({', '.join(map(type_text, of.types))})"
+    if isinstance(kind, types.Integer | types.Float | types.Boolean) and not isinstance(kind, types.Literal):
+        return str(kind)
+    raise ValueError(f"{kind}: expected a number, an array in C's order or a named tuple of them")
+
+
+def read_types(text: str) -> tuple[Any, ...]:
+    """The types of a line."""
+    tokens = _TOKEN.findall(f"({text})")[::-1]
+    return _read_several(tokens)
+
+
+def _read_several(tokens: list[str]) -> tuple[Any, ...]:
+    found = []
+    while tokens.pop() != ")":  # a bracket or a comma
+        if tokens[-1] == ")":
+            tokens.pop()
+            break
+        found.append(_read_one(tokens))
+    return tuple(found)
+
+
+def _read_one(tokens: list[str]) -> Any:
+    token = tokens.pop()
+    if token == "const ":
+        return _read_one(tokens).copy(readonly=True)
+    if ":" in token:
+        module, name = token.split(":")
+        return types.BaseTuple.from_types(_read_several(tokens), getattr(import_module(f"edbc.{module}"), name))
+    scalar = types.boolean if token == "bool" else getattr(types, token)
+    if tokens[-1] != "[":
+        return scalar
+    _, dimensions, _ = tokens.pop(), tokens.pop(), tokens.pop()
+    return types.Array(scalar, int(dimensions), "C")
+
+
+def num_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start(line: str, **settings: str) -> None:
+    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    silent = subprocess.DEVNULL
+    try:
+        _STARTED.append(
+            subprocess.Popen([sys.executable, "-c", line], env=environment, stdin=silent, stdout=silent, stderr=silent)
+        )
+    except OSError:  # none to be had: this one compiles alone
+        return
+
+
+def _end(parent: int) -> None:
+    for process in _STARTED if os.getpid() == parent else ():  # not in children that were forked
+        process.kill()
+        process.wait()
+
+
+def ship() -> int:
+    """Make the files of `shipped.FOLDER` for this machine's level, this Python and this numba; returns how many there
+    are. Those of other versions stay, those of other sources go."""
+    settings = shipped.settings()
+    if settings is None:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(num_cores()):
+            _start(f"from edbc.native.ahead import compile_listed; compile_listed({LEARNING, GRADIENTS})",
+                   NUMBA_CACHE_DIR=folder, **settings)  # fmt: skip
+        codes = [process.wait() for process in _STARTED]
+        if any(codes):
+            raise RuntimeError("a process that compiled what is listed failed")
+        shipped.FOLDER.mkdir(exist_ok=True)
+        for file in Path(folder).rglob("*.nbc"):
+            file.replace(shipped.FOLDER / file.name)
+    return shipped.count()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--ship"]:
+        print(f"{shipped.FOLDER}: {ship()} files")
+    else:
+        compile_listed((LEARNING, GRADIENTS))
