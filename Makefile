@@ -11,10 +11,12 @@ GPU_JSON   ?= build/gpu.json
 COVERED := schedule layout plan
 # Models whose instances all have one graph: their plans come from measuring, see docs/stages.md.
 STATIC := $(patsubst %,models/%.py,inception_v3 nasnet_a randwire squeezenet)
+# Whose runs say which native loops are shipped.
+LOOPS_OF := tree_lstm lattice_gru bilstm_tagger_char lstm_nmt molecule_mpn greedy_nmt
 ZOO    := $(filter-out models/_% $(STATIC),$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: release man site help venv demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu clean
+.PHONY: release man site help venv loops demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +48,12 @@ quick: venv ## run one case of every test that takes no seconds (two minutes on 
 test-reach: venv ## add Ray (0.3 GB) and run the tests that start torchrun, Ray, servers and pools of processes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[reach]"
 	$(BIN)/python -m pytest --reach -m reach
+
+loops: venv ## record anew which native loops first runs call, and with which types (wheels bring them)
+	$(BIN)/python -m edbc.tools.loops "compile models/tree_lstm.py -o build/tree.yaml" \
+	  "compile models/lstm_lm.py -o build/lm.yaml --time-limit 5" "train models/tree_lstm.py build/tree.yaml --epochs 1 --limit 64 \
+	  --output build/loops" $(LOOPS_OF:%="run plans/%.yaml --limit 32") > build/loops.txt
+	mv build/loops.txt edbc/native/loops.txt
 
 # On circuits no table beats the fixed rule on fresh mini-batches (docs/policies.md), and training on 30,000 nodes is long.
 PLAN_OPTIONS_dag_gru := --policy critical

@@ -25,7 +25,7 @@ def add(x):
 
 
 def test_every_line_names_a_function_and_its_types() -> None:
-    """What is listed is there, and types are read back as they were written."""
+    """What is listed is there, and types are read back as they were written; `make loops` writes the list."""
     lines = LISTED.read_text().splitlines()
     assert len(lines) == len(set(lines))
     for line, (function, arguments) in zip(lines, listed(), strict=True):
