@@ -2,7 +2,8 @@
 
 `python -m edbc.tools.loops COMMAND ...` runs commands of edbc in this process (each one word: "run plans/tree.yaml"),
 and prints a line for each native function of edbc that was called from Python and the types that it was called with,
-rooms in the order in which data goes through them.
+rooms in the order in which data goes through them. Of kernels that were kept from an earlier run, that is: one that is
+compiled now also brings those that it calls, which need no line, as they are compiled with it.
 """
 
 from __future__ import annotations
