@@ -43,8 +43,9 @@ MOST_TYPES = 64
 """Of one cell: what is called in more ways is recorded by its operations, which batch whatever the ways."""
 NODE_US, BATCH_US = 0.5, 4.0
 """Microseconds: recording and joining a node; starting a batch. Medians of the zoo and of ordinary programs."""
-ROW_CALL_US = 40.0
-"""Microseconds: a call on rows that stand one by one (`capture.ragged`), which are followed in Python. A median."""
+RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 150.0
+"""Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; a batch of a type that no
+plan has. Medians of the programs of `benchmarks/ragged.py`."""
 _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.device))
 """What of the arguments is part of a cell's type."""
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
@@ -190,6 +191,8 @@ class Trial(NamedTuple):
     cost: float
     used: dict[str, int]
     """Types of each cell that has nodes."""
+    unseen: int = 0
+    """Types of one node."""
 
 
 def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> tuple[list[Candidate], Trial]:

@@ -488,10 +488,20 @@ def _required_definition(function: Any) -> ast.FunctionDef:
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
     if definition.decorator_list:
         raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
-    written = {n.attr for n in ast.walk(definition) if isinstance(n, ast.Attribute)}
+    written = {n.attr for part in definition.body for n in _run(part) if isinstance(n, ast.Attribute)}
     if not written <= set(_names(function.__code__)):
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not what runs"))
     return definition
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement's nodes but for annotations, which are in no function's code."""
+    yield node
+    for field, value in ast.iter_fields(node):
+        if field not in ("annotation", "returns"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from _run(child)
 
 
 @functools.lru_cache(maxsize=4096)

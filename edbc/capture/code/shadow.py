@@ -29,12 +29,13 @@ from torch import nn
 
 from edbc.base.graph import ValueClass
 from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
-from edbc.capture.code.closed import Closed
+from edbc.capture.code.closed import Closed, methods_of
 from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.forward.states import without_history
+from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks
@@ -174,6 +175,11 @@ class ModelView(CellTracer):
         self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
+
+    @property
+    def is_forward_closed(self) -> bool:  # type: ignore[override]
+        """See CellTracer."""
+        return "forward" in methods_of(self.model) and self.closed.obstacle(self.model, "forward") is None
 
     @property
     def boundary(self) -> CodeType:  # type: ignore[override]
@@ -596,7 +602,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
 
     def call(self: Any, indices: Any) -> Any:
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
-        if type(indices) is torch.Tensor and indices.ndim <= 1:
+        if type(indices) is Index or (type(indices) is torch.Tensor and indices.ndim <= 1):
             return embedded(recorder, table, indices)
         if type(indices) is torch.Tensor and indices.ndim == 2 and len(indices) == 1 and not recorder.in_cell:
             rows = embedded(recorder, table, indices[0])

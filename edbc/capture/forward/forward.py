@@ -23,6 +23,7 @@ from torch import nn
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, first_read
 from edbc.capture.forward.returned import settled
+from edbc.capture.ragged.kept import whole_call
 from edbc.capture.ragged.value import NotRagged
 from edbc.capture.record.functionalise import Changes, KeepsBooks, MustKeepBooks
 from edbc.capture.record.recorder import Recorder
@@ -69,7 +70,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
     aborted = (0, 0)
     has_large_stack = recorder.needs_deep_stack
     random_state = _random_state()
-    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
+    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow)
     with watched_by(recorder):
         for number, instance in enumerate(instances):
             recorder.next_instance(number)
@@ -93,7 +94,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                     recorder.next_instance(number)
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
                 if settles:
-                    recorder.returned = location_of_function(forward)
+                    recorder.returned = location_of_function(shadow.forward)
                     result = settled(result)
                     recorder.returned = ""
             if recorder.reads and recorder.run_segment is not None:  # forward has caught the exception
@@ -107,7 +108,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
         recorder.begin()
         return _record(shadow, recorder, instances, settles)
     recorder.tracer.require_unchanged()
-    recorder.returned = location_of_function(forward)
+    recorder.returned = location_of_function(shadow.forward)
     return recorder.finish(results, ends, aborted)
 
 
@@ -145,6 +146,14 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
         recorder.mend()
         return run_on_large_stack(lambda: _run_fibers(shadow, recorder, instances))
     return _run_fibers(shadow, recorder, instances)
+
+
+def _of_rows(recorder: Recorder, shadow: nn.Module) -> Callable[[Any], Any]:
+    """`forward`; as a run where its code is closed, and its instances bring rows (`ragged.kept`)."""
+    if not recorder.ragged or not recorder.tracer.is_forward_closed:
+        return shadow.forward
+    function = type(shadow).forward
+    return lambda instance: whole_call(recorder, "", function, shadow, (instance,), {}, of_instance=True)
 
 
 def drop_ragged(recorder: Recorder) -> None:

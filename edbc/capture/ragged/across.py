@@ -167,7 +167,7 @@ def by_index(call: Call, target: Any, dim: Any, index: Any, source: Any, op: str
     if any(type(x) is Ragged and x.at != dim for x in (target, source)) or not target.shape[dim]:
         return NotImplemented
     others = [tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :]) for x in (target, source)]
-    numbers = call.rec.numbers_of(index.reshape(-1))
+    numbers = call.rec.numbers_of(index if index.ndim else index.reshape(1))
     if others[0] != others[1] or numbers.size != source.shape[dim]:
         return NotImplemented
     if numbers.lowest < 0 or numbers.highest >= target.shape[dim]:

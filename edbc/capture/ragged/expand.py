@@ -67,6 +67,7 @@ def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> 
         if not len(missing):
             break
         _add_missing(table, missing.tolist())
+    recorder.nodes_of_runs = len(nodes) - len(entries) + recorder.num_runs
     results = collected.refs
     is_own = (results >= first) & (results < first + len(real))
     ends = node_ptr[np.array(recording.instance_ends, np.int64)].tolist() if recording.instance_ends else []

@@ -188,6 +188,15 @@ def expanded(  # type: ignore[no-untyped-def]
     return nodes[:num_nodes], out[:num_refs], real, node_ptr, missing
 
 
+@native
+def extent(numbers):  # type: ignore[no-untyped-def]
+    """The least and the greatest of some numbers; 0 and -1 of none."""
+    low, high = (numbers[0], numbers[0]) if len(numbers) else (np.int64(0), np.int64(-1))
+    for number in numbers:
+        low, high = min(low, number), max(high, number)
+    return low, high
+
+
 @inner
 def resolved(ref, first_value, virtual, real):  # type: ignore[no-untyped-def]
     """The ref that a recorded one comes to: itself, of externals and of other mini-batches."""

@@ -13,7 +13,7 @@ them in their own way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,15 +29,20 @@ from edbc.capture.ragged.program import (
     REDUCE,
     SLICE,
     TAKE,
+    CannotKeep,
     Count,
     Draft,
+    Numbers,
     Program,
     Triple,
     count_after,
     size_of,
     triple,
 )
-from edbc.capture.ragged.value import CannotKeep, Numbers, Ragged
+from edbc.capture.ragged.rows import adopted
+from edbc.capture.ragged.symbols import Index, along_of, vectors_of
+from edbc.capture.ragged.value import Ragged
+from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import PLAIN, Shared, Slot, Value, value_of
 
@@ -59,6 +64,10 @@ class Given(NamedTuple):
         offsets = [numbers.offset for numbers in self.indices]
         return all(len(set(of)) == len(of) for of in (starts, self.values, offsets))
 
+    def sizes(self) -> list[int]:
+        """How many rows and indices there are."""
+        return [len(row.refs) for row in self.rows] + [numbers.size for numbers in self.indices]
+
     def triples(self) -> list[int]:
         """As arguments of a run."""
         flat: list[int] = []
@@ -77,7 +86,7 @@ class Literal(NamedTuple):
 
     numbers: np.ndarray
 
-    def triple(self, rec: Recorder) -> Triple:
+    def triple(self, rec: Recorder, given: Given) -> Triple:
         """As an argument of a run."""
         return rec.hold(self.numbers).offset, INDICES, len(self.numbers)
 
@@ -88,9 +97,20 @@ class Remade(NamedTuple):
     what: Any
     times: int = 1
 
-    def triple(self, rec: Recorder) -> Triple:
+    def triple(self, rec: Recorder, given: Given) -> Triple:
         """As an argument of a run."""
         return self.what.again(rec).ref, 0, self.times
+
+
+class LookedUp(NamedTuple):
+    """Rows of a parameter by the indices that are argument `number`."""
+
+    table: Shared
+    number: int
+
+    def triple(self, rec: Recorder, given: Given) -> Triple:
+        """As an argument of a run. Raises CannotKeep where there is no such row."""
+        return triple(rec.looked_up(self.table, given.indices[self.number]).refs)
 
 
 class Rows(NamedTuple):
@@ -112,7 +132,7 @@ class KeptCall(NamedTuple):
     """What a call has recorded."""
 
     program: Program
-    extras: tuple[Literal | Remade, ...]
+    extras: tuple[Literal | Remade | LookedUp, ...]
     """Arguments beside those that the call is given."""
     result: Any
     """What the call returns, with Rows and One in it."""
@@ -137,10 +157,13 @@ class KeptCall(NamedTuple):
     def again(self, rec: Recorder, given: Given) -> Any:
         """The call on other arguments; NotImplemented where they do not fit. O(arguments)."""
         flat = given.triples()
+        try:
+            for extra in self.extras:
+                flat += extra.triple(rec, given)
+        except CannotKeep:
+            return NotImplemented
         if not self.fits(given, flat[2::3]):
             return NotImplemented
-        for extra in self.extras:
-            flat += extra.triple(rec)
         results = rec.run(self.program, flat)
         return _filled(rec, self.result, results, given)
 
@@ -160,8 +183,9 @@ def _filled(rec: Recorder, item: Any, results: Sequence[range], given: Given) ->
     return item
 
 
-def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given) -> bool:
-    """Append what tells a call from others; False for calls that have no key, or none whose result lasts."""
+def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given, of_instance: bool = False) -> bool:
+    """Append what tells a call from others; False for calls that have no key, or none whose result lasts. In what is an
+    instance, or a part of one, a list of integers is a vector of indices."""
     for item in items:
         kind = type(item)
         if kind is Ragged:
@@ -174,12 +198,19 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
             parts.append(item.key)
         elif kind in PLAIN or (kind is float and item and item == item):
             parts += kind, item
-        elif kind is torch.Tensor and item.ndim == 1 and item.dtype is torch.int64:
-            given.indices.append(rec.numbers_of(item))
-            parts.append(Numbers)
+        elif kind is torch.Tensor or kind is Made:
+            if rec.books is not None or not _is_keyed_tensor(rec, item, parts, given, of_instance):
+                return False
+        elif kind is Index:
+            given.indices.extend(item.vectors)
+            parts += Numbers, item.along, len(item.vectors)
         elif kind is tuple or kind is list:
+            if of_instance and kind is list and item and {int} == set(map(type, item)):
+                given.indices.append(rec.hold(np.array(item, np.int64), False))
+                parts += list, Numbers
+                continue
             parts += kind, len(item)
-            if not is_keyed(rec, item, parts, given):
+            if not is_keyed(rec, item, parts, given, of_instance):
                 return False
         elif kind is slice:
             parts += kind, item.start, item.stop, item.step
@@ -190,24 +221,69 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
     return True
 
 
+def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given, of_instance: bool) -> bool:
+    """`is_keyed` for a tensor of the instance's, or a constant that forward makes."""
+    if type(item) is torch.Tensor and item.dtype is torch.int64:
+        found = vectors_of(rec, item)
+        if found is not None:
+            given.indices.extend(found[0])
+            parts += Numbers, found[1], len(found[0])
+        return found is not None
+    rows = adopted(rec, item, not of_instance)
+    if type(rows) is Ragged:
+        given.rows.append(rows)
+        parts += Ragged, rows.row, 0
+        return True
+    if type(item) is Made or not item.is_floating_point():
+        return False
+    value = rec.constant(item)
+    given.values.append(value.ref)
+    parts.append(value.slot)
+    return True
+
+
+def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers], of_instance: bool) -> Any:
+    """An argument as code that is being kept gets it: tensors of the instance's are stand-ins."""
+    kind = type(item)
+    if kind is Ragged or (kind is Made and rec.is_ragged(item)):
+        return next(rows)
+    if kind is Index:
+        for _ in item.vectors:
+            next(indices)
+        return item
+    if kind is torch.Tensor:
+        if item.dtype is torch.int64:
+            along = along_of(item)
+            return Index(rec, item, tuple(next(indices) for _ in range(1 if along < 0 else item.shape[along])), along)
+        return next(rows) if item.ndim and rec.is_ragged(item) else rec.constant(item)
+    if kind is tuple or kind is list:
+        if of_instance and kind is list and item and {int} == set(map(type, item)):
+            numbers = next(indices)
+            return Index(rec, rec.tensor_of(numbers), (numbers,), -1)
+        return kind([_symbolic(rec, x, rows, indices, of_instance) for x in item])
+    return item
+
+
 def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
-               kwargs: dict[str, Any]) -> Any:  # fmt: skip
+               kwargs: dict[str, Any], of_instance: bool = False) -> Any:  # fmt: skip
     """A call of closed code with ragged arguments, as one run where it is known."""
     given = Given([], [], [])
     parts: list[Any] = [KeptCall, path, module.training]
-    if not can_keep(rec) or kwargs or not is_keyed(rec, args, parts, given):
+    if not can_keep(rec) or kwargs or not is_keyed(rec, args, parts, given, of_instance):
         return function(module, *args, **kwargs)
     key = tuple(parts)
     known = rec.functions.get(key)
     if known is _BY_SIZES:
-        key = (*key, *[len(row.refs) for row in given.rows], *[numbers.size for numbers in given.indices])
+        key = (*key, *given.sizes())
         known = rec.functions.get(key)
     if type(known) is KeptCall:
         found = known.again(rec, given)
         return function(module, *args) if found is NotImplemented else found
     if known is _NOT_KEPT or rec.keeping or not may_keep(given):
         return function(module, *args)
-    return _first_whole_call(rec, key, given, lambda: function(module, *args))
+    rows, indices = iter(given.rows), iter(given.indices)
+    shown = tuple(_symbolic(rec, arg, rows, indices, of_instance) for arg in args)
+    return _first_whole_call(rec, key, given, lambda of: function(module, *of), (shown, args))
 
 
 _BY_SIZES, _NOT_KEPT = "by sizes", "not kept"
@@ -223,25 +299,26 @@ def may_keep(given: Given) -> bool:
     return all(len(row.refs) > 1 for row in given.rows) and given.are_distinct()
 
 
-def _first_whole_call(rec: Recorder, key: tuple[Any, ...], given: Given, function: Callable[[], Any]) -> Any:
-    rec.keeping, rec.asked_size = True, False
+def _first_whole_call(rec: Recorder, key: tuple[Any, ...], given: Given, function: Callable[[Any], Any],
+                      args: tuple[Any, Any]) -> Any:  # fmt: skip
+    """A call that is not known: of stand-ins for what differs between instances; where that does not do, as it is."""
+    shown, written = args
     begin = rec.place()
+    rec.keeping = rec.symbolic = True
+    rec.asked_size = False
     try:
-        result = function()
-    finally:
-        rec.keeping = False
-    if rec.asked_size and rec.functions.get(key) is None and not _has_sizes(key, given):
-        rec.functions[key] = _BY_SIZES
-        key = (*key, *[len(row.refs) for row in given.rows], *[numbers.size for numbers in given.indices])
-    keep(rec, key, begin, given, result)
-    if key not in rec.functions:
+        result = function(shown)
+        if rec.asked_size and rec.functions.get(key) is None:
+            rec.functions[key] = _BY_SIZES
+            key = (*key, *given.sizes())
+        rec.functions[key] = _Keeping(rec, begin, given).kept(result)
+        return result
+    except (CannotKeep, Exception):  # the code's own are raised again below
         rec.functions[key] = _NOT_KEPT
-    return result
-
-
-def _has_sizes(key: tuple[Any, ...], given: Given) -> bool:
-    sizes = (*[len(row.refs) for row in given.rows], *[numbers.size for numbers in given.indices])
-    return key[-len(sizes) :] == sizes
+    finally:
+        rec.keeping = rec.symbolic = False
+    rec.forget_since(*begin)
+    return function(written)
 
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:
@@ -269,7 +346,7 @@ class _Keeping:
                 self.rows[first, step, count] = -1 - k
             else:
                 self.values[first] = -1 - k
-        self.extras: list[Literal | Remade] = []
+        self.extras: list[Literal | Remade | LookedUp] = []
         self.equal: set[tuple[Count, Count]] = set()
         self.below: set[tuple[int, Count, int]] = set()
         self.least: set[tuple[Count, int]] = set()
@@ -363,7 +440,12 @@ class _Keeping:
             return self.extra(Remade(self.what(first), count))
         register = self.rows.get((first, step, count))
         if register is None:
-            raise CannotKeep
+            looked_up = self.rec.lookups.get(first)
+            number = None if looked_up is None else self.indices.get(looked_up[1].offset)
+            if looked_up is None or number is None or looked_up[1].size != count:
+                raise CannotKeep
+            number = -1 - number - len(self.given.rows) - len(self.given.values)
+            register = self.rows[first, step, count] = self.extra(LookedUp(looked_up[0], number))
         return register
 
     def single(self, ref: int) -> int:
@@ -379,7 +461,7 @@ class _Keeping:
             raise CannotKeep
         return what
 
-    def extra(self, item: Literal | Remade) -> int:
+    def extra(self, item: Literal | Remade | LookedUp) -> int:
         self.extras.append(item)
         return self.draft.argument()
 

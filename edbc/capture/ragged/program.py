@@ -51,6 +51,25 @@ INDICES = 1 << 60
 Triple = tuple[int, int, int]
 
 
+class CannotKeep(BaseException):
+    """A call records what is neither its arguments' nor made by it, or asks what a program cannot tell."""
+
+
+class Numbers(NamedTuple):
+    """Indices that the recording holds, `size` of them from `offset` on, and their bounds."""
+
+    offset: int
+    size: int
+    lowest: int
+    highest: int
+    array: Ints
+
+    @property
+    def triple(self) -> Triple:
+        """As an argument of a run."""
+        return self.offset, INDICES, self.size
+
+
 class Sum(NamedTuple):
     """The size of a join."""
 

@@ -13,6 +13,7 @@ from torch import nn
 from edbc.capture.ragged.program import ALIAS, JOIN
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.record.excerpts import OFFSET, excerpt_entry
+from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
     return excerpts_of_rows(rec, moved).like_at(dim)
 
 
-def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int) -> Ragged:
+def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal: bool = True) -> Ragged:
     """One external per row; one alone where all rows are equal and there is no gradient."""
     version = 0 if tensor.is_inference() else tensor._version
     key = "rows", id(tensor), version, dim
@@ -84,7 +85,13 @@ def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int) -> Ragged:
     count = moved.shape[0]
     slot = rec.slot_of_constant(moved.shape[1:], tensor.dtype)[1]
     refs = range(0)
-    if count > 1 and not tensor.requires_grad and moved[0].equal(moved[-1]) and bool((moved == moved[:1]).all()):
+    if (
+        count > 1
+        and may_be_equal
+        and not tensor.requires_grad
+        and moved[0].equal(moved[-1])
+        and bool((moved == moved[:1]).all())
+    ):
         refs = filled(rec, rec.constant_row(moved[0]).ref, count)
     elif count:
         refs = rec.constant_rows(moved)
@@ -93,15 +100,34 @@ def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int) -> Ragged:
     return found
 
 
-def adopted(rec: Recorder, item: Any) -> Any:
-    """A tensor of numbers that the instance brings as rows, where its class is ragged; anything else as it is."""
+def adopted(rec: Recorder, item: Any, may_be_equal: bool = True) -> Any:
+    """A tensor of numbers that the instance brings as rows, where its class is ragged; anything else as it is. Rows
+    that are all equal are one constant, where they `may_be_equal`."""
+    if type(item) is Made:
+        item = _rows_of_made(rec, item) if item.tensor is None else item.tensor
     if type(item) is not torch.Tensor or not item.ndim or not item.is_floating_point():
         return item
     if rec.books is not None:
         item = rec.books.stand_in(item)
         if type(item) is not torch.Tensor:
             return item
-    return rows_of(rec, item, 0) if rec.is_ragged(item) else item
+    return (
+        (rows_of(rec, item, 0) if may_be_equal else _rows_of_constant(rec, item, 0, False))
+        if rec.is_ragged(item)
+        else item
+    )
+
+
+def _rows_of_made(rec: Recorder, made: Made) -> Any:
+    """A description (`standins.made`) as rows, where its class is ragged."""
+    described, known = made.described, made.rows
+    if not described.shape or not described.shape[0] or not rec.is_ragged(described):
+        return made
+    if known is None or known.rec is not rec or known.refs.start < rec.first_value:
+        key, row = described.of_row()
+        value = rec.shared_constant(key, row)
+        known = made.rows = Ragged(rec, filled(rec, value.ref, described.shape[0], made.like), value.slot)
+    return known
 
 
 def plain(ragged: Ragged) -> Ragged:
@@ -157,7 +183,9 @@ def cell_rows(rec: Recorder, module: nn.Module, args: tuple[Any, ...]) -> list[R
     if not isinstance(module, nn.RNNCellBase):
         return None
     tensors = [x for arg in args for x in (arg if isinstance(arg, tuple | list) else [arg])]
-    if not all(is_tensor(t) and t.ndim == 2 for t in tensors) or len({t.shape[0] for t in tensors}) != 1:
+    if not all(is_tensor(t) and t.ndim == 2 for t in tensors):
+        return None
+    if len({len(t.refs) if type(t) is Ragged and not t.at else t.shape[0] for t in tensors}) != 1:
         return None
     return None if any(type(t) is Ragged and t.at for t in tensors) else [rows_of(rec, t, 0) for t in tensors]
 

@@ -24,7 +24,9 @@ from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.changes import change_rows
 from edbc.capture.ragged.kept import Given, is_keyed, keep, may_keep
+from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
+from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.semantics import rules
 from edbc.capture.standins.nests import rebuilt
@@ -196,12 +198,30 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
                     if rec.looks:
                         rec.note_sites(known.program)
                     return found
-    begin, asked = rec.place(), rec.asked_size
-    result = _ragged_call(rec, func, args, kwargs, name)
-    rec.asked_size = asked
+    begin, asked, symbolic = rec.place(), rec.asked_size, rec.symbolic
+    rec.symbolic = False  # rules ask for sizes that follow from the call's arguments
+    try:
+        result = _ragged_call(rec, func, *_indexed(func, args, kwargs), name)
+    finally:
+        rec.asked_size, rec.symbolic = asked, symbolic
     if key is not None and result is not NotImplemented and may_keep(given):
         keep(rec, key, begin, given, result)
     return result
+
+
+_BY_INDEX = frozenset("getitem index_select index_add".split())
+"""Functions that indices may be given to in code that is kept."""
+
+
+def _indexed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with the instance's tensors in the place of `Index`es. Raises CannotKeep for functions that may ask
+    more of them than a program says."""
+    if not any(type(x) is Index for x in (*args, *kwargs.values())):
+        return args, kwargs
+    if rules.name_of(func) not in _BY_INDEX or type(args[0]) is Index:
+        raise CannotKeep
+    bare = [x.tensor if type(x) is Index and x.along < 0 else x for x in args]
+    return tuple(bare), {k: x.tensor if type(x) is Index and x.along < 0 else x for k, x in kwargs.items()}
 
 
 def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:

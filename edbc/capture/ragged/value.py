@@ -16,46 +16,50 @@ Definitions.
 (4) Where no rule knows a call, the rows are stacked, by a node of a type per size, and the call is recorded as one of
     such a value: `Recorder.stacked` tells which calls.
 
+(5) A *ragged class* is a value class whose leading size is a symbol, `f32[n,64]`: rows of `f32[64]`, as many as the
+    instance brings. A class is ragged when its leading size differs within the sample that a model is compiled on: of
+    rows looked up by a list or tensor of indices, of lists that forward stacks, of tensors that the instance brings, of
+    slices of parameters. Compiling decides, and the plan states it; a size that is the same everywhere (heads, gates,
+    channels) stays a number.
+
 Related: jagged tensors of torch.nested and TensorFlow's RaggedTensor keep rows of a whole batch as one matrix; here
 rows belong to instances until the schedule joins them, so sizes may be anything, and control flow too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from edbc.capture.ragged.program import FILL, INDICES, NONE, PLACE, SLICE, TAKE, Draft, Triple, triple
+from edbc.capture.ragged.program import FILL, NONE, PLACE, SLICE, TAKE, Draft, Numbers, Triple, triple
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.standins.nests import rebuilt
-from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, value_of
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
 
 
+SYMBOL = "n"
+Sizes = dict[str, set[int]]
+"""Leading sizes met, by class."""
+
+
+def ragged_class(row_shape: Iterable[int], dtype: torch.dtype) -> str:
+    """The class of any number of rows: `f32[n,64]`."""
+    return f"{dtype_name(dtype)}[{','.join([SYMBOL, *map(str, row_shape)])}]"
+
+
+def varying(sizes: Mapping[str, set[int]]) -> tuple[str, ...]:
+    """The classes of several sizes, sorted."""
+    return tuple(sorted(name for name, met in sizes.items() if len(met) > 1))
+
+
 class NotRagged(BaseException):
     """Something that rows cannot follow: the instance is recorded again, and no class is ragged from then on."""
-
-
-class CannotKeep(BaseException):
-    """A call records what is neither its arguments' nor made by it, or asks what a program cannot tell."""
-
-
-class Numbers(NamedTuple):
-    """Indices that the recording holds, `size` of them from `offset` on, and their bounds."""
-
-    offset: int
-    size: int
-    lowest: int
-    highest: int
-
-    @property
-    def triple(self) -> Triple:
-        """As an argument of a run."""
-        return self.offset, INDICES, self.size
 
 
 class Number(NamedTuple):
@@ -106,9 +110,12 @@ class Ragged(Lazy):
 
     @property
     def shape(self) -> torch.Size:
-        """Of the whole; the size along `at` is a Python integer."""
-        self.rec.asked_size = True
-        row = self.row.shape
+        """Of the whole; the size along `at` is a Python integer, but for code that is being kept (`ragged.symbols`)."""
+        row, rec = self.row.shape, self.rec
+        if rec.symbolic:
+            size = Size(rec, len(self.refs), triple(self.refs))
+            return (*row[: self.at], size, *row[self.at :])  # type: ignore[return-value]
+        rec.asked_size = True
         return torch.Size((*row[: self.at], len(self.refs), *row[self.at :]))
 
     dtype = property(lambda self: self.row.dtype)
@@ -133,7 +140,11 @@ class Ragged(Lazy):
 
     def _meta(self) -> torch.Tensor:
         self.rec.asked_size = True
-        return torch.empty(self.shape, dtype=self.row.dtype, device="meta")
+        return torch.empty(
+            (*self.row.shape[: self.at], len(self.refs), *self.row.shape[self.at :]),
+            dtype=self.row.dtype,
+            device="meta",
+        )
 
     def __len__(self) -> int:
         self.rec.asked_size = True

@@ -257,7 +257,7 @@ def selected(call: Call) -> Any:
         return NotImplemented
     dim %= ragged.ndim
     if dim == ragged.at:
-        return ragged.take(call.rec.numbers_of(index.reshape(-1)))
+        return ragged.take(call.rec.numbers_of(index if index.ndim else index.reshape(1)))
     args, kwargs = call.with_argument(1, "dim", dim - (dim > ragged.at))
     return call.of_rows(args, kwargs, ragged.at)
 

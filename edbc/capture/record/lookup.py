@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from edbc.capture.record.table import Hole, SharedRef, View
-from edbc.capture.standins.standin import Shared, Slot, Value
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
 
 LOOK_UP, LOOK_UP_ONE = "look up", "look up one"
 """The methods that copies call in place of a look-up by numbers, and by `[number]`; no names that a user's class could
@@ -64,6 +64,8 @@ def look_up(_: nn.Module, words: Any, numbers: Any) -> Any:
     found = None if rows is None else rows(numbers)
     if found is not None:
         return found
+    if isinstance(numbers, Lazy):
+        return words(numbers)
     return words(torch.tensor(numbers, dtype=torch.int64) if numbers == [] else torch.tensor(numbers))
 
 

@@ -31,12 +31,12 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
 from edbc.capture.forward.fibers import read_function
-from edbc.capture.ragged.classes import Sizes, ragged_class
 from edbc.capture.ragged.expand import reduction_entry
-from edbc.capture.ragged.program import Program, size_of
+from edbc.capture.ragged.expandloops import extent
+from edbc.capture.ragged.program import CannotKeep, Numbers, Program, size_of
 from edbc.capture.ragged.rows import Pool, adopted
 from edbc.capture.ragged.rules import ragged_call
-from edbc.capture.ragged.value import Constant, Number, Numbers, Ragged, Whole
+from edbc.capture.ragged.value import Constant, Number, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
 from edbc.capture.record.functionalise import Changes, MustKeepBooks, change_in_place
@@ -194,6 +194,7 @@ class Recorder:
         "last_external",
         "literals",
         "looks",
+        "lookups",
         "made",
         "makers",
         "max_reads",
@@ -201,6 +202,7 @@ class Recorder:
         "names",
         "needs_deep_stack",
         "next_value",
+        "nodes_of_runs",
         "num_runs",
         "numbers",
         "plain",
@@ -213,7 +215,6 @@ class Recorder:
         "refs",
         "remade",
         "returned",
-        "row_calls",
         "rows",
         "run_segment",
         "seen_in_place",
@@ -224,6 +225,7 @@ class Recorder:
         "stacked",
         "standing",
         "sum",
+        "symbolic",
         "table",
         "taken",
         "zeros",
@@ -326,10 +328,10 @@ class Recorder:
         """Automatic cells that were called with ragged values, and recorded by their operations."""
         self.keeping = False
         """Whether what closed code records is to be kept (`ragged.kept`)."""
+        self.symbolic = False
+        """Whether sizes are given as symbols (`ragged.symbols`)."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
-        self.row_calls = 0
-        """Calls on ragged values."""
         self.stacked: dict[str, set[str]] = {}
         """Functions that took ragged values whole, with the lines that called them."""
         self.begin()
@@ -353,8 +355,8 @@ class Recorder:
         self._switches: list[int] = [] if self.flows else [0]
         self.draws: list[Draw] = []
         """What was drawn, of this instance or in this cell."""
-        self.num_runs = 0
-        """Entries that are runs (`ragged.program`)."""
+        self.num_runs = self.nodes_of_runs = 0
+        """Entries that are runs (`ragged.program`), and what they come to."""
         self.indices: list[np.ndarray] = []
         """What they read, and how many numbers these are."""
         self._num_indices = 0
@@ -440,6 +442,8 @@ class Recorder:
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
+        self.lookups: dict[int, tuple[Shared, Numbers]] = {}
+        """Rows of tables by the ref of the first, with the indices that they were looked up by."""
         self.ragged_constants: dict[Any, tuple[torch.Tensor, Ragged]] = {}
 
     def shares(self, stand_in: Shared) -> None:
@@ -799,7 +803,8 @@ class Recorder:
         self._num_indices += count
         if is_literal:
             self.literals[offset] = numbers
-        return Numbers(offset, count, int(numbers.min()), int(numbers.max())) if count else Numbers(offset, 0, 0, -1)
+        lowest, highest = extent(numbers)
+        return Numbers(offset, count, lowest, highest, numbers)
 
     def numbers_of(self, tensor: torch.Tensor) -> Numbers:
         """The indices in a tensor of one dimension, once per mini-batch."""
@@ -810,6 +815,34 @@ class Recorder:
         held = self.hold(tensor.detach().numpy().astype(np.int64), False)
         self._numbers[id(tensor)] = tensor, version, held
         return held
+
+    def know_numbers(self, tensor: torch.Tensor, numbers: Numbers) -> None:
+        """Note which indices a tensor has."""
+        self._numbers[id(tensor)] = tensor, tensor._version, numbers
+
+    def tensor_of(self, numbers: Numbers) -> torch.Tensor:
+        """Indices as a tensor."""
+        tensor = torch.from_numpy(numbers.array)
+        self.know_numbers(tensor, numbers)
+        return tensor
+
+    def looked_up(self, table: Shared, numbers: Numbers) -> Ragged:
+        """Rows of a parameter by indices of the instance's. Raises CannotKeep where they are no rows."""
+        found = None
+        if numbers.size and numbers.lowest >= 0 and numbers.highest < table.shape[0]:
+            found = self.rows_of_table(table, numbers.array.tolist())
+        if found is None:
+            raise CannotKeep
+        self.lookups[found.refs.start] = table, numbers
+        return found
+
+    def forget_since(self, entries: int, refs: int, value: int) -> None:
+        """Forget what has been recorded since `place` said so."""
+        del self.entries[entries:], self.refs[refs:]
+        self.next_value = value
+        known = self.ragged_constants.items()
+        self.ragged_constants = {key: item for key, item in known if item[1].refs.start < value}
+        self._switches = [place for place in self._switches if place <= entries]
 
     def note_reduction(self, op: str, slot: Slot) -> int:
         """The number of a reduction for runs, whose type gets the line at hand."""
@@ -944,7 +977,6 @@ class Recorder:
         if self.ragged:
             result = ragged_call(self, func, args, kwargs, name)
             if result is not NotImplemented:
-                self.row_calls += 1
                 return result
         if func is _STACK:
             stack = lazy_stack(self, "stack", *args, **kwargs)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
-from edbc.capture.ragged.classes import ragged_class
+from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
-from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.value import Ragged, ragged_class
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.lookup import looked_up
@@ -130,6 +131,10 @@ def constructed(
     if requires_grad:
         refuse(f"'{func.__name__}' of recorded tensors was to begin a graph of gradients of its own",
                "leave requires_grad out: gradients inside forward are not recorded")  # fmt: skip
+    if type(data) is Index:
+        if dtype not in (None, torch.int64):
+            raise CannotKeep
+        return data
     if isinstance(data, list | tuple):
         made = _of_numbers(rec, func, data, dtype or _common_dtype(data))
     else:
@@ -154,10 +159,14 @@ def _common_dtype(data: Any) -> torch.dtype:
     return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
 
 
-def embedded(rec: Recorder, table: Shared, indices: torch.Tensor) -> Any:
+def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index) -> Any:
     """Rows of a table: copies of them, nobody else's."""
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
+    if type(indices) is Index:
+        if indices.along >= 0 or not rec.flows:
+            raise CannotKeep
+        return rec.looked_up(table, indices.vectors[0])
     rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
     return rec.copied(rows) if type(rows) is Value else rows
 

@@ -22,6 +22,8 @@ class CellTracer:
     """The function that runs cells when they are traced."""
     automatic: Mapping[str, Any] = {}
     """Cells that nobody marked (`trace.automatic`), by name."""
+    is_forward_closed = False
+    """Whether forward is a function of instances (`code.closed`)."""
     may_draw = False
     """True when random operations are recorded: in training."""
 

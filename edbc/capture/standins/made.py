@@ -8,8 +8,7 @@ Definitions.
 
 (1) What is *described* is a call of one of MAKERS with plain sizes and of a floating dtype, in forward while it is
     recorded, from code of the user's (`capture.code.rebind`); not where a torch function mode is active, which may see
-    the call, where gradients are switched off, where tensors change in place (`capture.record.functionalise`), or where
-    leading sizes are symbols (`capture.ragged`), which constants may have too.
+    the call, where gradients are switched off, or where tensors change in place (`capture.record.functionalise`).
 (2) Whatever looks at a description, changes it, or computes with descriptions and real tensors alone, gets the real
     tensor, made once; from then on the description is that tensor, as it may hold anything. Among stand-ins of other
     kinds a description is an operand.
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.standins.standin import Lazy, Symbol, Value, refuse_ended
 
@@ -40,6 +40,11 @@ class Description(NamedTuple):
     make: Callable[[], torch.Tensor]
     shape: torch.Size
     dtype: torch.dtype
+
+    def of_row(self) -> tuple[Any, Callable[[], torch.Tensor]]:
+        """Key and maker of each of its rows, which are equal."""
+        function, sizes = self.key[0], tuple(self.shape[1:])
+        return (function, sizes, self.dtype), functools.partial(function, sizes, dtype=self.dtype, device="cpu")
 
 
 class _Asked:
@@ -70,9 +75,13 @@ def _of_tensor(name: str) -> property:
 class Made(Lazy):
     """A description. Its `tensor` is what it has become, if anything."""
 
-    __slots__ = ("described", "tensor")
+    __slots__ = ("described", "like", "rows", "tensor")
     described: Description
     tensor: torch.Tensor | None
+    like: Any
+    """The register that tells how many rows there are, in code that is being kept (`ragged.symbols`)."""
+    rows: Any
+    """Itself as rows, once it was asked for."""
     rec = property(lambda self: _ASKED)
     shape = property(lambda self: self.described.shape)
     dtype = property(lambda self: self.described.dtype)
@@ -118,8 +127,13 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made 
     rec: Any = watcher_of_thread()
     if rec is None or rec.in_cell or rec.in_fragment or rec.books is not None or not rec.flows or _num_modes():
         return None
-    if rec.ragged or rec.sizes is not None:
+    if rec.sizes is not None or (rec.ragged and func is torch.eye):
         return None
+    like = None
+    if rec.symbolic:
+        sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
+        like = sizes[0].like if sizes and type(sizes[0]) is Size else None
+        args = (sizes[0].value, *sizes[1:]) if like is not None else args
     key = (func, args, torch.get_default_dtype(), *kwargs.items())
     try:
         known = rec.makers.get(key)
@@ -132,7 +146,8 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made 
         rec.makers[key] = known
     made = Made()
     made.described = known
-    made.tensor = None
+    made.tensor = made.rows = None
+    made.like = like
     rec.descriptions.append(made)
     return made
 

@@ -1,0 +1,165 @@
+"""What closed code is given in the place of sizes and indices while what it records is being kept.
+
+Code that is kept runs once for all instances, so whatever it learns of this one must be known. A `Size` is an integer
+that tells when it is looked at; an `Index` stands for indices of the instance's, of which code can do no more than take
+rows by them, look them up and send rows by them. Anything else gives the attempt up (`CannotKeep`): the call is
+recorded as it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+
+from edbc.capture.ragged.program import CannotKeep, Numbers, Triple
+from edbc.capture.standins.standin import Lazy, Value
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+class Size:
+    """A size that differs between instances, that of the register `like`. As an integer it tells that it was asked."""
+
+    __slots__ = ("like", "rec", "value")
+
+    def __init__(self, rec: Recorder, value: int, like: Triple):
+        self.rec, self.value, self.like = rec, value, like
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int
+
+
+def _asking(name: str) -> Callable[..., Any]:
+    method = getattr(int, name)
+
+    def ask(self: Size, *others: Any) -> Any:
+        self.rec.asked_size = True
+        return method(self.value, *[x.value if type(x) is Size else x for x in others])
+
+    return ask
+
+
+for _name in (
+    "add sub mul floordiv truediv mod pow divmod radd rsub rmul rfloordiv rtruediv rmod rpow neg pos abs eq ne lt le "
+    "gt ge hash index int float bool repr str format and or xor lshift rshift rand ror rxor round trunc floor ceil "
+    "invert"
+).split():
+    setattr(Size, f"__{_name}__", _asking(f"__{_name}__"))
+
+
+class Index(Lazy):
+    """Indices of the instance's: a vector, or a matrix of few rows or columns, each a vector."""
+
+    __slots__ = ("along", "rec", "tensor", "vectors")
+
+    def __init__(self, rec: Recorder, tensor: torch.Tensor, vectors: tuple[Numbers, ...], along: int):
+        self.rec, self.tensor, self.vectors, self.along = rec, tensor, vectors, along
+        """`vectors` lie along dimension 1 - `along` of a matrix; a vector has one, and `along` is -1."""
+        self.whole = None
+
+    shape = property(lambda self: self._shape())
+    ndim = property(lambda self: self.tensor.ndim)
+    dtype = property(lambda self: self.tensor.dtype)
+
+    def _shape(self) -> tuple[Any, ...]:
+        size = Size(self.rec, self.vectors[0].size, self.vectors[0].triple)
+        return tuple(len(self.vectors) if dim == self.along else size for dim in range(self.tensor.ndim))
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self._shape() if dim is None else self._shape()[dim]
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self.tensor.ndim
+
+    def __len__(self) -> int:
+        self.rec.asked_size |= self.along != 0
+        return len(self.tensor)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.along != 0:
+            raise CannotKeep
+        return iter([self[i] for i in range(len(self.vectors))])
+
+    def __getitem__(self, index: Any) -> Any:
+        wanted = index if type(index) is tuple else (index,)
+        is_all = [type(i) is slice and i == slice(None) for i in wanted]
+        if all(is_all):
+            return self
+        own = wanted[self.along] if 0 <= self.along < len(wanted) else None
+        if type(own) is int and sum(is_all) == len(wanted) - 1:
+            return self.vector(own)
+        raise CannotKeep
+
+    def vector(self, number: int) -> Index:
+        """One of a matrix's vectors."""
+        numbers = self.vectors[number]
+        tensor = self.tensor.select(self.along, number)
+        self.rec.know_numbers(tensor, numbers)
+        return Index(self.rec, tensor, (numbers,), -1)
+
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+        """All vectors."""
+        if self.along != dim:
+            raise CannotKeep
+        return tuple(self.vector(i) for i in range(len(self.vectors)))
+
+    def t(self) -> Index:
+        """The matrix with its dimensions in the other order."""
+        return Index(self.rec, self.tensor.t(), self.vectors, 1 - self.along) if self.tensor.ndim == 2 else self
+
+    T = property(lambda self: self.t())
+    is_cuda = property(lambda self: False)
+    device = property(lambda self: self.tensor.device)
+    requires_grad = property(lambda self: False)
+
+    def _same(self, *_: Any, **__: Any) -> Index:
+        return self
+
+    long = contiguous = clone = detach = _same
+
+    def is_floating_point(self) -> bool:
+        """See torch."""
+        return False
+
+    def make(self) -> Value:
+        """No value of the graph."""
+        raise CannotKeep
+
+    def _meta(self) -> NoReturn:
+        raise CannotKeep
+
+    def _read(self) -> NoReturn:
+        raise CannotKeep
+
+
+MOST_VECTORS = 4
+"""Of a matrix of indices: edges have two."""
+
+
+def along_of(tensor: torch.Tensor) -> int:
+    """The dimension that vectors of indices are numbered along: two ends of edges, else the smaller one; -1 of a
+    vector."""
+    if tensor.ndim == 1:
+        return -1
+    rows, columns = tensor.shape
+    return int(rows != 2 and (columns == 2 or columns < rows))
+
+
+def vectors_of(rec: Recorder, tensor: torch.Tensor) -> tuple[tuple[Numbers, ...], int] | None:
+    """The vectors of a tensor of indices, and the dimension that they are numbered along; None for anything else."""
+    if tensor.dtype is not torch.int64 or not 1 <= tensor.ndim <= 2:
+        return None
+    if tensor.ndim == 1:
+        return (rec.numbers_of(tensor),), -1
+    along = along_of(tensor)
+    if not 0 < tensor.shape[along] <= MOST_VECTORS:
+        return None
+    rows = tensor.numpy() if along == 0 else tensor.numpy().T
+    return tuple(rec.hold(np.array(row), False) for row in rows), along

@@ -1,0 +1,67 @@
+"""What tests of ragged values share: instances, and comparing with eager PyTorch, gradients too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import torch
+from helpers import bound
+from torch import nn
+
+from edbc.capture.record.recorder import LOOKS
+from edbc.run.session import Net
+
+VOCAB, HIDDEN = 20, 8
+
+
+def sentence(rng: Random, longest: int = 9) -> list[int]:
+    return [rng.randrange(VOCAB) for _ in range(rng.randint(1, longest))]
+
+
+def graph(rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of nodes, and edges as a matrix of two rows."""
+    nodes, edges = rng.randint(1, 8), rng.randint(1, 12)
+    numbers = torch.tensor([rng.gauss(0, 1) for _ in range(nodes * 3)]).view(nodes, 3)
+    return numbers, torch.tensor([[rng.randrange(nodes) for _ in range(edges)] for _ in range(2)])
+
+
+def leaves(results: Any) -> list[torch.Tensor]:
+    return [x for r in results for x in (r if isinstance(r, tuple | list) else [r])]
+
+
+def gradients(model: nn.Module, results: Any) -> list[torch.Tensor]:
+    """Of a sum that weighs every element differently."""
+    model.zero_grad()
+    total = sum((x * torch.linspace(0.5, 1.5, x.numel(), dtype=x.dtype).view(x.shape)).sum() for x in leaves(results))
+    if isinstance(total, torch.Tensor) and total.requires_grad:
+        total.backward()
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def require_eager(net: Net, model: nn.Module, instances: Sequence[Any], tolerance: float = 1e-5) -> None:
+    """Equal shapes, numbers and gradients."""
+    for ours, theirs in zip(leaves(net(instances)), leaves([model(x) for x in instances]), strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    found, wanted = gradients(model, net(instances)), gradients(model, [model(x) for x in instances])
+    scale = max([1.0, *(g.abs().max().item() for g in wanted)])
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale)
+
+
+def of_model(model: nn.Module, make: Callable[[Random], Any], rounds: int = 2) -> Net:
+    """A bound model that has been compared with eager on several mini-batches, one of a single instance among them, and
+    beyond those whose calls are asked for their lines."""
+    rng = Random(0)
+    model.eval()
+    net = bound(model, [make(rng) for _ in range(6)], cells="auto", rows=True)
+    for _ in range(rounds):
+        require_eager(net, model, [make(rng) for _ in range(5)])
+    with torch.no_grad():
+        for _ in range(LOOKS):
+            net([make(rng)])
+    for count in (1, 5, 5):
+        require_eager(net, model, [make(rng) for _ in range(count)])
+    return net

@@ -1,0 +1,168 @@
+"""Forward as one run: closed code of instances, kept for instances of other sizes, against eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
+from torch import nn
+
+from edbc.capture.ragged.expandloops import bounds, extent
+from edbc.capture.ragged.kept import KeptCall
+from edbc.capture.ragged.program import NONE
+
+
+class Closed(nn.Module):
+    """Layers for the models below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up = nn.Embedding(VOCAB, HIDDEN), nn.Linear(3, HIDDEN)
+        self.out, self.kinds = nn.Linear(HIDDEN, 4), nn.Embedding(9, HIDDEN)
+
+
+class Divides(Closed):
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        return self.out(h.sum(0) / h.shape[0])
+
+
+class Branches(Closed):
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        return self.out(h.mean(0)) if len(ids) > 3 else self.out(h.sum(0)) + h.size(0)
+
+
+class ReadsWords(Closed):
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        total = h.sum(0)
+        for i, word in enumerate(ids):
+            if word % 2 == 0:
+                total = total + h[i]
+        return self.out(total)
+
+
+class Ends(Closed):
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        return self.out(h[0] - h[-1] + (h[1:] - h[:-1]).abs().sum(0)) if len(ids) > 1 else self.out(h[0])
+
+
+class Sends(Closed):
+    def forward(self, graph):
+        x, edges = graph
+        h = torch.relu(self.up(x))
+        for _ in range(2):
+            h = h + torch.zeros(x.shape[0], h.shape[1]).index_add(0, edges[1], h[edges[0]])
+        return self.out(h).softmax(-1).mean(0)
+
+
+class Columns(Closed):
+    def forward(self, graph):
+        x, edges = graph
+        source, target = edges.t()[0], edges[:, 1]
+        h = self.up(x)
+        return self.out((h + torch.zeros_like(h).index_add(0, target, h[source])).amax(0))
+
+
+class Unpacks(Closed):
+    def forward(self, graph):
+        x, (source, target) = graph
+        h = self.up(x)
+        return self.out(F.relu(h[source] * h.index_select(0, target))).sum(0)
+
+
+class LooksAtIndices(Closed):
+    def forward(self, graph):
+        x, (source, target) = graph
+        h = self.up(x)
+        if int(target.max()) > 2:
+            h = h * 2
+        return self.out(h[source.flip(0)].sum(0))
+
+
+class Computes(Closed):
+    def forward(self, graph):
+        x, (source, target) = graph
+        h = self.up(x - x.mean(0))
+        return self.out(h[(source + target) % len(x)].sum(0)), x.sum()
+
+
+class Kinds(Closed):
+    def forward(self, instance):
+        h = self.kinds(instance["kinds"]) + self.up(instance["x"])
+        return self.out(h.mean(0)) * instance["scale"]
+
+
+def columns(rng: Random) -> Any:
+    """Edges as rows of two."""
+    x, edges = graph(rng)
+    return x, torch.cat([edges, edges[:, :3], edges[:, -2:]], 1).t().contiguous()[:20]
+
+
+def kinds(rng: Random) -> Any:
+    """A dict."""
+    x, _ = graph(rng)
+    return {"x": x, "kinds": torch.tensor([rng.randrange(9) for _ in x]), "scale": rng.choice([0.5, 1.0])}
+
+
+MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
+    (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
+    (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "make"), MODELS, ids=[kind.__name__ for kind, _ in MODELS])
+def test_closed_forwards_give_eager_numbers(kind: type[Closed], make: Callable[[Random], Any]) -> None:
+    """Whatever a closed forward asks of its instance: sizes, words, indices, nothing."""
+    torch.manual_seed(0)
+    of_model(kind(), make, rounds=2)
+
+
+@pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns)])
+def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
+    """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
+    net = of_model(kind(), make, rounds=1)
+    kept = [v for k, v in net._idle[0][1].functions.items() if k[:2] == (KeptCall, "")]
+    assert [type(call) for call in kept] == [KeptCall]
+
+
+def test_indices_that_are_no_rows_are_told_as_by_eager() -> None:
+    """Of a later instance, whose call is known."""
+    net = of_model(Sends(), graph, rounds=1)
+    with pytest.raises(IndexError):
+        net([(torch.ones(3, 3), torch.tensor([[0, 3], [1, 2]]))])
+    with pytest.raises(IndexError):
+        of_model(Divides(), sentence, rounds=1)([[1, VOCAB]])
+
+
+def test_no_edges_and_one_node() -> None:
+    """Sizes that a program was not made for."""
+    net = of_model(Sends(), graph, rounds=1)
+    empty = torch.zeros(2, 0, dtype=torch.int64)
+    require_eager(net, net.model, [(torch.ones(3, 3), empty), (torch.ones(1, 3), empty), graph(Random(7))])
+
+
+@pytest.mark.parametrize("start", [None, 0, 2, -3, -9, 9])
+@pytest.mark.parametrize("stop", [None, 0, 3, -1, -9, 9])
+@pytest.mark.parametrize("step", [None, 1, 2, -1, -3])
+def test_native_slices_are_pythons(start: int | None, stop: int | None, step: int | None) -> None:
+    """First, step and length, of ranges of all small sizes."""
+    for count in range(6):
+        given = [NONE if bound is None else bound for bound in (start, stop, step)]
+        first, by, length = getattr(bounds, "py_func", bounds)(*given, count)
+        assert list(range(count))[start:stop:step] == [first + i * by for i in range(length)]
+
+
+@pytest.mark.parametrize("numbers", [[], [3], [2, -5, 7]])
+def test_extent_is_least_and_greatest(numbers: list[int]) -> None:
+    """0 and -1 of none."""
+    found = extent(np.array(numbers, np.int64))
+    assert tuple(found) == ((min(numbers), max(numbers)) if numbers else (0, -1))
