@@ -35,6 +35,7 @@ from edbc.capture.code.hooks import num_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.notebook import shown_name
 from edbc.capture.code.regions import Regions
+from edbc.capture.standins.standin import Symbol
 from edbc.errors import UnsupportedError
 
 MAX_OPERATIONS = 400
@@ -127,8 +128,19 @@ def located(model: nn.Module, name: str) -> tuple[str, str]:
 def is_cellable(args: Any, kwargs: Any) -> bool:
     """Whether arguments are what a cell takes: tensors, at least one, nests of them, numbers and texts. A nest with a
     number in it is an instance, or a part of one."""
-    given = [x for x in (*args, *kwargs.values()) if not _is_number(x)]
-    return bool(given) and all(x is None or isinstance(x, torch.Tensor) for x in leaves_of(given))
+    is_any = False
+    for item in (*args, *kwargs.values()) if kwargs else args:
+        if _is_number(item):
+            continue
+        is_any = True
+        if not is_tensor(item) and not all(x is None or is_tensor(x) for x in leaves_of(item)):
+            return False
+    return is_any
+
+
+def is_tensor(item: Any) -> bool:
+    """True for tensors and stand-ins, which are not asked who asks for their class."""
+    return issubclass(type(item), torch.Tensor | Symbol)
 
 
 def shape_of(item: Any) -> Any:

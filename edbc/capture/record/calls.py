@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.capture.code.automatic import NotACell, is_cellable, leaves_of
+from edbc.capture.code.automatic import NotACell, is_cellable, is_tensor, leaves_of
 from edbc.capture.ragged.kept import whole_call
 from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
@@ -155,7 +155,7 @@ class _Form:
 
 def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
     """Numbers of the operands that are recorded; None where all are."""
-    tensors = [x for x in leaves_of((*args, *kwargs.values())) if isinstance(x, torch.Tensor)]
+    tensors = [x for x in leaves_of((*args, *kwargs.values())) if is_tensor(x)]
     found = frozenset(i for i, x in enumerate(tensors) if type(x) not in _AT_ONCE)
     return None if len(found) == len(tensors) else found
 

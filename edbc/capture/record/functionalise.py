@@ -206,7 +206,7 @@ class Changes:
     def made(self, result: Any, args: Any) -> None:
         """Note what a torch function made: fresh tensors, unless they are its arguments."""
         for tensor in (result,) if type(result) is torch.Tensor else flat(result):
-            if type(tensor) is torch.Tensor and tensor._base is None and not any(tensor is a for a in flat(args)):
+            if type(tensor) is torch.Tensor and tensor._base is None and not _is_among(tensor, args):
                 self._fresh[id(tensor)] = tensor
 
     def stand_in(self, tensor: Any) -> Any:
@@ -300,6 +300,16 @@ class KeepsBooks(TorchFunctionMode):
 
 _MADE = (torch.Tensor, tuple, list)
 """What functions return that make tensors: most that see every call of torch's tell sizes and dtypes."""
+
+
+def _is_among(tensor: torch.Tensor, tree: Any) -> bool:
+    """Whether a tensor itself is in a nest; nothing is made where it is flat."""
+    for item in tree.values() if type(tree) is dict else tree:
+        if item is tensor:
+            return True
+        if type(item) in (tuple, list, dict) and item and _is_among(tensor, item):
+            return True
+    return False
 
 
 def _mapped(function: Any, tree: Any) -> Any:

@@ -87,7 +87,7 @@ def _rows_by_number(recorder: Any, module: Any) -> Callable[[Any], Any]:
     slot_of_one: list[Slot] = []
 
     def rows(numbers: Any, is_one: bool = False) -> Any:
-        if not recorder.flows or recorder.books is not None:
+        if not recorder.flows or (recorder.books is not None and (is_one or type(numbers) is not int)):
             return None
         if not tables:
             tables.append(looked_up(module.weight, module.padding_idx, module.sparse))

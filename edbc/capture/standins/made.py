@@ -104,6 +104,13 @@ class Made(Lazy):
             return rec.constant(self.tensor)
         return rec.shared_constant(self.described.key, self.described.make)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        is_plain = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
+        if is_plain and type(value) in _NUMBERS:
+            self.real()[index] = value
+        else:
+            super().__setitem__(index, value)
+
     def _meta(self) -> torch.Tensor:
         return torch.empty(self.described.shape, dtype=self.described.dtype, device="meta")
 
@@ -164,10 +171,20 @@ def _new(key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _other_recorder(tree: Any) -> Any:
     """The recorder of the first stand-in that is no description, in nests of any depth; None where there is none."""
-    if issubclass(type(tree), Symbol):
-        return None if type(tree) is Made else tree.rec
-    items = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
-    return next((rec for rec in map(_other_recorder, items) if rec is not None), None)
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        kind = type(item)
+        if kind is Made or kind in _NUMBERS:
+            continue
+        if issubclass(kind, Symbol):
+            return item.rec
+        if issubclass(kind, dict | tuple | list) and item:
+            rec = _other_recorder(item)
+            if rec is not None:
+                return rec
+    return None
+
+
+_NUMBERS = (int, float, bool, type(None))
 
 
 def with_tensors(tree: Any) -> Any:
