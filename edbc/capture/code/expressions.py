@@ -20,6 +20,7 @@ from torch import nn
 from edbc.capture.code.closed import Closed, is_in_place, only_computes
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import overridable
+from edbc.capture.code.sequential import changes
 
 LEAST = 2
 """Operations of a region."""
@@ -134,8 +135,7 @@ class Expressions:
         return None
 
     def _of_module(self, module: nn.Module) -> Callee | None:
-        changes = any(getattr(part, "inplace", False) for part in module.modules())
-        if changes or not self._closed.module_only_computes(module):
+        if changes(module) or not self._closed.module_only_computes(module):
             return None
         if not type(module).__module__.startswith("torch.nn."):
             return Callee(1, True, reads_nests=True)

@@ -34,6 +34,7 @@ from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
+from edbc.capture.code.sequential import APART, forward_of
 from edbc.capture.forward.states import without_history
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
@@ -298,6 +299,9 @@ class ModelView(CellTracer):
         own_path = self._paths[id(module)]
         for path, part in shadow.named_modules():
             copies = (self.copies_as_written if recorder.keeps_books else self.copies).methods(type(part))
+            forward = forward_of(part)
+            if forward is not None:
+                copies = {**copies, "forward": forward}
             _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
         return shadow
 
@@ -544,7 +548,10 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
     changes = is_leaf(module) and getattr(module, "inplace", False)
 
     def become(call: Callable[..., Any]) -> None:
-        type(module).__call__ = _changing(recorder, call) if changes else call  # type: ignore[method-assign]
+        if changes:
+            setattr(type(module), APART, call)
+            call = _changing(recorder, call)
+        type(module).__call__ = call  # type: ignore[method-assign]
 
     if isinstance(module, nn.Embedding) and not is_cell(module):
         call = _embedding_call(recorder, module)
@@ -554,7 +561,9 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
     else:
         kind, inside = "cell" if is_cell(module) else "module", type(module).__call__
         call = recorded_call(recorder, path, kind, become, inside=inside)
-        call = _changing(recorder, call) if changes else call
+        if changes:
+            module.__class__ = derived_class(type(module), {APART: call})
+            call = _changing(recorder, call)
     module.__class__ = derived_class(type(module), {"__call__": call})
 
 
