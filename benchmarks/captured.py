@@ -5,15 +5,18 @@
 NAME is a model of the zoo or a program of the corpus (`tests/ordinary`: unmarked code). Instances are made up. Times
 are medians of processor time of this process, in milliseconds per mini-batch of 32, ways taking turns on every one:
 `first` captures (recording, splitting, joining), `later` joins what is captured, beside recording and vertex functions.
-forward returns a tensor for every vertex where vertex functions return one per name; `each` takes theirs apart too.
-`ready` is the part before execution: making the graph, sharing, scheduling, placing. With workers, `here` is what the
-main process spends on receiving, checking and joining a mini-batch that a worker captured, beyond what a loader that
-sends nothing takes, as a part of recording one. One thread.
+forward of the zoo returns a tensor for every vertex where vertex functions return one per name. So outputs are equal in
+two pairs: `stacked` and `vertex`, where forward's lists are stacked in forward, and `later` and `each`, where vertex
+functions' results are taken apart. `ready` is the part before execution: making the graph, sharing, scheduling,
+placing. With workers, `here` is what the main process spends on receiving, checking and reading a mini-batch that a
+worker captured and joined, beyond what a loader takes whose workers capture too and send a number, as a part of
+recording one; mini-batches execute in between. One thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import sys
 import time
@@ -34,8 +37,6 @@ from edbc.run.outputs import named_tensors  # noqa: E402
 from edbc.run.session import Net  # noqa: E402
 
 SIZE = 32
-AHEAD = 0.02
-"""Seconds that a worker has before the next mini-batch is asked for, as while one executes."""
 NAMES = ["tree_lstm", "lattice_lstm", "bilstm_tagger", "dag_gru", "SentimentAtEveryNode", "BiCellTagger"]
 
 
@@ -68,6 +69,21 @@ def subject(name: str, hidden: int, count: int) -> tuple[Net, list[Any], list[An
 
     program = load_all()[name]
     return bound(program.build(hidden), program.instances(3, SIZE)), program.instances(1, count), None
+
+
+def stacked(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with every list that forward returns stacked in forward."""
+    kind = type(model)
+
+    def forward(self: Any, instance: Any) -> Any:
+        result = kind.forward(self, instance)
+        if isinstance(result, dict):
+            return {name: torch.stack(part) if isinstance(part, list) else part for name, part in result.items()}
+        return torch.stack(result) if isinstance(result, list) else result
+
+    other = copy.deepcopy(model)
+    other.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+    return other
 
 
 def batches_of(items: Sequence[Any]) -> list[list[Any]]:
@@ -104,19 +120,23 @@ def step(net: Net, batch: Any, each: bool) -> None:
 def report(name: str, options: Any) -> None:
     """The lines of one subject."""
     net, plain, vertices = subject(name, options.hidden, options.count)
+    in_stacks = net if vertices is None else bind_stacked(name, net)
     for mode in ("forward", "training"):
         net.model.train(mode == "training")
+        in_stacks.model.train(mode == "training")
         ways: dict[str, list[Any]] = {"record": batches_of(plain), "first": batches_of(plain)}
         ways["later"] = batches_of(net.capture_all(plain))
         if vertices is not None:
             ways["vertex"] = ways["each"] = batches_of(vertices)
+            ways["stacked"] = batches_of(in_stacks.capture_all(plain))
         found: dict[str, list[float]] = {way: [] for way in ways}
         built: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(options.turns + 1):
             for number in range(len(ways["record"])):
                 for way, batches in ways.items():
                     batch = batches[number]
-                    took = seconds(partial(run, net, batch, way, mode, built[way]))
+                    of_way = in_stacks if way == "stacked" else net
+                    took = seconds(partial(run, of_way, batch, way, mode, built[way]))
                     if turn:
                         found[way].append(took)
         medians = {way: 1e3 * statistics.median(of) for way, of in found.items()}
@@ -124,20 +144,25 @@ def report(name: str, options: Any) -> None:
         if mode == "forward":
             line += "; ready " + ", ".join(f"{way} {1e3 * statistics.median(of):.2f}" for way, of in built.items())
         if vertices is not None:
-            line += "; throughput of later: " + ", ".join(
-                f"{medians[way] / medians['later']:.2f} of {way}" for way in ("vertex", "each")
+            pairs = (("stacked", "vertex"), ("later", "each"), ("later", "vertex"))
+            line += "; throughput: " + ", ".join(
+                f"{one} {medians[other] / medians[one]:.2f} of {other}" for one, other in pairs
             )
         print(f"{name:16} {mode:8} {line}", flush=True)
         net.model.eval()
-    recorded = statistics.median(built_of(net, batches_of(plain)))
+    torch.set_grad_enabled(False)
+    prepared = [net.prepare(batch) for batch in batches_of(plain)]
+    recorded = statistics.median(built_of(net, batches_of(plain), prepared))
     captured = net.capture_all(plain)
     size = sum(len(c.words) for c in captured) / sum(c.num_nodes + c.num_operands for c in captured)
     shares = []
     for count in options.workers:
-        here = statistics.median(received(net, plain, edbc.collate(net), count))
-        loader = statistics.median(received(net, plain, len, count))
+        collate = edbc.collate(net)
+        here = statistics.median(received(net, plain, collate, count, prepared))
+        loader = statistics.median(received(net, plain, partial(capture_only, collate), count, prepared))
         part = 100 * (here - loader) / recorded
         shares.append(f"{count}: {1e3 * (here - loader):.2f} ms here ({part:.0f} %), the loader {1e3 * loader:.2f}")
+    torch.set_grad_enabled(True)
     print(
         f"{name:16} {size:.1f} bytes per node and operand; recording {1e3 * recorded:.2f} ms; "
         f"workers {'; '.join(shares)}",
@@ -156,31 +181,42 @@ def run(net: Net, batch: Any, way: str, mode: str, built: list[float]) -> None:
         taken_apart(results)
 
 
-def built_of(net: Net, batches: Sequence[Any]) -> Iterator[float]:
-    """What making the graph of each mini-batch takes."""
+def bind_stacked(name: str, net: Net) -> Net:
+    """The plan bound to the model whose forward stacks its lists."""
+    return edbc.load(ROOT / "plans" / f"{name}.yaml").bind(stacked(net.model), rebind=True, force=True)
+
+
+def built_of(net: Net, batches: Sequence[Any], prepared: Sequence[Any]) -> Iterator[float]:
+    """What making the graph of each mini-batch takes, one executing in between."""
     for _ in range(3):
-        for batch in batches:
-            time.sleep(AHEAD)
+        for batch, ready in zip(batches, prepared, strict=True):
             yield seconds(lambda batch=batch: net.mini_batch(batch))  # type: ignore[misc]
+            net.execute(ready)
 
 
-def received(net: Net, plain: list[Any], make: Callable[[Any], Any], workers: int) -> Iterator[float]:
-    """What this process spends per mini-batch on receiving and joining it; with no workers, on capturing it too."""
+def capture_only(collate: Callable[[Any], Any], items: Any) -> int:
+    """Capture in the worker, and send a number."""
+    return len(collate(items))
+
+
+def received(
+    net: Net, plain: list[Any], make: Callable[[Any], Any], workers: int, prepared: Sequence[Any]
+) -> Iterator[float]:
+    """What this process spends per mini-batch on receiving and reading it; with no workers, on capturing it too."""
     loader = DataLoader(
         plain, SIZE, collate_fn=make, num_workers=workers, drop_last=True, persistent_workers=workers > 0
     )
-    for epoch in range(3):
+    for epoch in range(6):
         batches = iter(loader)
-        while True:
-            time.sleep(AHEAD)
+        for ready in prepared:
             started = time.process_time()
-            batch = next(batches, None)
-            if batch is None:
-                break
-            if make is not len:
+            batch = next(batches)
+            if type(batch) is not int:
                 net.mini_batch(batch)
+            took = time.process_time() - started
+            net.execute(ready)
             if epoch:
-                yield time.process_time() - started
+                yield took
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """Mini-batches that workers make: `DataLoader(dataset, num_workers=4, collate_fn=edbc.collate(net))`.
 
-(1) A worker runs forward and sends a `CapturedBatch`: one buffer of words and one of constants per source, as bytes,
-    for a tensor costs its sharing between processes. Nothing of a model travels back; under `spawn` the worker gets the
-    model with parameters that have shapes and no data.
+(1) A worker runs forward, joins, and sends a `CapturedBatch`: one block of integers (`captured.joinloops`) and one
+    buffer of constants per source, as bytes, for a tensor costs its sharing between processes. Nothing of a model
+    travels back; under `spawn` the worker gets the model with parameters that have shapes and no data.
 (2) Vocabularies travel as one text, which is read once. What has been recorded in the worker alone the receiving net
     has no operations for, so the first instance that has it travels too, once per worker, and is recorded there.
 (3) What arrives is from another process: lengths, types, operands, rows, offsets, nests and constants are checked
-    before anything runs, and messages name the instance.
+    before anything runs, and then the block is the mini-batch's graph as it stands.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import pickle
@@ -23,20 +22,28 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.utils.data import default_collate
 
-from edbc.capture.captured.instance import WORD, Captured, home_and_texts, tensor_of, vocabulary_of
-from edbc.capture.captured.joining import as_one, capture_of, require_words
-from edbc.capture.captured.vocabulary import Lexicon, Vocabulary, require_home
+from edbc.base.graph import ValueClass
+from edbc.capture.captured import checkloops
+from edbc.capture.captured.instance import Captured, home_and_texts, tensor_of, vocabulary_of
+from edbc.capture.captured.joining import WRONG, join, read_joined
+from edbc.capture.captured.joinloops import Parts
+from edbc.capture.captured.nesttext import need
+from edbc.capture.captured.splitloops import split
+from edbc.capture.captured.travelloops import narrow
+from edbc.capture.captured.vocabulary import KINDS, Lexicon, Longs, Vocabulary, require_home
 from edbc.capture.forward.build import Capture
 from edbc.capture.standins.objects import Closed
-from edbc.capture.standins.standin import class_of, dtype_name, torch_dtype
+from edbc.capture.standins.standin import dtype_name, torch_dtype
 from edbc.errors import InputError, SlowTransfer, UnsupportedError
 
 if TYPE_CHECKING:
     from edbc.run.session import Net
 
+Data = NDArray[np.uint8]
 MEASURED = 16
 """Mini-batches that are timed before anything is said."""
 _ARRIVED: dict[Any, list[Any]] = {}
@@ -47,16 +54,16 @@ _TEXTS: WeakKeyDictionary[Lexicon, tuple[Any, str]] = WeakKeyDictionary()
 
 
 class CapturedBatch(Closed):
-    """The captured instances of one mini-batch, as one value; a net takes it in place of a list. It has a length, and
-    its items are `Captured`."""
+    """The captured instances of one mini-batch, joined, as one value; a net takes it in place of a list. It has a
+    length, and its items are `Captured`."""
 
-    def __init__(self, of: Lexicon | Vocabulary, words: bytes, begin: Sequence[int], nest_texts: Sequence[str],
+    def __init__(self, of: Lexicon | Vocabulary, data: Data, nest_texts: Sequence[str],
                  constants: Sequence[tuple[int, torch.Tensor]]):  # fmt: skip
         self.of = of
-        self.words = words
-        self.begin = begin
-        """Where the words of each instance begin, and the end."""
+        self.data = data
+        """The block as it travels (`captured.travelloops`), read only."""
         self.nest_texts = nest_texts
+        """Of each instance."""
         self.constants = constants
         """Of all instances, by source."""
         self.exemplars: list[Any] = []
@@ -67,36 +74,37 @@ class CapturedBatch(Closed):
     @classmethod
     def of_parts(cls, lexicon: Lexicon, parts: Sequence[Captured]) -> CapturedBatch:
         """The captured instances of one lexicon together."""
-        pools: dict[int, list[torch.Tensor]] = {}
-        for source, pool in (pair for part in parts for pair in part.constants):
-            pools.setdefault(source, []).append(pool)
-        begin = [0, *itertools.accumulate(len(part.words) // WORD.itemsize for part in parts)]
-        words = b"".join([part.words for part in parts])
-        constants = [(source, as_one(found)) for source, found in pools.items()]
-        return cls(lexicon, words, begin, [part.nest_text for part in parts], constants)
+        joined = join(lexicon, [part.words for part in parts], [part.constants for part in parts])
+        texts = [part.nest_text for part in parts]
+        data = np.frombuffer(narrow(joined.block, joined.parts), np.uint8)
+        return cls(lexicon, data, texts, list(joined.constants.items()))
 
     def __len__(self) -> int:
         return len(self.nest_texts)
 
     def __iter__(self) -> Iterator[Captured]:
-        words, taken = np.frombuffer(self.words, WORD), dict.fromkeys((source for source, _ in self.constants), 0)
-        for first, end, text in zip(self.begin, self.begin[1:], self.nest_texts, strict=False):
-            own = words[first:end]
-            n, m, k = own[:3].tolist()
-            sources = own[len(own[:6]) + 2 * (n + m) :][:k].tolist()
-            constants = []
-            for source, pool in self.constants:
-                count = sources.count(source)
-                if count:
-                    constants.append((source, pool[taken[source] : taken[source] + count]))
-                    taken[source] += count
-            yield Captured(self.of, own.tobytes(), text, tuple(constants))
+        kinds = _kinds(self.of)
+        parts = opened(self, len(kinds))
+        words, begin, constants, constant_ptr, _ = split(
+            parts.node_type, parts.operand_ptr, parts.operands, parts.operand_output, parts.external_source,
+            parts.external_index, kinds, parts.node_ptr, parts.result_node, parts.result_output, parts.result_slot,
+            parts.result_ptr, parts.detached.view(np.bool_),
+        )  # fmt: skip
+        pools = dict(self.constants)
+        for i, text in enumerate(self.nest_texts):
+            externals = constants[constant_ptr[i] : constant_ptr[i + 1]]
+            sources, indices = parts.external_source[externals], parts.external_index[externals]
+            try:
+                own = {s: pools[s][torch.from_numpy(indices[sources == s])] for s in sources.tolist()}
+            except (KeyError, IndexError):
+                _require_fine(checkloops.INDEX, i)
+            yield Captured(self.of, words[begin[i] : begin[i + 1]].tobytes(), text, tuple(own.items()))
 
     def __repr__(self) -> str:
         return f"<CapturedBatch of {len(self)} instances>"
 
     def _with(self, constants: Sequence[tuple[int, torch.Tensor]]) -> CapturedBatch:
-        other = CapturedBatch(self.of, self.words, self.begin, self.nest_texts, constants)
+        other = CapturedBatch(self.of, self.data, self.nest_texts, constants)
         other.exemplars, other.seconds, other.received = self.exemplars, self.seconds, self.received
         return other
 
@@ -117,8 +125,10 @@ class CapturedBatch(Closed):
         """Plain bytes, numbers and texts, and exemplars as the data set's own objects are sent."""
         constants = [(source, dtype_name(pool.dtype), list(pool.shape), _raw(pool)) for source, pool in self.constants]
         key = (os.getpid(), id(self.of))
-        return _arrived, (_text_of(self.of), self.words, list(self.begin), list(self.nest_texts), constants,
-                          self.exemplars, key, self.seconds)  # fmt: skip
+        texts = {text: number for number, text in enumerate(dict.fromkeys(self.nest_texts))}
+        nests = list(texts), [texts[text] for text in self.nest_texts]
+        return _arrived, (_text_of(self.of), self.data.tobytes(), nests, constants, self.exemplars, key,
+                          self.seconds)  # fmt: skip
 
 
 def _raw(pool: torch.Tensor) -> bytes:
@@ -135,7 +145,7 @@ def _text_of(of: Lexicon | Vocabulary) -> str:
     return text[1]
 
 
-def _arrived(text: str, words: bytes, begin: Any, nest_texts: Any, constants: Any, exemplars: list[Any], key: Any,
+def _arrived(text: str, data: bytes, nests: Any, constants: Any, exemplars: list[Any], key: Any,
              seconds: float) -> CapturedBatch:  # fmt: skip
     """What another process sent. Raises InputError where it is no batch; the net that takes it checks the rest."""
     started = time.perf_counter()
@@ -144,7 +154,9 @@ def _arrived(text: str, words: bytes, begin: Any, nest_texts: Any, constants: An
         if vocabulary is None:
             vocabulary = _VOCABULARIES[text] = vocabulary_of(json.loads(text))
         pools = [(int(source), tensor_of(raw, torch_dtype(name), shape)) for source, name, shape, raw in constants]
-        batch = CapturedBatch(vocabulary, bytes(words), list(map(int, begin)), list(map(str, nest_texts)), pools)
+        texts, numbers = nests
+        need(all(type(text) is str for text in texts) and min(numbers, default=0) >= 0)
+        batch = CapturedBatch(vocabulary, np.frombuffer(data, np.uint8), [texts[i] for i in numbers], pools)
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, RecursionError) as error:
         raise InputError(
             f"a captured mini-batch: expected what a worker sends, got something else ({error!r}); let a worker of "
@@ -156,46 +168,62 @@ def _arrived(text: str, words: bytes, begin: Any, nest_texts: Any, constants: An
     return batch
 
 
+def _kinds(of: Lexicon | Vocabulary) -> Longs:
+    """Of every source its kind."""
+    if isinstance(of, Lexicon):
+        return of.facts().kind_of_source
+    return np.array([KINDS.get(text.split(" ", 1)[0], -1) for text in of.sources], np.int64)
+
+
+def opened(batch: CapturedBatch, num_sources: int) -> Parts:
+    """The parts of a batch's block. Raises InputError where lengths or borders say what cannot be."""
+    return _parts(checkloops.open_block(batch.data, num_sources), len(batch))
+
+
+def _parts(found: tuple[int, int, Any], count: int) -> Parts:
+    what, where, arrays = found
+    parts = Parts(*arrays)
+    if what == checkloops.FINE and not len(parts.result_ptr) == len(parts.node_ptr) == count + 1:
+        what, where = checkloops.LENGTHS, 0
+    _require_fine(what, where)
+    return parts
+
+
+def _require_fine(what: int, where: int) -> None:
+    if what != checkloops.FINE:
+        raise InputError(f"a captured mini-batch: expected {WRONG[what]}, got others at place {where}; send it again")
+
+
 def batch_capture(net: Net, batch: CapturedBatch) -> Capture:
-    """The Capture of a mini-batch, checked where it is from elsewhere."""
+    """The Capture of a mini-batch, checked: it may be from elsewhere."""
     lexicon, started = net.lexicon, time.perf_counter()
-    words = np.frombuffer(batch.words, WORD)
-    if batch.of is lexicon:
-        return capture_of(lexicon, words, [lexicon.nest(text) for text in batch.nest_texts], dict(batch.constants))
     vocabulary = batch.of
     if isinstance(vocabulary, Lexicon):
         require_home(vocabulary.home, lexicon.home)
         vocabulary = vocabulary.vocabulary()
     maps = lexicon.read(vocabulary, lambda: net.capture_each(list(batch.exemplars)))
-    words, begin = words.copy(), np.array(batch.begin, np.int64)
-    _require_borders(begin, len(words), len(batch))
-    require_words(words, begin, lexicon, maps)
-    texts = zip(batch.nest_texts, words[begin[:-1] + 3].tolist(), strict=True)
-    nests = [lexicon.nest_of_other(vocabulary, text, results) for text, results in texts]
     pools = {int(maps[1][source]): pool for source, pool in batch.constants if 0 <= source < len(maps[1])}
-    capture = capture_of(lexicon, words, nests, pools)
-    _require_pools(capture, pools)
+    lengths = _pool_lengths(lexicon, pools)
+    found = checkloops.check_block(batch.data, *maps, lengths, *lexicon.facts().checked)
+    parts = _parts(found, len(batch))
+    nests = lexicon.nests(vocabulary, batch.nest_texts, parts.result_ptr)
+    capture = read_joined(lexicon, parts, pools, nests)
     _measure(net, batch, batch.received + time.perf_counter() - started)
     return capture
 
 
-def _require_borders(begin: Any, end: int, count: int) -> None:
-    is_whole = len(begin) == count + 1 and begin[0] == 0 and begin[-1] == end and bool((np.diff(begin) > 0).all())
-    if not is_whole:
-        raise InputError(f"a captured mini-batch: expected borders of {count} instances, got others; send it again")
-
-
-def _require_pools(capture: Capture, pools: dict[int, torch.Tensor]) -> None:
-    counts = np.bincount(capture.external_source, minlength=len(capture.sources)).tolist()
-    for number, source in enumerate(capture.sources):
-        pool = pools.get(number)
-        if (0 if pool is None else len(pool)) != (counts[number] if source.kind == "constant" else 0) or (
-            pool is not None and class_of(pool[0]) != source.value_class
-        ):
+def _pool_lengths(lexicon: Lexicon, pools: dict[int, torch.Tensor]) -> Longs:
+    """How many constants there are of each source. Raises InputError for those of other shapes and dtypes."""
+    lengths = np.zeros(len(lexicon.table.sources), np.int64)
+    for number, pool in pools.items():
+        source = lexicon.table.sources[number]
+        found = ValueClass(tuple(pool.shape[1:]), dtype_name(pool.dtype))
+        if source.kind != "constant" or not pool.ndim or found != source.value_class:
             raise InputError(
-                f"a captured mini-batch: expected {counts[number]} constants {source.value_class}, got others; send it "
-                "again"
+                f"a captured mini-batch: expected constants {source.value_class}, got {found}; send it again"
             )
+        lengths[number] = len(pool)
+    return lengths
 
 
 def _measure(net: Net, batch: CapturedBatch, seconds: float) -> None:

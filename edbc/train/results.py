@@ -5,8 +5,8 @@ Definitions.
 (1) A *group* is one tensor that the mini-batch's function returns, of its `shape`: `(rows, ...)`, or what the result is
     where it is the only one, so that nothing stands between the function and the user's tensor. Whether the loss uses a
     result is known group by group, so groups decide how exactly `.grad` stays None.
-(2) Of vertices, the rows that one instance pushed under one name are a group.
-(3) Otherwise each result is a group of its own where there are at most `SINGLES`; of more, those that the same output
+(2) The rows of a stack (what one instance pushed under one name, say) are a group.
+(3) Of others, each result is a group of its own where there are at most `SINGLES`; of more, those that the same output
     of the same type made are one group, because autograd takes microseconds per tensor. In such a group a result whose
     gradient is zero throughout counts as one that the loss does not use; on a device, where looking would be waiting,
     as one that it uses.
@@ -15,7 +15,7 @@ Definitions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,8 @@ import numpy as np
 import torch
 
 from edbc.capture.forward.build import Capture
-from edbc.capture.vertex.vertexjoin import VertexCapture
 from edbc.run.passes.arenas import Arenas
-from edbc.run.passes.boundary import arrange, result_classes
+from edbc.run.passes.boundary import arrange, pieces, result_classes
 from edbc.run.passes.placement import Longs, Placement
 from edbc.train.reach import Bools
 
@@ -106,8 +105,7 @@ def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[G
     """Definitions (2) and (3); `requires` says of every result whether it requires a gradient."""
     rows = placement.value_rows(capture.result_node, capture.result_output)
     classes = result_classes(capture, placement)
-    of_vertices = isinstance(capture, VertexCapture)
-    parts = list(_parts(capture, classes, requires))
+    parts, num_stacks = _parts(capture, classes, requires)
     if not parts:
         return []
     ends = np.cumsum([0, *map(len, parts)])
@@ -116,49 +114,38 @@ def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[G
     which_class = classes[together[begin]].tolist()
     shapes = [c.shape for c in placement.classes]
     return [
-        Group(which, c, rows[which], required[i], of_vertices or len(which) == 1,
-              (len(which), *shapes[c]) if of_vertices or len(which) > 1 else shapes[c])
+        Group(which, c, rows[which], required[i], i < num_stacks or len(which) == 1,
+              (len(which), *shapes[c]) if i < num_stacks or len(which) > 1 else shapes[c])
         for i, (which, c) in enumerate(zip(parts, which_class, strict=True))
     ]  # fmt: skip
 
 
-def _parts(capture: Capture, classes: Longs, requires: Bools) -> Iterator[Longs]:
-    if isinstance(capture, VertexCapture):
-        for pushed in capture.outputs:
-            ends = pushed.start + np.cumsum([0, *pushed.rows_of_instance])
-            yield from (np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True) if b > a)
-        return
-    node, output = capture.result_node, capture.result_output
+def _parts(capture: Capture, classes: Longs, requires: Bools) -> tuple[list[Longs], int]:
+    """The results in each group, those of stacks first, and how many these are."""
+    stacks = [np.arange(start, stop) for start, stop in capture.stacks]
+    first, sizes = pieces(capture)
+    alone = first[sizes == 0]
+    node, output = capture.result_node[alone], capture.result_output[alone]
     keys = np.arange(len(node))
     if len(node) > SINGLES:
         kind = np.full(len(node), -1, np.int64)
         kind[node >= 0] = capture.graph.node_type[node[node >= 0]]
-        for part in (output, classes, requires):  # one number per combination
+        for part in (output, classes[alone], requires[alone]):  # one number per combination
             kind = kind * (int(part.max()) + 1) + part
         keys = kind
     order = np.argsort(keys, kind="stable")
-    yield from np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else ()
+    others = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else []
+    return [*stacks, *(alone[which] for which in others)], len(stacks)
 
 
 def restore(capture: Capture, groups: Sequence[Group], tensors: Sequence[torch.Tensor]) -> list[Any]:
     """What each instance's forward returned, from a tensor per group."""
-    if isinstance(capture, VertexCapture):
-        return _by_instance(capture, tensors)
-    if len(groups) == 1 and len(groups[0].which) > 1:  # all results, in their order
+    num_stacks = len(capture.stacks)
+    if not num_stacks and len(groups) == 1 and len(groups[0].which) > 1:  # all results, in their order
         return arrange(capture, list(tensors[0].unbind(0)))
     results: list[Any] = [None] * len(capture.result_node)
-    for group, tensor in zip(groups, tensors, strict=True):
-        parts = tensor.unbind(0) if len(group.which) > 1 else (tensor,)
-        for i, part in zip(group.which.tolist(), parts, strict=True):
+    for number, (group, tensor) in enumerate(zip(groups, tensors, strict=True)):
+        parts = tensor.unbind(0) if number >= num_stacks and len(group.which) > 1 else (tensor,)
+        for i, part in zip(group.which.tolist(), parts, strict=False):
             results[i] = part
     return arrange(capture, results)
-
-
-def _by_instance(capture: VertexCapture, tensors: Sequence[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-    results: list[dict[str, torch.Tensor]] = [{} for _ in range(capture.num_instances)]
-    remaining = iter(tensors)
-    for output in capture.outputs:
-        for instance, rows in enumerate(output.rows_of_instance):
-            if rows:
-                results[instance][output.name] = output.seen(next(remaining))
-    return results

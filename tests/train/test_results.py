@@ -14,17 +14,23 @@ from edbc.train.results import SINGLES, _parts
 @pytest.mark.parametrize("count", [0, 1, SINGLES, SINGLES + 1, 300])
 @pytest.mark.parametrize("seed", range(4))
 def test_parts_are_results_of_one_kind(count: int, seed: int) -> None:
-    """Few results are groups of one; many are together exactly when type, output, class and gradient agree."""
+    """Stacks are groups; of others, few are groups of one, and many are together exactly when type, output, class and
+    gradient agree."""
     rng = np.random.default_rng(seed)
     node_type = rng.integers(4, size=20)
     node, output, classes = rng.integers(-3, 20, size=count), rng.integers(3, size=count), rng.integers(2, size=count)
     requires = rng.integers(2, size=count).astype(np.bool_)
-    capture: Any = SimpleNamespace(graph=SimpleNamespace(node_type=node_type), result_node=node, result_output=output)
+    stacks = [(count // 9, count // 7), (count // 7, count // 5)] if seed % 2 and count > SINGLES else []
+    capture: Any = SimpleNamespace(
+        graph=SimpleNamespace(node_type=node_type), result_node=node, result_output=output, stacks=stacks
+    )
+    alone = [i for i in range(count) if not any(start <= i < stop for start, stop in stacks)]
     kinds: dict[Any, list[int]] = {}
-    for i in range(count):
+    for i in alone:
         kind = (node_type[node[i]] if node[i] >= 0 else -1, output[i], classes[i], requires[i])
-        kinds.setdefault(i if count <= SINGLES else kind, []).append(i)
+        kinds.setdefault(i if len(alone) <= SINGLES else kind, []).append(i)
 
-    parts = [part.tolist() for part in _parts(capture, classes, requires)]
+    parts, num_stacks = _parts(capture, classes, requires)
 
-    assert sorted(parts) == sorted(kinds.values())
+    assert [part.tolist() for part in parts[:num_stacks]] == [list(range(*stack)) for stack in stacks]
+    assert sorted(part.tolist() for part in parts[num_stacks:]) == sorted(kinds.values())

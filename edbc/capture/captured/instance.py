@@ -5,9 +5,9 @@ The bytes of a captured instance, all integers little-endian:
     "EDBC-CAPTURED"   13 bytes
     version           1 byte, FORMAT
     header length     4 bytes
-    header            JSON: home and vocabulary (`captured.vocabulary`), nest (`captured.nests`), and of each source of
-                      constants its number in the vocabulary, dtype and shape, the number of constants first
-    words             4 bytes each (`captured.kernels`), their number in the header
+    header            JSON: home and vocabulary (`captured.vocabulary`), nest (`captured.nesttext`), and of each source
+                      of constants its number in the vocabulary, dtype and shape, the number of constants first
+    words             4 bytes each (`captured.joinloops`), their number in the header
     constants         source after source, as they stand in memory
     digest            BLAKE2b-128 of everything before
 

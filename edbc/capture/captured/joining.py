@@ -4,7 +4,7 @@ Instances that are captured together are recorded as one mini-batch and split na
 needed a second attempt, or what it returned became nodes when it had run), each is recorded alone.
 
 What is joined is what recording the instances together gives: nodes, operands and externals in the same order but for
-those of an instance that company does not order (`captured.kernels`), so outputs and gradients are the same bits.
+those of an instance that company does not order (`captured.joinloops`), so outputs and gradients are the same bits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.base.graph import Graph
-from edbc.capture.captured import joinloops
+from edbc.capture.captured import checkloops, joinloops
+from edbc.capture.captured.block import Block, capture_of
 from edbc.capture.captured.instance import WORD, Captured, Constants, Words, sections
-from edbc.capture.captured.nesttext import classes_in, nest_in, text_of
-from edbc.capture.captured.vocabulary import Lexicon, Longs, require_home
+from edbc.capture.captured.joinloops import Parts
+from edbc.capture.captured.nesttext import classes_in, nest_in, stacks_in, text_of
+from edbc.capture.captured.splitloops import split
+from edbc.capture.captured.vocabulary import Lexicon, Longs, Nest, require_home
 from edbc.capture.forward.build import Capture, build_collected
 from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.left import Left, joined_left, recorded
@@ -38,7 +40,7 @@ class Part(NamedTuple):
     what none can be captured with."""
 
     words: bytes
-    nest: Any
+    nest: Nest
     """What forward returned, places counted from the instance's first one."""
     constants: Sequence[tuple[int, Any]]
     """By source, a tensor of all or a list of each."""
@@ -66,8 +68,8 @@ def capture_each(
     shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]
 ) -> list[Captured | UnsupportedError]:
     """Run `forward` on instances and give what each adds to a mini-batch; an UnsupportedError in the place of one that
-    cannot be captured: forward keeps tensors on it, returns what has no text (`captured.nests`), or reads a tensor of
-    it that requires a gradient. Raises what `trace.build.capture` raises."""
+    cannot be captured: forward keeps tensors on it, returns what has no text (`captured.nesttext`), or reads a tensor
+    of it that requires a gradient. Raises what `trace.build.capture` raises."""
     first, known = recorder.first_instance, lexicon.known()
     parts = None
     if len(instances) > 1 and not lexicon.records_alone:
@@ -99,7 +101,7 @@ def _captured(lexicon: Lexicon, part: Part) -> Captured | UnsupportedError:
             "forward reads a tensor that requires a gradient, from which a captured instance would be cut off"
         )
     try:
-        text = text_of(part.nest, 0, lexicon.class_number)
+        text = text_of(part.nest.nest, int(np.frombuffer(part.words, WORD, joinloops.HEADER)[3]), lexicon.class_number)
     except UnsupportedError as error:
         return error
     return Captured(lexicon, part.words, text, tuple((source, torch.stack(pool)) for source, pool in part.constants))
@@ -154,7 +156,7 @@ def _order(built: Capture, part: Part, lexicon: Lexicon) -> list[int]:
 def _split(built: Capture, collected: Collected, lexicon: Lexicon, ends: Longs) -> list[Part] | None:
     graph, facts = built.graph, lexicon.facts()
     result_ptr = np.array([0, *collected.ends], np.int64)
-    words, begin, constants, constant_ptr, fault = joinloops.split(
+    words, begin, constants, constant_ptr, fault = split(
         graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, built.external_source,
         built.external_index, facts.kind_of_source, ends, built.result_node, built.result_output,
         lexicon.slot_numbers(built.result_slots), result_ptr, _NONE if built.detached is None else built.detached,
@@ -167,7 +169,8 @@ def _split(built: Capture, collected: Collected, lexicon: Lexicon, ends: Longs) 
         own_constants = constants[of_constants[i] : of_constants[i + 1]]
         own_words = words[borders[i] : borders[i + 1]].tobytes()
         nest = shifted_results(result, -first) if first else result
-        parts.append(Part(own_words, nest, _pools(built, own_constants)))
+        stacks = stacks_in(nest) if collected.stacks else ()
+        parts.append(Part(own_words, Nest(nest, stacks), _pools(built, own_constants)))
     return parts
 
 
@@ -183,21 +186,48 @@ def _pools(built: Capture, externals: Longs) -> list[tuple[int, list[torch.Tenso
 # --- joining -------------------------------------------------------------------------------------------------------
 
 
+class Joined(NamedTuple):
+    """A mini-batch in the numbers of a lexicon: a block, its parts, and constants by source."""
+
+    block: Block
+    parts: Parts
+    constants: dict[int, Any]
+
+
+def join(lexicon: Lexicon, words: Sequence[bytes], constants: Sequence[Sequence[tuple[int, Any]]]) -> Joined:
+    """Instances of a lexicon as a mini-batch. O(words), natively."""
+    pools: dict[int, list[Any]] = {}
+    for of_instance in constants:
+        for source, pool in of_instance:
+            pools.setdefault(source, []).append(pool)
+    packed = np.frombuffer(b"".join(words), WORD)
+    block, parts = joinloops.join(packed, len(words), lexicon.facts().kind_of_source)
+    return Joined(block, Parts(*parts), {source: as_one(found) for source, found in pools.items()})
+
+
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
-    pools: dict[int, list[Any]] = {}
-    for part in parts:
-        for source, pool in part.constants:
-            pools.setdefault(source, []).append(pool)
-    packed = np.frombuffer(b"".join([part.words for part in parts]), WORD)
-    constants = {source: as_one(found) for source, found in pools.items()}
-    capture = capture_of(lexicon, packed, [part.nest for part in parts], constants)
+    _, arrays, constants = join(lexicon, [part.words for part in parts], [part.constants for part in parts])
+    capture = read_joined(lexicon, arrays, constants, [part.nest for part in parts])
     if len(capture.graph.operands) <= LARGEST:
-        capture = _known(lexicon, capture, tuple([structure_of(part.words) for part in parts]))
+        capture = _known(lexicon, capture, (*[structure_of(part.words) for part in parts], tuple(capture.stacks)))
     left = [(part.left, i) for i, part in enumerate(parts) if part.left is not None]
     if not left or capture.result_ptr is None:
         return capture
     return capture.changed(left=joined_left([kept.moved(capture.result_ptr[i]) for kept, i in left]))
+
+
+def read_joined(lexicon: Lexicon, parts: Parts, constants: dict[int, Any], nests: list[Nest]) -> Capture:
+    """The Capture of a mini-batch whose instances return these nests."""
+    result_ptr = parts.result_ptr.tolist()
+    slots = _slots(lexicon, parts.result_slot)
+    capture = capture_of(lexicon.table, parts, slots, [nest.nest for nest in nests], constants, result_ptr)
+    stacks = [
+        (first + start, end if stop is None else first + stop)
+        for nest, first, end in zip(nests, result_ptr, result_ptr[1:], strict=False)
+        for start, stop in nest.stacks
+    ]
+    return capture.changed(stacks=stacks) if stacks else capture
 
 
 def structure_of(words: bytes) -> bytes:
@@ -222,33 +252,6 @@ def as_one(pools: list[Any]) -> Any:
     return pools[0] if len(pools) == 1 else torch.cat(pools)
 
 
-def capture_of(lexicon: Lexicon, packed: Words, nests: list[Any], constants: dict[int, Any]) -> Capture:
-    """The Capture of instances whose words stand one after the other, and whose constants do."""
-    table, facts = lexicon.table, lexicon.facts()
-    (node_type, operand_ptr, operands, operand_output, external_class, external_source, external_index, result_node,
-     result_output, slots, detached, result_ptr) = joinloops.join(
-        packed, len(nests), facts.class_of_source, facts.kind_of_source
-    )  # fmt: skip
-    for array in (node_type, operand_ptr, operands, operand_output, external_class):
-        array.setflags(write=False)
-    graph = Graph(
-        table.graph_types(), node_type, operand_ptr, operands, operand_output, external_class, table.classes()
-    )
-    return Capture(
-        graph,
-        table.sources,
-        external_source,
-        external_index,
-        constants,
-        result_node,
-        result_output,
-        _slots(lexicon, slots),
-        nests,
-        detached=detached if len(detached) else None,
-        result_ptr=result_ptr.tolist(),
-    )
-
-
 def _slots(lexicon: Lexicon, numbers: Words) -> list[Any]:
     if len(numbers) and (numbers == numbers[0]).all():
         return [lexicon.slots[numbers[0]]] * len(numbers)
@@ -258,18 +261,18 @@ def _slots(lexicon: Lexicon, numbers: Words) -> list[Any]:
 # --- from elsewhere ------------------------------------------------------------------------------------------------
 
 WRONG = {
-    joinloops.TRUNCATED: "as many words as its lengths say",
-    joinloops.LENGTHS: "lengths of at least 0",
-    joinloops.TYPE: "a type that its vocabulary has and this net has recorded",
-    joinloops.ARITY: "as many operands as its type takes",
-    joinloops.OPERAND: "operands that stand before it",
-    joinloops.OUTPUT: "outputs that its operands have",
-    joinloops.CLASS: "operands of the shapes and dtypes that its type takes",
-    joinloops.SOURCE: "a source that its vocabulary has and this net has recorded",
-    joinloops.INDEX: "a row of its table",
-    joinloops.EXCERPT: "an excerpt inside of its operand",
-    joinloops.SLOT: "results of the shapes and dtypes that its slots say",
-    joinloops.DETACHED: "nodes of its own, in order",
+    checkloops.TRUNCATED: "as many words as its lengths say",
+    checkloops.LENGTHS: "lengths of at least 0",
+    checkloops.TYPE: "a type that its vocabulary has and this net has recorded",
+    checkloops.ARITY: "as many operands as its type takes",
+    checkloops.OPERAND: "operands that stand before it",
+    checkloops.OUTPUT: "outputs that its operands have",
+    checkloops.CLASS: "operands of the shapes and dtypes that its type takes",
+    checkloops.SOURCE: "a source that its vocabulary has and this net has recorded",
+    checkloops.INDEX: "a row of its table",
+    checkloops.EXCERPT: "an excerpt inside of its operand",
+    checkloops.SLOT: "results of the shapes and dtypes that its slots say",
+    checkloops.DETACHED: "nodes of its own, in order",
 }
 
 
@@ -301,11 +304,11 @@ def _adopted(lexicon: Lexicon, captured: Captured) -> Captured:
 def require_words(words: Words, begin: Longs, lexicon: Lexicon, maps: Sequence[Longs]) -> None:
     """Put words that came from elsewhere, those of instance i from `begin[i]` on, into the numbers of this lexicon.
     Raises InputError for the first thing that is wrong with them."""
-    found = joinloops.translate(words, begin, *maps)
-    if found[0] == joinloops.FINE:
-        found = joinloops.check(words, begin, *lexicon.facts().checked)
+    found = checkloops.translate(words, begin, *maps)
+    if found[0] == checkloops.FINE:
+        found = checkloops.check(words, begin, *lexicon.facts().checked)
     what, which, where = map(int, found)
-    if what != joinloops.FINE:
+    if what != checkloops.FINE:
         many = f" (number {which})" if len(begin) > 2 else ""
         raise InputError(
             f"a captured instance{many}: expected {WRONG[what]}, got others at place {where}; capture it again"

@@ -12,32 +12,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from edbc.capture.forward.returned import Result, Run
+from edbc.capture.forward.returned import Result, Run, Stacked
 from edbc.capture.standins.nests import TAKE_A_LIST
 from edbc.errors import InputError, UnsupportedError
 
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def text_of(nest: Any, first: int, number_of_class: Callable[[type], int]) -> str:
-    """The text of a nest whose places count from `first` on. Raises UnsupportedError for what has none."""
-    if type(nest) is Run:
-        return f'["s", {nest.start - first}, {nest.stop - first}]'
-    return json.dumps(_tagged(nest, first, number_of_class))
+def text_of(nest: Any, num_results: int, number_of_class: Callable[[type], int]) -> str:
+    """The text of a nest of so many results: one text for whatever number there is where one list or stack holds all
+    of them. Raises UnsupportedError for what has none."""
+    return json.dumps(_tagged(nest, num_results, number_of_class))
 
 
-def _tagged(item: Any, first: int, number: Callable[[type], int]) -> Any:
+_MANY = 1 << 31
+"""More results and classes than there are."""
+_TAG_OF_RANGE: dict[type, str] = {Run: "s", Stacked: "k"}
+
+
+def _tagged(item: Any, count: int, number: Callable[[type], int]) -> Any:
     kind = type(item)
     if kind is Result:
-        return ["r", item.index - first]
-    if kind is Run:
-        return ["s", item.start - first, item.stop - first]
+        return ["r", item.index]
+    if kind in _TAG_OF_RANGE:
+        return [_TAG_OF_RANGE[kind], item.start, *[item.stop] * (item.start > 0 or item.stop != count)]
     if kind is list:
-        return ["l", *[_tagged(x, first, number) for x in item]]
+        return ["l", *[_tagged(x, count, number) for x in item]]
     if kind is tuple:
-        return ["t", *[_tagged(x, first, number) for x in item]]
+        return ["t", *[_tagged(x, count, number) for x in item]]
     if kind is dict and all(type(key) in _PLAIN for key in item):
-        return ["d", [_tagged(key, 0, number) for key in item], [_tagged(x, first, number) for x in item.values()]]
+        return ["d", [_tagged(key, count, number) for key in item], [_tagged(x, count, number) for x in item.values()]]
     if kind in _PLAIN:
         return item
     parts = _parts(item)
@@ -46,7 +50,7 @@ def _tagged(item: Any, first: int, number: Callable[[type], int]) -> Any:
             f"forward returned an object of class {kind.__name__}, which a captured instance does not hold; return "
             "tensors, numbers and strings in lists, tuples, dicts, named tuples or dataclasses"
         )
-    return ["o", number(kind), *[_tagged(x, first, number) for x in parts]]
+    return ["o", number(kind), *[_tagged(x, count, number) for x in parts]]
 
 
 def _parts(item: Any) -> list[Any] | None:
@@ -78,8 +82,8 @@ def _nest(item: Any, classes: Sequence[type]) -> Any:
     if type(item) is not list:
         return item
     tag, rest = item[0], item[1:]
-    if tag == "s":
-        return Run(*rest)
+    if tag in ("s", "k"):
+        return (Run if tag == "s" else Stacked)(*rest, *(None,) * (2 - len(rest)))
     if tag == "r":
         return Result(*rest)
     if tag == "d":
@@ -106,14 +110,27 @@ def _made(kind: type, parts: list[Any]) -> Any:
 
 
 def require_text(text: Any, num_results: int, num_classes: int) -> str:
-    """The text, if it is that of a nest whose places there are. Raises InputError."""
+    """The text, if it is that of a nest whose places there are, none of them both in a stack and elsewhere. Raises
+    InputError."""
     try:
-        _check(_json(text), num_results, num_classes)
+        places: list[tuple[str, int, int]] = []
+        _check(_json(text), num_results, num_classes, places)
+        stacked = [i for tag, start, stop in places if tag == "k" for i in range(start, stop)]
+        need(len(set(stacked)) == len(stacked))
+        if stacked:
+            need(set(stacked).isdisjoint(i for tag, start, stop in places if tag != "k" for i in range(start, stop)))
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         raise InputError(
             f"a captured instance: expected the text of a nest of {num_results} results; capture it again"
         ) from None
     return str(text)
+
+
+def is_of_all(text: str) -> bool:
+    """Whether a text is that of a nest of any number of results but none."""
+    places: list[tuple[str, int, int]] = []
+    _check(_json(text), _MANY, _MANY, places)
+    return [place[1:] for place in places] == [(0, _MANY)]
 
 
 def need(holds: bool) -> None:
@@ -122,26 +139,28 @@ def need(holds: bool) -> None:
         raise ValueError
 
 
-def _check(item: Any, num_results: int, num_classes: int) -> None:
+def _check(item: Any, num_results: int, num_classes: int, places: list[tuple[str, int, int]]) -> None:
     if type(item) is not list:
         need(type(item) in _PLAIN)
         return
     tag, rest = item[0], item[1:]
-    if tag in ("r", "s"):
-        need(len(rest) == (1 if tag == "r" else 2) and all(type(x) is int for x in rest))
-        need(0 <= rest[0] <= rest[-1] <= num_results - (tag == "r"))
+    if tag in ("r", "s", "k"):
+        need(1 <= len(rest) <= (1 if tag == "r" else 2) and all(type(x) is int for x in rest))
+        start, stop = rest[0], rest[0] + 1 if tag == "r" else (*rest, num_results)[1]
+        need(0 <= start <= stop <= num_results and (tag == "s" or start < stop))
+        places.append((tag, start, stop))
     elif tag == "d":
         keys, values = rest
         need(len(keys) == len(values) and all(type(x) in _PLAIN for x in keys))
         for x in values:
-            _check(x, num_results, num_classes)
+            _check(x, num_results, num_classes, places)
     else:
         need(tag in ("l", "t", "o"))
         if tag == "o":
             need(type(rest[0]) is int and 0 <= rest[0] < num_classes)
             rest = rest[1:]
         for x in rest:
-            _check(x, num_results, num_classes)
+            _check(x, num_results, num_classes, places)
 
 
 def classes_in(text: str) -> list[int]:
@@ -172,3 +191,17 @@ def _renumbered(item: Any, numbers: Mapping[int, int]) -> Any:
     if item[0] == "o":
         return ["o", numbers[item[1]], *[_renumbered(x, numbers) for x in item[2:]]]
     return [_renumbered(x, numbers) for x in item]
+
+
+def stacks_in(nest: Any) -> list[tuple[int, int | None]]:
+    """The ranges of all `Stacked` in a nest, in ascending order."""
+    found: list[tuple[int, int | None]] = []
+
+    def walk(item: Any) -> None:
+        if type(item) is Stacked:
+            found.append((item.start, item.stop))
+        for x in item.values() if type(item) is dict else _parts(item) or () if type(item) is not list else item:
+            walk(x)
+
+    walk(nest)
+    return sorted(found)

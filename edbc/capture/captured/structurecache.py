@@ -1,8 +1,9 @@
 """Capturing a repeated structure once: the cache that a model file's `structure_key` switches on.
 
-`structure_key(instance)` promises: equal keys, equal parts (`captured.join.Part`), look-up indices, constants and plain
-values in results included. With `externals(instance)` in the model file the key need not cover indices and constants:
-it returns, in the order in which forward makes them, the row index of every look-up and the tensor of every constant.
+`structure_key(instance)` promises: equal keys, equal parts (`captured.joining.Part`), look-up indices, constants and
+plain values in results included. With `externals(instance)` in the model file the key need not cover indices and
+constants: it returns, in the order in which forward makes them, the row index of every look-up and the tensor of every
+constant.
 
 The promise is checked: one hit in `CHECK_EVERY` (every hit, when verifying) is captured again and compared. Without
 `structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not stored;

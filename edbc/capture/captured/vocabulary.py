@@ -30,7 +30,7 @@ from edbc._version import __version__
 from edbc.base.graph import ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.captured import joinloops
-from edbc.capture.captured.nesttext import nest_in, nest_of, require_text
+from edbc.capture.captured.nesttext import is_of_all, nest_in, nest_of, require_text, stacks_in
 from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.table import Source, TypeTable
 from edbc.capture.standins.standin import Slot, dtype_name
@@ -86,6 +86,16 @@ class Vocabulary(NamedTuple):
     sources: tuple[str, ...]
     slots: tuple[str, ...]
     classes: tuple[str, ...]
+
+
+class Nest(NamedTuple):
+    """What an instance returns."""
+
+    nest: Any
+    stacks: Sequence[tuple[int, int | None]]
+    """The ranges of all `Stacked` in it."""
+    is_of_all: bool = False
+    """Whether it is that of instances of any number of results but none."""
 
 
 def training_of(model: nn.Module) -> str:
@@ -157,10 +167,8 @@ class Facts:
 
     known: tuple[Any, int, int, int]
     kind_of_source: Longs
-    class_of_source: Longs
-    """In the numbering of `TypeTable.classes`."""
     checked: tuple[Any, ...]
-    """The arguments of `kernels.check` behind the words."""
+    """The arguments of `checkloops.check` behind the words, the fields of `Known`."""
 
 
 class Lexicon:
@@ -181,9 +189,9 @@ class Lexicon:
         """Instances in which a type, source, slot or class was met when it was captured (`join.numbers_in`)."""
         self.records_alone = False
         """True once instances that were recorded together could not be told apart."""
-        self.arrived: Kept[Any, Any] = Kept(_MOST_NESTS)
-        """Nests of other vocabularies by the text there, checked."""
-        self._nests: Kept[str, Any] = Kept(_MOST_NESTS)
+        self._arrived: Kept[Any, tuple[Vocabulary, str]] = Kept(_MOST_NESTS)
+        """Texts of nests of other vocabularies, checked, and what they are here."""
+        self._nests: Kept[str, Nest] = Kept(_MOST_NESTS)
         self._facts: Facts | None = None
         self._read: dict[int, tuple[Vocabulary, Any]] = {}
         self._lock = threading.RLock()
@@ -218,26 +226,40 @@ class Lexicon:
                 raise InputError(f"two classes of results are named {name}; rename one to capture instances")
             return list(self.classes).index(name)
 
-    def nest(self, text: str) -> Any:
+    def nest(self, text: str) -> Nest:
         """The nest with this text, of this lexicon's classes. Nobody may change it."""
         found = self._nests.get(text)
-        return self._nests.add(text, nest_of(text, list(self.classes.values()))) if found is None else found
+        if found is None:
+            nest = nest_of(text, list(self.classes.values()))
+            found = self._nests.add(text, Nest(nest, stacks_in(nest) if '["k"' in text else (), is_of_all(text)))
+        return found
 
-    def nest_of_other(self, vocabulary: Vocabulary, text: str, num_results: int) -> Any:
-        """The nest with this text in another vocabulary, of so many results. Raises InputError for a text of none."""
-        found = self.arrived.get((id(vocabulary), text, num_results))
-        if found is None or found[0] is not vocabulary:
+    def nests(self, vocabulary: Vocabulary, texts: Sequence[str], result_ptr: Longs) -> list[Nest]:
+        """The nests of instances with these texts in another vocabulary, and so many results each. Raises InputError
+        for a text of none."""
+        counts = np.diff(result_ptr)
+        if len(texts) and texts.count(texts[0]) == len(texts) and counts.min() > 0:
+            text = self._text_here(vocabulary, texts[0], int(counts[0]))
+            if self.nest(text).is_of_all:
+                return [self.nest(text)] * len(texts)
+        pairs = zip(texts, counts.tolist(), strict=True)
+        return [self.nest(self._text_here(vocabulary, *pair)) for pair in pairs]
+
+    def _text_here(self, vocabulary: Vocabulary, text: str, num_results: int) -> str:
+        """The text here of one of another vocabulary."""
+        known = self._arrived.get((id(vocabulary), text, num_results))
+        if known is None or known[0] is not vocabulary:
             checked = require_text(text, num_results, len(vocabulary.classes))
             try:
-                found = vocabulary, self.nest(nest_in(checked, self.class_numbers(vocabulary)))
+                known = vocabulary, nest_in(checked, self.class_numbers(vocabulary))
             except KeyError as error:
                 name = vocabulary.classes[error.args[0]]
                 raise StaleError(
                     f"a captured instance: expected results of classes that this net has recorded, got {name}; let it "
                     "capture an instance with the same first"
                 ) from None
-            self.arrived.add((id(vocabulary), text, num_results), found)
-        return found[1]
+            self._arrived.add((id(vocabulary), text, num_results), known)
+        return known[1]
 
     def class_numbers(self, vocabulary: Vocabulary) -> dict[int, int]:
         """The numbers here of a vocabulary's classes."""
@@ -253,10 +275,9 @@ class Lexicon:
 
     def facts(self) -> Facts:
         """The arrays, made anew only when there is more to say."""
-        facts, table = self._facts, self.table
+        facts = self._facts
         if facts is None or facts.known != self.known():
             with self._lock:
-                table.arrays()  # numbers the classes of sources
                 facts = self._facts = self._new_facts()
         return facts
 
@@ -288,13 +309,14 @@ class Lexicon:
             np.array([dtypes.setdefault(c.dtype, len(dtypes)) for c in numbers], np.int64),
             np.array(of_sources, np.int64).reshape(-1, 3), np.array(of_slots, np.int64),
         )  # fmt: skip
-        return Facts(known, np.array([kind for _, kind, _ in of_sources], np.int64),
-                     self.table.arrays().source_class[: len(sources)], checked)  # fmt: skip
+        return Facts(known, np.array([kind for _, kind, _ in of_sources], np.int64), checked)
 
     def _limit(self, source: Source) -> int:
         if source.kind == "row":
             assert source.ref is not None
             return len(self.view.shared(source.ref))
+        if source.kind == "draw":  # of an instance of the mini-batch: these have numbers of 64 bits
+            return int(np.iinfo(np.int64).max)
         return 1 if source.kind == "whole" else _MOST
 
     # --- vocabularies from elsewhere -------------------------------------------------------------------------------

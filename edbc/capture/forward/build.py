@@ -35,8 +35,8 @@ from edbc.errors import UnsupportedError
 class Capture:
     """One mini-batch: its graph, the data of its externals, and what to return.
 
-    `results[i]` is what instance i's forward returned, with a `Result` wherever a tensor goes and a `Run` for a list of
-    nothing but tensors.
+    `results[i]` is what instance i's forward returned, with a `Result` wherever a tensor goes, a `Run` for a list of
+    nothing but tensors, and a `Stacked` for a stack.
     """
 
     graph: Graph
@@ -68,7 +68,10 @@ class Capture:
     in_tables: bool = field(default=False, kw_only=True)
     """True for a segment whose values are carried: each Run of `results`, which is of one class, may be a table."""
     result_ptr: list[int] | None = field(default=None, kw_only=True)
-    """Where the results of each instance begin that its nest counts from there; None where nests count from 0."""
+    """Where the results of each instance begin that its nest counts from there, and the end; None where nests count
+    from 0."""
+    stacks: Sequence[tuple[int, int]] = field(default=(), kw_only=True)
+    """Ranges of results that leave as one tensor, with these rows, of all `Stacked`, in ascending order."""
 
     def changed(self, **fields: Any) -> Self:
         """The same mini-batch but for these fields: `dataclasses.replace` in a sixth of its time."""
@@ -138,7 +141,7 @@ def build_last(recording: Recording, collected: Collected, reads: Reads) -> Capt
 
 def build_collected(recording: Recording, collected: Collected, fuse_sums: bool = True) -> Capture:
     """The Capture of a recording whose results have been collected (which may record more: whole parameters, rows)."""
-    key = structure_key(recording, collected.refs) if fuse_sums else None
+    key = structure_key(recording, collected) if fuse_sums else None
     structure: Any = None if key is None else recording.table.structures.get(key)
     is_known = structure is not None and structure.graph.types is recording.table.graph_types()
     if not is_known:
@@ -159,6 +162,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         is_known=is_known,
         left=collected.left,
         recorded_as=structure.recorded_as,
+        stacks=collected.stacks,
     )
 
 

@@ -171,6 +171,13 @@ def each_row(table: torch.Tensor) -> Sequence[torch.Tensor]:
         return parts
 
 
+def split_rows(table: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    """Tensors of so many rows `(rows, ...)` each, one after the other; of size 0, the next row `(...)`."""
+    with _no_views():
+        parts = table.split_with_sizes([size or 1 for size in sizes])
+        return [part if size else part.squeeze(0) for part, size in zip(parts, sizes, strict=True)]
+
+
 def _no_views() -> AbstractContextManager[Any]:
     """In it, torch's views are tensors that know of no base: rows that nobody has as a whole are no views, and making
     them takes 0.8 of the time. A plain context where torch has no such switch."""

@@ -139,9 +139,12 @@ class Search:
             if item is not value:
                 _end(item)
 
-    def left(self, refs: list[int], slots: list[Slot]) -> Left | None:
-        """What was found; None for nothing. Values become further results, unless they are results already."""
-        known = {pair: number for number, pair in enumerate(zip(refs, slots, strict=True))}
+    def left(self, refs: list[int], slots: list[Slot], stacks: Sequence[tuple[int, int]]) -> Left | None:
+        """What was found; None for nothing. Values become further results, unless they are results already that leave
+        alone."""
+        stacked = {number for start, stop in stacks for number in range(start, stop)}
+        pairs = enumerate(zip(refs, slots, strict=True))
+        known = {pair: number for number, pair in pairs if number not in stacked}
         tensors: dict[int, tuple[Any, int | torch.Tensor]] = dict(self.parameters)
         for key, (item, value) in self.values.items():
             pair = value.ref, value.slot
@@ -218,7 +221,7 @@ def recorded(
     before = references(recorder)
     try:
         recording = record(shadow, recorder, instances, settles)
-        collected = collect_results(recording.results)
+        collected = collect_results(recording.results, not recorder.reads and recorder.recorded_reads is None)
         recording.results.clear()
         recorder.forget_externals()
         if references(recorder) != before:
@@ -243,5 +246,5 @@ def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, inst
     search = Search(recorder)
     search.run(shadow, instances)
     refs, slots = collected.refs.tolist(), list(collected.slots)
-    left = search.left(refs, slots)
+    left = search.left(refs, slots, collected.stacks)
     return collected._replace(refs=np.array(refs, np.int64), slots=slots, left=left)

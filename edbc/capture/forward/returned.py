@@ -40,10 +40,19 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """Place of a list of output tensors, `start` to `stop`: what most models return, one object for all of them."""
+    """Place of a list of output tensors, `start` to `stop`, or to the instance's last one: what most models return, one
+    object for all of them."""
 
     start: int
-    stop: int
+    stop: int | None
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Place of one tensor whose rows are outputs `start` to `stop`, or to the instance's last one: a stack of them."""
+
+    start: int
+    stop: int | None
 
 
 def as_longs(numbers: Sequence[int] | Ints) -> Ints:
@@ -62,17 +71,27 @@ class Collected(NamedTuple):
     """How many of the values there are up to and with those of each nest."""
     left: Left | None = None
     """What forward left on other objects: results that no nest has."""
+    stacks: Sequence[tuple[int, int]] = ()
+    """The ranges of all `Stacked`."""
 
 
-def collect_results(nests: Sequence[Any]) -> Collected:
-    """Values in what the instances returned, in order, and the nests with a Result in each place."""
+def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
+    """Values in what the instances returned, in order, and the nests with a place for each. Stacks that are no nodes
+    yet need not become any where results may stand `in_stacks`."""
     refs: list[int] = []
     slots: list[Slot] = []
+    stacks: list[tuple[int, int]] = []
 
     def run(values: list[Value]) -> Run:
         refs.extend([value.ref for value in values])
         slots.extend([value.slot for value in values])
         return Run(len(refs) - len(values), len(refs))
+
+    def stack(rows: Sequence[int], slot: Slot) -> Stacked:
+        refs.extend(rows)
+        slots.extend([slot] * len(rows))
+        stacks.append((len(refs) - len(rows), len(refs)))
+        return Stacked(*stacks[-1])
 
     def walk(item: Any) -> Any:
         kind = type(item)
@@ -91,7 +110,8 @@ def collect_results(nests: Sequence[Any]) -> Collected:
         if kind is Made:
             return item.real()
         if issubclass(kind, Lazy):
-            return walk(item.materialise())
+            rows = item.rows() if in_stacks else None
+            return walk(item.materialise()) if rows is None else stack(*rows)
         return _walk_other(item, walk)
 
     results: list[Any] = []
@@ -104,11 +124,11 @@ def collect_results(nests: Sequence[Any]) -> Collected:
         raise UnsupportedError(
             "forward returned lists in lists deeper than Python's limit, or in a circle; return fewer levels"
         ) from None
-    return Collected(as_longs(refs), slots, results, ends)
+    return Collected(as_longs(refs), slots, results, ends, stacks=stacks)
 
 
 def settled(item: Any) -> Any:
-    """What an instance returned, with a value where a stack stands that is no node yet."""
+    """What an instance returned, with a value where something stands that must become a node."""
     kind = type(item)
     if kind is Value or kind is Shared or kind is Made:
         return item
@@ -118,7 +138,7 @@ def settled(item: Any) -> Any:
     if kind is dict:
         return {key: settled(value) for key, value in item.items()}
     if issubclass(kind, Lazy):
-        return item.materialise()
+        return item.materialise() if item.rows() is None else item
     return _walk_other(item, settled)
 
 
@@ -129,8 +149,8 @@ def shifted_results(nest: Any, offset: int) -> Any:
         kind = type(item)
         if kind is Result:
             return Result(item.index + offset)
-        if kind is Run:
-            return Run(item.start + offset, item.stop + offset)
+        if kind is Run or kind is Stacked:
+            return kind(item.start + offset, item.stop + offset)
         if kind is list or kind is tuple:
             return kind([walk(x) for x in item])
         if kind is dict:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from edbc.base.graph import Graph
 
 if TYPE_CHECKING:
-    from edbc.capture.forward.returned import Ints
+    from edbc.capture.forward.returned import Collected, Ints
     from edbc.capture.record.recording import Recording
 
 LARGEST = 128
@@ -35,14 +35,15 @@ class Structure(NamedTuple):
     """Whether it reads what earlier segments computed."""
 
 
-def structure_key(recording: Recording, result_refs: Ints) -> Any:
+def structure_key(recording: Recording, collected: Collected) -> Any:
     """What tells the graph of a recording; None for one that is large, or has nodes that may be none."""
     if len(recording.refs) > LARGEST or recording.aborted != (0, 0):
         return None
     return (
         tuple(recording.entries),
         _told(recording, recording.refs),
-        _told(recording, result_refs.tolist()),
+        _told(recording, collected.refs.tolist()),
+        tuple(collected.stacks),
         tuple(recording.external_source),
         tuple(recording.detached),
         len(recording.table.classes()),

@@ -223,6 +223,11 @@ class Ragged(Lazy):
         seen: Value = rec.without_gradient(value_of(rec, PLACE, self.row))
         return Ragged(rec, self.refs, seen.slot, self.at)
 
+    def rows(self) -> tuple[Sequence[int], Slot] | None:
+        """See Lazy."""
+        is_plain = self.at == 0 and self.whole is None and self.rec.books is None and len(self.refs) > 0
+        return (self.refs, self.row) if is_plain else None
+
     def make(self) -> Value:
         """The rows as one value, by a node of a type per size: definition (4)."""
         rec, count = self.rec, len(self.refs)

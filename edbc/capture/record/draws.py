@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 INSTANCE_BITS = 32
 """A draw's index is its instance times 2 ** INSTANCE_BITS, plus its number; see definition (1)."""
+VERTEX_BITS = 8
+"""The number of a draw in its instance, where vertex functions draw, is that of its vertex times 2 ** VERTEX_BITS, plus
+its number there."""
 SUPPORTED = "dropout of all kinds, rrelu, torch.rand_like and torch.randn_like"
 _ALPHA = 1.7580993408473766
 """Of SELU: minus its limit for small arguments."""

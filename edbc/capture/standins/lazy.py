@@ -14,7 +14,7 @@ becomes a node and there is a type per number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from edbc.capture.standins.standin import Lazy, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
+    from edbc.capture.standins.standin import Slot
 
 
 def _sum(*items: torch.Tensor) -> torch.Tensor:
@@ -57,6 +58,12 @@ class Stack(Lazy):
         self.items = items
         self.cat = cat
         self.whole = None
+
+    def rows(self) -> tuple[Sequence[int], Slot] | None:
+        """See Lazy."""
+        if self.whole is not None or self.rec.books is not None:
+            return None
+        return [item.ref for item in self.items], (self.items[0].squeeze(0) if self.cat else self.items[0]).slot
 
     def _meta(self) -> torch.Tensor:
         slot = self.items[0].slot

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -680,6 +680,11 @@ class Lazy(Symbol):
     def make(self) -> Value:
         """The tensor as a node."""
         raise NotImplementedError
+
+    def rows(self) -> tuple[Sequence[int], Slot] | None:
+        """The values that are its rows, and their slot, where it is no node: returned by forward it leaves as rows do.
+        None where it has none."""
+        return None
 
     def materialise(self) -> Value:
         """The tensor as a node, made once. Gradients pass, as it may be first asked for where they are off and then

@@ -1,4 +1,4 @@
-"""Fragments as flat arrays, and the automaton that finds the fragment of a vertex.
+"""Fragments as records (`captured.joinloops`), and the automaton that finds the fragment of a vertex.
 
 Definition. The automaton reads a vertex's type and then the interfaces of its predecessors in order. State 0 is dead:
 nothing has been recorded for what was read. `root[t]` is the state after vertex type t; a state's fragment is -1 where
@@ -17,68 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.capture.captured.vocabulary import KINDS
 from edbc.capture.standins.standin import Slot
-from edbc.capture.vertex.fragment import EXTERNAL, GATHERED, OWN, SHARED, Fragment, Interface, Reference
+from edbc.capture.vertex.fragment import EXTERNAL, GATHERED, Fragment, Interface, Reference, Surroundings
 from edbc.capture.vertex.pulls import Columns
 
 Longs = NDArray[np.int64]
 Places = NDArray[np.uint64]
 """What kernels index with."""
-
-
-class Nodes(NamedTuple):
-    """Nodes of all fragments."""
-
-    ptr: Places  # (f + 1,)
-    node_type: Longs
-    operand_end: Longs
-    """Operands of the fragment up to and with those of the node."""
-
-
-class References(NamedTuple):
-    """References (`vertex.fragment`) of all fragments, in the form in which a value is computed from them.
-
-    OWN: `code` + first node x 2**32. EXTERNAL: `code` - first external x 2**32. GATHERED: value `code` of what
-    predecessor `item` gave. SHARED: shared external `item`.
-    """
-
-    ptr: Places  # (f + 1,)
-    kind: Longs
-    item: Places
-    code: Longs
-
-
-class Externals(NamedTuple):
-    """Externals of all fragments, one per vertex: item `item` of their source, or what a column >= 0 says; see
-    `fragment.External`."""
-
-    ptr: Places  # (f + 1,)
-    column: Longs
-    source: Longs
-    item: Longs
-    value_class: Longs
-    limit: Longs
-
-
-class Shared(NamedTuple):
-    """Externals of which a mini-batch has one each. The last three arrays go by `number`."""
-
-    ptr: Places  # (f + 1,)
-    number: Places
-    source: Longs
-    item: Longs
-    value_class: Longs
-
-
-class Pushes(NamedTuple):
-    """Outputs to which fragments push; the values are the last ones of what a fragment gives, from `first` on."""
-
-    ptr: Places  # (f + 1,)
-    output: Places
-    first: Places  # (f,)
-
-
-SIZES = 4
 
 
 class Automaton(NamedTuple):
@@ -90,28 +36,16 @@ class Automaton(NamedTuple):
     interface_of_fragment: Longs  # (fragments,)
 
 
-class Contents(NamedTuple):
-    """What fragments consist of."""
-
-    nodes: Nodes
-    operands: References
-    given: References
-    """What a fragment scatters, then what it pushes."""
-    externals: Externals
-    shared: Shared
-    pushes: Pushes
-
-
 @dataclass(frozen=True, eq=False)
 class FragmentTables:
-    """All fragments recorded so far. f fragments, p outputs."""
+    """All fragments recorded so far."""
 
     automaton: Automaton
-    contents: Longs
-    """`Contents` as one array, see `packed`."""
-    sizes: Longs
-    """(f, SIZES + p + columns): nodes, operands, given values and externals of each, shared ones not counted, then how
-    often it pushes to each output and pulls each column."""
+    words: NDArray[np.int32]
+    """Of all records, one after the other."""
+    begin: Longs  # (fragments,)
+    sources: tuple[Longs, Longs, Longs]
+    """Of every source its kind and what is above its items; of every constant of the code its item."""
     outputs: tuple[tuple[str, Slot], ...]
     """Name and slot of each output."""
     columns: Columns
@@ -119,99 +53,53 @@ class FragmentTables:
 
 
 def tabulate(
-    automaton: Automaton,
-    fragments: Sequence[Fragment],
-    outputs: Mapping[str, Slot],
-    columns: Columns,
-    constants: Mapping[int, list[torch.Tensor]],
+    automaton: Automaton, fragments: Sequence[Fragment], outputs: Mapping[str, Slot], around: Surroundings
 ) -> FragmentTables:
     """The tables of fragments. O(size of all fragments)."""
-    shared = Numbers()
-    operands = [[r for node in f.operands for r in node] for f in fragments]
-    given = [[*f.scattered, *(r for _, _, r in f.pushed)] for f in fragments]
     number_of_output = {name: number for number, name in enumerate(outputs)}
-    pushed = [[number_of_output[name] for name, _, _ in f.pushed] for f in fragments]
-    pulled = [[e.column for e in f.externals if e.column >= 0] for f in fragments]
-    sizes = [(len(f.node_types), f.num_operands, len(f.scattered) + len(f.pushed), len(f.externals)) for f in fragments]
-    contents = Contents(
-        Nodes(
-            _offsets(f.node_types for f in fragments),
-            _longs(kind for f in fragments for kind in f.node_types),
-            _longs(end for f in fragments for end in np.cumsum([len(node) for node in f.operands]).tolist()),
-        ),
-        _references(fragments, operands, shared),
-        _references(fragments, given, shared),
-        Externals(_offsets(f.externals for f in fragments), *_columns([e for f in fragments for e in f.externals], 5)),
-        Shared(
-            _offsets(f.shared for f in fragments),
-            _places(shared[s] for f in fragments for s in f.shared),
-            *_columns(list(shared), 3),
-        ),
-        Pushes(_offsets(pushed), _places(n for r in pushed for n in r), _places(len(f.scattered) for f in fragments)),
-    )  # fmt: skip
-    counts = [
-        np.array(sizes, np.int64).reshape(-1, SIZES),
-        _counts(pushed, len(outputs)),
-        _counts(pulled, len(columns.names)),
-    ]
+    records = [words_of(fragment, number_of_output) for fragment in fragments]
+    sources = around.recorder.table.sources
+    unlimited = np.iinfo(np.int64).max
     return FragmentTables(
         automaton,
-        packed(contents),
-        np.ascontiguousarray(np.concatenate(counts, axis=1)),
+        np.array([word for record in records for word in record], np.int32),
+        np.cumsum([0, *map(len, records)])[:-1],
+        (_longs(KINDS.get(source.kind, -1) for source in sources),
+         _longs(around.limits.get(number, unlimited) for number in range(len(sources))),
+         _longs(around.items)),
         tuple(outputs.items()),
-        columns.copy(),
-        {source: list(tensors) for source, tensors in constants.items()},
-    )
+        around.columns.copy(),
+        {source: list(tensors) for source, tensors in around.constants.items()},
+    )  # fmt: skip
 
 
-def packed(contents: Contents) -> Longs:
-    """All arrays one after the other, behind where each begins and where the last one ends: native code takes one array
-    in a tenth of the time of so many. `kernels._unpacked` is its inverse."""
-    arrays = [array for part in contents for array in part]
-    first = len(arrays) + 1
-    begin = np.cumsum([first, *map(len, arrays)])
-    return np.concatenate([begin, *(array.view(np.int64) for array in arrays)])
+def words_of(fragment: Fragment, number_of_output: Mapping[str, int]) -> list[int]:
+    """A fragment's record."""
+    num_nodes, externals = len(fragment.node_types), fragment.externals
+    operands = [_coded(r, num_nodes) for node in fragment.operands for r in node]
+    ends = np.cumsum([len(node) for node in fragment.operands]).tolist()
+    given = [_coded(r, num_nodes) for r in (*fragment.scattered, *(r for _, _, r in fragment.pushed))]
+    slots = [-1] * len(fragment.scattered) + [number_of_output[name] for name, _, _ in fragment.pushed]
+    lengths = num_nodes, len(operands), len(externals), len(given), len(fragment.detached), len(slots)
+    return [
+        *lengths, *fragment.node_types, *ends, *_columns(operands), *(e.source for e in externals), *_columns(given),
+        *slots, *fragment.detached, *(e.item for e in externals),
+    ]  # fmt: skip
 
 
-def _references(fragments: Sequence[Fragment], rows: Sequence[Sequence[Reference]], shared: Numbers) -> References:
-    coded = [_coded(r, f, shared) for f, row in zip(fragments, rows, strict=True) for r in row]
-    kind, item, code = _columns(coded, 3)
-    return References(_offsets(rows), kind, item.astype(np.uint64), code)
-
-
-def _coded(reference: Reference, fragment: Fragment, shared: Numbers) -> tuple[int, int, int]:
-    """Kind, item and code of a reference; see `References`."""
+def _coded(reference: Reference, num_nodes: int) -> tuple[int, int]:
     kind, item, output = reference
-    if kind == OWN:
-        return kind, 0, (item << 32) + output
     if kind == EXTERNAL:
-        return kind, 0, (-1 - item) << 32
-    if kind == GATHERED:
-        return kind, item, output
-    assert kind == SHARED
-    return kind, shared[fragment.shared[item]], 0
+        return -1 - item, 0
+    return (item + num_nodes if kind == GATHERED else item), output
 
 
-def _offsets(rows: Iterable[Sequence[object]]) -> Places:
-    return np.cumsum([0, *map(len, rows)], dtype=np.uint64)
-
-
-def _places(values: Iterable[int]) -> Places:
-    return np.array(list(values), np.uint64)
-
-
-def _counts(rows: Sequence[Sequence[int]], width: int) -> Longs:
-    """How often each number below `width` stands in each row."""
-    counts = [np.bincount(np.array(row, np.int64), minlength=width) for row in rows]
-    return np.array(counts, np.int64).reshape(len(rows), width)
+def _columns(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    return [first for first, _ in pairs] + [second for _, second in pairs]
 
 
 def _longs(values: Iterable[int]) -> Longs:
     return np.array(list(values), np.int64)
-
-
-def _columns(rows: Sequence[tuple[int, ...]], width: int) -> list[Longs]:
-    return list(np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, width).T))
 
 
 class Numbers(dict):

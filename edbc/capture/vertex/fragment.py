@@ -31,6 +31,7 @@ import torch
 
 from edbc.base.graph import ValueClass
 from edbc.capture.forward.build import Capture, build
+from edbc.capture.record.draws import VERTEX_BITS
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, EntryArrays, Hole, Operation, TypeTable
@@ -43,12 +44,8 @@ from edbc.capture.vertex.vertexfunction import Vertex, VertexFunction
 from edbc.capture.vertex.vertexinstance import VertexInstance
 from edbc.errors import InputError, ModelError
 
-OWN, EXTERNAL, GATHERED, SHARED = range(4)
+OWN, EXTERNAL, GATHERED = range(3)
 """Kinds of references."""
-DRAW_BITS = 8
-"""The number of a draw in its instance is that of its vertex times 2 ** DRAW_BITS, plus its number there."""
-
-
 FIXED, DRAWN = -1, -2
 """What stands in place of a column where an external has none."""
 
@@ -62,8 +59,7 @@ class Interface(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Definition (3). `item` is an own node, an own external, a predecessor or a shared external, `output` which value
-    of it."""
+    """Definition (3). `item` is an own node, an external or a predecessor, `output` which value of it."""
 
     kind: int
     item: int
@@ -71,24 +67,11 @@ class Reference(NamedTuple):
 
 
 class External(NamedTuple):
-    """An external that every vertex has for itself: what its `column` says, or `item` where that is FIXED. Where it is
-    DRAWN, `item` is a number among the vertex's draws (`edbc.capture.record.draws`)."""
-
-    column: int
-    source: int
-    item: int
-    value_class: int
-    """Number among the classes of the type table."""
-    limit: int
-    """What the column says is below this."""
-
-
-class SharedExternal(NamedTuple):
-    """An external of which a mini-batch has one: a whole parameter, or a constant of the vertex function's code."""
+    """An external of a fragment. `item` says what of its source it is: a number, of a column or a constant of the code
+    one below 0 (`captured.joinloops`, definition (6))."""
 
     source: int
     item: int
-    value_class: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +82,11 @@ class Fragment:
     """Index into the table's types."""
     operands: tuple[tuple[Reference, ...], ...]
     externals: tuple[External, ...]
-    shared: tuple[SharedExternal, ...]
     scattered: tuple[Reference, ...]
     pushed: tuple[tuple[str, Slot, Reference], ...]
     interface: Interface
+    detached: tuple[int, ...]
+    """Nodes recorded where gradients were off."""
 
     @property
     def num_operands(self) -> int:
@@ -118,6 +102,10 @@ class Surroundings:
     columns: Columns
     constants: dict[int, list[torch.Tensor]]
     """Constants in the vertex functions' code, by source; grows."""
+    items: list[int]
+    """The place of each of them among those of its source."""
+    limits: dict[int, int]
+    """What is above the row numbers that vertices pull, by source."""
 
 
 def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], around: Surroundings,
@@ -240,9 +228,7 @@ class _Reading:
         self.built = built
         self.gathered = gathered
         self.pulls = pulls
-        self.externals: list[External] = []
-        self.shared: list[SharedExternal] = []
-        self.reference_of_external = [self.place(e) for e in range(built.graph.num_externals)]
+        self.externals = [self.external(e) for e in range(built.graph.num_externals)]
 
     def fragment(self, names: list[str]) -> Fragment:
         """The fragment whose first results are pushed under `names`; the others are scattered."""
@@ -256,35 +242,33 @@ class _Reading:
             tuple(graph.node_type[first:].tolist()),
             tuple(map(tuple, operands)),
             tuple(self.externals),
-            tuple(self.shared),
             tuple(scattered),
             tuple(zip(names, slots[: len(names)], pushed, strict=True)),
             Interface(tuple(slots[len(names) :]), self.producers(scattered)),
+            () if built.detached is None else tuple(np.flatnonzero(built.detached[first:]).tolist()),
         )
 
-    def place(self, number: int) -> Reference:
-        """Add an external of the recording to the fragment's own or to the shared ones."""
+    def external(self, number: int) -> External:
+        """An external of the recording as one of the fragment."""
         around, built = self.pulls.around, self.built
         source, item = int(built.external_source[number]), int(built.external_index[number])
-        value_class = int(built.graph.external_class[number])
         kind = built.sources[source].kind
-        column, limit = self.pulls.column_of_external.get(number, (DRAWN if kind == "draw" else FIXED, 0))
-        if kind == "draw" and item >> DRAW_BITS:
-            refuse(f"a vertex function draws random numbers more than {1 << DRAW_BITS} times", "draw larger tensors")
-        if column >= 0 or kind in ("row", "draw"):
-            self.externals.append(External(column, source, item, value_class, limit))
-            return Reference(EXTERNAL, len(self.externals) - 1, 0)
-        if kind == "constant":
-            pool = around.constants.setdefault(source, [])
-            pool.append(built.constants[source][item])
-            item = len(pool) - 1
-        self.shared.append(SharedExternal(source, item, value_class))
-        return Reference(SHARED, len(self.shared) - 1, 0)
+        if kind == "draw" and item >> VERTEX_BITS:
+            refuse(f"a vertex function draws random numbers more than {1 << VERTEX_BITS} times", "draw larger tensors")
+        if number in self.pulls.column_of_external:
+            column, around.limits[source] = self.pulls.column_of_external[number]
+            return External(source, -1 - 2 * column)
+        if kind != "constant":
+            return External(source, item)
+        pool = around.constants.setdefault(source, [])
+        around.items.append(len(pool))
+        pool.append(built.constants[source][item])
+        return External(source, -2 * len(around.items))
 
     def reference(self, node: int, output: int) -> Reference:
         """A reference from a node or external of the built graph."""
         if node < 0:
-            return self.reference_of_external[-1 - node]
+            return Reference(EXTERNAL, -1 - node, 0)
         if node < self.gathered.num_nodes:
             return Reference(GATHERED, *self.gathered.field(node, output))
         return Reference(OWN, node - self.gathered.num_nodes, output)

@@ -4,33 +4,59 @@ Joining a mini-batch looks for the fragment of every vertex; the first vertex of
 predecessors of certain interfaces) that has not been met before stops the search, its fragment is recorded, and the
 search starts again. So recording is driven by data, needs no declaration of shapes, and stops once the kinds of
 vertices have all been met.
+
+A fragment is a record as a captured instance is, and the mini-batch is joined by the same loops (`captured.joinloops`).
+Nodes and operands are numbered exactly as define-by-run capture numbers them when it runs the vertex functions in
+vertex order. Python runs per instance (to collect arrays) and per fragment that is new; what is done per vertex is
+native.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from edbc.capture.captured.block import Parts, capture_of
+from edbc.capture.forward.build import Capture
 from edbc.capture.forward.forward import Recorded
+from edbc.capture.forward.returned import Stacked
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.standins.standin import Slot
 from edbc.capture.vertex import vertexloops
-from edbc.capture.vertex.automaton import SIZES, AutomatonBuilder, FragmentTables, tabulate
+from edbc.capture.vertex.automaton import AutomatonBuilder, FragmentTables, tabulate
 from edbc.capture.vertex.fragment import Fragment, Surroundings, record_fragment
 from edbc.capture.vertex.pulls import Columns, Pools
 from edbc.capture.vertex.vertexfunction import unknown_type, vertex_functions
 from edbc.capture.vertex.vertexinstance import VertexInstance
-from edbc.capture.vertex.vertexjoin import Ints, Joined, Longs, VertexCapture, capture_of
 from edbc.errors import InputError, ModelError
 
+Longs = NDArray[np.int64]
+Ints = NDArray[np.int32]
 _NO_COLUMNS = np.zeros((0, 0), np.int64)
 MAX_REFERENCES = 1 << 22
 """Operands of all fragments together; beyond, they are forgotten before the next mini-batch. Only vertices of very many
 different numbers of predecessors come there."""
+
+
+class Joined(NamedTuple):
+    """What `vertexloops.join` returns."""
+
+    status: int
+    instance: int
+    vertex: int
+    column: int
+    interfaces: Longs
+    pulls: Longs
+    columns: Longs
+    block: Longs
+    parts: Any
 
 
 class VertexProgram:
@@ -51,7 +77,7 @@ class VertexProgram:
         self._num_references = 0
         self._outputs: dict[str, Slot] = {}
         self._automaton = AutomatonBuilder(len(self.functions))
-        self._around = Surroundings(self.recorder, Columns(self.float_dtype), {})
+        self._around = Surroundings(self.recorder, Columns(self.float_dtype), {}, [], {})
         self._tabulate()
 
     def _forget_when_full(self) -> None:
@@ -60,17 +86,15 @@ class VertexProgram:
                 self._forget()
 
     def _tabulate(self) -> None:
-        self._tables = tabulate(
-            self._automaton.build(), self._fragments, self._outputs, self._around.columns, self._around.constants
-        )
+        self._tables = tabulate(self._automaton.build(), self._fragments, self._outputs, self._around)
 
     @property
     def num_fragments(self) -> int:
         """Number of fragments recorded so far."""
         return len(self._fragments)
 
-    def join(self, instances: Sequence[VertexInstance]) -> VertexCapture:
-        """The Capture of a mini-batch.
+    def join(self, instances: Sequence[VertexInstance]) -> Capture:
+        """The Capture of a mini-batch: of each instance a dict of what was pushed under each name, as one tensor.
 
         Raises InputError for a vertex that the model cannot handle, UnsupportedError for what a vertex function does
         that cannot be batched, both with the first vertex that met it.
@@ -85,11 +109,10 @@ class VertexProgram:
             pools: Pools = {source: list(tensors) for source, tensors in tables.constants.items()}
             joined = self._join(packed, instances, tables, positions, _NO_COLUMNS)
             if joined.status == vertexloops.UNFILLED:
-                pulls = joined.totals[SIZES + len(tables.outputs) :].tolist()
-                tables.columns.fill(joined.columns, positions, pulls, instances, pools)
+                tables.columns.fill(joined.columns, positions, joined.pulls.tolist(), instances, pools)
                 joined = self._join(packed, instances, tables, positions, joined.columns)
-            if joined.status == vertexloops.WRITTEN:
-                return capture_of(joined, len(instances), tables, self.recorder.table, pools)
+            if joined.status == vertexloops.JOINED:
+                return self._captured(Parts(*joined.parts), tables, pools)
             if joined.status == vertexloops.BEYOND:
                 raise _beyond_table(joined, tables, instances)
             with self._lock:
@@ -98,11 +121,24 @@ class VertexProgram:
 
     def _join(self, packed: Ints, instances: Sequence[VertexInstance], tables: FragmentTables, positions: Longs,
               given: Longs) -> Joined:  # fmt: skip
-        """See `kernels.join`."""
+        """See `vertexloops.join`."""
         return Joined(*vertexloops.join(
-            packed, len(instances), *tables.automaton, positions, given, tables.contents, tables.sizes,
+            packed, len(instances), *tables.automaton, positions, given, tables.words, tables.begin, *tables.sources,
             len(tables.outputs),
         ))  # fmt: skip
+
+    def _captured(self, parts: Parts, tables: FragmentTables, pools: Pools) -> Capture:
+        slots: list[Slot] = []
+        count = len(parts.node_ptr)
+        nests: list[dict[str, Stacked]] = [{} for _ in range(count - 1)]
+        stacks: list[tuple[int, int]] = []
+        for (name, slot), rows in zip(tables.outputs, parts.result_ptr.reshape(-1, count).tolist(), strict=True):
+            slots += [slot] * (rows[-1] - rows[0])
+            for nest, (start, stop) in zip(nests, pairwise(rows), strict=True):
+                if stop > start:
+                    nest[name] = Stacked(start, stop)
+                    stacks.append((start, stop))
+        return capture_of(self.recorder.table, parts, slots, nests, pools).changed(stacks=stacks)
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:
         """Record the fragment of a vertex whose predecessors have the interfaces with these numbers."""

@@ -15,12 +15,11 @@ import torch
 from edbc.base.frozen import frozen
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
-from edbc.capture.forward.carried import each_row
-from edbc.capture.forward.returned import Result, Run
+from edbc.capture.forward.carried import each_row, split_rows
+from edbc.capture.forward.returned import Result, Run, Stacked
 from edbc.capture.record.table import Source
 from edbc.capture.standins.nests import rebuilt, remade
 from edbc.capture.standins.standin import Slot, torch_dtype
-from edbc.capture.vertex.vertexjoin import VertexCapture
 from edbc.native.memory import require_memory
 from edbc.run.passes.arenas import Arenas
 from edbc.run.passes.placement import Longs, Placement
@@ -107,36 +106,54 @@ def _table_of(source: Source, view: ModelView) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """Rows of one class that leave the arenas together: of results `which`, all in order without it, or of one output
-    of vertex functions."""
+    """Stacked of one class that leave the arenas together: of results `which`, all in order without it."""
 
     class_index: int
     which: Longs | None
     rows: Longs
+    sizes: list[int] | None = None
+    """Where some leave as stacks: how many of the rows each result of `which` has, 0 for one that is no stack."""
 
 
 def wanted(capture: Capture, placement: Placement) -> list[Wanted]:
     """What `collect` will read, known before anything executes."""
     rows = placement.value_rows(capture.result_node, capture.result_output)
-    if isinstance(capture, VertexCapture):
-        classes_of = [placement.class_index[output.slot.base] for output in capture.outputs]
-        parts = [slice(output.start, output.stop) for output in capture.outputs]
-        return [Wanted(c, None, rows[part]) for c, part in zip(classes_of, parts, strict=True)]
     if capture.in_tables:
         class_of = [placement.class_index[capture.result_slots[run.start].base] for run in capture.results]
         return [Wanted(c, None, rows[run.start : run.stop]) for c, run in zip(class_of, capture.results, strict=True)]
     slots = distinct(capture.result_slots)
+    first, sizes = pieces(capture)
     if len(slots) == 1:
-        return [Wanted(placement.class_index[slots[0].base], None, rows)]
+        c = placement.class_index[slots[0].base]
+        return [Wanted(c, first, rows, sizes.tolist()) if capture.stacks else Wanted(c, None, rows)]
     classes = result_classes(capture, placement)
-    groups = [(c, np.flatnonzero(classes == c)) for c in np.unique(classes).tolist()]
-    return [Wanted(c, which, rows[which]) for c, which in groups]
+    wants = []
+    for c in np.unique(classes).tolist():
+        of_class = classes[first] == c
+        counts = sizes[of_class].tolist() if capture.stacks else None
+        wants.append(Wanted(c, first[of_class], rows[classes == c], counts))
+    return wants
+
+
+def pieces(capture: Capture) -> tuple[Longs, Longs]:
+    """The results at which tensors leave, and how many rows each has: 0 for one that is no stack."""
+    count = len(capture.result_node)
+    if not capture.stacks:
+        return np.arange(count), np.zeros(count, np.int64)
+    start, stop = np.array(capture.stacks, np.int64).T
+    if (stop - start).sum() == count:
+        return start, stop - start
+    inside = np.zeros(count + 1, np.int64)
+    inside[start] += 1
+    inside[stop] -= 1
+    sizes = np.zeros(count, np.int64)
+    sizes[start] = stop - start
+    first = np.flatnonzero((np.cumsum(inside[:-1]) == 0) | (sizes > 0))
+    return first, sizes[first]
 
 
 def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Sequence[Wanted]) -> list[Any]:
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
-    if isinstance(capture, VertexCapture):
-        return capture.split([_picked(want, placement, arenas) for want in wants])
     if capture.in_tables:
         return [_picked(want, placement, arenas) for want in wants]
     if len(wants) == 1 and wants[0].which is None:
@@ -144,8 +161,9 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
     tensors: list[Any] = [None] * len(capture.result_node)
     for want in wants:
         assert want.which is not None
-        picked = each_row(_picked(want, placement, arenas))
-        for i, tensor in zip(want.which.tolist(), picked, strict=True):
+        picked = _picked(want, placement, arenas)
+        parts = each_row(picked) if want.sizes is None else split_rows(picked, want.sizes)
+        for i, tensor in zip(want.which.tolist(), parts, strict=True):
             tensors[i] = tensor
     return arrange(capture, tensors)
 
@@ -160,9 +178,6 @@ def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
 
 def result_classes(capture: Capture, placement: Placement) -> Longs:
     """The class number of every result."""
-    if isinstance(capture, VertexCapture):
-        of_output = [placement.class_index[output.slot.base] for output in capture.outputs]
-        return np.repeat(of_output, [output.stop - output.start for output in capture.outputs]).astype(np.int64)
     class_of_slot = {slot: placement.class_index[slot.base] for slot in distinct(capture.result_slots)}
     if len(class_of_slot) == 1:
         (only,) = class_of_slot.values()
@@ -178,40 +193,52 @@ def distinct(slots: Sequence[Slot]) -> list[Slot]:
 
 
 def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
-    """What each instance's forward returned, given its tensors before views are taken of them. What it left on the
-    caller's objects is written there."""
+    """What each instance's forward returned, given its tensors before views are taken of them, a stack at its first
+    row. What it left on the caller's objects is written there."""
     if any(slot.views for slot in distinct(capture.result_slots)):
-        tensors = list(tensors)
-        for i, slot in enumerate(capture.result_slots):
-            for step in slot.views:
-                tensors[i] = step.apply(tensors[i])
+        tensors = _seen(capture, tensors)
     if capture.given is not None:
         tensors = capture.given.among(tensors)
     if capture.left is not None:
         capture.left.write(tensors)
-    starts = capture.result_ptr or itertools.repeat(0)
-    return [_fill_results(nest, tensors, start) for nest, start in zip(capture.results, starts, strict=False)]
+    bounds = (
+        itertools.repeat((0, len(tensors))) if capture.result_ptr is None else itertools.pairwise(capture.result_ptr)
+    )
+    return [_fill_results(nest, tensors, *of) for nest, of in zip(capture.results, bounds, strict=False)]
 
 
-def _fill_results(item: Any, tensors: list[torch.Tensor], start: int) -> Any:
-    """A nest with tensors in its places, which count from `start`. The nest stays as it is."""
+def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:
+    """The tensors with views taken of them; of every row of a stack."""
+    seen = list(tensors)
+    is_stack = dict(capture.stacks)
+    for i, slot in enumerate(capture.result_slots):
+        for step in slot.views if seen[i] is not None else ():
+            seen[i] = torch.vmap(step.apply)(seen[i]) if i in is_stack else step.apply(seen[i])
+    return seen
+
+
+def _fill_results(item: Any, tensors: list[torch.Tensor], start: int, stop: int) -> Any:
+    """A nest with tensors in its places, which count from `start`, the instance's last one before `stop`. The nest
+    stays as it is."""
     kind = type(item)
     if kind is Result:
         return tensors[start + item.index]
     if kind is Run:
-        return tensors[start + item.start : start + item.stop]
+        return tensors[start + item.start : stop if item.stop is None else start + item.stop]
+    if kind is Stacked:
+        return tensors[start + item.start]
     if kind is list:
-        return [_fill_results(x, tensors, start) for x in item]
+        return [_fill_results(x, tensors, start, stop) for x in item]
     if kind is tuple:
-        return tuple([_fill_results(x, tensors, start) for x in item])
+        return tuple([_fill_results(x, tensors, start, stop) for x in item])
     if kind is dict:
-        return {key: _fill_results(value, tensors, start) for key, value in item.items()}
+        return {key: _fill_results(value, tensors, start, stop) for key, value in item.items()}
     if isinstance(item, tuple | list | deque):
-        return rebuilt(item, [_fill_results(x, tensors, start) for x in item])
+        return rebuilt(item, [_fill_results(x, tensors, start, stop) for x in item])
     if isinstance(item, dict):
-        return remade(item, [_fill_results(x, tensors, start) for x in item.values()])
+        return remade(item, [_fill_results(x, tensors, start, stop) for x in item.values()])
     if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
         item = copy.copy(item)
         for name in item.__dataclass_fields__:
-            object.__setattr__(item, name, _fill_results(getattr(item, name), tensors, start))
+            object.__setattr__(item, name, _fill_results(getattr(item, name), tensors, start, stop))
     return item

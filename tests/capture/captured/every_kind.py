@@ -49,7 +49,8 @@ class EveryKind(Base):
             return Answer("none", Pair(root, [scores, peek]))
         if instance.kind == 1:
             return OrderedDict(first=scores, rows=deque([matrix[1], peek], maxlen=5)), len(states), None
-        return {"states": states, 3: F.softmax(scores, -1), "start": self.start, "text": ("a", [1.5, True])}
+        rows = {"rows": torch.stack(states)} if states else {}
+        return {"states": states, 3: F.softmax(scores, -1), "start": self.start, "text": ("a", [1.5, True]), **rows}
 
 
 def sentences(count: int, seed: int = 0) -> list[Sentence]:

@@ -111,30 +111,40 @@ def test_moves_keep_what_they_are() -> None:
 
 
 def test_what_arrives_is_checked() -> None:
-    """A word, border, nest or constant that means something else: an error before anything runs, or a result of the
-    class that is promised."""
+    """A number, length, nest or constant that means something else: an error before anything runs, or a result of the
+    class that is promised. Items of a batch are read as safely as the batch."""
     net, rng, refused = net_of(), Random(0), 0
     good = pickle.loads(pickle.dumps(collate(net)(sentences(8))))
     expected = [type(result) for result in net(good)]
-    for number in range(400):
-        made = bytearray(good.words)
-        at = 4 * rng.randrange(len(made) // 4)
-        word = rng.choice([-1, 1 << 20, -(1 << 31), rng.randrange(-20, 20)])
-        made[at : at + 4] = word.to_bytes(4, "little", signed=True)
-        begin, texts, constants = list(good.begin), list(good.nest_texts), list(good.constants)
-        if number % 4 == 0:
-            begin[rng.randrange(9)] += rng.choice([-1, 1, 10**6])
+    for number in range(800):
+        data, texts, constants = good.data.copy(), list(good.nest_texts), list(good.constants)
+        if number % 4 == 0:  # among the lengths too
+            at = rng.randrange(160) if number % 8 else rng.randrange(len(data))
+            data[at] ^= rng.randrange(1, 256)
         if number % 4 == 1:
-            texts[rng.randrange(8)] = rng.choice(['["s", 0, 99]', '["r", -1]', "[", '["o", 44]', "7x"])
+            texts[rng.randrange(8)] = rng.choice(['["s", 0, 99]', '["r", -1]', "[", '["o", 44]', "7x", '["k", 0, 99]'])
         if number % 4 == 2:
             source, pool = constants[0]
             constants[0] = rng.choice([(source, pool[1:]), (source + 50, pool), (source, pool[:, :1])])
-        forged = CapturedBatch(good.of, bytes(made) if number % 4 == 3 else good.words, begin, texts, constants)
+        if number % 4 == 3:
+            data = data[: rng.randrange(len(data))]
+        data.setflags(write=False)
+        forged = CapturedBatch(good.of, data, texts, constants)
         found = outcome(net, forged)
         refused += isinstance(found, EdbcError)
         assert isinstance(found, EdbcError) or found == expected
+        if number % 4 in (0, 3):
+            assert isinstance(items_of(net, forged), EdbcError | list)
 
-    assert refused > 340
+    assert refused > 680
+
+
+def items_of(net: Any, batch: Any) -> Any:
+    """Classes of the results of a batch's items one by one, or the error."""
+    try:
+        return outcome(net, list(batch))
+    except EdbcError as error:
+        return error
 
 
 def outcome(net: Any, batch: Any) -> Any:
@@ -149,7 +159,8 @@ def outcome(net: Any, batch: Any) -> Any:
 def test_what_is_no_batch_is_refused() -> None:
     """Texts and numbers that no worker of this version sends."""
     reader, arguments = collate(net_of())(sentences(2)).__reduce__()
-    for place, wrong in ((0, "{}"), (0, "["), (2, ["x"]), (4, [(0, "f99", [1], b"")]), (4, [(0, "f32", [2], b"123")])):
+    for place, wrong in ((0, "{}"), (0, "["), (2, [["x"], [1]]), (2, [[7], [0]]),
+                         (3, [(0, "f99", [1], b"")]), (3, [(0, "f32", [2], b"123")])):  # fmt: skip
         given = [*arguments[:place], wrong, *arguments[place + 1 :]]
         with pytest.raises(InputError, match="expected what a worker sends"):
             reader(*given)

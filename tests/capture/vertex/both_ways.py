@@ -14,10 +14,9 @@ from torch import nn
 
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
-from edbc.capture.forward.returned import Result, Run
+from edbc.capture.forward.returned import Result, Run, Stacked
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Shared
-from edbc.capture.vertex.vertexjoin import VertexCapture
 from edbc.capture.vertex.vertexprogram import VertexProgram
 from edbc.vertex import Vertex, VertexFunction, VertexInstance, run_eagerly
 
@@ -65,7 +64,7 @@ class BothWays:
 
         return run
 
-    def by_joining(self, instances: Sequence[VertexInstance]) -> VertexCapture:
+    def by_joining(self, instances: Sequence[VertexInstance]) -> Capture:
         """The vertex front end."""
         return self.program.join(instances)
 
@@ -106,25 +105,11 @@ def results(captured: Capture, rank: np.ndarray) -> list[dict[str, list[Any]]]:
     """Per instance, the values of each output."""
     pairs = zip(captured.result_node.tolist(), captured.result_output.tolist(), strict=True)
     values = [value(captured, rank, node, output) for node, output in pairs]
-    if isinstance(captured, VertexCapture):
-        return rows_of(captured, values)
     return [{name: [values[i] for i in listed(item)] for name, item in r.items()} for r in captured.results]
 
 
-def listed(item: Result | Run | list[Result]) -> list[int]:
+def listed(item: Result | Run | Stacked | list[Result]) -> list[int]:
     """Numbers of the results of one name."""
-    if isinstance(item, Run):
+    if isinstance(item, Run | Stacked):
         return list(range(item.start, item.stop))
     return [r.index for r in ([item] if isinstance(item, Result) else item)]
-
-
-def rows_of(captured: VertexCapture, values: list[Any]) -> list[dict[str, list[Any]]]:
-    """Per instance, the rows of each output."""
-    split: list[dict[str, list[Any]]] = [{} for _ in range(captured.num_instances)]
-    for output in captured.outputs:
-        at = output.start
-        for rows, count in zip(split, output.rows_of_instance, strict=True):
-            if count:
-                rows[output.name] = values[at : at + count]
-            at += count
-    return split

@@ -1,0 +1,31 @@
+"""From the parts of a joined mini-batch (`captured.joinloops`, definition (7)) to its Capture: views, no copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edbc.base.graph import Graph
+from edbc.capture.captured.joinloops import Parts
+from edbc.capture.forward.build import Capture
+from edbc.capture.record.table import TypeTable
+from edbc.capture.standins.standin import Slot
+
+Block = NDArray[np.int64]
+
+
+def capture_of(table: TypeTable, parts: Parts, slots: list[Slot], nests: list[Any], constants: dict[int, Any],
+               result_ptr: list[int] | None = None) -> Capture:  # fmt: skip
+    """The Capture of what has been joined. `slots` are those of results, one by one."""
+    graph_arrays = (parts.node_type, parts.operand_ptr, parts.operands, parts.operand_output)
+    external_class = table.arrays().source_class[parts.external_source].astype(np.int32)
+    for array in (*graph_arrays, external_class):
+        array.setflags(write=False)
+    detached = parts.detached.view(np.bool_) if len(parts.detached) else None
+    return Capture(
+        Graph(table.graph_types(), *graph_arrays, external_class, table.classes()), table.sources,
+        parts.external_source, parts.external_index, constants, parts.result_node, parts.result_output, slots, nests,
+        detached=detached, result_ptr=result_ptr,
+    )  # fmt: skip
