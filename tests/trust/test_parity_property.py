@@ -132,7 +132,7 @@ def test_batched_equals_eager_at_length(part: int) -> None:
         run_cases(universe, cases, rng.choice(BACKENDS), rng.choice(LAYOUTS), rng.random() < 0.5)
 
 
-@examples(15)
+@examples(10)
 @given(st.integers(0, 10**6), pools, st.permutations(range(POOL)), st.integers(0, POOL))
 def test_permuting_splitting_and_joining(seed: int, pool: list[bytes], order: list[int], cut: int) -> None:
     """BUGS 20: permuted, split in two and joined again, and one by one: the same outputs at permuted places, to
@@ -155,7 +155,7 @@ def assert_same(ours: dict[str, list[torch.Tensor]], theirs: dict[str, list[torc
         torch.testing.assert_close(ours[kind], tensors, rtol=tolerance, atol=tolerance)
 
 
-@examples(15)
+@examples(10)
 @given(st.integers(0, 10**6), pools)
 def test_twice_is_bit_equal(seed: int, pool: list[bytes]) -> None:
     """The same mini-batch twice gives the same bits, also when another one ran in between."""

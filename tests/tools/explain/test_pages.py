@@ -29,6 +29,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fresh import run_script
 
 from edbc.tools.cli import main
 
@@ -76,7 +77,11 @@ class Session:
             result = CliRunner().invoke(main, shlex.split(command.text)[1:], prog_name="edbc")
             self.exit_code = result.exit_code
             return result.stdout + (result.stderr if result.exit_code > 1 else "")
-        return self._process(["bash", "-c", command.text]).stdout
+        done = subprocess.run(
+            ["bash", "-c", command.text], cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        self.exit_code = done.returncode
+        return done.stdout
 
     def python(self, code: str) -> str:
         """Run a block of Python as a file, or keep it, definition (2); gives its traceback, if any."""
@@ -84,13 +89,8 @@ class Session:
         if named is not None:
             (self.folder / named[1]).write_text(code, encoding="utf-8")
             return ""
-        done = self._process([sys.executable, "-c", code])
-        return done.stderr if done.returncode else ""
-
-    def _process(self, words: list[str]) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, check=False)
-        self.exit_code = done.returncode
-        return done
+        self.exit_code, trace = run_script(code, self.folder)
+        return trace or (f"exit code {self.exit_code}" if self.exit_code else "")
 
 
 def matches(shown: str, printed: str) -> bool:
