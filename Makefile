@@ -12,7 +12,7 @@ COVERED := schedule layout plan
 # Models whose instances all have one graph: their plans come from measuring, see docs/stages.md.
 STATIC := $(patsubst %,models/%.py,inception_v3 nasnet_a randwire squeezenet)
 # Whose runs say which native loops are shipped.
-LOOPS_OF := tree_lstm lattice_gru bilstm_tagger_char lstm_nmt molecule_mpn greedy_nmt
+LOOPS_OF := lattice_gru bilstm_tagger_char lstm_nmt molecule_mpn greedy_nmt
 ZOO    := $(filter-out models/_% $(STATIC),$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
@@ -50,9 +50,9 @@ test-reach: venv ## add Ray (0.3 GB) and run the tests that start torchrun, Ray,
 	$(BIN)/python -m pytest --reach -m reach
 
 loops: venv ## record anew which native loops first runs call, and with which types (wheels bring them)
-	$(BIN)/python -m edbc.tools.loops "compile models/tree_lstm.py -o build/tree.yaml" \
-	  "compile models/lstm_lm.py -o build/lm.yaml --time-limit 5" "train models/tree_lstm.py build/tree.yaml --epochs 1 --limit 64 \
-	  --output build/loops" $(LOOPS_OF:%="run plans/%.yaml --limit 32") > build/loops.txt
+	$(BIN)/python -m edbc.tools.loops "run plans/tree_lstm.yaml --limit 32" "compile models/tree_lstm.py -o build/tree.yaml" \
+	  "train models/tree_lstm.py build/tree.yaml --epochs 1 --limit 64 --output build/loops" \
+	  "compile models/lstm_lm.py -o build/lm.yaml --time-limit 5" $(LOOPS_OF:%="run plans/%.yaml --limit 32") > build/loops.txt
 	mv build/loops.txt edbc/native/loops.txt
 
 # On circuits no table beats the fixed rule on fresh mini-batches (docs/policies.md), and training on 30,000 nodes is long.

@@ -7,12 +7,13 @@ a function and its types, as `python -m edbc.tools.loops` records them from runs
 - when edbc is published, for a level of processors, into the files that come with it (`edbc.native.shipped`):
   `python -m edbc.native.ahead --ship`;
 - where those do not fit (another version of numba, of Python, an edited file), from the moment on at which a command
-  begins, by processes beside this one on the other cores. They take the list from its end, which is called last, and
-  leave out what another process is at; so they and this one meet in the middle. They end with this process at the
-  latest.
+  begins, by processes beside this one on the other cores. They take the list in its order, what most runs call and
+  takes longest first, and leave out what another process is at; this one takes what it calls, and where another one is
+  at that, what every run calls meanwhile. They end with this process at the latest.
 
 A line is a module and a function, and the types of its arguments: `int32[1]` is an array of one dimension in C's order,
-`const` before it one that is read only, and a named tuple is its class, with its fields' types in brackets.
+`const` before it one that is read only, and a named tuple is its class, with its fields' types in brackets. What every
+run calls stands before the first empty line.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 from numba import config, types
 
 from edbc.native import shipped
+from edbc.native.kernelcache import WHILE_WAITING
 
 LISTED = Path(__file__).with_name("loops.txt")
 MOST_PROCESSES = 3
@@ -47,35 +49,45 @@ def begin(*rooms: str) -> bool:
     if config.DISABLE_JIT or _STARTED or not _is_missing(LEARNING in rooms):  # type: ignore[attr-defined]
         return False
     atexit.register(_end, os.getpid())
+    WHILE_WAITING.append(lambda: next(_compile_rest((), needed=True), False))
     for _ in range(min(num_cores() - 1, MOST_PROCESSES)):
         _start(f"from edbc.native.ahead import compile_listed; compile_listed({rooms})")
     return True
 
 
 def _is_missing(learning: bool) -> bool:
-    """Whether a function that every command calls is kept nowhere, and one that learning calls: what this process
-    comes to in the middle of its work, where others come from the end."""
+    """Whether a function that every command calls is kept nowhere, and one that learning calls: the last ones that
+    this process comes to."""
     probes = [_PROBE, (f"{LEARNING}.qlearn", "learn")] if learning else [_PROBE]
-    return any(_wanted(function, arguments) for function, arguments in listed(rooms=(LEARNING,), only=probes))
+    return any(_is_free(function, arguments) for function, arguments in listed(rooms=(LEARNING,), only=probes))
 
 
 def compile_listed(rooms: tuple[str, ...]) -> None:
     """What processes beside this one do. Where torch is not there yet, what needs it is left out."""
-    for function, arguments in reversed(list(listed(rooms))):
-        if _wanted(function, arguments) and not function._cache.is_in_work(arguments, function.targetctx.codegen()):
+    all(_compile_rest(rooms))
+
+
+def _compile_rest(rooms: tuple[str, ...], needed: bool = False) -> Iterator[bool]:
+    """Compile what nobody has compiled or is at, True after each."""
+    for function, arguments in listed(rooms, needed=needed):
+        if _is_free(function, arguments):
             function.compile(arguments)
+            yield True
 
 
-def _wanted(function: Any, arguments: tuple[Any, ...]) -> bool:
-    """True where the cache has a folder, and no machine code for these arguments."""
+def _is_free(function: Any, arguments: tuple[Any, ...]) -> bool:
+    """True where there is no machine code for these arguments, and nobody who makes it, but a folder for it."""
     cache: Any = getattr(function, "_cache", None)
-    return hasattr(cache, "holds") and not cache.holds(arguments, function.targetctx.codegen())
+    code = function.targetctx.codegen() if hasattr(cache, "find") else None
+    return code is not None and cache.find(arguments, code) is None and not cache.is_in_work(arguments, code)
 
 
-def listed(rooms: tuple[str, ...] = (LEARNING, GRADIENTS), only: Any = None) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Functions with the types of their arguments, in the order in which they are called first; with `only`, those of
-    these modules and names."""
-    for line in LISTED.read_text().splitlines():
+def listed(rooms: tuple[str, ...] = (LEARNING, GRADIENTS), only: Any = None,
+           needed: bool = False) -> Iterator[tuple[Any, tuple[Any, ...]]]:  # fmt: skip
+    """Functions with the types of their arguments, in the order in which they are worth compiling; with `only`, those
+    of these modules and names, with `needed`, those that every run calls."""
+    text = LISTED.read_text()
+    for line in filter(None, (text.partition("\n\n")[0] if needed else text).splitlines()):
         module, name, kinds = line.split(" ", 2)
         left_out = any(module.startswith(room) and room not in rooms for room in (LEARNING, GRADIENTS))
         if left_out or (only is not None and (module, name) not in only):

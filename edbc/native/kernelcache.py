@@ -113,6 +113,8 @@ is taken out of a named tuple, atomically (measured: more than half of the time 
 U: Any = np.uint64
 """What loops over nodes index with. numba wraps signed indices around as Python does, wherever it does not see that
 they are at least 0: half of the time of such a loop. A sum of signed and unsigned integers is a float to numba."""
+WHILE_WAITING: list[Callable[[], bool]] = []
+"""What a process does that waits for another's machine code; False when there is nothing left."""
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
 _APART = "symbols counted apart"
 """Part of every file's name: files in which symbols were counted from 1 are not read."""
@@ -175,9 +177,9 @@ class KernelFiles(IndexDataCacheFile):
                     return data
         return None
 
-    def has(self, key: Any) -> bool:
-        """True when there is a file for a signature; whether it can be read shows when it is."""
-        return any(file.is_file() for file, _ in self._places(key))
+    def find(self, key: Any) -> Path | None:
+        """The file of a signature, where there is one; whether it can be read shows when it is."""
+        return next((file for file, _ in self._places(key) if file.is_file()), None)
 
     def lock(self, key: Any, wait: bool = True) -> int | None:
         """Until it is closed this process alone makes the machine code of a signature; None where another one does,
@@ -191,6 +193,12 @@ class KernelFiles(IndexDataCacheFile):
                 raise
             return held
         return None
+
+    def turn(self, key: Any) -> int | None:
+        """`lock` as soon as no other process has it, with other work until then."""
+        while (held := self.lock(key, wait=False)) is None and any(help() for help in WHILE_WAITING):
+            pass
+        return self.lock(key) if held is None else held
 
     def unlock(self, key: Any, held: int) -> None:
         """Let go of what `lock` gave, in children that were forked meanwhile too."""
@@ -230,9 +238,9 @@ class KernelCache(FunctionCache):
         self._cache_file: KernelFiles = KernelFiles(self._cache_path, self._impl.filename_base, stamp, function)
         self._locks: dict[Any, int | None] = {}
 
-    def holds(self, sig: Any, codegen: Any) -> bool:
-        """True when there is a file for the types of some arguments."""
-        return self._cache_file.has(self._index_key(sig, codegen))
+    def find(self, sig: Any, codegen: Any) -> Path | None:
+        """The file for the types of some arguments, where there is one."""
+        return self._cache_file.find(self._index_key(sig, codegen))
 
     def is_in_work(self, sig: Any, codegen: Any) -> bool:
         """True while a process makes the machine code for the types of some arguments."""
@@ -249,7 +257,7 @@ class KernelCache(FunctionCache):
         if found is not None or not self._enabled or sig in self._locks:
             return found
         self._impl.locator.ensure_cache_path()
-        self._locks[sig] = self._cache_file.lock(self._index_key(sig, target_context.codegen()))
+        self._locks[sig] = self._cache_file.turn(self._index_key(sig, target_context.codegen()))
         found = super().load_overload(sig, target_context)
         if found is not None:
             self._unlock(sig, target_context.codegen())

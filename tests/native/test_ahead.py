@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from numba import types
 
-from edbc.native import ahead, shipped
+from edbc.native import ahead, kernelcache, shipped
 from edbc.native.ahead import LISTED, listed, num_cores, read_types, type_text
 from edbc.native.kernelcache import KernelFiles
 
@@ -26,7 +26,7 @@ def add(x):
 
 def test_every_line_names_a_function_and_its_types() -> None:
     """What is listed is there, and types are read back as they were written; `make loops` writes the list."""
-    lines = LISTED.read_text().splitlines()
+    lines = [line for line in LISTED.read_text().splitlines() if line]
     assert len(lines) == len(set(lines))
     for line, (function, arguments) in zip(lines, listed(), strict=True):
         assert line.split(" ", 2)[2] == ", ".join(map(type_text, arguments))
@@ -93,6 +93,25 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
                for _ in range(3)]  # fmt: skip
 
     assert sorted(process.communicate()[0].strip() for process in running) == ["0", "0", "1"]
+
+
+def test_who_waits_does_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another makes what is wanted, a process does other work, until there is none, or the other is done."""
+    pytest.importorskip("fcntl", reason="locks files: needs fcntl")
+    other = KernelFiles(str(tmp_path), "kernel.add-5.py3", 1)
+    key = (types.float64, "cpu")
+    held, done = other.lock(key), []
+
+    def help() -> bool:
+        done.append(len(done))
+        if len(done) == 3:
+            other.unlock(key, held)
+        return True
+
+    monkeypatch.setattr(kernelcache, "WHILE_WAITING", [help])
+    taken = KernelFiles(str(tmp_path), "kernel.add-5.py3", 1).turn(key)
+    assert taken is not None
+    assert done == [0, 1, 2]
 
 
 def test_a_processor_without_the_level_gets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
