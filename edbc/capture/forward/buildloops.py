@@ -103,9 +103,11 @@ def cut(  # type: ignore[no-untyped-def]
             for i in range(ptr[v], ptr[v + 1]):
                 if local[i] >= 0 and runs[value_node[local[i]]]:
                     crosses[local[i]] = True
-    results, result_ptr, position = _by_class(n, entries, value_base, crosses, class_ptr, output_classes, num_classes)
-    now, now_refs, new_value = _taken(n, runs, ptr, local, value_base)
-    later, later_refs, new_later = _taken(n, stays, ptr, local, value_base)
+    now = _alike_together(n, runs, entries, ptr, local, value_base, value_node, crosses)
+    results, result_ptr, position = _by_class(now, entries, value_base, crosses, class_ptr, output_classes, num_classes)
+    now_refs, new_value = _taken(now, ptr, local, value_base)
+    later = np.flatnonzero(stays[:n])
+    later_refs, new_later = _taken(later, ptr, local, value_base)
     for i in range(len(now_refs)):
         if now_refs[i] >= 0:
             now_refs[i] = new_value[now_refs[i]]
@@ -154,17 +156,69 @@ def _now_and_later(n, ptr, local, value_base, value_node, is_live, needed, abort
 
 
 @njit(cache=True)
-def _by_class(n, entries, value_base, crosses, class_ptr, output_classes, num_classes):  # type: ignore[no-untyped-def]
+def _alike_together(n, runs, entries, ptr, local, value_base, value_node, crosses):  # type: ignore[no-untyped-def]
+    """The nodes that run now in the order of `forward.cutting`, definition (3). O(operands)."""
+    root, content, size = np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for v in range(n):
+        if runs[v]:
+            for i in range(ptr[v], ptr[v + 1]):
+                if local[i] >= 0:
+                    a, b = _root(root, v), _root(root, value_node[local[i]])
+                    root[max(a, b)] = min(a, b)
+    number, of_group, count = np.empty(len(value_node), np.int64), np.zeros(n, np.int64), 0
+    for v in range(n):
+        if not runs[v]:
+            continue
+        r = root[v] = _root(root, v)
+        count += 1
+        size[r] += 1
+        content[r] = _mixed(content[r], entries[v])
+        for i in range(ptr[v], ptr[v + 1]):
+            content[r] = _mixed(content[r], number[local[i]] if local[i] >= 0 else -1)
+        for value in range(value_base[v], value_base[v + 1]):
+            number[value] = of_group[r]
+            of_group[r] += 1
+            content[r] = _mixed(content[r], np.int64(crosses[value]))
+    first = np.flatnonzero(size)
+    at, total = np.zeros(n, np.int64), 0
+    for r in first[np.argsort(content[first], kind="mergesort")]:
+        at[r] = total
+        total += size[r]
+    nodes = np.empty(count, np.int64)
+    for v in range(n):
+        if runs[v]:
+            nodes[at[root[v]]] = v
+            at[root[v]] += 1
+    return nodes
+
+
+@njit(cache=True)
+def _root(root, v):  # type: ignore[no-untyped-def]
+    """The first node of a group."""
+    while root[v] != v:
+        root[v] = root[root[v]]
+        v = root[v]
+    return v
+
+
+@njit(cache=True)
+def _mixed(content, item):  # type: ignore[no-untyped-def]
+    """A number that tells a sequence, with one more item."""
+    return (content ^ (item + 0x9E3779B9)) * 0x100000001B3
+
+
+@njit(cache=True)
+def _by_class(nodes, entries, value_base, crosses, class_ptr, output_classes, num_classes):  # type: ignore[no-untyped-def]
     """Values that cross, class by class and in their order, where each class begins, and where each value stands."""
     result_ptr = np.zeros(num_classes + 1, np.int64)
-    for v in range(n):
+    for v in nodes:
         for j in range(value_base[v + 1] - value_base[v]):
             if crosses[value_base[v] + j]:
                 result_ptr[output_classes[class_ptr[entries[v]] + j] + 1] += 1
     result_ptr = np.cumsum(result_ptr)
     at = result_ptr.copy()
     results, position = np.empty(result_ptr[-1], np.int64), np.full(len(crosses), -1, np.int64)
-    for v in range(n):
+    for v in nodes:
         for j in range(value_base[v + 1] - value_base[v]):
             value = value_base[v] + j
             if crosses[value]:
@@ -175,27 +229,21 @@ def _by_class(n, entries, value_base, crosses, class_ptr, output_classes, num_cl
 
 
 @njit(cache=True)
-def _taken(n, which, ptr, local, value_base):  # type: ignore[no-untyped-def]
-    """Some of the nodes, their refs as before, and the numbers of their values among each other's."""
-    count = total = 0
-    for v in range(n):
-        if which[v]:
-            count += 1
-            total += ptr[v + 1] - ptr[v]
-    nodes, refs, number = np.empty(count, np.int64), np.empty(total, np.int64), np.full(value_base[-1], -1, np.int64)
+def _taken(nodes, ptr, local, value_base):  # type: ignore[no-untyped-def]
+    """Refs of some nodes, as before, and the numbers of their values among each other's."""
+    total = 0
+    for v in nodes:
+        total += ptr[v + 1] - ptr[v]
+    refs, number = np.empty(total, np.int64), np.full(value_base[-1], -1, np.int64)
     at = first = 0
-    count = 0
-    for v in range(n):
-        if which[v]:
-            nodes[count] = v
-            count += 1
-            for i in range(ptr[v], ptr[v + 1]):
-                refs[at] = local[i]
-                at += 1
-            for value in range(value_base[v], value_base[v + 1]):
-                number[value] = first
-                first += 1
-    return nodes, refs, number
+    for v in nodes:
+        for i in range(ptr[v], ptr[v + 1]):
+            refs[at] = local[i]
+            at += 1
+        for value in range(value_base[v], value_base[v + 1]):
+            number[value] = first
+            first += 1
+    return refs, number
 
 
 @njit(cache=True)

@@ -10,8 +10,10 @@ Definitions.
 (2) A value is *carried* where it was computed now, and a stand-in for it is alive or a node that stays reads it. The
     carried values of a segment are its results, class by class; each class is a table, of which later segments read
     rows. No segment's memory outlives it, and no tensor is made per row.
-(3) Segments that differ in nothing but which rows they read are of one structure (`forward.structures`): what runs them
-    is built, scheduled and placed once.
+(3) A *group* are nodes that compute with each other's values: what one instance has recorded, nearly always. Groups
+    stand in the order of what they are, not of their instances, so three sentences of which the first shifts and two
+    reduce are what three are of which the last does. Segments that differ in nothing but which rows they read are of
+    one structure then (`forward.structures`): what runs them is built, scheduled and placed once.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Parts(NamedTuple):
     later_entries: Ints
     later_refs: Ints
     nodes: Ints
-    """The recorded nodes that run now."""
+    """The recorded nodes that run now, group by group."""
     num_later: int
     """Values of those that stay."""
     foreign: int

@@ -94,8 +94,8 @@ def test_what_runs_is_what_is_needed(seed: int, may_wait: bool) -> None:
     parts = recorded.cut(may_wait)
     runs, stays = recorded.expected(may_wait)
 
-    assert parts.nodes.tolist() == sorted(runs)
-    assert parts.entries.tolist() == [recorded.entries[v] for v in sorted(runs)]
+    assert sorted(parts.nodes.tolist()) == sorted(runs)
+    assert parts.entries.tolist() == [recorded.entries[v] for v in parts.nodes.tolist()]
     assert parts.later_entries.tolist() == [recorded.entries[v] for v in sorted(stays)]
     assert parts.num_later == sum(recorded.outputs[recorded.entries[v]] for v in stays)
 
@@ -137,6 +137,39 @@ def test_no_value_changes(seed: int, may_wait: bool) -> None:
     bounds = parts.result_ptr.tolist()
     for c in range(3):
         assert {classes[v] for v in parts.results[bounds[c] : bounds[c + 1]].tolist()} <= {c}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_of_instances_makes_no_structure(seed: int) -> None:
+    """Groups of nodes that share no value, recorded in any order, are cut into the same nodes, operands and results."""
+    groups, rng = [Recorded(10 * seed + i % 4, 12) for i in range(7)], random.Random(seed)
+    alike = groups[0]
+    found = []
+    for _ in range(3):
+        rng.shuffle(groups)
+        whole = Recorded(seed)
+        whole.entries, whole.operands, whole.value_of = [], [], []
+        whole.arity, whole.outputs, whole.classes, whole.aborted = alike.arity, alike.outputs, alike.classes, 0
+        whole.live, whole.wanted, whole.was_read = [], [], np.zeros(8, np.bool_)
+        for group in groups:
+            base = len(whole.value_of)
+            for entry, operands in zip(group.entries, group.operands, strict=True):
+                arity = whole.arity[entry]
+                known = [base + ref if ref >= 0 else ref for ref in (*operands, -1, -1, -1)[:arity]]
+                whole.operands.append([ref if ref < len(whole.value_of) else -1 for ref in known])
+                whole.value_of += [(len(whole.entries), j) for j in range(whole.outputs[entry])]
+                whole.entries.append(entry)
+            whole.live += [v for v in range(base, len(whole.value_of)) if (v - base) % 3 == 0]
+        whole.wanted = whole.live
+        parts = whole.cut(True)
+        found.append([parts.entries.tolist(), _shape_of(parts.refs), parts.results.tolist()])
+
+    assert found[0] == found[1] == found[2]
+
+
+def _shape_of(refs: np.ndarray) -> list[int]:
+    """Operands, whichever external they are."""
+    return np.maximum(refs, -1).tolist()
 
 
 def test_a_foreign_operand_is_told() -> None:
