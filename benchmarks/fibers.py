@@ -8,7 +8,9 @@ torch: the decoder over the sentences that are still running, the tree builder s
 have parts left. `generators` and `threads` are other ways to let an instance wait: the decoder written as a generator
 that yields the step that it wants, or as a function in a thread of its own that asks for it; whoever runs them batches
 the steps of one kind when all wait. `forced` is the decoder by edbc with the words given that it would have chosen:
-what waiting costs beside it. Contestants take turns; processor time, median of the rounds.
+what waiting costs beside it. `unseen` are mini-batches that come once: segments may be of structures that have not been
+met. Contestants take turns; processor time, median of the rounds. At the end: what suspending an instance and resuming
+it takes, with torch's state and the recorder's, and what switching greenlets takes alone.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import statistics
 import sys
 import threading
 import time
+import timeit
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +29,7 @@ from typing import Any
 
 import torch
 
+from edbc.capture.forward.fibers import Fiber, Fibers, require_greenlet
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
 from edbc.tools.compile.compiler import compile_model
@@ -224,18 +228,44 @@ def forced(model: Any) -> Any:
 BY_HAND: dict[str, Callable[[Any, list[Any]], Any]] = {"greedy_nmt": decode_by_hand, "easy_first": build_by_hand}
 
 
+def suspending(net: Net) -> tuple[float, float]:
+    """Microseconds of suspending and resuming an instance, and of two bare switches."""
+    greenlet = require_greenlet()
+
+    def wait(_: Any) -> None:
+        while True:
+            greenlet.getcurrent().parent.switch()
+
+    with net._leased() as (_, recorder):
+        recorder.begin()
+        fibers = Fibers(recorder, lambda _: [], lambda *_: None, 0)
+        fiber = Fiber(greenlet.greenlet(wait), 0, None)
+        fiber.flows = fibers.home_flows
+        fibers.fibers.append(fiber)
+        fibers._go_on(fiber, None)
+        found = [
+            1e6 * min(timeit.repeat(each, number=1000, repeat=20, timer=time.process_time)) / 1000
+            for each in (lambda: fibers._go_on(fiber), fiber.greenlet.switch)
+        ]
+        fibers._cancel()
+    return found[0], found[1]
+
+
 def seconds(function: Callable[[], Any]) -> float:
     started = time.process_time()
     function()
     return time.process_time() - started
 
 
-def contestants_of(name: str, model: Any, plan: Any, batches: list[list[Any]]) -> dict[str, Callable[[int], Any]]:
+def contestants_of(
+    name: str, model: Any, net: Net, batches: list[list[Any]], fresh: Iterator[list[Any]]
+) -> dict[str, Callable[[int], Any]]:
     """What runs mini-batch number so many."""
-    net, by_hand = Net(plan, model), BY_HAND.get(name)
+    plan, by_hand = net.plan, BY_HAND.get(name)
     found: dict[str, Callable[[int], Any]] = {
         "eager": lambda i: [model(instance) for instance in batches[i]],
         "fibers": lambda i: net(batches[i]),
+        "unseen": lambda _: net(next(fresh)),
         "one alone, eager": lambda i: model(batches[i][0]),
         "one alone, fibers": lambda i: net(batches[i][:1]),
     }
@@ -263,12 +293,17 @@ def measure(name: str, options: argparse.Namespace) -> None:
     compiled = compile_model(MODELS / f"{name}.py", settings=settings, policy="critical", measure_gain=False)
     file = import_model_file(MODELS / f"{name}.py")
     batches = [file.sample(options.count, seed, compiled.captured.config) for seed in range(1, 1 + MINI_BATCHES)]
+    later = range(1 + MINI_BATCHES, 1 + MINI_BATCHES + options.seen + options.rounds)
+    fresh = iter([file.sample(options.count, seed, compiled.captured.config) for seed in later])
     model, stats = compiled.captured.model.eval(), Stats()
+    net = Net(compiled.plan, model)
     with torch.no_grad():
-        contestants = contestants_of(name, model, compiled.plan, batches)
+        contestants = contestants_of(name, model, net, batches, fresh)
         for number in range(20):  # recording asks for lines in its first mini-batches
             contestants["fibers"](number % MINI_BATCHES)
-        Net(compiled.plan, model).run(batches[0], stats)
+        for _ in range(options.seen):
+            contestants["unseen"](0)
+        net.run(batches[0], stats)
         times: dict[str, list[float]] = {key: [] for key in contestants}
         for number in range(options.rounds):
             for key, contestant in contestants.items():
@@ -276,11 +311,14 @@ def measure(name: str, options: argparse.Namespace) -> None:
     best = {key: 1e3 * statistics.median(found) for key, found in times.items()}
     hand = f"{best['by hand']:.2f} | {best['fibers'] / best['by hand']:.2f}" if "by hand" in best else "- | -"
     reads = sum(stats.reads.values())
+    ours = f"{best['fibers']:.2f} | {best['eager'] / best['fibers']:.1f} x | {best['unseen']:.2f}"
+    alone = best["one alone, eager"] / best["one alone, fibers"]
     print(
-        f"| {name} | {options.hidden} | {options.count} | {best['eager']:.1f} | {hand} | {best['fibers']:.2f} "
-        f"| {best['eager'] / best['fibers']:.1f} x | {stats.segments} | {stats.batches} | {reads:,} "
-        f"| {best['one alone, eager'] / best['one alone, fibers']:.2f} |"
+        f"| {name} | {options.hidden} | {options.count} | {best['eager']:.1f} | {hand} | {ours} "
+        f"| {stats.segments} | {stats.batches} | {reads:,} | {alone:.2f} |"
     )
+    with_state, bare = suspending(net)
+    print(f"suspending and resuming {with_state:.2f} us, two bare switches {bare:.2f} us")
     others = [f"{key} {best[key]:.1f}" for key in ("generators", "threads", "forced") if key in best]
     if others:
         print(f"other ways, ms: {', '.join(others)}")
@@ -292,12 +330,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--vocab", type=int, default=1000)
+    parser.add_argument("--seen", type=int, default=20, help="other mini-batches before the first that is measured")
     parser.add_argument("--models", default="greedy_nmt,easy_first,early_exit")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| model | hidden | instances | eager ms | by hand ms | fibers / by hand | fibers ms | gain | segments "
-          "| batches | reads | one alone |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| model | hidden | instances | eager ms | by hand ms | fibers / by hand | fibers ms | gain | unseen ms "
+          "| segments | batches | reads | one alone |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for name in options.models.split(","):
         measure(name, options)
 

@@ -226,8 +226,10 @@ class Fibers:
 
     def _go_on(self, fiber: Fiber, *started_with: Any) -> None:
         """Let an instance run until it reads or ends."""
-        greenlet = fiber.greenlet
-        self._enter(fiber)
+        rec, greenlet = self.recorder, fiber.greenlet
+        self.running, rec.instance = fiber, fiber.number
+        if fiber.away is not None or rec.flows is not fiber.flows:
+            self._come_back(fiber)
         try:
             result = greenlet.switch(*started_with)
             if greenlet.dead:
@@ -236,14 +238,15 @@ class Fibers:
                 raise result
         except BaseException:
             self._leave(fiber)
-            with self.guarded(self.recorder, fiber.number, fiber.instance):
+            with self.guarded(rec, fiber.number, fiber.instance):
                 raise
-        self._leave(fiber)
+        if rec.flows is self.home_flows and self.is_home():
+            self.running, fiber.flows = None, self.home_flows
+        else:
+            self._leave(fiber)
 
-    def _enter(self, fiber: Fiber) -> None:
+    def _come_back(self, fiber: Fiber) -> None:
         rec = self.recorder
-        self.running = fiber
-        rec.next_instance(fiber.number)
         if fiber.away is not None:
             fiber.away.come_back()
             fiber.away = None
@@ -268,7 +271,8 @@ class Fibers:
             for _ in range(MOST_CANCELLED):
                 if fiber.greenlet.dead:
                     break
-                self._enter(fiber)
+                self.running, self.recorder.instance = fiber, fiber.number
+                self._come_back(fiber)
                 try:
                     fiber.greenlet.throw()
                 except BaseException:  # of a `finally` block: what ended the mini-batch is what is told
