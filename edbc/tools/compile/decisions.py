@@ -39,6 +39,7 @@ from edbc.capture.forward.build import capture
 from edbc.capture.ragged.value import Sizes, varying
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.objects import unchanged
+from edbc.errors import GraphError
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
 from edbc.tools.compile.unplanned import SegmentsUnplanned
@@ -64,7 +65,10 @@ def decide(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Deci
         return Decided(automatic_cells(model, instances, given.automatic, given.ragged), given.ragged)
     whole = _chosen(model, instances, given.automatic, ())
     ragged = ragged_classes(model, instances)
-    rows = _chosen(model, instances, given.automatic, ragged) if ragged else whole
+    try:
+        rows = _chosen(model, instances, given.automatic, ragged) if ragged else whole
+    except GraphError:  # a run of rows that does not fit what it is repeated for
+        rows = whole
     return Decided(rows.automatic, ragged) if rows.cost < whole.cost else Decided(whole.automatic, ())
 
 
@@ -140,7 +144,7 @@ def _attempt(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], 
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
     for part in parts:
-        schedule = run(part.graph, Policy("critical"))
+        schedule = run(part.graph.lint(), Policy("critical"))
         batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()
         for kind in np.flatnonzero(nodes).tolist():
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
