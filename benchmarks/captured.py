@@ -37,6 +37,9 @@ from edbc.run.outputs import named_tensors  # noqa: E402
 from edbc.run.session import Net  # noqa: E402
 
 SIZE = 32
+IN_STACKS = "vertex", "stacked"
+"""Ways of the net whose forward stacks; neighbours in turns, as `later` and `each` are, of the other net: what stands
+in caches is the same for both of a pair, and who comes first changes from turn to turn."""
 NAMES = ["tree_lstm", "lattice_lstm", "bilstm_tagger", "dag_gru", "SentimentAtEveryNode", "BiCellTagger"]
 
 
@@ -127,15 +130,16 @@ def report(name: str, options: Any) -> None:
         ways: dict[str, list[Any]] = {"record": batches_of(plain), "first": batches_of(plain)}
         ways["later"] = batches_of(net.capture_all(plain))
         if vertices is not None:
-            ways["vertex"] = ways["each"] = batches_of(vertices)
+            ways["each"] = ways["vertex"] = batches_of(vertices)
             ways["stacked"] = batches_of(in_stacks.capture_all(plain))
         found: dict[str, list[float]] = {way: [] for way in ways}
         built: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(options.turns + 1):
             for number in range(len(ways["record"])):
-                for way, batches in ways.items():
-                    batch = batches[number]
-                    of_way = in_stacks if way == "stacked" else net
+                order = list(ways) if turn % 2 else list(reversed(ways))
+                for way in order:
+                    batch = ways[way][number]
+                    of_way = in_stacks if way in IN_STACKS else net
                     took = seconds(partial(run, of_way, batch, way, mode, built[way]))
                     if turn:
                         found[way].append(took)
@@ -206,7 +210,7 @@ def received(
     loader = DataLoader(
         plain, SIZE, collate_fn=make, num_workers=workers, drop_last=True, persistent_workers=workers > 0
     )
-    for epoch in range(6):
+    for epoch in range(9):
         batches = iter(loader)
         for ready in prepared:
             started = time.process_time()
