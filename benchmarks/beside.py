@@ -1,36 +1,44 @@
-"""Batches of different types side by side: what one stage of several ready batches would save, by measured costs.
+"""Batches of different types side by side (`edbc.schedule.waves.stages`): what costs promise, and what stages take.
 
-    python benchmarks/beside.py [--batch 32] [--hidden 128] [PLAN ...]
+    python benchmarks/beside.py [--batch 32] [--hidden 128] [--rounds 200] [PLAN ...]
 
-The schedule of a mini-batch is walked once. A batch joins the stage before it when it reads none of the stage's batches
-and a per-type cost (fixed + per row, measured in place) says that it pays: in two lanes, the longer one and a barrier
-against one after the other. Told: the time in sequence, in stages, and with every batch's rows shared by two threads,
-which is what the team of `edbc.run.cpu` does today; and what the decision takes per node.
+Per plan, with costs per type (fixed + per row) measured in place on one thread. By these costs, in microseconds: one
+batch after the other; the policy's order, where a batch joins the stage before it when it reads none of the stage's
+batches and that pays in two lanes; and by waves, which put batches of several types into one step. What deciding takes
+per node, in nanoseconds, by the policy's order and by waves with their scheduling. Measured with two threads, in
+milliseconds: the mini-batch with every batch's rows shared, and in stages, taking turns; a team that was disturbed is
+given another chance each time. `-` where costs are against stages.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import torch
 
 from edbc.plan.reader import read_plan
+from edbc.run.cpu.team import TEAM
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
+from edbc.schedule.waves.stages import MEETING, Beside, microseconds
+from edbc.schedule.waves.waverun import run_waves
+from edbc.schedule.waves.wavetable import Waves
 from edbc.tools.compile.costs import measure_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 PLANS = ("bilstm_tagger", "bilstm_tagger_char", "lstm_nmt", "tree_lstm", "tree_lstm_2type", "lattice_lstm", "mv_rnn")
-BARRIER = 2.0
-"""Microseconds for two threads to meet."""
 
 
 @numba.njit
-def stages_of(batch_type, batch_ptr, nodes, operand_ptr, operands, fixed, row, barrier):  # type: ignore[no-untyped-def]
+def joined_stages(batch_type, batch_ptr, nodes, operand_ptr, operands, fixed, row, barrier):  # type: ignore[no-untyped-def]
     """Microseconds in sequence and in stages, and batches that joined one. O(nodes and operands)."""
     batch_of = np.empty(len(nodes), np.int32)
     sequence, staged, joined = 0.0, 0.0, 0
@@ -61,35 +69,62 @@ def main() -> None:
     parser.add_argument("plans", nargs="*", default=PLANS)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    print("plan                  batches  joined   sequence     stages  rows shared   ns per node")
+    print(
+        "plan                batches  in sequence     joined      us  by waves   to decide:   waves    shared    staged"
+    )
     for name in options.plans:
         told(name, options)
 
 
 def told(name: str, options: argparse.Namespace) -> None:
     """One plan's figures."""
+    torch.set_num_threads(1)
     plan = read_plan(ROOT / "plans" / f"{name}.yaml")
     file = import_model_file(ROOT / "models" / f"{name}.py")
     config = file.config({**plan.model.config, "hidden_size": options.hidden})
-    net = Net(plan, file.build(config, 0), rebind=True)
+    model = file.build(config, 0)
+    net = Net(plan, model, rebind=True)
     instances = file.sample(options.batch, 1, config)
     costs = measure_costs(net, instances)
     prepared = net.prepare(instances, without=("share",))
     graph, schedule = prepared.capture.graph, prepared.schedule
-    parts = [costs.get(t.name.split(" ")[0]) or max(costs.values(), key=lambda c: c.fixed_us) for t in graph.types]
-    fixed, row = (np.array([float(getattr(c, key)) for c in parts]) for key in ("fixed_us", "row_us"))
+    fixed, row = Beside({t: (c.fixed_us, c.row_us) for t, c in costs.items()}).arrays(graph.types)
     arguments = (schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands, fixed, row)
-    sequence, staged, joined = stages_of(*arguments, BARRIER)
+    sequence, joined_us, joined = joined_stages(*arguments, MEETING)
+    waves, step = run_waves(graph, Waves())
+    by_step = (waves.batch_type, waves.batch_ptr, step, fixed, row, 2)
+    each = nanoseconds(lambda: joined_stages(*arguments, MEETING)) / max(graph.num_nodes, 1)
+    each_wave = nanoseconds(lambda: (run_waves(graph, Waves()), microseconds(*by_step))) / max(graph.num_nodes, 1)
+    figures = f"{sequence:>13,.0f} {joined:>11} {joined_us:>7,.0f} {microseconds(*by_step):>9,.0f}"
+    torch.set_num_threads(2)
+    shared, staged = measured([net, Net(replace(plan, costs=costs), model, rebind=True)], instances, options.rounds)
+    print(f"{name:<20}{schedule.num_batches:>7} {figures} {each:>20.1f} {each_wave:>6.1f} {shared:>9} {staged:>9}")
+
+
+def measured(nets: list[Net], instances: list[Any], rounds: int) -> list[str]:
+    """Median milliseconds of executing by a policy and in stages."""
+    prepared = [net.prepare(instances) for net in nets]
+    if not prepared[1].whole[1].staged:
+        return ["-", "-"]
+    times: list[list[float]] = [[] for _ in nets]
+    for _ in range(rounds):
+        for net, batch, found in zip(nets, prepared, times, strict=True):
+            TEAM.forgive()
+            started = time.perf_counter()
+            net.execute(batch)
+            found.append(1e3 * (time.perf_counter() - started))
+    return [f"{statistics.median(found):.2f}" for found in times]
+
+
+def nanoseconds(run: Callable[[], object]) -> float:
+    """Of processor time, the mean of a hundred calls."""
+    run()
     started = time.process_time()
     for _ in range(100):
-        stages_of(*arguments, BARRIER)
-    each = (time.process_time() - started) * 1e9 / 100 / max(graph.num_nodes, 1)
-    sizes = np.diff(schedule.batch_ptr)
-    shared = float(np.sum(fixed[schedule.batch_type] + row[schedule.batch_type] * sizes / 2 + BARRIER))
-    figures = f"{sequence:>10,.0f} {staged:>10,.0f} {min(shared, sequence):>12,.0f} us {each:>10.1f}"
-    print(f"{name:<20}{schedule.num_batches:>9}{joined:>8} {figures}")
+        run()
+    return (time.process_time() - started) * 1e9 / 100
 
 
 if __name__ == "__main__":

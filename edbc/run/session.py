@@ -97,6 +97,7 @@ from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.scheduler import lower_bound, run
+from edbc.schedule.waves.stages import Beside
 from edbc.schedule.waves.wavetable import Waves
 from edbc.train.trainer import Trainer
 
@@ -195,6 +196,9 @@ class Net:
         self.table = TypeTable(types, bool(rebind), autocast is not None, rebind == "dtype")
         self.policy = policy_of(plan, policy)
         self.waves: Waves | None = None
+        self._beside: Beside | None = None
+        if plan.costs and policy is None:
+            self._beside = Beside({name: (float(c.fixed_us), float(c.row_us)) for name, c in plan.costs.items()})
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         has_parts = any(cell.eager for cell in plan.cells.values())
         self.split = split and has_parts and getattr(self.backend, "adds", False)
@@ -572,14 +576,21 @@ class Net:
         return share(captured) if self.share else captured
 
     def schedule(self, captured: Capture) -> Schedule:
-        """The policy's batches, or the plan's waves where steps count; where gathering is dear, nodes in an order that
-        makes operands runs of rows."""
+        """The policy's batches, or the plan's waves where steps count, or stages where the plan's costs and threads are
+        for it; where gathering is dear, nodes in an order that makes operands runs of rows."""
         graph = captured.graph
+        threads = getattr(self.backend, "threads", 1)
         if self.waves is None:
-            return run(graph, self.policy, in_order=self._orders(graph.types))
-        from edbc.schedule.waves.waverun import run_waves
+            found = run(graph, self.policy, in_order=self._orders(graph.types))
+            if self._beside is None or threads == 1:
+                return found
+            schedule = self._beside.chosen(graph, found, threads)
+            if not schedule.staged:
+                return found
+        else:
+            from edbc.schedule.waves.waverun import run_waves
 
-        schedule, _ = run_waves(graph, self.waves)
+            schedule, _ = run_waves(graph, self.waves)
         return order_nodes(graph, schedule) if self._orders(graph.types) else schedule
 
     def _orders(self, types: tuple[NodeType, ...]) -> bool:

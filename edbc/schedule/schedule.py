@@ -35,6 +35,8 @@ class Schedule:
     """Batches that its fallback chose, the table having no such state."""
     by_rule: bool = False
     """True when the policy's table runs beside a rule, and the rule's schedule, this one, is the cheaper."""
+    staged: bool = False
+    """Whether neighbouring batches that do not read each other are to run at once (`edbc.schedule.waves.stages`)."""
 
     @property
     def arrays(self) -> ScheduleArrays:

@@ -38,14 +38,15 @@ from edbc.native import ahead
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.native.threads import PRODUCT_THREADS
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
-from edbc.run.cpu.team import TEAM
-from edbc.run.cpu.walk import Batches, Memory, bind_carried, bind_rows, gather_rows, walk
+from edbc.run.cpu.team import TEAM, words
+from edbc.run.cpu.walk import TAKEN, Batches, Memory, bind_carried, bind_rows, gather_rows, walk, walk_stages
 from edbc.run.cpu.walktables import Native, NativeKernel, Snapshot, snapshot
 from edbc.run.passes.arenas import Shared, arena_bytes
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
 from edbc.run.passes.placeloops import count_work
 from edbc.run.passes.placement import Longs, Placement
 from edbc.run.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
+from edbc.schedule.waves.stages import tasks_of
 
 BLOCK = 256
 """Rows of a batch that run together: enough for the products, few enough for the workspace to stay in cache."""
@@ -98,6 +99,8 @@ class CpuDemand(Demand):
     stretches: list[tuple[int, int, torch.dtype | None]] = field(kw_only=True)
     batches: Batches = field(kw_only=True)
     frame: Frame = field(kw_only=True)
+    tasks: Longs | None = field(kw_only=True)
+    """Of a schedule in stages that is native throughout (`edbc.schedule.waves.stages`)."""
 
     @cached_property
     def as_lists(self) -> list[list[Any]]:
@@ -339,9 +342,13 @@ class CpuBackend:
         kernels = self._native_kernels(segment, kernel_of_type)
         batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
                           placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
+        stretches, tasks = list(self._stretches(segment, kernels)), None
+        if schedule.staged and len(stretches) == 1 and stretches[0][2] is not None:
+            cuts = np.array([isinstance(kernels.get(k), NativeKernel) for k in range(len(segment.graph.types))])
+            tasks = tasks_of(schedule, TEAM.threads, cuts)
         return CpuDemand(
-            arena_bytes(placement, externals=False), block, scratch, kernels=kernels,
-            stretches=list(self._stretches(segment, kernels)), batches=batches, frame=frame_of(placement),
+            arena_bytes(placement, externals=False), block, scratch, kernels=kernels, stretches=stretches,
+            batches=batches, frame=frame_of(placement), tasks=tasks,
         )  # fmt: skip
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
@@ -368,6 +375,8 @@ class CpuBackend:
                     on_batch(begin)
                 continue
             step = 1 if on_batch is not None else end - begin
+            if step == schedule.num_batches and self._in_stages(segment, arenas, shot, dtype):
+                continue
             for b in range(begin, end, step):
                 part = (b, b + step) if self.products is OWN else (first, last)
                 work = partial(count_work, *part, schedule.batch_type, schedule.batch_ptr, shot.products,
@@ -377,6 +386,32 @@ class CpuBackend:
                          shot.tables, _LIKE[dtype], team or 0)  # fmt: skip
                 if on_batch is not None:
                     on_batch(b)
+
+    @property
+    def threads(self) -> int:
+        """That may run a schedule in stages."""
+        return TEAM.threads if self.products is OWN else 1
+
+    def _in_stages(self, segment: Segment, arenas: CpuArenas, shot: Snapshot, dtype: torch.dtype) -> bool:
+        """The whole schedule in stages; False where it has none, or no helpers are to be had."""
+        demand, schedule = arenas.demand, segment.schedule
+        if demand.tasks is None:
+            return False
+        work = partial(count_work, 0, schedule.num_batches, schedule.batch_type, schedule.batch_ptr, shot.products,
+                       len(schedule.nodes))  # fmt: skip
+        with TEAM.lent(work) as count:
+            if count == 0:
+                return False
+            shared, room = words(TAKEN // 8 + len(demand.tasks)), aligned(demand.workspace)
+
+            def run(lane: int, workspace: int, scratch: int) -> None:
+                walk_stages(lane, BLOCK, workspace, scratch, dtype.itemsize, demand.batches, arenas.memory, shot.tables,
+                            _LIKE[dtype], demand.tasks, shared.ctypes.data)  # fmt: skip
+
+            for lane in range(1, count + 1):
+                TEAM.call(lane, partial(_in_lane, run, lane, room), room + aligned(demand.scratch))
+            run(0, arenas.workspace, arenas.scratch)
+        return True
 
     def _threads(self, work: Callable[[], tuple[float, float]], width: int,
                  scratch: int) -> AbstractContextManager[int | None]:  # fmt: skip
@@ -425,6 +460,11 @@ def _element_type(node_type: NodeType, kernel: Native) -> torch.dtype:
     """That of what a type computes with: a choice's result is a number of an element."""
     of = node_type.operands if isinstance(kernel, ChoiceKernel) else node_type.outputs
     return torch_dtype(of[0].dtype)
+
+
+def _in_lane(run: Callable[[int, int, int], None], lane: int, room: int, memory: int) -> None:
+    """In a helper: a workspace, and a scratch row behind it."""
+    run(lane, memory, memory + room)
 
 
 def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType) -> None:

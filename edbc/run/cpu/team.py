@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
@@ -29,8 +30,8 @@ WORTH = 1 << 24
 """Multiplications of a mini-batch from which helpers are called: waking one takes as long as some millions."""
 _FEWEST_ALONE, _MOST_ALONE = 16, 1 << 12
 """Mini-batches without help behind one that had to wait."""
-Job = tuple[NDArray[np.int64], int]
-"""Words that a team shares, and bytes of a scratch row."""
+Job = tuple[Callable[[int], None], int]
+"""What a helper runs, given the address of memory of its own, and how many bytes of it."""
 
 
 class Team:
@@ -43,36 +44,56 @@ class Team:
         """As a new process begins: threads do not survive a fork."""
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._lock = threading.Lock()
-        self._helpers = 0
-        self._alone, self._penalty = 0, _FEWEST_ALONE
+        self._helpers = self._alone = 0
+        self._penalty = _FEWEST_ALONE
 
     @contextmanager
     def helping(self, work: Callable[[], tuple[float, float]], width: int, scratch: int) -> Iterator[int]:
         """The address of what the team shares while the block runs, 0 where there is no help. `work` counts
         multiplications first; elements and scratch rows have so many bytes."""
+        with self.lent(work) as count:
+            if count:
+                yield from self._with_help(count, width, scratch)
+            else:
+                yield 0
+
+    @property
+    def threads(self) -> int:
+        """The helpers that a mini-batch would have now, and the caller."""
+        return 1 if self._alone else 1 + helpers()
+
+    @contextmanager
+    def lent(self, work: Callable[[], tuple[float, float]]) -> Iterator[int]:
+        """How many helpers the block may `call`; nobody else has them meanwhile."""
         count = helpers()
         if count == 0 or work()[0] < WORTH or not self._lock.acquire(blocking=False):
             yield 0
             return
         try:
             if self._alone:
-                self._alone -= 1
-                yield 0
-            else:
-                yield from self._with_help(count, width, scratch)
+                self._alone, count = self._alone - 1, 0
+            yield count
         finally:
             self._lock.release()
+
+    def call(self, count: int, run: Callable[[int], None], size: int) -> None:
+        """One of at least so many helpers, to run that; one that wakes late runs it late."""
+        self._jobs.put((run, size))
+        while self._helpers < count:
+            threading.Thread(target=_help, args=(self._jobs,), daemon=True, name="edbc helper").start()
+            self._helpers += 1
+
+    def forgive(self) -> None:
+        """Let helpers come again, however late one was."""
+        self._alone, self._penalty = 0, _FEWEST_ALONE
 
     def _with_help(self, count: int, width: int, scratch: int) -> Iterator[int]:
         shape = shape_of(width)
         assert shape is not None
-        shared = _words(ALL_BYTES // 8)
+        shared = words(ALL_BYTES // 8)
         shared[TASK // 8 + WIDTH], shared[TASK // 8 + PANEL] = width, shape.columns
-        for _ in range(count):
-            self._jobs.put((shared, scratch))
-        while self._helpers < count:
-            threading.Thread(target=_help, args=(self._jobs,), daemon=True, name="edbc helper").start()
-            self._helpers += 1
+        for number in range(count):
+            self.call(number + 1, partial(_help_with, shared), scratch)
         try:
             yield shared.ctypes.data
         finally:
@@ -93,15 +114,19 @@ def helpers() -> int:
 
 
 def _help(jobs: SimpleQueue[Job]) -> None:
-    """Sleep at the queue for ever; the scratch row is this thread's."""
-    memory = _words(0)
+    """Sleep at the queue for ever; the memory is this thread's."""
+    memory = words(0)
     while True:
-        shared, scratch = jobs.get()
-        memory = memory if memory.nbytes >= scratch else _words(scratch // 8)
-        help_team(shared.ctypes.data, memory.ctypes.data)
+        run, size = jobs.get()
+        memory = memory if memory.nbytes >= size else words(size // 8)
+        run(memory.ctypes.data)
 
 
-def _words(count: int) -> NDArray[np.int64]:
+def _help_with(shared: NDArray[np.int64], memory: int) -> None:
+    help_team(shared.ctypes.data, memory)
+
+
+def words(count: int) -> NDArray[np.int64]:
     """Zeros at the beginning of a cache line."""
     whole = np.zeros(count + ALIGNMENT // 8, np.int64)
     first = (aligned(whole.ctypes.data) - whole.ctypes.data) // 8

@@ -27,9 +27,10 @@ from edbc.cells.rows.reduction import OPS
 from edbc.native import blas, pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 from edbc.native.kinds import checksum
-from edbc.native.pointers import copy_bytes, load, load_number, store, store_number, widened
+from edbc.native.pointers import add_shared, copy_bytes, load, load_number, load_shared, store, store_number, widened
 from edbc.run.cpu import teamwork
 from edbc.run.cpu.teamwork import call_step
+from edbc.schedule.waves.stages import AFTER, BATCH, FIRST, LANE, LAST
 
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _LONG = np.int64(0)
@@ -41,6 +42,9 @@ _jit = njit(**INNER, **UNCOUNTED, **_flags)
 TORCH, PROGRAM, EXCERPT, LARGEST, SMALLEST, REDUCTION = range(6)
 """What runs a type: torch, steps, copies, a choice, or (from REDUCTION on) the reduction of that number in
 `reduction.OPS`."""
+
+TAKEN = 64
+"""Offset in bytes; see `walk_stages`."""
 
 
 class Batches(NamedTuple):
@@ -230,27 +234,58 @@ def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at
     behind its last mention."""
     table, short = at.ctypes.data, totals.ctypes.data if len(totals) else 0
     for b in range(begin, end):
-        t = batches.batch_type[b]
-        _find_slots(b, batches, memory, tables, bases, strides, classes)
-        if tables.code[t] >= REDUCTION:
-            _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like, short)
-            continue
-        if tables.code[t] == EXCERPT:
-            _excerpts(b, batches, memory, width)
-            continue
-        if tables.code[t] == LARGEST or tables.code[t] == SMALLEST:
-            sign = np.int64(1 if tables.code[t] == LARGEST else -1)
-            _choices(b, sign, batches, memory, bases, strides, classes, width)
-            continue
+        _rows(b, 0, batches.batch_ptr[b + 1] - batches.batch_ptr[b], block, batches, memory, tables, bases, strides,
+              classes, table, short, slots, width, like, team)  # fmt: skip
+
+
+@_jit
+def _rows(b, begin, end, block, batches, memory, tables, bases, strides, classes, at, short, slots, width, like, team):
+    """Rows begin to end of batch b; all of them where no steps compute them."""
+    t = batches.batch_type[b]
+    _find_slots(b, batches, memory, tables, bases, strides, classes)
+    if tables.code[t] >= REDUCTION:
+        _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like, short)
+    elif tables.code[t] == EXCERPT:
+        _excerpts(b, batches, memory, width)
+    elif tables.code[t] == LARGEST or tables.code[t] == SMALLEST:
+        sign = np.int64(1 if tables.code[t] == LARGEST else -1)
+        _choices(b, sign, batches, memory, bases, strides, classes, width)
+    else:
         strides[WORKSPACE] = tables.stride[t]
-        count = batches.batch_ptr[b + 1] - batches.batch_ptr[b]
-        for first in range(0, count, block):
-            _program(t, first, min(first + block, count), batches, memory, tables, bases, strides, classes, table,
-                     slots, team)  # fmt: skip
+        for first in range(begin, end, block):
+            _program(t, first, min(first + block, end), batches, memory, tables, bases, strides, classes, at, slots,
+                     team)  # fmt: skip
 
 
-def _build(stamp: int) -> Callable[..., None]:
-    """`walk`; see NOTE: [Stale caches]."""
+@_jit
+def _take_tasks(
+    lane, tasks, shared, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like
+):
+    """See `walk_stages`."""
+    table, short = at.ctypes.data, totals.ctypes.data if len(totals) else 0
+    begin = 0
+    while begin < len(tasks):
+        after = tasks[begin, AFTER]
+        while load_shared(shared) < after:
+            pass
+        end = begin
+        while end < len(tasks) and tasks[end, AFTER] == after:
+            end += 1
+        for turn in range(2 * (end - begin)):
+            i = begin + turn % (end - begin)
+            word = shared + TAKEN + 8 * i
+            is_mine = turn >= end - begin or tasks[i, LANE] == lane
+            if is_mine and load_shared(word) == 0 and add_shared(word, _LONG + 1) == 0:
+                _rows(tasks[i, BATCH], tasks[i, FIRST], tasks[i, LAST], block, batches, memory, tables, bases, strides,
+                      classes, table, short, slots, width, like, _LONG)  # fmt: skip
+                add_shared(shared, _LONG + 1)
+        begin = end
+    while load_shared(shared) < len(tasks):
+        pass
+
+
+def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
+    """`walk` and `walk_stages`; see NOTE: [Stale caches]."""
 
     @njit(cache=True, **_flags)
     def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like, team):
@@ -266,11 +301,24 @@ def _build(stamp: int) -> Callable[..., None]:
         totals = np.empty(memory.stride.max() // width if width == 2 else 0, np.float32)
         _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team)
 
-    return walk
+    @njit(cache=True, **_flags)
+    def walk_stages(lane, block, workspace, scratch, width, batches, memory, tables, like, tasks, shared):
+        """Tasks of stages (`edbc.schedule.waves.stages`) that no other thread has taken, stage by stage, those of this
+        lane first; returns when all are done. Every thread has a workspace and a scratch row of its own; at `shared`
+        are how many are done and, from TAKEN bytes on, whether each is taken, 0 at first."""
+        slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
+        bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
+        at = np.empty(block * slots + (stamp & 0), np.int64)
+        bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
+        totals = np.empty(memory.stride.max() // width if width == 2 else 0, np.float32)
+        _take_tasks(lane, tasks, shared, block, batches, memory, tables, bases, strides, classes, at, totals, slots,
+                    width, like)  # fmt: skip
+
+    return walk, walk_stages
 
 
 COMPILED_IN = (blas, choice, outer, pointers, reduction, steps, teamwork)
-walk = _build(checksum(*COMPILED_IN))
+walk, walk_stages = _build(checksum(*COMPILED_IN))
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)

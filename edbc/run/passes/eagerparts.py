@@ -17,7 +17,7 @@ import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -377,7 +377,7 @@ def _split(capture: Capture, schedule: Schedule, tables: splitloops.Tables, chos
     parts = Graph(types, node_type, operand_ptr, operands, outputs, capture.graph.external_class, capture.graph.classes)
     return SplitBatch(
         capture.changed(graph=parts, result_node=results[0], result_output=results[1]),
-        Schedule(parts, batch_type, batch_ptr, order, schedule.table_steps, schedule.unseen_states, schedule.by_rule),
+        replace(schedule, graph=parts, batch_type=batch_type, batch_ptr=batch_ptr, nodes=order),
         (capture, schedule),
         executed,
         chosen.variants,

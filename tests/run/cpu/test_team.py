@@ -19,7 +19,7 @@ from edbc.capture.semantics.shapes import flat
 from edbc.cells.kernels.microkernel import shape_of
 from edbc.run.cpu import team
 from edbc.run.cpu.team import TEAM, Team
-from edbc.run.cpu.teamwork import ARRIVED, ENLISTED, LATE, help_team
+from edbc.run.cpu.teamwork import ARRIVED, ENLISTED, LATE
 from edbc.run.session import Net
 
 pytestmark = [
@@ -124,8 +124,9 @@ def test_who_comes_late_finds_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(TEAM, "_alone", 0)
     monkeypatch.setattr(TEAM, "_jobs", type(TEAM._jobs)())
     found = outputs(net, instances)
-    words, _ = TEAM._jobs.get(timeout=60)
-    help_team(words.ctypes.data, 0)
+    run, _ = TEAM._jobs.get(timeout=60)
+    run(0)
+    words = run.args[0]
 
     assert words[ENLISTED // 8] == 1
     assert words[ARRIVED // 8] == 0
