@@ -309,7 +309,8 @@ class CpuBackend:
     def _native_kernel(self, program: Program, view: ModelView) -> Native | None:
         """None where there is none, or nothing to compute. bfloat16 is native where the processor multiplies it, in
         pairs."""
-        if not all(part.span.size for part in (*program.loads, *program.stores)):
+        spans = [*[load.span for load in program.loads], *[store.span for store in program.stores]]
+        if not all(span.size for span in spans):
             return None
         is_short = program.dtype == "bf16"
         if program.dtype not in ("f32", "f64") and not (is_short and self.products.shape(2) is not None):
