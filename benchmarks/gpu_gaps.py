@@ -1,11 +1,16 @@
-"""On a GPU: what launches and graph nodes cost, cuDNN's LSTM, and the model of `gpu_model.py` beside what was measured.
+"""On a GPU: what launches, graph nodes and barriers cost, cuDNN's LSTM, and the model beside what was measured.
 
     python benchmarks/gpu_gaps.py --measured build/gpu.json --model build/gpu.model.json [--json F]
 
 Gaps are of the step kernel itself on steps without work: by pairs of launches, and in chains of 16, 64 and 256 nodes,
-microseconds per step, between events on the device. cuDNN's LSTM runs packed sequences of 2 to 40 words, forward, in
-float32. For every combination that both files have, the model's device time is printed beside the measured one, which
-is what the model is for: a ratio far from 1 refutes an assumption.
+microseconds per step, between events on the device. A barrier is that of one kernel whose programs, one per
+multiprocessor, wait for each other: what a step would cost at least inside one persistent kernel. cuDNN's LSTM runs
+packed sequences of 2 to 40 words, forward, in float32. For every combination that both files have, the time by
+`gpu_model.py` is printed beside the measured one, which is what the model is for: a ratio far from 1 refutes an
+assumption; and the floor's share of the measured time.
+
+With `--device cpu` and TRITON_INTERPRET=1 all of it runs in Triton's interpreter: no figure means anything then, but
+nothing is run for the first time where a GPU is at hand.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,18 +26,37 @@ from typing import Any
 import torch
 
 from edbc.run.cuda.chains import LENGTHS, WarmUp
+from edbc.run.cuda.compiled import function_of
 from edbc.run.cuda.issue import Issuer
 from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.tritonsource import Field, copy_branch
 
 ROUNDS = 20
 STEPS = 256
-"""For each gap."""
+"""For each gap, and barriers of one kernel."""
+BARRIERS = """import triton
+import triton.language as tl
 
 
-def microseconds(call: Callable[[], None]) -> float:
-    """Of one call on the device, the median of ROUNDS."""
+@triton.jit
+def step(arrived, times, PROGRAMS: tl.constexpr):
+    for number in range(times):
+        tl.debug_barrier()
+        seen = tl.atomic_add(arrived, 1, sem="acq_rel") + 1
+        while seen < (number + 1) * PROGRAMS:
+            seen = tl.atomic_add(arrived, 0, sem="acquire")
+        tl.debug_barrier()
+"""
+"""Programs that all run at once count themselves, and wait until all have come."""
+
+
+def microseconds(call: Callable[[], None], device: torch.device) -> float:
+    """Of one call on the device, the median of ROUNDS; on the host, of one."""
     call()
+    if device.type != "cuda":
+        started = time.perf_counter()
+        call()
+        return 1e6 * (time.perf_counter() - started)
     found = []
     for _ in range(ROUNDS):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -43,9 +68,8 @@ def microseconds(call: Callable[[], None]) -> float:
     return sorted(found)[ROUNDS // 2]
 
 
-def gaps() -> dict[str, float]:
+def gaps(device: torch.device) -> dict[str, float]:
     """Per step without work, by the length of the chain that it is in; 2 stands for launches."""
-    device = torch.device("cuda")
     issuer = Issuer(device, WarmUp())
     issuer.library.numbers([TritonKernel((((copy_branch(128, "f32", "fill"),),),), "f32")])
     chains = issuer._chains()
@@ -59,31 +83,48 @@ def gaps() -> dict[str, float]:
         for _ in range(STEPS // length):
             chains._known[length]()
 
-    return {str(length): microseconds(lambda n=length: run(n)) / STEPS for length in (2, *LENGTHS)}  # type: ignore[misc]
+    return {
+        str(length): microseconds(lambda n=length: run(n), device) / STEPS  # type: ignore[misc]
+        for length in (2, *LENGTHS)
+    }
 
 
-def cudnn(batch_size: int, hidden_size: int) -> float:
+def barrier(device: torch.device) -> float:
+    """Of all multiprocessors; the interpreter runs programs one after the other, so it has one."""
+    programs = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    kernel = function_of(BARRIERS)
+
+    def run() -> None:
+        kernel[(programs,)](torch.zeros(1, dtype=torch.int32, device=device), STEPS, PROGRAMS=programs)
+
+    return microseconds(run, device) / STEPS
+
+
+def cudnn(batch_size: int, hidden_size: int, device: torch.device) -> float:
     """Microseconds of nn.LSTM on packed sequences, forward."""
     torch.manual_seed(0)
     lengths = torch.randint(2, 41, (batch_size,))
-    lstm = torch.nn.LSTM(hidden_size, hidden_size).cuda()
+    lengths[0] = 40
+    lstm = torch.nn.LSTM(hidden_size, hidden_size).to(device)
     packed = torch.nn.utils.rnn.pack_padded_sequence(
-        torch.randn(40, batch_size, hidden_size, device="cuda"), lengths, enforce_sorted=False
+        torch.randn(40, batch_size, hidden_size, device=device), lengths, enforce_sorted=False
     )
     with torch.no_grad():
-        return microseconds(lambda: lstm(packed) and None)
+        return microseconds(lambda: lstm(packed) and None, device)
 
 
 def beside(measured: dict[str, Any], model: dict[str, Any]) -> list[dict[str, Any]]:
-    """Combinations that both have; microseconds of the device, and the measured time over the model's."""
+    """Combinations that both have; microseconds of the device, the measured time over the model's, and the floor's
+    share of it."""
     known = {(r["model"], r["batch_size"], r["hidden_size"]): r for r in model["rows"]}
     found = []
     for row in measured["rows"]:
         key = Path(row["name"]).stem, row["batch_size"], row["hidden_size"]
         seconds = row.get("device_seconds")
         if key in known and seconds:
-            expected = known[key]["device"]
-            found.append({"key": key, "model": expected, "measured": 1e6 * seconds, "ratio": 1e6 * seconds / expected})
+            expected, floor, took = known[key]["device"], known[key]["floor"], 1e6 * seconds
+            found.append({"key": key, "model": expected, "measured": took, "ratio": took / expected,
+                          "of_floor": floor / took})  # fmt: skip
     return found
 
 
@@ -93,20 +134,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--measured", default="build/gpu.json", help="record of end_to_end.py")
     parser.add_argument("--model", default="build/gpu.model.json", help="record of gpu_model.py")
     parser.add_argument("--json", default=None, help="where all figures go")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: in Triton's interpreter")
     options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("expected a CUDA device, got none")
-    found: dict[str, Any] = {"gap_us": gaps()}
+    found: dict[str, Any] = {"gap_us": gaps(device), "barrier_us": barrier(device)}
     print("gap per step, us: " + ", ".join(f"{length}: {gap:.2f}" for length, gap in found["gap_us"].items()))
-    found["cudnn_us"] = {f"{batch}, {hidden}": cudnn(batch, hidden) for batch, hidden in ((32, 128), (256, 512))}
+    print(f"barrier of all multiprocessors, us: {found['barrier_us']:.2f}")
+    sizes = ((32, 128), (256, 512)) if device.type == "cuda" else ((2, 16),)
+    found["cudnn_us"] = {f"{batch}, {hidden}": cudnn(batch, hidden, device) for batch, hidden in sizes}
     print("cuDNN's LSTM, us by batch and hidden size: " + str(found["cudnn_us"]))
     files = Path(options.measured), Path(options.model)
     if all(file.exists() for file in files):
         measured, model = (json.loads(file.read_text()) for file in files)
         found["beside"] = beside(measured, model)
-        print("workload, batch, hidden: model us, measured us, ratio")
+        print("workload, batch, hidden: model us, measured us, ratio, share of the floor")
         for row in found["beside"]:
-            print(f"{', '.join(map(str, row['key']))}: {row['model']:.0f}, {row['measured']:.0f}, {row['ratio']:.2f}")
+            times = f"{row['model']:.0f}, {row['measured']:.0f}, {row['ratio']:.2f}, {row['of_floor']:.2f}"
+            print(f"{', '.join(map(str, row['key']))}: {times}")
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
     return 0

@@ -97,13 +97,23 @@ def work_of(job: Job) -> Work:
     return Work(flops, float(read + sum(store.size for store in job.stores)), weights)
 
 
-def step_times(net: Net, prepared: Any, dtype: str) -> Iterator[float]:
-    """Microseconds of every step by assumptions (1) to (3)."""
+@dataclass(frozen=True)
+class Record:
+    """A job of a batch."""
+
+    work: Work
+    count: int
+    tiles: int
+    key: tuple[int, int, int]
+    """Type, stage and job, of which all batches read the same weights."""
+
+
+def records_of(net: Net, prepared: Any) -> list[list[Record]]:
+    """Those of every step."""
     backend: Any = net.backend
-    width, peak, programs = WIDTHS[dtype], CARD.peaks[dtype] * EFFICIENCY, issue.PER_PROCESSOR * CARD.processors
-    cache = 64 * CARD.cycles * EFFICIENCY
+    programs = issue.PER_PROCESSOR * CARD.processors
     (run,) = prepared.demand.runs
-    steps: list[list[tuple[Work, int, int]]] = [[] for _ in range(run.steps)]
+    steps: list[list[Record]] = [[] for _ in range(run.steps)]
     counts = np.diff(prepared.schedule.batch_ptr).tolist()
     types = prepared.capture.graph.types
     for batch, kind in enumerate(prepared.schedule.batch_type.tolist()):
@@ -113,22 +123,39 @@ def step_times(net: Net, prepared: Any, dtype: str) -> Iterator[float]:
                 tiles = [branch.tiles(counts[batch]) for branch in variants]
                 chosen = max((v for v, n in enumerate(tiles) if n >= programs), default=0)
                 work = _work(kernel, stage, number, prepared, batch)
-                steps[int(run.first[batch]) + stage].append((work, counts[batch], tiles[chosen]))
+                record = Record(work, counts[batch], tiles[chosen], (kind, stage, number))
+                steps[int(run.first[batch]) + stage].append(record)
+    return steps
+
+
+def floor(steps: Sequence[Sequence[Record]], dtype: str) -> float:
+    """Microseconds that no schedule can beat: each weight read once, all else moved as often as jobs do, at the
+    memory's full rate; or all multiplications at the full peak."""
+    records = [record for of_step in steps for record in of_step]
+    weights = {record.key: record.work.weights for record in records}
+    moved = WIDTHS[dtype] * (sum(r.work.moved * r.count for r in records) + sum(weights.values()))
+    return 1e6 * max(moved / CARD.memory, sum(r.work.flops * r.count for r in records) / CARD.peaks[dtype])
+
+
+def step_times(steps: Sequence[Sequence[Record]], dtype: str) -> Iterator[float]:
+    """Microseconds of every step by assumptions (1) to (3)."""
+    width, peak, programs = WIDTHS[dtype], CARD.peaks[dtype] * EFFICIENCY, issue.PER_PROCESSOR * CARD.processors
+    cache = 64 * CARD.cycles * EFFICIENCY
     for records in steps:
-        moved = sum(width * (work.moved * count + work.weights) for work, count, _ in records)
-        flops = sum(work.flops * count for work, count, _ in records)
+        moved = sum(width * (r.work.moved * r.count + r.work.weights) for r in records)
+        flops = sum(r.work.flops * r.count for r in records)
         slowest = 0.0
-        for work, count, tiles in records:
-            each = -(-tiles // programs) / tiles
-            of_tile = width * (work.moved * count + work.weights * _rows_of_tiles(count, tiles, work)) / cache
-            slowest = max(slowest, each * max(of_tile, work.flops * count * CARD.processors / peak))
+        for r in records:
+            each = -(-r.tiles // programs) / r.tiles
+            of_tile = width * (r.work.moved * r.count + r.work.weights * _rows_of_tiles(r)) / cache
+            slowest = max(slowest, each * max(of_tile, r.work.flops * r.count * CARD.processors / peak))
         seconds = max(moved / (CARD.memory * EFFICIENCY), flops / peak, slowest)
         yield max(NODE, LATENCY + 1e6 * seconds)
 
 
-def _rows_of_tiles(count: int, tiles: int, work: Work) -> float:
+def _rows_of_tiles(record: Record) -> float:
     """How many rows of tiles read all weights."""
-    return max(1.0, min(count / 16, float(tiles))) if work.weights else 0.0
+    return max(1.0, min(record.count / 16, float(record.tiles))) if record.work.weights else 0.0
 
 
 def _work(kernel: TritonKernel, stage: int, number: int, prepared: Any, batch: int) -> Work:
@@ -201,6 +228,7 @@ class Row:
     steps: int
     launches: int
     device: float
+    floor: float
     host: dict[str, float]
     target: float | None
 
@@ -213,10 +241,11 @@ class Row:
         rate = 1e6 * self.batch_size / self.time
         against = f"{self.time / self.target:8.2f}" if self.target else " " * 8
         sizes = f"{self.model:20} {self.batch_size:>5} {self.hidden_size:>6} {self.batches:>7} {self.steps:>5}"
-        return f"{sizes} {self.launches:>8} {self.device:>9.0f} {self.host['total']:>8.0f} {rate:>11,.0f} {against}"
+        times = f"{self.device:>9.0f} {self.floor:>8.1f} {self.host['total']:>8.0f}"
+        return f"{sizes} {self.launches:>8} {times} {rate:>11,.0f} {against}"
 
 
-HEADER = f"{'model':20} batch hidden batches steps launches device us  host us instances/s of target"
+HEADER = f"{'model':20} batch hidden batches steps launches device us floor us  host us instances/s of target"
 
 
 def row(workload: Workload, batch_size: int, hidden_size: int, options: argparse.Namespace) -> Row:
@@ -239,11 +268,13 @@ def row(workload: Workload, batch_size: int, hidden_size: int, options: argparse
         net.run(vertices)
         host = host_times(net, vertices, options.repeat)
         prepared = net.prepare(vertices)
-    device = sum(step_times(net, prepared, options.dtype)) + NODE + REPLAY + COPY
+    steps = records_of(net, prepared)
+    device = sum(step_times(steps, options.dtype)) + NODE + REPLAY + COPY
     demand: Any = prepared.demand
     empty = sum(cut(demand.steps)) - demand.steps
     return Row(workload.model, batch_size, hidden_size, options.dtype, prepared.capture.graph.num_nodes,
-               prepared.schedule.num_batches, demand.runs[0].steps, demand.launches, device + NODE * empty, host,
+               prepared.schedule.num_batches, demand.runs[0].steps, demand.launches, device + NODE * empty,
+               floor(steps, options.dtype), host,
                TARGETS.get((workload.model, batch_size, hidden_size)))  # fmt: skip
 
 

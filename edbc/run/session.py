@@ -27,7 +27,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from edbc.base.arguments import LAYOUTS, require_name
-from edbc.base.graph import NodeType
+from edbc.base.graph import Graph, NodeType
 from edbc.base.kept import Kept
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, part_of
@@ -87,7 +87,7 @@ from edbc.run.passes.minibatch import (
     verify_scheduled,
     verify_shared,
 )
-from edbc.run.passes.placement import place
+from edbc.run.passes.placement import Longs, place
 from edbc.run.passes.share import share
 from edbc.run.segments import Segments
 from edbc.run.stream import OnError, stream
@@ -210,6 +210,8 @@ class Net:
         self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share)
         self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
         """What `_orders` said last, and of which types."""
+        self._stages: tuple[tuple[NodeType, ...], Longs] = ((), np.zeros(0, np.int64))
+        """The same of `_stages_of`."""
         self._kernels: dict[int, Any] = {}
         self._has_warned = False
         self.max_reads = max_reads
@@ -576,22 +578,41 @@ class Net:
         return share(captured) if self.share else captured
 
     def schedule(self, captured: Capture) -> Schedule:
-        """The policy's batches, or the plan's waves where steps count, or stages where the plan's costs and threads are
-        for it; where gathering is dear, nodes in an order that makes operands runs of rows."""
+        """The policy's batches, or stages where the plan's costs and threads are for it, where gathering is dear with
+        nodes in an order that makes operands runs of rows; or the plan's waves where steps count."""
         graph = captured.graph
+        if self.waves is not None:
+            return self._in_waves(graph, self.waves)
         threads = getattr(self.backend, "threads", 1)
-        if self.waves is None:
-            found = run(graph, self.policy, in_order=self._orders(graph.types))
-            if self._beside is None or threads == 1:
-                return found
-            schedule = self._beside.chosen(graph, found, threads)
-            if not schedule.staged:
-                return found
-        else:
-            from edbc.schedule.waves.waverun import run_waves
-
-            schedule, _ = run_waves(graph, self.waves)
+        found = run(graph, self.policy, in_order=self._orders(graph.types))
+        if self._beside is None or threads == 1:
+            return found
+        schedule = self._beside.chosen(graph, found, threads)
+        if not schedule.staged:
+            return found
         return order_nodes(graph, schedule) if self._orders(graph.types) else schedule
+
+    def _in_waves(self, graph: Graph, waves: Waves) -> Schedule:
+        """The schedule of a table of waves; by the rule alone with the first step of every batch."""
+        from edbc.schedule.waves.waverun import run_due, run_waves
+
+        if waves.table:
+            return run_waves(graph, waves)[0]
+        stages = self._stages_of(graph.types)
+        due = run_due(graph, stages)
+        if due is None:
+            for kind in np.flatnonzero((graph.counts() > 0) & (stages == 0)).tolist():
+                stages[kind] = self.backend.path(graph.types[kind], self.kernel(kind)).steps or 1
+            due = run_due(graph, stages)
+        assert due is not None
+        return due
+
+    def _stages_of(self, types: tuple[NodeType, ...]) -> Longs:
+        """Steps of a batch of each type on the back end; 0 for those that had no nodes so far."""
+        known = self._stages
+        if known[0] is not types:
+            known = self._stages = types, np.zeros(len(types), np.int64)
+        return known[1]
 
     def _orders(self, types: tuple[NodeType, ...]) -> bool:
         """Whether nodes are put in order, for graphs of these types, parts of cells among them."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edbc.base.frozen import frozen
 from edbc.base.graph import Graph, Ints
 
@@ -37,6 +40,8 @@ class Schedule:
     """True when the policy's table runs beside a rule, and the rule's schedule, this one, is the cheaper."""
     staged: bool = False
     """Whether neighbouring batches that do not read each other are to run at once (`edbc.schedule.waves.stages`)."""
+    step: NDArray[np.int64] | None = None  # (b,)
+    """Where it was made for a device: the first of the steps that each batch takes there."""
 
     @property
     def arrays(self) -> ScheduleArrays:

@@ -13,10 +13,10 @@ from wavecheck import check_waves
 
 from edbc.base.graph import Graph
 from edbc.errors import PlanError, ScheduleError
-from edbc.schedule.learn.learnwaves import learn_waves
+from edbc.schedule.learn.learnwaves import learn_round, learn_waves, new_memory_of, state_of
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
-from edbc.schedule.waves.waverun import least_steps, run_waves, steps_of
+from edbc.schedule.waves.waverun import least_steps, run_due, run_waves, steps_of
 from edbc.schedule.waves.wavetable import WAIT, Waves
 
 
@@ -30,17 +30,14 @@ def longest_path(graph: Graph) -> int:
 
 
 def table_of(graph: Graph, seed: int) -> Waves:
-    """Random actions in the states that a walk visits, found one after the other."""
-    rng, waves = np.random.default_rng(seed), Waves()
-    from edbc.schedule.learn.learnwaves import _visited
-
-    for _ in range(4):
-        table = dict(waves.table)
-        for state in _visited([graph], waves):
-            choices = [WAIT, *(word // 4 for word in state if word % 4 != 1)]
-            table.setdefault(state, int(rng.choice(choices)))
-        waves = Waves(table)
-    return waves
+    """Random actions in the states that random walks visit."""
+    memory = new_memory_of(graph.num_types)
+    learn_round([graph], memory, (1.0, 0.0, 1, 0.0), np.array([seed], np.int64))
+    rng, table = np.random.default_rng(seed), {}
+    for row in range(memory.table.used[0]):
+        state = state_of(memory, row)
+        table[state] = int(rng.choice([WAIT, *(word // 4 for word in state if word % 4 != 1)]))
+    return Waves(table)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -55,6 +52,28 @@ def test_every_table_reaches_the_bound(graph: Graph, seed: int) -> None:
     for kind in ("critical", "depth", "agenda", "random"):
         assert steps_of(run(graph, Policy(kind))) >= least_steps(graph)
     assert steps_of(run(graph, Policy("depth"))) == least_steps(graph)
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(graph=graphs(), seed=st.integers(0, 1000))
+def test_the_rule_in_closed_form_is_the_walk(graph: Graph, seed: int) -> None:
+    """The same steps, node by node, as from step to step; with stages as many as the longest path has, and what a batch
+    reads is done before it; nothing where a type takes no stage."""
+    schedule, step = run_waves(graph, Waves())
+    due = run_due(graph, np.ones(graph.num_types, np.int64))
+    assert due is not None
+    assert due.step is not None
+    assert due.batch_type.tolist() == schedule.batch_type.tolist()
+    assert due.step.tolist() == step.tolist()
+    assert all(set(a) == set(b) for (_, a), (_, b) in zip(due.batches(), schedule.batches(), strict=True))
+
+    stages = np.random.default_rng(seed).integers(1, 4, graph.num_types)
+    due = run_due(graph, stages)
+    assert due is not None
+    check_waves(graph, due, due.step, stages)
+    if graph.num_nodes:
+        stages[graph.node_type[0]] = 0
+        assert run_due(graph, stages) is None
 
 
 def test_what_can_wait_waits() -> None:
@@ -82,6 +101,18 @@ def test_learning_needs_no_more_batches_than_the_rule() -> None:
     assert record["batches"] == sum(run_waves(graph, waves)[0].num_batches for graph in training)
     assert record["batches_bound"] <= record["batches"]
     assert record["steps"] == sum(map(longest_path, training))
+
+
+def test_learning_lets_a_type_run_early_where_that_saves_a_batch() -> None:
+    """`first` waits as long as it can by the rule, so that the `join` behind it comes a step after the other one; when
+    it runs in the first step, both are one batch."""
+    nodes: list[tuple[str, list[int]]] = [("long", []), ("long", [0]), ("join", [1]), ("long", [2]), ("first", []),
+                                          ("join", [4])]  # fmt: skip
+    graph = Graph.build(["long", "join", "first"], nodes)
+    waves, record = learn_waves([graph], [graph], 0)
+
+    assert (record["batches"], record["due"], record["batches_bound"]) == (5, 6, 5)
+    assert len(waves.table) == 1
 
 
 def test_tables_and_their_text() -> None:

@@ -14,6 +14,7 @@ missing; `path` says so per type, and `edbc run` reports it.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -24,8 +25,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edbc.base.graph import NodeType
+from edbc.base.kept import Kept
 from edbc.capture.code.shadow import ModelView
 from edbc.cells.program import Program
 from edbc.cells.rows.reduction import ReductionKernel
@@ -36,8 +39,8 @@ from edbc.run.cuda.devicearenas import Binding, CudaArenas
 from edbc.run.cuda.issue import Issuer, Operations, Stretch
 from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.stages import stages_of
-from edbc.run.cuda.table import Longs, item_borders, steps_of_batches, vectors_of_batches, work_places
-from edbc.run.cuda.tritonsource import branches_of, copy_branch, reduction_branches
+from edbc.run.cuda.table import Longs, borders_of_items, steps_of_batches, vectors_of_batches, work_of_batches
+from edbc.run.cuda.tritonsource import branches_of, copy_branch, extreme_branch, reduction_branches
 from edbc.run.passes.arenas import arena_bytes
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
 from edbc.run.reference import Operand, ProgramKernel, run_kernel
@@ -58,11 +61,47 @@ class Run:
     steps: int
 
 
+MOST_KNOWN = 64
+"""Sets of types of which a back end knows what it worked out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a back end knows of the types that have nodes, and of what runs them."""
+
+    types: tuple[NodeType, ...]
+    given: tuple[Any, ...]
+    """Their kernels as they were given: held, so that their addresses stay theirs."""
+    kernels: dict[int, Any]
+    kinds: list[int]
+    """Those in steps."""
+    in_torch: list[int]
+    stages: Longs
+    work: Longs
+    """Bytes of a node's workspace."""
+    transient: NDArray[np.bool_]
+    variadic: NDArray[np.bool_]
+
+
+def known_of(types: tuple[NodeType, ...], kernels: dict[int, Any], given: tuple[Any, ...]) -> Known:
+    """Worked out for types by what runs them."""
+    stages, work = np.zeros((2, len(types)), np.int64)
+    kinds = [kind for kind, kernel in kernels.items() if isinstance(kernel, TritonKernel)]
+    for kind in kinds:
+        stages[kind], work[kind] = len(kernels[kind].branches), kernels[kind].row_bytes
+    transient = np.array([t.transient for t in types], np.bool_)
+    variadic = np.array([t.variadic and k in kernels for k, t in enumerate(types)], np.bool_)
+    return Known(
+        types, given, kernels, kinds, [k for k in kernels if k not in kinds], stages, work, transient, variadic
+    )
+
+
 @dataclass(frozen=True)
 class StepDemand(Demand):
     """With the steps themselves, for the types that run in them."""
 
     runs: tuple[Run, ...] = ()
+    known: Known | None = None
 
 
 class CudaBackend:
@@ -86,6 +125,7 @@ class CudaBackend:
         self.backward = Issuer(device, self.warm_up)
         self._reductions: WeakKeyDictionary[ReductionKernel, TritonKernel | None] = WeakKeyDictionary()
         self._copies: dict[tuple[int, str, str], TritonKernel] = {}
+        self._known_types: Kept[tuple[int, ...], Known] = Kept(MOST_KNOWN)
         self._lock = threading.Lock()
 
     # --- kernels ---------------------------------------------------------------------------------------------------
@@ -117,13 +157,17 @@ class CudaBackend:
         return TritonKernel((reduction_branches(op, [c.size for c in node_type.outputs], dtype),), dtype)
 
     def copies(self, size: int, dtype: str, op: str = "copy") -> TritonKernel:
-        """What copies rows; with another `op`, what fills rows of a table, gives each item of a mean its share, or sums
-        items up."""
+        """What copies rows; with another `op`, what fills rows of a table, gives each item of a mean its share, sums
+        items up, or gives a maximum's or minimum's gradient to the items that are it."""
         key = size, dtype, op
         with self._lock:
             if key not in self._copies:
-                summed = reduction_branches(op, [size], dtype) if op == "sum" else None
-                self._copies[key] = TritonKernel((summed or ((copy_branch(size, dtype, op),),),), dtype)
+                if op == "sum":
+                    jobs = reduction_branches(op, [size], dtype)
+                else:
+                    made = extreme_branch if op in ("max", "min") else copy_branch
+                    jobs = ((made(size, dtype, op),),)
+                self._copies[key] = TritonKernel((jobs,), dtype)
             return self._copies[key]
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
@@ -139,53 +183,65 @@ class CudaBackend:
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend. What torch allocates inside a call is not counted."""
-        runs, workspace = self._runs(segment, self._kernels(segment, kernel_of_type))
-        for kind, count in segment.placement.widest_batches.items():
+        known = self._known(segment, kernel_of_type)
+        runs, workspace = self._runs(segment, known)
+        for kind in known.in_torch:
             kernel = kernel_of_type(kind)
             if isinstance(kernel, ProgramKernel):
-                workspace = max(workspace, count * kernel.row_bytes)
+                workspace = max(workspace, segment.placement.widest_batches[kind] * kernel.row_bytes)
         in_steps = [run.steps for run in runs if not run.in_torch]
         if in_steps:  # the first one fills rows of externals
             in_steps = [*([1] if runs[0].in_torch else []), in_steps[0] + (not runs[0].in_torch), *in_steps[1:]]
         return StepDemand(arena_bytes(segment.placement), -(-workspace // 16) * 16, steps=sum(in_steps),
-                          launches=sum(map(launches, in_steps)), runs=runs)  # fmt: skip
+                          launches=sum(map(launches, in_steps)), runs=runs, known=known)  # fmt: skip
 
-    def _kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Any]:
-        """What runs each type."""
+    def _known(self, segment: Segment, kernel_of_type: KernelOfType) -> Known:
+        """What is known of the types of a segment, remembered for the very same ones with the very same kernels."""
         types = segment.graph.types
-        return {k: self._triton(types[k], kernel := kernel_of_type(k)) or kernel
-                for k in segment.placement.widest_batches}  # fmt: skip
+        kernels = {k: kernel_of_type(k) for k in segment.placement.widest_batches}
+        key = id(types), *kernels, *map(id, kernels.values())
 
-    def _runs(self, segment: Segment, kernels: dict[int, Any], apart: bool = False) -> tuple[tuple[Run, ...], int]:
+        def worked_out() -> Known:
+            runs = {k: self._triton(types[k], kernel) or kernel for k, kernel in kernels.items()}
+            return known_of(types, runs, tuple(kernels.values()))
+
+        return self._known_types.of(key, worked_out)
+
+    def _runs(self, segment: Segment, known: Known, apart: bool = False) -> tuple[tuple[Run, ...], int]:
         """The stretches of a segment, and bytes of workspace; `apart` gives each batch its own."""
-        graph, schedule = segment.graph, segment.schedule
-        stages, work = np.zeros((2, graph.num_types), np.int64)
-        for kind, kernel in kernels.items():
-            if isinstance(kernel, TritonKernel):
-                stages[kind], work[kind] = len(kernel.branches), kernel.row_bytes
-        transient = np.array([t.transient for t in graph.types], np.bool_)
-        in_torch = stages[schedule.batch_type[segment.begin : segment.stop]] == 0
-        borders = np.array([segment.begin, segment.stop] if segment.stop > segment.begin else [], np.int64)
+        schedule = segment.schedule
+        if segment.stop == segment.begin:
+            return (), 0
+        borders = [segment.begin, segment.stop]
         if apart:
-            borders = np.arange(segment.begin, segment.stop + 1)
-        elif in_torch.any():
+            borders = list(range(segment.begin, segment.stop + 1))
+        elif known.in_torch:
+            in_torch = known.stages[schedule.batch_type[segment.begin : segment.stop]] == 0
             cuts = np.flatnonzero(in_torch[1:] | in_torch[:-1]) + segment.begin + 1
-            borders = np.unique([segment.begin, *cuts, segment.stop])
+            borders = sorted({segment.begin, *cuts.tolist(), segment.stop})
         found, most = [], 0
-        for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-            if in_torch[begin - segment.begin]:
+        for begin, end in itertools.pairwise(borders):
+            if known.in_torch and known.stages[schedule.batch_type[begin]] == 0:
                 found.append(Run(begin, end, True, _NONE, _NONE, 0))
                 continue
-            first, steps = steps_of_batches(
-                begin, end, schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
-                segment.placement.batch_of, stages, transient,
-            )  # fmt: skip
-            kinds = schedule.batch_type[begin:end]
-            sizes = np.diff(schedule.batch_ptr[begin : end + 1]) * work[kinds]
-            place, size = work_places(first, stages[kinds], sizes, steps)
+            first = self._first_steps(segment, known, begin, end)
+            place, size, steps = work_of_batches(begin, end, schedule.batch_type, schedule.batch_ptr, first,
+                                                 known.stages, known.work)  # fmt: skip
             found.append(Run(begin, end, False, first, place, int(steps)))
             most = max(most, int(size))
         return tuple(found), most
+
+    def _first_steps(self, segment: Segment, known: Known, begin: int, end: int) -> Longs:
+        """Of batches begin to end: those that scheduling found, where they are all of the batches."""
+        graph, schedule = segment.graph, segment.schedule
+        if schedule.step is not None and end - begin == schedule.num_batches:
+            return schedule.step
+        first: Longs
+        first, _ = steps_of_batches(
+            begin, end, schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
+            segment.placement.batch_of, known.stages, known.transient,
+        )  # fmt: skip
+        return first
 
     def arenas(self, segment: Segment, demand: Demand) -> CudaArenas:
         """See Backend."""
@@ -195,38 +251,37 @@ class CudaBackend:
                 on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
         """See Backend. Where somebody watches batches, each has steps of its own."""
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            _Execution(self, segment, arenas, self._kernels(segment, kernel_of_type)).run(on_batch)
+            _Execution(self, segment, arenas, kernel_of_type).run(on_batch)
 
 
 class _Execution:
     """One call of `execute`."""
 
-    def __init__(self, backend: CudaBackend, segment: Segment, arenas: CudaArenas, kernels: dict[int, Any]):
-        self.backend, self.segment, self.arenas, self.kernels = backend, segment, arenas, kernels
-        self.placement, self.schedule = segment.placement, segment.schedule
+    def __init__(self, backend: CudaBackend, segment: Segment, arenas: CudaArenas, kernel_of_type: KernelOfType):
+        self.backend, self.segment, self.arenas = backend, segment, arenas
+        self.placement, self.schedule, demand = segment.placement, segment.schedule, arenas.demand
+        known = demand.known if isinstance(demand, StepDemand) else None
+        self.known = known or backend._known(segment, kernel_of_type)
         self.classes = self.placement.class_index
 
     def run(self, on_batch: Callable[[int], None] | None) -> None:
         """All batches."""
-        arenas, demand, schedule = self.arenas, self.arenas.demand, self.schedule
-        kinds = [kind for kind, kernel in self.kernels.items() if isinstance(kernel, TritonKernel)]
-        if kinds or arenas.indices is None:
+        arenas, demand, known = self.arenas, self.arenas.demand, self.known
+        if known.kinds or arenas.indices is None:
             arenas.open()
-        is_whole = (self.segment.begin, self.segment.stop) == (0, schedule.num_batches)
+        is_whole = self.segment.stop - self.segment.begin == self.schedule.num_batches
         if is_whole and on_batch is None and isinstance(demand, StepDemand):
             self.runs = demand.runs
         else:
-            self.runs, workspace = self.backend._runs(self.segment, self.kernels, apart=on_batch is not None)
+            self.runs, workspace = self.backend._runs(self.segment, known, apart=on_batch is not None)
             if workspace > len(arenas.workspace):
                 arenas.workspace = torch.empty(workspace, dtype=torch.uint8, device=arenas.device)
         self._note_indices()
-        if kinds:
-            self._note_borders()
-        self.fills, arenas.bindings = _divided(arenas, bool(kinds))
+        self.fills, arenas.bindings = _divided(arenas, bool(known.kinds))
         copied = [self._copy_kernel(binding) for binding in self.fills]
-        numbers = self.backend.forward.library.numbers([*copied, *(self.kernels[kind] for kind in kinds)])
-        self.kernel_of_type = np.full(self.segment.graph.num_types, -1, np.int64)
-        self.kernel_of_type[kinds] = numbers[len(copied) :]
+        numbers = self.backend.forward.library.numbers([*copied, *(known.kernels[kind] for kind in known.kinds)])
+        self.kernel_of_type = np.full(len(known.types), -1, np.int64)
+        self.kernel_of_type[known.kinds] = numbers[len(copied) :]
         self.copy_numbers = np.array(numbers[: len(copied)], np.int64)
         stretches, batches = self._stretches()
 
@@ -237,28 +292,20 @@ class _Execution:
         self.backend.forward.issue(arenas.upload, stretches, self._vectors, arenas.send, done)
 
     def _note_indices(self) -> None:
-        """Operand rows go up with the first steps."""
-        arenas, placement = self.arenas, self.placement
+        """Operand rows go up with the first steps, with the table borders of the items of variadic batches; and what
+        was noted before."""
+        arenas, placement, known = self.arenas, self.placement, self.known
+        arenas.note()
         if arenas.indices is None:
             arenas.indices = arenas.upload.indices(placement.rows)
-            in_torch = [k for k, kernel in self.kernels.items() if isinstance(kernel, ReductionKernel)]
-            if in_torch:
+            if any(isinstance(known.kernels[kind], ReductionKernel) for kind in known.in_torch):
                 arenas.segment = arenas.upload.data(torch.from_numpy(placement.segment))
-
-    def _note_borders(self) -> None:
-        """Those of the items of variadic batches go up with the table."""
-        placement, arenas = self.placement, self.arenas
-        self.variadic = np.array([t.variadic for t in self.segment.graph.types], np.bool_)
-        of_items = self.variadic[self.schedule.batch_type]
-        of_items[: self.segment.begin], of_items[self.segment.stop :] = False, False
-        batches = np.flatnonzero(of_items)
-        self.borders = np.zeros(len(of_items), np.int64)
-        sizes = np.diff(self.schedule.batch_ptr)[batches]
-        out = np.empty(int(sizes.sum()) + len(batches), np.int32)
-        self.borders[batches] = item_borders(
-            batches, self.schedule.batch_ptr, placement.segment, placement.start, placement.items, out
-        )
-        self.border_part = arenas.upload.indices(out)
+        if known.kinds:
+            self.borders, borders = borders_of_items(
+                self.segment.begin, self.segment.stop, self.schedule.batch_type, self.schedule.batch_ptr,
+                known.variadic, placement.segment, placement.start, placement.items,
+            )  # fmt: skip
+            self.border_part = arenas.upload.indices(borders)
 
     def _copy_kernel(self, binding: Binding) -> TritonKernel:
         value_class = self.placement.classes[binding.class_index]
@@ -288,29 +335,29 @@ class _Execution:
 
     def _vectors(self, out: Longs) -> None:
         """Those of copies, then those of batches, in the order of the stretches."""
-        arenas, segment, placement = self.arenas, self.segment, self.placement
-        library, graph = self.backend.forward.library, segment.graph
+        arenas, placement = self.arenas, self.placement
+        library = self.backend.forward.library
         addresses = np.array([tensor.data_ptr() for tensor in arenas.tensors], np.int64)
         for k, binding in enumerate(self.fills):
             assert binding.table is not None
-            told = {"a0": binding.table.data_ptr(), "at0": binding.source.address,
+            assert binding.rows is not None
+            told = {"a0": binding.table.data_ptr(), "at0": binding.rows.behind().address,
                     "o0": int(addresses[binding.class_index]), "at1": binding.rows.address}  # fmt: skip
             names = self._copy_kernel(binding).names
             out[k, : len(names)] = [told[name] for name in names]
         in_steps = [run for run in self.runs if not run.in_torch]
         if not in_steps:
             return
-        batches = np.concatenate([np.arange(run.begin, run.end) for run in in_steps])
-        place = np.concatenate([run.place for run in in_steps])
-        tables = library.tables
+        tables, at = library.tables, len(self.fills)
         assert arenas.indices is not None
-        vectors_of_batches(
-            batches, self.kernel_of_type[self.schedule.batch_type[batches]], tables.kinds, tables.numbers,
-            tables.constants, self.schedule.batch_type, placement.operand_class[: graph.num_types],
-            placement.output_class[: graph.num_types], placement.output_row, placement.start, placement.items,
-            self.borders, place, addresses, arenas.indices.address, self.border_part.address,
-            arenas.workspace.data_ptr(), out[len(self.fills) :],
-        )  # fmt: skip
+        for run in in_steps:
+            vectors_of_batches(
+                run.begin, run.end, self.kernel_of_type, tables.kinds, tables.numbers, tables.constants,
+                self.schedule.batch_type, placement.operand_class, placement.output_class, placement.output_row,
+                placement.start, placement.items, self.borders, run.place, addresses, arenas.indices.address,
+                self.border_part.address, arenas.workspace.data_ptr(), out[at:],
+            )  # fmt: skip
+            at += run.end - run.begin
 
     def _run_in_torch(self, batch: int) -> None:
         """One batch by torch calls on the device, with indices that are there already."""
@@ -329,11 +376,11 @@ class _Execution:
             arenas.tensors[self.classes[c]].narrow(0, int(placement.output_row[batch, j]), count)
             for j, c in enumerate(node_type.outputs)
         ]
-        if isinstance(self.kernels[kind], ExcerptKernel):
+        if isinstance(self.known.kernels[kind], ExcerptKernel):
             run_excerpts(batch, segment, arenas, outputs[0])
             return
         segments = ix[:0] if arenas.segment is None else arenas.segment.tensor[at : at + num]
-        run_kernel(self.kernels[kind], operands, count, segments, outputs)
+        run_kernel(self.known.kernels[kind], operands, count, segments, outputs)
 
 
 _NONE = np.zeros(0, np.int64)

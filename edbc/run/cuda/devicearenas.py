@@ -20,18 +20,22 @@ from edbc.run.passes.arenas import TensorArenas
 from edbc.run.passes.placement import Longs, Placement
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Binding:
     """Externals to fill: from rows `index` of a table on the device, or from data that go up themselves."""
 
     class_index: int
-    first: int
-    rows: Part
-    is_run: bool
-    """Whether the rows are those from `first` on."""
-    count: int
+    externals: Longs
+    index: Longs
     table: torch.Tensor | None
-    source: Part
+    data: Part | None
+    rows: Part | None = None
+    """In which rows externals stand, and behind that part another of the same size has `index`."""
+
+    @property
+    def count(self) -> int:
+        """Externals."""
+        return len(self.externals)
 
     def is_copy(self, arena: torch.Tensor) -> bool:
         """True where a step can fill them: rows of a table as they are."""
@@ -58,28 +62,17 @@ class CudaArenas(TensorArenas):
         self.segment: Part | None = None
         """Of which node of its batch an item is, where torch runs reductions."""
         self.bindings: list[Binding] = []
-        self._expected: list[tuple[int, Longs, Part]] = []
+        self._expected: list[tuple[int, Longs, Part | None]] = []
         self.copies = 0
         """Copies from host to device so far: one for a mini-batch."""
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: noted, not copied yet."""
         self.open()
-        rows = self.placement.external_row[externals]
-        first, count = int(rows[0]), len(rows)
-        is_run = rows[-1] - first == count - 1 and bool((rows[1:] > rows[:-1]).all())
+        class_index = int(self.placement.external_class[externals[0]])
         on_device = table.device.type == self.device.type
-        self.bindings.append(
-            Binding(
-                int(self.placement.external_class[externals[0]]),
-                first,
-                self.upload.indices(rows),
-                is_run,
-                count,
-                table if on_device else None,
-                self.upload.indices(index) if on_device else self.upload.data(table[torch.from_numpy(index)]),
-            )
-        )
+        data = None if on_device else self.upload.data(table[torch.from_numpy(index)])
+        self.bindings.append(Binding(class_index, externals, index, table if on_device else None, data))
 
     def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: as one table."""
@@ -88,16 +81,36 @@ class CudaArenas(TensorArenas):
     def expect(self, class_index: int, rows: Longs) -> None:
         """`rows(class_index, rows)` will be asked for, with this very array."""
         self.open()
-        self._expected.append((class_index, rows, self.upload.indices(rows)))
+        self._expected.append((class_index, rows, None))
 
     def open(self) -> None:
         """What comes after the first copy goes up in another; parts of the first stay readable."""
         if self.upload.is_sent:
             self.upload = Upload(self.device)
 
+    def note(self) -> None:
+        """Append rows of externals, what is copied there and what is asked for, all that is new, as one part."""
+        bindings = [binding for binding in self.bindings if binding.rows is None]
+        expected = [number for number, (*_, part) in enumerate(self._expected) if part is None]
+        arrays = []
+        for binding in bindings:
+            arrays += [self.placement.external_row[binding.externals], binding.index]
+        arrays += [self._expected[number][1] for number in expected]
+        if not arrays:
+            return
+        whole, at = self.upload.indices(np.concatenate(arrays)), 0
+        for binding in bindings:
+            binding.rows = whole.part(at, binding.count)
+            at += 2 * binding.count
+        for number in expected:
+            class_index, rows, _ = self._expected[number]
+            self._expected[number] = class_index, rows, whole.part(at, len(rows))
+            at += len(rows)
+
     def send(self) -> None:
         """Copy what was noted, and fill those externals that no step is to fill: `bindings` holds the others."""
         if not self.upload.is_sent:
+            self.note()
             self.upload.send()
             self.copies += 1
         for binding in self.bindings:
@@ -105,9 +118,11 @@ class CudaArenas(TensorArenas):
         self.bindings = []
 
     def _fill(self, binding: Binding) -> None:
-        arena = self.tensors[binding.class_index]
-        source = binding.source.tensor
-        run = arena.narrow(0, binding.first, binding.count) if binding.is_run else None
+        arena, rows = self.tensors[binding.class_index], self.placement.external_row[binding.externals]
+        assert binding.rows is not None
+        source = binding.rows.behind().tensor if binding.data is None else binding.data.tensor
+        is_run = rows[-1] - rows[0] == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all())
+        run = arena.narrow(0, int(rows[0]), binding.count) if is_run else None
         if binding.table is not None:
             table = binding.table.reshape(binding.table.shape[0], -1)
             if run is not None and table.dtype == arena.dtype:
@@ -124,7 +139,7 @@ class CudaArenas(TensorArenas):
         """See Arenas."""
         self.send()
         for expected_class, array, part in self._expected:
-            if expected_class == class_index and array is rows:
+            if expected_class == class_index and array is rows and part is not None:
                 return self.tensors[class_index].index_select(0, part.tensor)
         self.copies += 1
         return super().rows(class_index, rows)

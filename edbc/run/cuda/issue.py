@@ -45,6 +45,10 @@ class Operations:
         return Operations(np.concatenate([self.kernel, others.kernel]), np.concatenate([self.count, others.count]),
                           np.concatenate([self.step, others.step + self.steps]), self.steps + others.steps)  # fmt: skip
 
+    def padded(self) -> Operations:
+        """With as many steps as the chains that run them have."""
+        return Operations(self.kernel, self.count, self.step, sum(cut(self.steps)))
+
 
 Stretch = Operations | Callable[[], None]
 
@@ -89,26 +93,26 @@ class Issuer:
         """Room for the table in the upload, and the cursor that points to it; None where nothing runs in steps."""
         if not stretches:
             return None
-        padded = np.cumsum([0, *(sum(cut(stretch.steps)) for stretch in stretches)])
-        kernel = np.concatenate([stretch.kernel for stretch in stretches])
-        count = np.concatenate([stretch.count for stretch in stretches])
-        step = np.concatenate([s.step + first for s, first in zip(stretches, padded[:-1].tolist(), strict=True)])
+        whole = stretches[0].padded()
+        for stretch in stretches[1:]:
+            whole = whole.then(stretch.padded())
+        kernel, count, step = whole.kernel, whole.count, whole.step
         tables, width = self.library.tables, self.library.width
-        ptr = record_ptr(kernel, step, int(padded[-1]), tables.job_ptr, tables.job_stage)
+        ptr = record_ptr(kernel, step, whole.steps, tables.job_ptr, tables.job_stage)
 
         def write(out: Longs) -> None:
-            of_operations = np.zeros((len(kernel), tables.kinds.shape[1]), np.int64)
+            of_operations = np.empty((len(kernel), tables.kinds.shape[1]), np.int64)
             vectors(of_operations)
             write_records(kernel, count, step, of_operations, ptr, tables.job_ptr, tables.job_stage,
                           tables.variant_ptr, tables.branch, tables.grid, tables.arguments, self.programs,
                           out)  # fmt: skip
 
-        table = upload.late((int(ptr[-1]), width), torch.int64, write)
+        table = upload.late((int(ptr[-1]), width), write)
 
         def point(out: Longs) -> None:
             out[:] = table.address, 0
 
-        return upload.late((2,), torch.int64, point)
+        return upload.late((2,), point)
 
     def _chains(self) -> Chains:
         precision = compiled.precision()

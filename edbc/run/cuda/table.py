@@ -103,32 +103,50 @@ def work_places(first, stages, sizes, num_steps):
 
 
 @njit(cache=True)
-def item_borders(batches, batch_ptr, segment, start, items, out):
-    """Where the items of each node of variadic batches begin, and where the last ones end, batch after batch: written
-    to `out`, and for each batch where its own begin there."""
-    at = 0
-    begins = np.empty(len(batches), np.int64)
-    for k in range(len(batches)):
-        b = batches[k]
-        begins[k] = at
-        count, item = batch_ptr[b + 1] - batch_ptr[b], start[b]
-        for position in range(count + 1):
+def work_of_batches(begin, end, batch_type, batch_ptr, first, stages, work):
+    """Definition (3) for batches begin to end, given `stages` and bytes of a node of each type: what `work_places`
+    returns, and the number of steps."""
+    num_steps, sizes, of_batch = np.int64(0), np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
+    for b in range(begin, end):
+        t = batch_type[b]
+        of_batch[b - begin] = stages[t]
+        sizes[b - begin] = work[t] * (batch_ptr[b + 1] - batch_ptr[b])
+        num_steps = max(num_steps, first[b - begin] + stages[t])
+    place, size = work_places(first, of_batch, sizes, num_steps)
+    return place, size, num_steps
+
+
+@njit(cache=True)
+def borders_of_items(begin, end, batch_type, batch_ptr, variadic, segment, start, items):
+    """Where the items of each node of variadic batches begin, and where the last ones end, batch after batch, in the
+    second array; in the first, (batches,), where each batch's own begin there."""
+    begins, total = np.zeros(len(batch_type), np.int64), 0
+    for b in range(begin, end):
+        if variadic[batch_type[b]]:
+            begins[b] = total
+            total += batch_ptr[b + 1] - batch_ptr[b] + 1
+    out = np.empty(total, np.int32)
+    for b in range(begin, end):
+        if not variadic[batch_type[b]]:
+            continue
+        item, at = start[b], begins[b]
+        for position in range(batch_ptr[b + 1] - batch_ptr[b] + 1):
             while item < start[b] + items[b] and segment[item] < position:
                 item += 1
-            out[at] = item - start[b]
-            at += 1
-    return begins
+            out[at + position] = item - start[b]
+    return begins, out
 
 
 @njit(cache=True)
 def vectors_of_batches(
-    batches, kernels, kinds, numbers, constants, batch_type, operand_class, output_class, output_row, start, items,
-    borders, place, arenas, index_address, border_address, work_address, out,
+    begin, end, kernel_of_type, kinds, numbers, constants, batch_type, operand_class, output_class, output_row, start,
+    items, borders, place, arenas, index_address, border_address, work_address, out,
 ):  # fmt: skip
-    """The vector of every batch, definition (1), into `out` (batches, n)."""
-    for k in range(len(batches)):
-        b, q = batches[k], kernels[k]
+    """The vectors of batches begin to end, definition (1), into the first rows of `out` (any, n)."""
+    for k in range(end - begin):
+        b = begin + k
         t = batch_type[b]
+        q = kernel_of_type[t]
         for i in range(kinds.shape[1]):
             kind, number = kinds[q, i], numbers[q, i]
             if kind == ARENA:

@@ -171,6 +171,37 @@ def _reduction(op: str, f: int, size: int, dtype: str) -> Branch:
     return _branch(lines, ["seg", f"a{f}", f"at{f}", f"o{f}", f"row{f}"], (1, 1, across), dtype)
 
 
+def extreme_branch(size: int, dtype: str, op: str) -> Branch:
+    """The gradient of a `max` or `min` of items, node by node: rows from `row1` on of `a1` are the nodes' gradients,
+    items stand in rows `at0` of `a0`, theirs go to rows from `row0` on of `o0`. Equal extremes share evenly."""
+    compute = compute_type(dtype)
+    columns = power(size, 1, 256)
+    across = tiles(size, columns)
+    each_item = [
+        "for i in range(first, last):",
+        "    row = tl.load(at0 + i).to(tl.int64)",
+        f"    x = tl.load(a0 + row * {size} + c, mask=inside, other=0.0).to({compute})",
+    ]
+    lines = [
+        f"node = tile // {across}",
+        f"c = tile % {across} * {columns} + tl.arange(0, {columns})",
+        f"inside = c < {size}",
+        "first = tl.load(seg + node)",
+        "last = tl.load(seg + node + 1)",
+        f"acc = tl.full(({columns},), {START[op]}, {compute})",
+        *each_item,
+        f"    acc = {STEP[op].format(x='x')}",
+        f"share = tl.zeros(({columns},), {compute})",
+        *each_item,
+        "    share += tl.where(x == acc, 1.0, 0.0)",
+        f"each = tl.load(a1 + (row1 + node) * {size} + c, mask=inside, other=0.0).to({compute}) / share",
+        *each_item,
+        f"    tl.store(o0 + (row0 + i) * {size} + c, (tl.where(x == acc, 1.0, 0.0) * each).to({ELEMENT[dtype]}), "
+        "mask=inside)",
+    ]
+    return _branch(lines, ["a0", "at0", "a1", "seg", "o0", "row0", "row1"], (1, 1, across), dtype)
+
+
 def copy_branch(size: int, dtype: str, op: str) -> Branch:
     """Rows `at0` of `a0` to rows from `row0` on of `o0`; to `fill`, to rows `at1`. For a `mean` each is divided by the
     number of items of its node: that is the number of the row, less `row1`, and `seg` says as above where the nodes'
@@ -252,7 +283,8 @@ class _Writer:
         inner, sums = power(widest, 16, self._inner), sum(len(firsts) for _, firsts in job.sums) or 1
         found = [Tile(16, 16, inner)]
         if not self.is_double:
-            rows, most = (64, 64) if sums == 1 else (32, 16)  # what several gates become fills the registers
+            # what several gates become fills the registers, and so do factors of float32, which no tensor core holds
+            rows, most = (32, 16) if sums > 1 else (64, 32 if self.stages.dtype == "f32" else 64)
             found.append(Tile(rows, power(job.v.size, 16, most), inner))
         return found
 

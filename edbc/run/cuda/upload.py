@@ -38,6 +38,15 @@ class Part:
         """The part on the device; its upload is sent first if need be."""
         return self.upload.buffer[self.begin : self.end].view(self.dtype).view(self.shape)
 
+    def part(self, first: int, count: int) -> Part:
+        """So many of its elements, which stand in a row."""
+        begin = self.begin + first * self.dtype.itemsize
+        return Part(self.upload, begin, begin + count * self.dtype.itemsize, self.dtype, (count,))
+
+    def behind(self) -> Part:
+        """What stands behind it, as large as it is."""
+        return self.part(*2 * self.shape)
+
     @property
     def address(self) -> int:
         """Where it begins on the device; known as soon as late parts are written."""
@@ -63,17 +72,16 @@ class Upload:
 
     def indices(self, values: NDArray[np.integer]) -> Part:
         """Append integers, as int32."""
-        array = np.ascontiguousarray(values, np.int32)
-        return self._append(array, array.nbytes, torch.int32, array.shape)
+        return self._append(values, 4 * values.size, torch.int32, values.shape)
 
     def data(self, values: torch.Tensor) -> Part:
         """Append a host tensor."""
         values = values.contiguous()
         return self._append(values, values.numel() * values.itemsize, values.dtype, tuple(values.shape))
 
-    def late(self, shape: tuple[int, ...], dtype: torch.dtype, write: Write) -> Part:
-        """Append what `write` fills when addresses are known, in the order of these calls."""
-        part = self._part(math.prod(shape) * dtype.itemsize, dtype, shape)
+    def late(self, shape: tuple[int, ...], write: Write) -> Part:
+        """Append numbers of 64 bits that `write` fills when addresses are known, in the order of these calls."""
+        part = self._part(8 * math.prod(shape), torch.int64, shape)
         self._late.append((part, write))
         return part
 
@@ -94,10 +102,12 @@ class Upload:
         self.address = buffer.data_ptr()
         memory = host.numpy()
         for part, values in self._parts:
-            array = values if isinstance(values, np.ndarray) else _bytes_of(values)
-            memory[part.begin : part.end] = array.reshape(-1).view(np.uint8)
+            if isinstance(values, np.ndarray):
+                memory[part.begin : part.end].view(np.int32)[:] = values.reshape(-1)
+            else:
+                memory[part.begin : part.end] = _bytes_of(values)
         for part, write in self._late:
-            write(host[part.begin : part.end].view(part.dtype).view(part.shape).numpy())
+            write(memory[part.begin : part.end].view(np.int64).reshape(part.shape))
         if buffer is not host:
             _copy(buffer, host)
         self._buffer = buffer

@@ -11,6 +11,8 @@ from edbc.base.graph import Graph, Ints
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.waves.wavetable import Waves
 
+Longs = NDArray[np.int64]
+
 if TYPE_CHECKING:
     from edbc.schedule.statetable import Table
 
@@ -19,6 +21,16 @@ def run_waves(graph: Graph, waves: Waves) -> tuple[Schedule, NDArray[np.int32]]:
     """The schedule of a mini-batch, and the step of each of its batches. O(n + m), and O(T) per step and decision."""
     schedule, step, _ = _walked(graph, *waves.compiled)
     return schedule, step
+
+
+def run_due(graph: Graph, stages: Longs) -> Schedule | None:
+    """The schedule of the rule `due` where batches of a type take so many steps (`edbc.schedule.waves.duewaves`), with
+    the first step of each; None where a type that has nodes is said to take none. O(n + m)."""
+    from edbc.schedule.scheduler import arrays_of
+    from edbc.schedule.waves.duewaves import due_waves
+
+    kinds, ptr, nodes, step = due_waves(*arrays_of(graph), stages)
+    return Schedule(graph, kinds, ptr, nodes, step=step) if len(kinds) or not len(nodes) else None
 
 
 def _walked(graph: Graph, table: Table, actions: Ints) -> tuple[Schedule, NDArray[np.int32], Ints]:

@@ -57,16 +57,16 @@ def wanted_rows(batch_type, batch_ptr, nodes, output_row, output_class, first_va
 
 @njit(cache=True)
 def contributions(
-    batch_type, batch_ptr, nodes, rows, segment, start, items, operand_class, output_class, arity, variadic, passes,
-    depends, first_value, reached, class_first, wanted, live_ptr, live, result_row, result_first,
+    batch_type, batch_ptr, nodes, rows, segment, start, items, operand_class, output_class, arity, variadic, copied,
+    passes, depends, first_value, reached, class_first, wanted, live_ptr, live, result_row, result_first,
 ):  # fmt: skip
-    """Definitions (2) and (4). `passes` says which operands of a type the kernel of its gradient has one of, `depends`
-    what each output depends on; `result_row` are the rows of the loss's contributions, class after class from
-    `result_first` on.
+    """Definitions (2) and (4). `copied` are variadic types whose gradient is a copy, `passes` says which operands of a
+    type the kernel of its gradient has one of, `depends` what each output depends on; `result_row` are the rows of the
+    loss's contributions, class after class from `result_first` on.
 
     Returns ptr and the contributions of every row; contributions of each class; the first one of every batch and
     operand; of every batch the rows that it passes on, the first output row of its gradients, and where its operand
-    rows (of variadic ones: the gradient rows of its items' nodes) begin in what comes last.
+    rows (of copied ones: the gradient rows of its items' nodes) begin in what comes last.
     """
     num_batches, num_classes, width = len(batch_type), len(class_first) - 1, operand_class.shape[1]
     first = np.full((num_batches, width), -1, np.int64)
@@ -124,7 +124,7 @@ def contributions(
                     read = rows[start[b] + k * items[b] + i]
                     row, v = class_first[c] + read, nodes[batch_ptr[b] + p]
                     if fill:
-                        x[x_start[b] + k * count[b] + n] = gradient_row[b, k] + rank[p] if variadic[t] else read
+                        x[x_start[b] + k * count[b] + n] = gradient_row[b, k] + rank[p] if copied[t] else read
                     is_passed = False
                     for j in range(first_value[v + 1] - first_value[v]):
                         is_passed |= depends[t, j, k] and reached[first_value[v] + j]

@@ -5,7 +5,7 @@ Definitions.
 (1) The gradient of a value is the sum of its *contributions* (`edbc.train.backward.contributions`). A batch's gradient
     takes one step that sums up those of its outputs, live node by live node, then the stages of its type's gradient
     (`edbc.train.backward.devicegradient`), which read operands and these sums and write the contributions to what the
-    batch read. The gradient of a sum or a mean is a copy.
+    batch read. The gradient of a sum or a mean is a copy; that of a maximum or minimum finds the items that are it.
 (2) So no two programs ever add to one place, nothing must be zero beforehand, and the order of every sum is that of the
     schedule: gradients are the same bits in every run.
 (3) A batch's first step is the one behind all that passes on to it; batches of several types share steps, as forwards.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from edbc.train.backward.reverse import TypeGradient
 
 COPIES = {"sum": "copy", "mean": "mean"}
-"""Reductions whose gradient is a copy, and what copies."""
+"""Reductions whose gradient is a copy, item by item, and what copies; that of any other is found node by node."""
 Told = Mapping[str, Any]
 """What the branches of some operations ask for, by name: a number for all of them, or one each."""
 
@@ -59,7 +59,7 @@ def runs_in_steps(segment: Segment, gradients: Mapping[int, TypeGradient]) -> bo
     classes = {c.dtype for kind in gradients for c in (*types[kind].operands, *types[kind].outputs)}
     return bool(gradients) and len(classes & set(ELEMENTS)) == 1 and all(
         not types[kind].transient and (isinstance(g, StepGradient) or (isinstance(g, ReductionGradient)
-                                       and g.op in COPIES and {c.dtype for c in types[kind].outputs} <= set(ELEMENTS)))
+                                       and {c.dtype for c in types[kind].outputs} <= set(ELEMENTS)))
         for kind, g in gradients.items()
     )  # fmt: skip
 
@@ -96,6 +96,8 @@ class StepReversal:
         self.backend, self.segment, self.arenas = backend, segment, arenas
         self.gradients, self.reach, self.reached, self.given = gradients, reach, reached, given
         self.placement, self.schedule, self.graph = segment.placement, segment.schedule, segment.graph
+        self.extremes = {k: g.op for k, g in gradients.items() if isinstance(g, ReductionGradient)
+                         and g.op not in COPIES}  # fmt: skip
         self.dtypes = [torch_dtype(c.dtype) for c in self.placement.classes]
         self.class_first = np.concatenate([[0], np.cumsum(self.placement.class_rows)]).astype(np.int64)
 
@@ -131,6 +133,7 @@ class StepReversal:
                                        for c in (placement.operand_class, placement.output_class))  # fmt: skip
         arity = np.array([len(t.operands) for t in graph.types], np.int64)
         variadic = np.array([t.variadic for t in graph.types], np.bool_)
+        copied = variadic & ~np.array([k in self.extremes for k in range(graph.num_types)])
         passes, stages = np.zeros(operand_class.shape, np.bool_), np.ones(graph.num_types, np.int64)
         for k, gradient in self.gradients.items():
             if isinstance(gradient, StepGradient):
@@ -153,8 +156,8 @@ class StepReversal:
         (self.ptr, self.items, self.total, self.first, self.count, self.gradient_row, self.gradient_rows, self.x_start,
          self.x) = native.contributions(
             kind, ptr, nodes, placement.rows, placement.segment, placement.start, placement.items, operand_class,
-            output_class, arity, variadic, passes, depends, reach.first_value, self.reached, self.class_first, wanted,
-            self.live_ptr, self.live, np.concatenate([_EMPTY, *result_row]), np.cumsum(result_count),
+            output_class, arity, variadic, copied, passes, depends, reach.first_value, self.reached, self.class_first,
+            wanted, self.live_ptr, self.live, np.concatenate([_EMPTY, *result_row]), np.cumsum(result_count),
         )  # fmt: skip
         self.begin, self.item, self.borders = native.borders_of_outputs(
             kind, ptr, nodes, placement.output_row, output_class, reach.first_value, self.reached, self.class_first,
@@ -221,7 +224,7 @@ class StepReversal:
             yield _Group(gradient.kernel, count, self.step[batches] + 1, told)
 
     def _copies(self) -> Iterator[_Group]:
-        """Gradients of sums and means."""
+        """Gradients of reductions."""
         kinds = [k for k, gradient in self.gradients.items() if isinstance(gradient, ReductionGradient)]
         x, placement = self.upload.indices(self.x[: self.x_start[-1] if kinds else 0]), self.placement
         for kind in kinds:
@@ -230,11 +233,13 @@ class StepReversal:
             seg, ends = native.item_ends(batches, self.schedule.batch_ptr, placement.segment, placement.start,
                                          placement.items, self.live_ptr, self.live)  # fmt: skip
             of_items = self.upload.indices(ends)
+            is_copied, op = kind not in self.extremes, COPIES.get(gradient.op, gradient.op)
             for f, c in enumerate(self._classes(kind, placement.operand_class)):
-                count = self.count[batches]
+                count, given = self.count[batches], self.given_arenas[c]
                 yield _Group(
-                    self._copy(c, COPIES[gradient.op]), count, self.step[batches] + 1,
-                    {"a0": self.given_arenas[c], "at0": _At(x, 4 * (self.x_start[batches] + f * count)),
+                    self._copy(c, op), count if is_copied else self.live_count[batches], self.step[batches] + 1,
+                    {"a0": given if is_copied else self.arenas.tensors[c], "a1": given,
+                     "at0": _At(x, 4 * (self.x_start[batches] + f * count)),
                      "o0": self.passed[c], "row0": self.first[batches, f], "row1": self.gradient_row[batches, f],
                      "seg": _At(of_items, 4 * seg)},
                 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from devices import NINE
+from devices import NINE, needs_triton
 
 from edbc.tools import benchmark
 
@@ -231,15 +231,38 @@ def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
     workload = gpu_model.WORKLOADS[0]
     small, large = (gpu_model.row(workload, size, 16, options) for size in (2, 8))
     assert large.device >= small.device >= small.steps * gpu_model.NODE
+    assert large.floor > small.floor > 0
+    assert small.device > small.floor
     assert small.batches >= small.steps > 0
     assert {"join", "schedule", "prepare", "issue", "total"} == set(small.host)
-    model = {"rows": [{"model": "tree_lstm", "batch_size": 2, "hidden_size": 16, "device": small.device}]}
+    model = {"rows": [{"model": "tree_lstm", "batch_size": 2, "hidden_size": 16, "device": small.device,
+                       "floor": small.floor}]}  # fmt: skip
     measured = {"rows": [
         {"name": "plans/tree_lstm.yaml", "batch_size": 2, "hidden_size": 16, "device_seconds": 2e-6 * small.device},
         {"name": "plans/tree_lstm.yaml", "batch_size": 4, "hidden_size": 16, "device_seconds": 1.0},
     ]}  # fmt: skip
     (found,) = gpu_gaps.beside(measured, model)
     assert found["ratio"] == pytest.approx(2)
+    assert found["of_floor"] == pytest.approx(small.floor / small.device / 2)
+
+
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU needs no interpreter")
+def test_gaps_run_in_the_interpreter(scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Launches, chains, barriers, the LSTM on packed sequences, the file: the way that a GPU's figures take."""
+    import gpu_gaps
+
+    monkeypatch.setattr(gpu_gaps, "STEPS", 16)
+    monkeypatch.setattr(gpu_gaps, "LENGTHS", (16,))
+    found = tmp_path / "gaps.json"
+    assert gpu_gaps.main(["--device", "cpu", "--json", str(found), "--measured", "/nowhere"]) == 0
+    record = json.loads(found.read_text())
+
+    assert set(record) == {"gap_us", "barrier_us", "cudnn_us"}
+    assert set(record["gap_us"]) == {"2", "16"}
+    assert all(took > 0 for took in (*record["gap_us"].values(), record["barrier_us"]))
+    assert "barrier of all multiprocessors" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

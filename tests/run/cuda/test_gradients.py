@@ -14,9 +14,11 @@ from rounding import round_as_a_device
 from test_triton import Chain
 from torch.utils._pytree import tree_leaves
 
+from edbc.capture.code.mark import cell
 from edbc.run.session import Net
 from edbc.train.backward.devicegradient import StepGradient
 from edbc.train.backward.recompute import CellGradient
+from edbc.train.backward.stepwise import StepReversal
 from edbc.train.trainer import Trainer
 
 pytestmark = needs_triton
@@ -117,6 +119,35 @@ def test_frozen_parameters_and_unused_outputs() -> None:
     assert "attend.query.weight" not in ours
     for name, gradient in theirs.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-11, atol=1e-12)
+
+
+class Pools(torch.nn.Module):
+    """The largest, the smallest and the mean of rows that cells make; equal words are equal extremes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.inner = torch.nn.Parameter(torch.randn(8, size)), cell(torch.nn.Linear(size, size))
+
+    def forward(self, words: list[int]) -> torch.Tensor:
+        rows = torch.stack([torch.tanh(self.inner(self.table[word])) for word in words])
+        wide = torch.stack([rows.amax(0), rows.amin(0), rows.mean(0), rows.amax(0) * 2])
+        return wide.amin(0) + wide.amax(0)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.bfloat16, 0.05)], ids=str)
+@pytest.mark.parametrize("size", [5, 300])
+def test_gradients_of_extremes_are_eagers(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, bound: float, size: int
+) -> None:
+    """Maxima and minima of one to five items, ties among them, wider than a tile; in steps."""
+    passes, run = [], StepReversal.run
+    monkeypatch.setattr(StepReversal, "run", lambda self, *given: passes.append(run(self, *given)) or passes[-1])
+    lists = [[1, 2], [3, 3, 5], [4], [6, 2, 6, 2, 7]]
+    model = Pools(size).to(dtype)
+    require_gradients(on_device(plan_for(model, lists), model), lists, bound)
+
+    assert len(passes) == 1
 
 
 class Power(torch.nn.Module):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import random_graph, random_lattice_graph
 
 from edbc.base.graph import Graph
-from edbc.run.cuda.table import item_borders, record_ptr, steps_of_batches, work_places, write_records
+from edbc.run.cuda.table import borders_of_items, record_ptr, steps_of_batches, work_places, write_records
 from edbc.run.cuda.tritonsource import FIELDS, Field
 from edbc.run.passes.placement import place
 from edbc.schedule.policy import Policy
@@ -183,9 +183,9 @@ def test_borders_of_items(seed: int) -> None:
     segment, batch_ptr = np.concatenate(items), np.concatenate([[0], np.cumsum(counts)])
     sizes = np.array([len(i) for i in items])
     start = np.concatenate([[0], np.cumsum(sizes)])
-    batches = np.array([0, 2, 3])
-    out = np.empty(int(counts[batches].sum()) + 3, np.int32)
-    begins = item_borders(batches, batch_ptr, segment, start, sizes, out)
-    for begin, b in zip(begins, batches, strict=True):
+    variadic = np.array([True, False])
+    begins, out = borders_of_items(0, 4, np.array([0, 1, 0, 0]), batch_ptr, variadic, segment, start, sizes)
+    for b in (0, 2, 3):
+        begin = begins[b]
         expected = np.concatenate([[0], np.cumsum(np.bincount(items[b], minlength=counts[b]))])
         assert out[begin : begin + counts[b] + 1].tolist() == expected.tolist()
