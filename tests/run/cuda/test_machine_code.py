@@ -18,7 +18,7 @@ SHARED_MEMORY = 99 << 10
 """Bytes that a block may have on the smallest cards since 2020 (compute capability 8.6 and 8.9); 8.0 has 163 KB, 9.0
 227."""
 
-STACK = 128
+STACK = 192
 """Bytes of a thread that need not be in registers: a step kernel holds all branches of a plan, and what stands over all
 of them, or what a library's function keeps, goes through the first-level cache."""
 
