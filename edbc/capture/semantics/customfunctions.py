@@ -17,7 +17,7 @@ import torch
 
 from edbc.capture.standins.standin import Symbol, refuse
 
-_apply = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+_apply = torch.autograd.Function.__dict__["apply"]
 
 
 def _recording_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -25,7 +25,7 @@ def _recording_apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if issubclass(type(argument), Symbol):
             name = f"{cls.__module__}.{cls.__qualname__}"
             return argument.rec.function(cls.apply, args, kwargs, name)  # type: ignore[attr-defined]
-    return _apply(cls, *args, **kwargs)
+    return _apply.__get__(None, cls)(*args, **kwargs)
 
 
 def refuse_namesake(known: dict[str, type], func: Any, name: str) -> None:
