@@ -71,7 +71,7 @@ def expanded(  # type: ignore[no-untyped-def]
                     g = register(words[r + leader], num_args)
                     count = begin[g + 1] - begin[g]
                 nodes, out = grown(nodes, num_nodes, count), grown(out, num_refs, count * num_registers)
-                heap, begin = grown(heap, top, count * outputs), grown(begin, made, outputs + 1)
+                heap, begin = grown(heap, top, count * outputs), grown(begin, made + 1, outputs)
                 for j in range(num_registers):
                     g = register(words[r + j], num_args)
                     start, stride = begin[g], 0 if begin[g + 1] - begin[g] == 1 else 1
@@ -91,7 +91,7 @@ def expanded(  # type: ignore[no-untyped-def]
                 continue
             g = register(words[r], num_args)
             start, count = begin[g], begin[g + 1] - begin[g]
-            begin = grown(begin, made, 2)
+            begin = grown(begin, made + 1, 1)
             if op == REDUCE:
                 heap = grown(heap, top, 1)
                 heap[top] = heap[start]
