@@ -312,6 +312,7 @@ def _first_whole_call(rec: Recorder, key: tuple[Any, ...], given: Given, functio
             rec.functions[key] = _BY_SIZES
             key = (*key, *given.sizes())
         rec.functions[key] = _Keeping(rec, begin, given).kept(result)
+        rec.kept_wholes = []
         return result
     except (CannotKeep, Exception):  # the code's own are raised again below
         rec.functions[key] = _NOT_KEPT

@@ -190,6 +190,7 @@ class Recorder:
         "instance",
         "is_of_ragged",
         "keeping",
+        "kept_wholes",
         "keeps_books",
         "last_external",
         "literals",
@@ -328,6 +329,8 @@ class Recorder:
         """Automatic cells that were called with ragged values, and recorded by their operations."""
         self.keeping = False
         """Whether what closed code records is to be kept (`ragged.kept`)."""
+        self.kept_wholes: list[Lazy] = []
+        """What has become a node in such code, which is none any more if that is forgotten."""
         self.symbolic = False
         """Whether sizes are given as symbols (`ragged.symbols`)."""
         self.asked_size = False
@@ -840,6 +843,9 @@ class Recorder:
         """Forget what has been recorded since `place` said so."""
         del self.entries[entries:], self.refs[refs:]
         self.next_value = value
+        for lazy in self.kept_wholes:
+            lazy.whole = None
+        self.kept_wholes = []
         known = self.ragged_constants.items()
         self.ragged_constants = {key: item for key, item in known if item[1].refs.start < value}
         self._switches = [place for place in self._switches if place <= entries]

@@ -692,6 +692,8 @@ class Lazy(Symbol):
         if self.whole is None:
             with entered(self.rec.autocast):  # also where somebody asks after the recording
                 self.whole = self.make() if self.rec.flows else self.rec.flowing(self.make)
+            if self.rec.keeping:
+                self.rec.kept_wholes.append(self)
         return self.whole
 
 
