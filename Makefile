@@ -31,7 +31,7 @@ venv: .venv/ready ## make .venv with edbc and what its development needs
 .venv/runs: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check numba pyyaml
-	$(BIN)/python -m edbc.native.ahead & \
+	$(BIN)/python -m edbc.native.ahead 2>/dev/null & \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable . && wait
 	@touch $@
 

@@ -323,9 +323,12 @@ def _first_whole_call(rec: Recorder, key: tuple[Any, ...], given: Given, functio
 
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:
-    """Keep what has been recorded since `begin`, if it can be."""
+    """Keep what one call has recorded since `begin`, if it can be. What a rule has read of the indices that it was
+    given (`repeat_interleave`) it writes as indices of its own, which no other call has."""
+    keeping = _Keeping(rec, begin, given)
+    keeping.has_own = not given.indices
     with suppress(CannotKeep):
-        rec.functions[key] = _Keeping(rec, begin, given).kept(result)
+        rec.functions[key] = keeping.kept(result)
 
 
 class _Keeping:
@@ -352,6 +355,8 @@ class _Keeping:
         self.below: set[tuple[int, Count, int]] = set()
         self.least: set[tuple[Count, int]] = set()
         self.results: list[int] = []
+        self.has_own = True
+        """Whether indices that are no arguments are what every such call has."""
 
     def kept(self, result: Any) -> KeptCall:
         """See `KeptCall`. Raises CannotKeep."""
@@ -431,7 +436,7 @@ class _Keeping:
             known = self.indices.get(first)
             if known is None:
                 numbers = self.rec.literals.get(first)
-                if numbers is None:
+                if numbers is None or not self.has_own:
                     raise CannotKeep
                 known = self.indices[first] = self.extra(Literal(numbers))
             return known

@@ -134,6 +134,51 @@ def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], A
     assert [type(call) for call in kept] == [KeptCall]
 
 
+BY_INDEX: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "repeat_interleave": lambda h, counts, order: torch.repeat_interleave(h, counts, dim=0),
+    "index_copy": lambda h, counts, order: h.index_copy(0, order, h * 2),
+    "picked": lambda h, counts, order: h[order, counts].unsqueeze(1) * h,
+    "index_fill": lambda h, counts, order: h.index_fill(0, order[:2], 0.5),
+    "index_put": lambda h, counts, order: h.index_put((order,), h * 3),
+    "gather": lambda h, counts, order: h.gather(0, order.unsqueeze(1).expand_as(h)),
+    "scatter_add": lambda h, counts, order: h.scatter_add(0, order.unsqueeze(1).expand_as(h), h),
+    "take_along": lambda h, counts, order: torch.take_along_dim(h, order.unsqueeze(1), 0),
+    "adjacency": lambda h, counts, order: torch.eye(len(order))[order] @ h,
+    "mask": lambda h, counts, order: h[counts > 1] if bool((counts > 1).any()) else h,
+    "split": lambda h, counts, order: torch.cat([part.sum(0, True) for part in h.split(counts.tolist())[:2]]),
+    "flip": lambda h, counts, order: h[order.flip(0)].flip(0),
+}
+
+
+class ByIndex(Closed):
+    """A function of rows and of tensors of numbers that differ where sizes do not."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, instance):
+        x, counts, order = instance
+        return self.out(BY_INDEX[self.name](self.up(x), counts, order)).sum(0)
+
+
+def numbers(rng: Random) -> Any:
+    """Rows, numbers that add up to how many there are, and an order of them: of few sizes, so that these come again."""
+    n = rng.choice([3, 4])
+    counts = [0] * n
+    for _ in range(n):
+        counts[rng.randrange(n)] += 1
+    x = torch.tensor([rng.gauss(0, 1) for _ in range(3 * n)]).view(n, 3)
+    return x, torch.tensor(counts), torch.tensor(rng.sample(range(n), n))
+
+
+@pytest.mark.parametrize("name", BY_INDEX)
+def test_calls_of_equal_sizes_read_their_own_indices(name: str) -> None:
+    """A call that is known is not taken for one with other numbers in its indices."""
+    torch.manual_seed(0)
+    of_model(ByIndex(name), numbers, rounds=2)
+
+
 def test_indices_that_are_no_rows_are_told_as_by_eager() -> None:
     """Of a later instance, whose call is known."""
     net = of_model(Sends(), graph, rounds=1)
