@@ -51,11 +51,12 @@ def counts(graph: Graph) -> dict[str, int]:
     return {t.name: c for t, c in zip(graph.types, graph.counts().tolist(), strict=True) if c}
 
 
-def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", rows: bool = False, **options: Any) -> Net:
+def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", rows: bool | None = False,
+          **options: Any) -> Net:  # fmt: skip
     """The model bound to a plan made in memory from these instances, with the critical-path policy; with automatic
-    cells where `cells` is "auto", and with all classes ragged that may be where there are to be `rows`, else those that
-    pay."""
-    ragged = ragged_classes(model.eval(), instances) if rows else None
+    cells where `cells` is "auto", and with all classes ragged that may be where there are to be `rows`, none where
+    that is None, else those that pay."""
+    ragged = () if rows is None else ragged_classes(model.eval(), instances) if rows else None
     automatic, ragged = decide(model.eval(), instances, Decisions(() if cells == "marked" else None, ragged))
     view, table = ModelView(model, automatic=automatic, ragged=ragged), TypeTable()
     run_segment = SegmentsUnplanned(model, view, table)

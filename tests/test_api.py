@@ -72,10 +72,10 @@ def test_training_gives_the_figures_of_the_command(loaded: edbc.LoadedPlan, tmp_
 
 def test_a_run_that_differs_from_eager_raises(loaded: edbc.LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `verify`, wrong numbers are an exception and not a field that nobody reads."""
-    from edbc.run.execution import Execution
+    from edbc.run import execution
 
-    results = Execution.results
-    monkeypatch.setattr(Execution, "results", lambda self: [result + 1 for result in results(self)])
+    collect = execution.collect
+    monkeypatch.setattr(execution, "collect", lambda *given: [result + 1 for result in collect(*given)])
     with pytest.raises(CheckFailed):
         loaded.run(limit=3, verify=True)
 

@@ -249,7 +249,7 @@ def test_nothing_is_built_against_libtorch(repository: Path) -> None:
     suffixes = {path.suffix for path in Path(package.__file__).parent.rglob("*") if path.is_file()}
     configuration = (repository / "pyproject.toml").read_text()
 
-    assert suffixes <= {".py", ".pyc", ".json", ".typed", ".nbi", ".nbc", ".stamp", ""}
+    assert suffixes <= {".py", ".pyc", ".json", ".txt", ".typed", ".nbi", ".nbc", ".lock", ".stamp", ""}
     assert re.search(r'^requires = \["setuptools>=\d+"\]$', configuration, re.M)
     assert "ext_modules" not in configuration
     for path in Path(package.__file__).parent.rglob("*.py"):

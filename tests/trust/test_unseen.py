@@ -209,7 +209,7 @@ class Sums(nn.Module):
 def test_an_arity_and_a_length_never_seen_run() -> None:
     """A sum of arity 9 is the plan's own type; an attention over 9 is a new one; both give eager's numbers."""
     model = Sums().eval()
-    net, stats, parity = bound(model, [2, 3]), Stats(), Parity()
+    net, stats, parity = bound(model, [2, 3], rows=None), Stats(), Parity()
     ours, _ = net.run([9, 2], stats)
     for results in zip(ours, Eager(model).run([9, 2]), Eager(model).reference([9, 2]), strict=True):
         parity.add(*results)
@@ -223,7 +223,7 @@ def test_an_arity_and_a_length_never_seen_run() -> None:
 def test_unseen_states_fall_back_and_are_counted(edbc, chain: Path) -> None:
     """A table that knows the states of one instance only: others fall back to its rule, counted, and equal eager."""
     model = Sums().eval()
-    net, stats = bound(model, [2, 3, 5]), Stats()
+    net, stats = bound(model, [2, 3, 5], rows=None), Stats()
     blank = Policy("fsm", "sort", "chains")
     net.policy = Policy("fsm", "sort", "chains", dict(cover(blank, [net.mini_batch([2]).graph]).table))
     ours, _ = net.run([5, 3], stats)

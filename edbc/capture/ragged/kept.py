@@ -359,8 +359,10 @@ class _Keeping:
         """Whether indices that are no arguments are what every such call has."""
 
     def kept(self, result: Any) -> KeptCall:
-        """See `KeptCall`. Raises CannotKeep."""
+        """See `KeptCall`. Raises CannotKeep, also where gradients were off in between, which a run does not tell."""
         entries = self.rec.entries
+        if self.rec.has_switched(self.entry):
+            raise CannotKeep
         while self.entry < len(entries):
             number = entries[self.entry]
             self.entry += 1

@@ -492,6 +492,10 @@ class Recorder:
         finally:
             self.switch_gradients(False)
 
+    def has_switched(self, entry: int) -> bool:
+        """Whether gradients were off for an entry from that one on."""
+        return any(place >= entry for place in self._switches)
+
     def detached(self) -> Sequence[int] | np.ndarray:
         """Nodes recorded without gradients."""
         if not self._switches:
@@ -848,7 +852,8 @@ class Recorder:
         self.kept_wholes = []
         known = self.ragged_constants.items()
         self.ragged_constants = {key: item for key, item in known if item[1].refs.start < value}
-        self._switches = [place for place in self._switches if place <= entries]
+        switches = [place for place in self._switches if place <= entries]
+        self._switches = switches[: len(switches) // 2 * 2]  # gradients are on, as when that began
 
     def note_reduction(self, op: str, slot: Slot) -> int:
         """The number of a reduction for runs, whose type gets the line at hand."""

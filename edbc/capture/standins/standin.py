@@ -170,7 +170,7 @@ def _reading_number(name: str, convert: Callable[[Any], Any] | None = None) -> C
     method = getattr(torch.Tensor, name)
 
     def read(self: Any) -> Any:
-        if self.rec.reading is None or self.rec.has_ended:
+        if self.rec.has_ended or self.rec.reading is None:
             self._read()
         found = self.rec.reading(self, True)
         if issubclass(type(found), torch.Tensor):

@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from edbc.base.operations import BINARY, OPERATIONS, UNARY
 from edbc.capture.record.table import SharedRef, View, fill
+from edbc.capture.semantics.rules import name_of
 from edbc.capture.semantics.shapes import split_outputs
 from edbc.cells.opgraph import CellOp
 from edbc.cells.program import Call, Span
@@ -44,6 +45,7 @@ MOST_RUNS = 64
 """Definition (3)."""
 MOST_ELEMENTS = 1 << 16
 """Of a value: more do not stay in the second-level cache with what is computed of them."""
+_RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 ShapeOf = Callable[[SharedRef], Sequence[int]]
 Arguments = dict[str, Any]
 """Of an operation, by the names of its schema."""
@@ -70,7 +72,9 @@ def value_of_call(step: Call, values: Values, read: Callable[[Span], V], shape_o
 
 
 def _is_torchs(op: CellOp) -> bool:
-    """A function of the user's may have a gradient of its own."""
+    """A function of the user's may have a gradient of its own; recurrent networks are too long to be written out."""
+    if op.call is not None and name_of(op.call) in _RECURRENT:
+        return False
     return op.attributes == "view" or (getattr(op.call, "__module__", None) or "torch").partition(".")[0] == "torch"
 
 
@@ -363,6 +367,8 @@ def _product(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) ->
     count, k = a.shape[0] if a.ndim == 3 else 1, a.shape[-1]
     m, n = a.numel() // (count * k), b.numel() // (count * k)
     if count > MOST_RUNS or max(m * k, k * n) > MOST_WEIGHTS:
+        raise _UnknownError(op)
+    if any(r.value(x).op == "number" and r.value(x).arg != 0 for x in (a, b)):  # stands nowhere
         raise _UnknownError(op)
     pairs = ([r.values.part(r.value(x), i * size, size) for i in range(count)] for x, size in ((a, m * k), (b, k * n)))
     return r.values.cat(r.values.matmul(x, y, m, k, n) for x, y in zip(*pairs, strict=True))

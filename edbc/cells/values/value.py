@@ -182,6 +182,8 @@ class Values:
 
     def matmul(self, a: V, b: V, m: int, k: int, n: int) -> V:
         """A row's own matrices. Of one column the product is a sum along the rows."""
+        if any(v.op == "number" and v.arg == 0 for v in (a, b)):
+            return self.number(0.0, m * n)
         if n == 1:
             spread = self.spread(b, (1, m, k))
             return self.reduce("total", self.map("mul", (a, spread)), (m, k, 1))
@@ -190,11 +192,13 @@ class Values:
     def reduce(self, op: str, v: V, sizes: Sizes) -> V:
         """`op` along the middle of (outer, n, inner) elements. Of one element it is that."""
         outer, n, inner = sizes
+        if v.op == "number":
+            return self.number(v.arg * n if op == "total" else v.arg, outer * inner)
         return v if n == 1 else self._make(op, (v,), sizes, outer * inner)
 
     def turned(self, v: V, rows: int, columns: int) -> V:
         """A row-major matrix (rows, columns) as (columns, rows). Of a parameter it is one, transposed once for all."""
-        if 1 in (rows, columns):
+        if 1 in (rows, columns) or v.op == "number":
             return v
         if v.op == "parameter":
             ref, offset = v.arg

@@ -21,8 +21,8 @@ import numpy as np
 
 from edbc.cells.kernels import outer, steps
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
-from edbc.cells.rows import choice, reduction
-from edbc.cells.rows.choice import chosen
+from edbc.cells.rows import choiceloop, reduction
+from edbc.cells.rows.choiceloop import chosen
 from edbc.cells.rows.reduction import OPS
 from edbc.native import blas, pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
@@ -30,7 +30,8 @@ from edbc.native.kinds import checksum
 from edbc.native.pointers import add_shared, copy_bytes, load, load_number, load_shared, store, store_number, widened
 from edbc.run.cpu import teamwork
 from edbc.run.cpu.teamwork import call_step
-from edbc.schedule.waves.stages import AFTER, BATCH, FIRST, LANE, LAST
+from edbc.schedule.waves import tasks
+from edbc.schedule.waves.tasks import AFTER, BATCH, FIRST, LANE, LAST
 
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _LONG = np.int64(0)
@@ -317,7 +318,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     return walk, walk_stages
 
 
-COMPILED_IN = (blas, choice, outer, pointers, reduction, steps, teamwork)
+COMPILED_IN = (blas, choiceloop, outer, pointers, reduction, steps, tasks, teamwork)
 walk, walk_stages = _build(checksum(*COMPILED_IN))
 
 

@@ -27,12 +27,10 @@ from numpy.typing import NDArray
 from edbc.base.graph import Graph, NodeType
 from edbc.native.kinds import native
 from edbc.schedule.schedule import Schedule
+from edbc.schedule.waves.tasks import AFTER, BATCH, FIRST, LANE, LAST
 from edbc.schedule.waves.waverun import run_waves
 from edbc.schedule.waves.wavetable import Waves
 
-BATCH, FIRST, LAST, AFTER, LANE = range(5)
-"""Columns of a task: a batch, rows of it, how many tasks must be done before, and the thread that should have it, for
-its caches hold the weights: by the type's rank in the stage."""
 MEETING = 2.0
 """Microseconds for threads to meet."""
 GAIN, LEAST = 0.85, 500.0

@@ -22,7 +22,7 @@ from edbc.cells.kernels import outer as outer_products
 from edbc.cells.kernels import steps
 from edbc.cells.kernels.outer import OUTER_WORDS, OuterField
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
-from edbc.cells.rows import reduction
+from edbc.cells.rows import choiceloop, reduction
 from edbc.native import blas, pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 from edbc.native.kinds import checksum
@@ -31,6 +31,7 @@ from edbc.run.cpu import teamwork
 from edbc.run.cpu import walk as forward
 from edbc.run.cpu.teamwork import call_outer, call_step
 from edbc.run.cpu.walk import address_of_row
+from edbc.schedule.waves import tasks
 
 _ZERO, _ONE, _LONG = np.float32(0), np.float32(1), np.int64(0)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -367,7 +368,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     return walk_back, weight_products
 
 
-COMPILED_IN = (blas, forward, outer_products, pointers, reduction, steps, teamwork)
+COMPILED_IN = (blas, choiceloop, forward, outer_products, pointers, reduction, steps, tasks, teamwork)
 walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 

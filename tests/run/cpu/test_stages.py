@@ -25,7 +25,8 @@ from edbc.schedule.policy import Policy
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.scheduler import run
 from edbc.schedule.waves import stages
-from edbc.schedule.waves.stages import AFTER, BATCH, FIRST, LANE, LAST, Beside, tasks_of
+from edbc.schedule.waves.stages import Beside, tasks_of
+from edbc.schedule.waves.tasks import AFTER, BATCH, FIRST, LANE, LAST
 from edbc.schedule.waves.waverun import run_waves
 from edbc.schedule.waves.wavetable import Waves
 

@@ -16,7 +16,7 @@ from numba import njit
 from torch import nn
 from walk_reference import walk_reference
 
-from edbc.cells.rows.choice import chosen
+from edbc.cells.rows.choiceloop import chosen
 from edbc.run.cpu import cpubackend
 from edbc.run.cpu.walk import Memory, bind_rows
 from edbc.run.reference import ProgramKernel

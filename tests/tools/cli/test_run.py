@@ -189,14 +189,14 @@ def test_an_output_that_cannot_be_written_leaves_nothing(edbc, compiled: Path, t
 
 def test_verify_fails_when_numbers_differ(edbc, compiled: Path, trees: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--verify` exits 1 when batched outputs are not eager's: here every result is shifted by a thousandth."""
-    from edbc.run.execution import Execution
+    from edbc.run import execution
 
-    honest = Execution.results
+    honest = execution.collect
 
-    def shifted(self):
-        return [{"logits": [t + 1e-3 for t in r["logits"]]} for r in honest(self)]
+    def shifted(*given):
+        return [{"logits": [t + 1e-3 for t in r["logits"]]} for r in honest(*given)]
 
-    monkeypatch.setattr(Execution, "results", shifted)
+    monkeypatch.setattr(execution, "collect", shifted)
     result = edbc("run", compiled / "plans" / "tree_lstm.yaml", "--input", trees, "--verify")
 
     assert result.exit_code == 1
