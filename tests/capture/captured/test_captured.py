@@ -71,6 +71,10 @@ def test_company_while_capturing_leaves_no_trace() -> None:
     assert len({hash(captured) for captured in together}) == len({bytes(captured) for captured in together})
 
 
+BY_TORCH = {"PlainRNN"}
+"""Recurrent networks over whole sequences, whose last bits depend on how many rows torch runs at once."""
+
+
 @pytest.mark.parametrize("name", sorted(PROGRAMS)[::6])
 def test_programs_of_the_corpus(name: str) -> None:
     """Ordinary code: captured, or refused in words where instances keep tensors; never another result."""
@@ -85,6 +89,9 @@ def test_programs_of_the_corpus(name: str) -> None:
         return
     captured = net.capture_all(program.instances(1, 5))
     with torch.no_grad():
+        if name in BY_TORCH:
+            torch.testing.assert_close(list(net(captured)), list(net(program.instances(1, 5))))
+            return
         assert told(net(captured)) == told(net(program.instances(1, 5)))
 
 
