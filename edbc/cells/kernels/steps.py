@@ -65,7 +65,7 @@ class Store(NamedTuple):
 @dataclass(frozen=True)
 class Loop:
     """Values of one domain and where they go; of a reduction or a product of matrices one alone. What it reads from
-    memory, and where that stands, is in `places`; a parameter has none."""
+    memory, and where that stands, is in `places`; a parameter has none, also where products read a copy."""
 
     domain: tuple[int, ...]
     stores: tuple[Store, ...]
@@ -415,7 +415,8 @@ class _Lowering:
                 yield self._loop((v.size,), [Store(place, v)], [v])
 
     def _loop(self, domain: tuple[int, ...], stores: Sequence[Store], read: Iterable[V]) -> Loop:
-        return Loop(domain, tuple(stores), {u: self._place(u) for u in read if u.op != "number"})
+        places = {u: None if u.op == "parameter" else self._place(u) for u in read if u.op != "number"}
+        return Loop(domain, tuple(stores), places)
 
     def _read_in(self, v: V, alone: V | None) -> Iterator[V]:
         """What a loop reads from memory to compute a value or, where it is another's alone, to copy it."""

@@ -121,6 +121,7 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
         torch.where((v > 0) & (v < 0.5) | (v == v[0]), v, 0.0) + (v != v[0]) * v + (v <= 0.1) * m.clamp(min=v),
         (m > 0).float() * m if m.dtype is torch.float32 else (m > 0).double() * m,
     ),
+    "a-parameter-before-a-product": lambda net, v, m: net.wide(torch.cat([net.vector[:3], m[1:2, 2]])) * v.sum(),
     "movements": lambda net, v, m: (
         m.t().softmax(0)
         + m.flip(0) * m.roll(1, 1)
