@@ -59,9 +59,7 @@ _TABLE = (
     Operation("log", "log(x)", ("d / x",), error=(3.0, 3.0)),
     Operation("sqrt", "sqrt(x)", ("d / (2 * r)",)),
     Operation("abs", "abs(x)", ("d if x > 0 else -d if x < 0 else d * x",), synonyms=("absolute",)),
-    Operation(
-        "expm1", "exp(x) - 1 if x > 1 else 2 * tanh(x / 2) / (1 - tanh(x / 2))", ("d * (r + 1)",), error=(12.0, 12.0)
-    ),
+    Operation("expm1", "tanh(x / 2) * (exp(x) + 1)", ("d * (r + 1)",), error=(12.0, 12.0)),
     Operation("log1p", "log1p(x)", ("d / (1 + x)",), error=(3.0, 3.0)),
     Operation("square", "x * x", ("d * (2 * x)",)),
     Operation("reciprocal", "1 / x", ("-d * (r * r)",)),

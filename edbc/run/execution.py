@@ -24,7 +24,7 @@ import torch
 from edbc.capture.code.shadow import ModelView
 from edbc.errors import GraphError
 from edbc.run.backend import Backend, KernelOfType
-from edbc.run.passes.arenas import Shared
+from edbc.run.passes.arenas import Arenas, Shared
 from edbc.run.passes.boundary import collect, load_externals
 
 if TYPE_CHECKING:
@@ -53,19 +53,28 @@ def run_whole(backend: Backend, prepared: MiniBatch, kernel: KernelOfType, view:
               shared: Shared | None = None) -> list[Any]:  # fmt: skip
     """What each instance returns of a prepared mini-batch that runs without a stop; segments of one mini-batch give
     what they have in common."""
-    segment, capture, boundary = prepared.segment, prepared.capture, prepared.boundary
     with WithoutGradients():
-        arenas = backend.arenas(segment, prepared.demand)
+        arenas = _loaded(backend, prepared, view, shared)
         try:
-            if shared is not None:
-                arenas.shared = shared
-            load_externals(capture, boundary.lookups, arenas, view)
-            for want in boundary.wants:
-                arenas.expect(want.class_index, want.rows)
-            backend.execute(segment, arenas, kernel)
-            return collect(capture, segment.placement, arenas, boundary.wants)
+            backend.execute(prepared.segment, arenas, kernel)
+            return collect(prepared.capture, prepared.segment.placement, arenas, prepared.boundary.wants)
         finally:
             arenas.release()
+
+
+def _loaded(backend: Backend, prepared: MiniBatch, view: ModelView, shared: Shared | None) -> Arenas:
+    """Arenas with externals in them, which know what will be asked of them."""
+    arenas = backend.arenas(prepared.segment, prepared.demand)
+    try:
+        if shared is not None:
+            arenas.shared = shared
+        load_externals(prepared.capture, prepared.boundary.lookups, arenas, view)
+        for want in prepared.boundary.wants:
+            arenas.expect(want.class_index, want.rows)
+    except BaseException:
+        arenas.release()
+        raise
+    return arenas
 
 
 class Execution:
@@ -84,13 +93,8 @@ class Execution:
         """Batches that have run."""
         self._check(self._keep, segment.stop)
         with WithoutGradients():
-            self._arenas = backend.arenas(segment, prepared.demand)
-            if shared is not None:
-                self._arenas.shared = shared
-            load_externals(prepared.capture, prepared.boundary.lookups, self._arenas, view)
+            self._arenas = _loaded(backend, prepared, view, shared)
         self._wants = prepared.boundary.wants
-        for want in self._wants:
-            self._arenas.expect(want.class_index, want.rows)
 
     def run(self, until: int | None = None, on_batch: Callable[[int], None] | None = None) -> None:
         """The next segment, definition (2): batches up to `until`, all that are left without it. `on_batch` is called

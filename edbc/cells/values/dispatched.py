@@ -22,7 +22,7 @@ Definitions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, reduce
 from itertools import groupby
 from typing import Any
@@ -107,6 +107,8 @@ class _Dispatch(TorchDispatchMode):
     def of(self, step: Call, read: Callable[[Span], V], shape_of: ShapeOf) -> V:
         """The value of a call's result."""
         variables = [source for source in step.op.sources if source.variable is not None]
+        call = step.op.call
+        assert call is not None
 
         def shared(ref: SharedRef) -> torch.Tensor:
             shape = tuple(shape_of(ref))
@@ -118,13 +120,13 @@ class _Dispatch(TorchDispatchMode):
                 seen = [_through(variable.views, x, shared) for variable, x in zip(variables, row, strict=True)]
                 args, kwargs = fill(step.op.template, seen, shared)
                 try:
-                    results = split_outputs(step.op.call(*args, **kwargs), "a call")[1]
+                    results = split_outputs(call(*args, **kwargs), "a call")[1]
                 except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
                     raise _UnknownError from error
         result = results[step.op.output or 0]
         wanted = torch.bool if step.op.result.dtype == "bool" else self.dtype
         if result.dtype is not wanted or result.numel() != step.result.size:
-            raise _UnknownError("")
+            raise _UnknownError("another result than was recorded")
         return self.value(result)
 
     def _without_data(self, shape: Sequence[int], v: V, is_bool: bool = False) -> torch.Tensor:
@@ -139,7 +141,7 @@ class _Dispatch(TorchDispatchMode):
         found = self.known.get(id(x))
         v = found[1] if found is not None else None if x.is_meta else _of_numbers(self.values, x)
         if v is None:
-            raise _UnknownError("")
+            raise _UnknownError("a tensor from elsewhere")
         return v
 
     # --- operations ------------------------------------------------------------------------------------------------
@@ -221,7 +223,7 @@ class _Dispatch(TorchDispatchMode):
             if turned is not None and turned.reshape(-1).tolist() == flat:
                 return self.values.turned(self.values.part(source, at, n), n // rows, rows)
         if len(runs) > MOST_RUNS:
-            raise _UnknownError("")
+            raise _UnknownError("scattered elements")
         return self.values.cat(self.values.part(source, first, n) for first, n in runs)
 
     # --- what readers are made of ----------------------------------------------------------------------------------
@@ -269,7 +271,7 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield at[0], len(at)
 
 
-def _sizes(shape: Sequence[int], dims: Sequence[int]) -> Iterator[Sizes]:
+def _sizes(shape: Sequence[int], dims: Collection[int]) -> Iterator[Sizes]:
     """Definition (4): of each run of dimensions, from the right; those before it are there still."""
     d = len(shape) - 1
     inner = 1
@@ -292,7 +294,8 @@ def _table(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V
     """An operation of the table whose arguments are its operands, with what they are when nothing is said."""
     operands = [given[key] for key in ("self", "other") if key in given]
     defaults = dict(OPERATIONS[op].defaults)
-    is_usual = all(key in ("self", "other") or x == defaults.get(key, x is None) for key, x in given.items())
+    others = {key: x for key, x in given.items() if key not in ("self", "other")}
+    is_usual = all(key in defaults and x == defaults[key] for key, x in others.items())
     return r.map(op, shape, *operands) if is_usual else None
 
 
@@ -338,15 +341,15 @@ def _where(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V
 
 def _cast(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V | None:
     """From bools to numbers, and what changes nothing."""
-    x = given.get("self", given.get("a"))
+    x = given["a"] if op == "convert_element_type" else given["self"]
     is_known = (given.get("dtype") or x.dtype) in (x.dtype, r.dtype) and x.dtype in (r.dtype, torch.bool)
     return r.value(x) if is_known else None
 
 
 def _number(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
     name = op.removeprefix("new_").removesuffix("_like")
-    x = given.get("fill_value", given.get("s", given.get("value"))) if name not in ("zeros", "ones") else name == "ones"
-    return r.values.number(x, math.prod(shape))
+    numbers = {"zeros": 0.0, "ones": 1.0, "scalar_tensor": given.get("s"), "full": given.get("fill_value")}
+    return r.wide(numbers[name], shape)
 
 
 def _reduced(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V | None:

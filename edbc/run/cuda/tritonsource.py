@@ -155,12 +155,7 @@ def _reduction(op: str, f: int, size: int, dtype: str) -> Branch:
     columns = power(size, 1, 256)
     across = tiles(size, columns)
     lines = [
-        f"node = tile // {across}",
-        f"c = tile % {across} * {columns} + tl.arange(0, {columns})",
-        f"inside = c < {size}",
-        "first = tl.load(seg + node)",
-        "last = tl.load(seg + node + 1)",
-        f"acc = tl.full(({columns},), {START[op]}, {compute})",
+        *_items_of_node(op, size, columns, compute),
         "for i in range(first, last):",
         f"    row = tl.load(at{f} + i).to(tl.int64)",
         f"    x = tl.load(a{f} + row * {size} + c, mask=inside, other=0.0).to({compute})",
@@ -169,6 +164,19 @@ def _reduction(op: str, f: int, size: int, dtype: str) -> Branch:
         f"tl.store(o{f} + (row{f} + node) * {size} + c, acc.to({ELEMENT[dtype]}), mask=inside)",
     ]
     return _branch(lines, ["seg", f"a{f}", f"at{f}", f"o{f}", f"row{f}"], (1, 1, across), dtype)
+
+
+def _items_of_node(op: str, size: int, columns: int, compute: str) -> list[str]:
+    """The columns of a tile, the items of its node, and what nothing is reduced to."""
+    across = tiles(size, columns)
+    return [
+        f"node = tile // {across}",
+        f"c = tile % {across} * {columns} + tl.arange(0, {columns})",
+        f"inside = c < {size}",
+        "first = tl.load(seg + node)",
+        "last = tl.load(seg + node + 1)",
+        f"acc = tl.full(({columns},), {START[op]}, {compute})",
+    ]
 
 
 def extreme_branch(size: int, dtype: str, op: str) -> Branch:
@@ -183,12 +191,7 @@ def extreme_branch(size: int, dtype: str, op: str) -> Branch:
         f"    x = tl.load(a0 + row * {size} + c, mask=inside, other=0.0).to({compute})",
     ]
     lines = [
-        f"node = tile // {across}",
-        f"c = tile % {across} * {columns} + tl.arange(0, {columns})",
-        f"inside = c < {size}",
-        "first = tl.load(seg + node)",
-        "last = tl.load(seg + node + 1)",
-        f"acc = tl.full(({columns},), {START[op]}, {compute})",
+        *_items_of_node(op, size, columns, compute),
         *each_item,
         f"    acc = {STEP[op].format(x='x')}",
         f"share = tl.zeros(({columns},), {compute})",

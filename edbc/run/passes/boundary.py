@@ -106,7 +106,7 @@ def _table_of(source: Source, view: ModelView) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """Stacked of one class that leave the arenas together: of results `which`, all in order without it."""
+    """Rows of one class that leave the arenas together: of results `which`, all in order without it."""
 
     class_index: int
     which: Longs | None

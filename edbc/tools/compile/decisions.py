@@ -39,7 +39,6 @@ from edbc.capture.forward.build import capture
 from edbc.capture.ragged.value import Sizes, varying
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.objects import unchanged
-from edbc.errors import GraphError
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
 from edbc.tools.compile.unplanned import SegmentsUnplanned
@@ -65,10 +64,7 @@ def decide(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Deci
         return Decided(automatic_cells(model, instances, given.automatic, given.ragged), given.ragged)
     whole = _chosen(model, instances, given.automatic, ())
     ragged = ragged_classes(model, instances)
-    try:
-        rows = _chosen(model, instances, given.automatic, ragged) if ragged else whole
-    except GraphError:  # a run of rows that does not fit what it is repeated for
-        rows = whole
+    rows = _chosen(model, instances, given.automatic, ragged) if ragged else whole
     return Decided(rows.automatic, ragged) if rows.cost < whole.cost else Decided(whole.automatic, ())
 
 

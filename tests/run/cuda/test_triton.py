@@ -100,7 +100,7 @@ class EveryMap(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
         positive = x.abs() + 2.0
-        pairs = {"log": (positive,), "sqrt": (positive,), "reciprocal": (positive,), "div": (x, positive)}
+        pairs = dict.fromkeys(("log", "log1p", "sqrt", "reciprocal"), (positive,)) | {"div": (x, positive)}
         return (*(MAPS[op](*pairs.get(op, (x, y))[: TABLE[op].operands]) for op in MAPPED), x + y + x)
 
 
