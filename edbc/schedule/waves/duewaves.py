@@ -13,7 +13,7 @@ what the rule does step by step. O(n + m + L), and O(log) of a type's due steps 
 """
 
 # numba infers the types of kernels, and intrinsics are called without their typing context.
-# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated"
+# mypy: disable-error-code="no-untyped-def,call-arg,arg-type,var-annotated,assignment"
 
 from __future__ import annotations
 
