@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edbc.plan.plan import Plan
     from edbc.run.dataset import CapturedDataset
     from edbc.run.workers import collate
+    from edbc.stages import Stages
 
 __all__ = [
     "Captured",
@@ -32,6 +33,7 @@ __all__ = [
     "EdbcError",
     "LoadedPlan",
     "Plan",
+    "Stages",
     "__version__",
     "cell",
     "collate",
@@ -44,6 +46,7 @@ _HOMES = {
     "CapturedDataset": "run.dataset",
     "LoadedPlan": "api",
     "Plan": "plan.plan",
+    "Stages": "stages",
     "collate": "run.workers",
     "compile": "api",
     "load": "api",

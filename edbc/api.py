@@ -13,6 +13,8 @@ from edbc.base.files import found_at, require_target
 from edbc.errors import EdbcError, PlanError
 from edbc.plan.plan import BatchCost, Guard, Plan
 from edbc.plan.reader import read_plan
+from edbc.plan.static import StaticPlan, read_any_plan
+from edbc.stages import Stages
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from edbc.tools.compile.modelobject import CompiledNet
     from edbc.tools.explain.explanation import Explanation
     from edbc.tools.running import Report
+    from edbc.tools.staged.compiling import CompiledStatic
+    from edbc.tools.staged.explanation import StagesExplanation
+    from edbc.tools.staged.net import StaticNet
+    from edbc.tools.staged.running import StaticReport
     from edbc.train.fit.loop import Epoch, Step
 
 
@@ -32,8 +38,17 @@ if TYPE_CHECKING:
 class LoadedPlan:
     """A plan that has been read and verified, and the file that it came from."""
 
-    plan: Plan
+    plan: Plan | StaticPlan
     path: Path
+
+    def _of_batches(self, doing: str) -> Plan:
+        """The plan, for what only plans of batches can do. Raises PlanError for one of stages."""
+        if isinstance(self.plan, StaticPlan):
+            raise PlanError(
+                f"{self.path}: expected a plan of batches for {doing}, got one of stages, of a static model; bind, "
+                "run, explain and check take it"
+            )
+        return self.plan
 
     def bind(
         self,
@@ -46,7 +61,7 @@ class LoadedPlan:
         backend: str | None = None,
         recompute: int | str | None = None,
         **building: Any,
-    ) -> Net:
+    ) -> Net | StaticNet:
         """The plan bound to a model: a callable on lists of instances.
 
         With `recompute` training takes less memory and more time: a mini-batch's schedule is cut into so many segments,
@@ -61,6 +76,9 @@ class LoadedPlan:
         `trust_changed_model` of `edbc.tools.running.Setting`. Raises StaleError when the model file changed, when
         the plan requires what is not here, and when its cells are not the model's. Repeated structures are captured
         once when the file of the model's class has a `structure_key`.
+
+        A plan of stages gives a `StaticNet`, and takes of these options those of `building`; bound to a `model`, its
+        first instance says whether the model is the plan's.
         """
         from edbc.capture.captured.structurecache import structure_cache
         from edbc.run.modelfile import exemplars_of
@@ -68,6 +86,11 @@ class LoadedPlan:
 
         options: dict[str, Any] = {"force": force, "strict": strict, "policy": policy, "layout": layout,
                                    "backend": backend, "recompute": recompute}  # fmt: skip
+        if isinstance(self.plan, StaticPlan):
+            from edbc.tools.staged.net import bind_static
+
+            wishes = {k: v for k, v in options.items() if v not in (None, False, "plan")}
+            return bind_static(self.path, self.plan, model, {**wishes, **building})
         if model is not None:
             check_requirements(self.plan.requirements)
             net = Net(self.plan, model, **options, **building)
@@ -78,14 +101,21 @@ class LoadedPlan:
 
         return bind_plan(self.path, self.plan, Setting(**options, **building), warnings.warn).net
 
-    def run(self, inputs: Sequence[str | Path] = (), **options: Any) -> Report:
+    def run(self, inputs: Sequence[str | Path] = (), **options: Any) -> Report | StaticReport:
         """Run instances and report, as `edbc run` does; `options` are the fields of `edbc.tools.running.Setting`.
 
         Raises CheckFailed when `verify` is asked for and the numbers are not eager's.
         """
         from edbc.tools.running import Setting, run_plan
 
-        report = run_plan(self.path, Setting(inputs, **options), warnings.warn)
+        setting = Setting(inputs, **options)
+        report: Report | StaticReport
+        if isinstance(self.plan, StaticPlan):
+            from edbc.tools.staged.running import run_static
+
+            report = run_static(self.path, self.plan, setting, options.get("batch_size"), warnings.warn)
+        else:
+            report = run_plan(self.path, setting, warnings.warn)
         if report.parity is not None:
             report.parity.require()
         return report
@@ -97,8 +127,12 @@ class LoadedPlan:
         config: dict[str, Any] | None = None,
         model: str | None = None,
         run: bool = True,
-    ) -> Explanation:
+    ) -> Explanation | StagesExplanation:
         """What batches with what and why; `str()` is text, a notebook shows pictures. See `edbc explain`."""
+        if isinstance(self.plan, StaticPlan):
+            from edbc.tools.staged.explanation import StagesExplanation
+
+            return StagesExplanation(self.plan)
         from edbc.tools.explain.explanation import explain_file
 
         return explain_file(self.path, model=model, inputs=inputs, config=config, run=run)
@@ -113,7 +147,7 @@ class LoadedPlan:
         """What changed from this plan to `new`; `text()` and `is_worse` as in `edbc diff`."""
         from edbc.plan.difference import diff_plans
 
-        return diff_plans(self.plan, new.plan)
+        return diff_plans(self._of_batches("diff"), new._of_batches("diff"))
 
     def train(
         self,
@@ -132,6 +166,7 @@ class LoadedPlan:
         """
         from edbc.tools.training import Setting, Training
 
+        self._of_batches("training")
         training = Training(self.path, model, Setting(output, inputs, dev, **setting), warnings.warn)
         for event in training.run():
             watch(event)
@@ -148,13 +183,13 @@ class LoadedPlan:
         """Measure as `edbc bench` does; `setting` are the fields of `edbc.tools.benchmark.Setting`."""
         from edbc.tools.benchmark import Setting, bench_plan
 
-        return bench_plan(self.path, self.plan, inputs, config or {}, Setting(**setting), model)
+        return bench_plan(self.path, self._of_batches("bench"), inputs, config or {}, Setting(**setting), model)
 
 
 def existing_guards(target: Path) -> dict[str, Guard]:
     """Guards survive recompiling; a file that is no plan is simply replaced."""
     try:
-        return dict(read_plan(target).guards) if found_at(target) != "nothing" else {}
+        return dict(read_any_plan(target).guards) if found_at(target) != "nothing" else {}
     except EdbcError:
         return {}
 
@@ -197,7 +232,7 @@ def costs_for(target: Path, source: str | Path | None) -> dict[str, BatchCost]:
 
 def load(path: str | Path) -> LoadedPlan:
     """Read and verify a plan; nothing of the model runs. Raises PlanError with file and line."""
-    return LoadedPlan(read_plan(Path(path)), Path(path))
+    return LoadedPlan(read_any_plan(Path(path)), Path(path))
 
 
 @overload
@@ -205,7 +240,7 @@ def compile(model: str | Path, output: str | Path, **options: Any) -> LoadedPlan
 
 
 @overload
-def compile(model: nn.Module, instances: Any, **options: Any) -> CompiledNet: ...
+def compile(model: nn.Module, instances: Any, **options: Any) -> CompiledNet | StaticNet: ...
 
 
 def compile(model: Any, *where: Any, **options: Any) -> Any:
@@ -221,7 +256,11 @@ def compile(model: Any, *where: Any, **options: Any) -> Any:
     its code, cells and numbers are checked; `renew` compiles anew. `force`, `strict` and `recompute` are those of
     `LoadedPlan.bind`. Raises StaleError for the plan of another model.
 
-    A file. The options are those of `compile_file`.
+    A convolutional network, all of whose instances have one graph, is compiled in stages (docs/stages.md), for which it
+    is measured, and gives a `StaticNet`, for inference; `stages=False` compiles it as others are, and a value of
+    `edbc.Stages` says how wide stages may be and for which batch. See `edbc.tools.staged.choosing`.
+
+    A file. The options are those of `compile_file`. A static model's is compiled in stages with `profile`.
 
     Options for both: `seed`, `policy`, `encoding`, `trials`, `time_limit`, `split`, `mini_batches`, `profile`,
     `measure_gain`, `cells`, `progress`; see `compile_file`. Raises ModelError, InputError, UnsupportedError, and
@@ -255,9 +294,12 @@ def compile_file(
     weights: str | Path | None = None,
     measure_gain: bool = True,
     cells: str = "auto",
+    stages: Stages | None = None,
     progress: Callable[[str, int, int, dict[str, Any]], None] | None = None,
-) -> Compiled:
+) -> Compiled | CompiledStatic:
     """Compile a model file and write the plan, whole or not at all; executes the model file.
+
+    A static model with `profile`, or with costs of stages at hand, is compiled in `stages` (docs/stages.md).
 
     The same as `edbc compile MODEL -o OUTPUT` with options of these names (`config` is `--set`): guards of a plan that
     stands at `output` are kept, and its cost table and its record of a weights file too, unless `costs`, `profile` or
@@ -266,11 +308,22 @@ def compile_file(
     """
     from edbc.plan.writer import write_plan
     from edbc.run.weightsfile import weights_for
+    from edbc.stages.table import table_for
     from edbc.tools.compile.compiler import compile_model
 
     target = Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
     require_targets(target, model, inputs, weights, report)
+    if profile or table_for(target, costs) is not None:
+        from edbc.tools.staged.choosing import compile_file_in_stages
+
+        static = compile_file_in_stages(
+            model, target, inputs=inputs, settings=dict(config or {}), seed=seed, costs=costs, profile=profile,
+            weights=weights, guards=existing_guards(target), stages=stages or Stages(),
+            progress=progress or (lambda *_: None),
+        )  # fmt: skip
+        if static is not None:
+            return static
     compiled = compile_model(
         model,
         inputs=inputs,

@@ -118,7 +118,7 @@ def test_checking_diffing_measuring_and_explaining(loaded: edbc.LoadedPlan) -> N
 SAME = {"plan", "plans", "output_format", "quiet", "verbose", "version", "help"}
 """What only a command line needs: names of files that are objects here, and how to print."""
 RENAMED = {"settings": "config", "batch_sizes": "batch_size"}
-STAGES, JOBS = "edbc.tools.staged.compiling.compile_static", "edbc.reach.Predictor in a pipeline of an engine"
+STAGES, JOBS = "fields of edbc.Stages", "edbc.reach.Predictor in a pipeline of an engine"
 ELSEWHERE = {
     "compile": dict.fromkeys(("ios_r", "ios_s", "gap", "ios_batch", "ios_threads"), STAGES),
     "run": dict.fromkeys(("engine", "workers", "address", "on_error", "keep_order"), JOBS),

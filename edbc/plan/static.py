@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 from edbc.base.files import one_line, replace_file
 from edbc.errors import PlanError
@@ -42,7 +43,7 @@ from edbc.plan.schema import (
     Record,
     Text,
 )
-from edbc.plan.verify import Place, in_memory, is_plain_name, verify_model_file
+from edbc.plan.verify import IN_MEMORY, Place, in_memory, is_plain_name, verify_model_path
 from edbc.plan.writer import guard_lines, list_lines, model_lines, write_plan
 
 MOST_UNITS = 10_000
@@ -133,13 +134,24 @@ class Static:
 class StaticPlan:
     """Everything that running a static model needs beside the model file and its weights."""
 
-    is_of_object: ClassVar[bool] = False
     format_version: int = FORMAT_VERSION
     edbc: str
     model: ModelRef
     requirements: tuple[str, ...]
     static: Static
     guards: dict[str, Guard] = field(default_factory=dict)
+
+    @property
+    def is_of_object(self) -> bool:
+        """Whether it was compiled from an object in memory, so that there is no model file."""
+        return IN_MEMORY.fullmatch(self.model.path) is not None
+
+    def save(self, path: str | Path) -> Path:
+        """Verify the plan and write it, whole or not at all. Raises PlanError, and EdbcError where it cannot be."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_static_plan(self, target)
+        return target
 
 
 UNIT_NAME = Text("a unit's name", r"[A-Za-z0-9_][A-Za-z0-9_.~-]*", 300)
@@ -234,7 +246,7 @@ def parse_static_plan(text: bytes | str, where: str) -> StaticPlan:
 
 def verify_static_plan(plan: StaticPlan, place: Place = in_memory) -> StaticPlan:
     """Check (1) to (5) and return the plan. O(size of the plan). Raises PlanError that names the place."""
-    verify_model_file(plan.model.path, place)
+    verify_model_path(plan.model.path, plan.is_of_object, place)
     name = plan.static.costs.name
     if not is_plain_name(name) or not name.endswith(".costs.yaml"):
         _fail(place("static", "costs", "name"), "a file name without a folder that ends in .costs.yaml", shorten(name))

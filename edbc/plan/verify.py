@@ -48,7 +48,7 @@ def in_memory(*path: str | int) -> str:
 
 def verify_plan(plan: Plan, place: Place = in_memory) -> Plan:
     """Check (1) to (12) and return the plan. O(size of the plan). Raises PlanError that names the place."""
-    _verify_model_path(plan, place)
+    verify_model_path(plan.model.path, plan.is_of_object, place)
     _verify_weights(plan, place)
     _verify_training(plan, place)
     _verify_unique((kind.name for kind in plan.types), "type", place, "types")
@@ -71,18 +71,12 @@ def _verify_unique(names: Iterable[str], noun: str, place: Place, *path: str) ->
         seen.add(name)
 
 
-def _verify_model_path(plan: Plan, place: Place) -> None:
+def verify_model_path(path: str, is_of_object: bool, place: Place) -> None:
     """Check (1)."""
-    path = plan.model.path
-    if plan.trained_on.source == "memory":
+    if is_of_object:
         if not IN_MEMORY.fullmatch(path):
             _fail(place("model", "path"), "module:Class, as the source is 'memory'", shorten(path))
         return
-    verify_model_file(path, place)
-
-
-def verify_model_file(path: str, place: Place) -> None:
-    """Check (1) for the path of a model file."""
     segments = path.split("/")
     below = segments[next((i for i, s in enumerate(segments) if s != ".."), len(segments)) :]
     is_plain = all(s not in ("", ".", "..") for s in below) and not set(path) & set(':\\<>|"?*')

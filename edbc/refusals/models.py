@@ -250,9 +250,18 @@ MODELS = (
         "E0210",
         "InputError",
         "A static plan has no such option",
-        "A plan of stages runs a network of one shape: options that choose batches do not apply.",
-        "Leave the option away.",
-        says=("expected a plan of batches",),
+        "A plan of stages runs a network of one shape: options that choose batches, and data to learn from, do not "
+        "apply.",
+        "Leave the option away; or, in Python, compile in batches with stages=False.",
+        says=("expected a plan of batches", "expected an option of stages", "a static model's plan depends on no data"),
+    ),
+    Refusal(
+        "E0211",
+        "InputError",
+        "A static model is in training mode",
+        "A net of stages runs kernels without gradients, with folded norms and without dropout, as in evaluation mode.",
+        "Call model.eval() for inference; train the model itself, or compile with stages=False.",
+        says=("as stages have no gradients",),
     ),
     Refusal(
         "E0299",

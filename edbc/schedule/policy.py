@@ -154,7 +154,7 @@ class Policy:
 def relative_costs(fixed: Sequence[float]) -> tuple[float, ...]:
     """(4), rounded, from what a batch of each type takes in any unit; empty gives empty."""
     dearest = max(fixed, default=0.0)
-    return tuple(max(LEAST_COST, round(cost / dearest, 4)) for cost in fixed)
+    return tuple(max(LEAST_COST, round(cost / (dearest or 1), 4)) for cost in fixed)
 
 
 def quote(name: str) -> str:

@@ -18,6 +18,23 @@ Data flows: `capture` -> `fusion` -> `blocks` -> `endings` -> `search`, which as
 `cpu.lifetimes`, `cpu.kernels` -> `cpu.execute`.
 """
 
+from typing import NamedTuple
+
 SPIN = ("GOMP_SPINCOUNT", "5000")
 """A variable of the environment, and its value: how long torch's threads look for work before they sleep, some
 microseconds. See `edbc.stages.cpu.execute`."""
+
+
+class Stages(NamedTuple):
+    """The options that only static models have."""
+
+    r: int = 3
+    """Units of a group, at most; 0 for no limit."""
+    s: int = 8
+    """Groups of a stage, at most; 0 for no limit."""
+    gap: float = 0.01
+    """How close to the optimum is close enough, as a share of the cost."""
+    batch: int = 1
+    """Instances of a batch for which stages are measured."""
+    threads: int | None = None
+    """None for as many as the process may use."""

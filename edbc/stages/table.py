@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edbc._version import __version__
-from edbc.base.files import replace_file
+from edbc.base.files import found_at, replace_file
 from edbc.errors import PlanError, StaleError
 from edbc.plan.plan import FORMAT_VERSION
 from edbc.plan.reader import parse_as, read_bytes
@@ -251,6 +251,13 @@ def write_table(table: CostTable, path: str | os.PathLike[str]) -> str:
 def table_path(plan: str | os.PathLike[str]) -> Path:
     """Where the table of a plan stands: `x.costs.yaml` beside `x.yaml`. Paths without a name (`.`) have one too."""
     return Path(plan).parent / f"{Path(plan).stem}{SUFFIX}"
+
+
+def table_for(plan: str | os.PathLike[str], costs: str | os.PathLike[str] | None) -> Path | None:
+    """The table to compile a plan with: the one that `costs` names, if it is one, else the one beside the plan."""
+    if costs is not None:
+        return Path(costs) if os.fspath(costs).endswith(SUFFIX) else None
+    return table_path(plan) if found_at(table_path(plan)) == "a file" else None
 
 
 def require_table(table: CostTable, where: str, **expected: object) -> None:

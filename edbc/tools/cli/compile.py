@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,24 +11,27 @@ import click
 from edbc.api import compile_file
 from edbc.base.families import family, grouped, name_of
 from edbc.plan.plan import Plan
+from edbc.stages import SPIN
+from edbc.stages.table import table_for
 from edbc.tools.console import ProgressLine, fold, print_json, warn_unstable
 from edbc.tools.explain.layouts import CellLayout, cell_layout
-from edbc.tools.staged.command import Stages, compiled_static
 
 
-def run_compile(model: str, output: str, settings: dict[str, Any], output_format: str, quiet: bool, ios: Stages,
+def run_compile(model: str, output: str, settings: dict[str, Any], output_format: str, quiet: bool,
                 **options: Any) -> None:  # fmt: skip
     """Compile, write, summarise; `options` are those of `edbc.api.compile_file`."""
     costs, profile = options["costs"], options["profile"]
-    shared = {name: options[name] for name in ("inputs", "seed", "costs", "profile", "weights")}
-    if compiled_static(model, output, settings=settings, ios=ios, output_format=output_format, quiet=quiet, **shared):
-        return
     if profile and costs is not None:
         raise click.UsageError("--profile measures costs, --costs takes them from somewhere else: give one of the two")
+    if profile or table_for(output, costs) is not None:
+        os.environ.setdefault(*SPIN)  # before torch is loaded
     progress = ProgressLine(quiet)
     progress("import", 0, 1, {})
     compiled = compile_file(model, output, config=settings, progress=progress, **options)
     progress.tell_seconds()
+    if not isinstance(compiled.plan, Plan):
+        _print_static(output, compiled, output_format)
+        return
     from edbc.tools.compile.compiler import measure
 
     metrics = measure(compiled.plan, compiled.captured)
@@ -55,6 +59,16 @@ def run_compile(model: str, output: str, settings: dict[str, Any], output_format
         *_limits(compiled.plan.policy.training, options["trials"]),
         *_costs(compiled.plan, source),
     ):
+        click.echo(fold(line))
+
+
+def _print_static(output: str, compiled: Any, output_format: str) -> None:
+    from edbc.tools.staged.summary import static_json, static_lines
+
+    if output_format == "json":
+        print_json(static_json(output, compiled))
+        return
+    for line in static_lines(output, compiled):
         click.echo(fold(line))
 
 

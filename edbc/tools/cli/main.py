@@ -72,10 +72,10 @@ def compile(ios_r: int, ios_s: int, gap: float, ios_batch: int, ios_threads: int
     every cell's memory, checks that batched outputs equal eager ones, and writes the plan.
     """
     begin_loops(options["quiet"], "schedule.learn")
+    from edbc.stages import Stages
     from edbc.tools.cli.compile import run_compile
-    from edbc.tools.staged.command import Stages
 
-    run_compile(ios=Stages(ios_r, ios_s, gap, ios_batch, ios_threads), **options)
+    run_compile(stages=Stages(ios_r, ios_s, gap, ios_batch, ios_threads), **options)
 
 
 @main.command()

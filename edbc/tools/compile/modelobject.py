@@ -14,6 +14,7 @@
     eager ones on the given instances. Nothing is learned again, and a stale plan is never replaced in silence.
 (4) Instances come in their order: of a DataLoader those of its data set, as its `collate_fn` makes mini-batches of
     them; no more than compiling uses are read.
+(5) A convolutional network, whose instances all have one graph, is compiled in stages (`edbc.tools.staged.choosing`).
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ from torch.utils.data import DataLoader
 from edbc.base.files import found_at, require_target
 from edbc.capture.standins.source import is_library
 from edbc.errors import InputError, ModelError, StaleError, printable
-from edbc.plan.plan import Plan
-from edbc.plan.reader import read_plan
+from edbc.plan.plan import Guard, Plan
+from edbc.plan.static import StaticPlan, read_any_plan
 from edbc.run.modelfile import Config, hash_model_file, is_installed
 from edbc.run.session import Net, check_requirements
+from edbc.stages import Stages
 
 if TYPE_CHECKING:
     from edbc.tools.explain.explanation import Explanation
+    from edbc.tools.staged.net import StaticNet
 
 _SCALARS = (int, float, str, bool, type(None))
 
@@ -71,6 +74,10 @@ class ModelObject:
     def build(self, _config: Config, _seed: int) -> nn.Module:
         """The object itself."""
         return self.model
+
+    def sample(self, count: int, _seed: int, _config: Config) -> list[Any]:
+        """The first `count` instances, or all there are."""
+        return list(self.load((), {}, count))
 
     def load(self, _paths: Any, _config: Config, limit: int | None = None) -> Iterator[Any]:
         """The first `limit` instances, however often. Raises InputError where there are none."""
@@ -110,26 +117,68 @@ def compile_object(
     force: bool = False,
     strict: bool = False,
     recompute: int | str | None = None,
+    stages: bool | Stages | None = None,
     **options: Any,
-) -> CompiledNet:
+) -> CompiledNet | StaticNet:
     """See `edbc.compile`."""
+    from edbc.tools.staged.choosing import is_static_object
+
     given = ModelObject(model, instances, instance)
     binding: dict[str, Any] = {"force": force, "strict": strict, "recompute": recompute}
     with evaluating(model):
         stands = plan is not None and found_at(plan) != "nothing"
         if plan is not None and stands and not renew:
             return _checked(given, Path(plan), binding)
-        return _bound(given, _compiled(given, None if plan is None else Path(plan), options), binding)
+        target = None if plan is None else Path(plan)
+        if stages is not False and (stages is not None or is_static_object(given)):
+            return _in_stages(given, target, stages if isinstance(stages, Stages) else Stages(), binding, options)
+        return _bound(given, _compiled(given, target, options), binding)
+
+
+def _in_stages(given: ModelObject, target: Path | None, stages: Stages, binding: dict[str, Any],
+               options: dict[str, Any]) -> StaticNet:  # fmt: skip
+    """Compile in stages, and write plan and cost table where they shall stand."""
+    from edbc.tools.staged.choosing import compile_object_in_stages
+    from edbc.tools.staged.net import MeasuredPlan, StaticNet
+
+    _require_of_stages({**binding, **options})
+    profile, report = options.get("profile", False), options.get("progress") or (lambda *_: None)
+    found = compile_object_in_stages(given, target, stages, profile=profile, guards=_guards_at(target),
+                                     progress=report, seed=options.get("seed", 0))  # fmt: skip
+    net = StaticNet(MeasuredPlan.of(found.plan, found.table), given.model, given.sample(1, 0, {})[0])
+    if target is not None:
+        net.plan.save(target)
+    return net
+
+
+OF_STAGES = ("profile", "progress", "seed")
+"""Options of batches that stages have too."""
+
+
+def _require_of_stages(options: dict[str, Any]) -> None:
+    wrong = next((name for name, value in options.items() if value and name not in OF_STAGES), None)
+    if wrong is not None:
+        raise InputError(
+            f"{wrong}: expected an option of stages, as all instances of this network have one graph, got one of "
+            "batches; leave it away, or compile in batches with stages=False (docs/stages.md)"
+        )
+
+
+def _guards_at(target: Path | None) -> dict[str, Guard]:
+    """Guards survive recompiling."""
+    from edbc.api import existing_guards
+
+    return {} if target is None else existing_guards(target)
 
 
 def _compiled(given: ModelObject, target: Path | None, options: dict[str, Any]) -> Plan:
     """Compile, and write the plan where it shall stand."""
-    from edbc.api import existing_guards, stands_eager
+    from edbc.api import stands_eager
     from edbc.tools.compile.compiler import compile_model
 
     if target is not None:
         require_target(target, "the plan", "name another plan", [])
-        options = {"guards": existing_guards(target), "stood": stands_eager(target), **options}
+        options = {"guards": _guards_at(target), "stood": stands_eager(target), **options}
     found = compile_model(given, **options).plan
     if target is not None:
         found.save(target)
@@ -145,20 +194,25 @@ def _bound(given: ModelObject, plan: Plan, binding: dict[str, Any]) -> CompiledN
     return net
 
 
-def _checked(given: ModelObject, path: Path, binding: dict[str, Any]) -> CompiledNet:
+def _checked(given: ModelObject, path: Path, binding: dict[str, Any]) -> CompiledNet | StaticNet:
     """Definition (3). Raises StaleError, CheckFailed, and PlanError for what is no plan."""
     from edbc.tools.compile.compiler import BATCH
     from edbc.tools.parity import Eager, parity_of
 
-    plan = read_plan(path)
+    plan = read_any_plan(path)
     check_requirements(plan.requirements)
     require_same_code(plan, path, given)
+    if isinstance(plan, StaticPlan):
+        from edbc.tools.staged.net import checked_net
+
+        _require_of_stages(binding)
+        return checked_net(plan, path, given)
     net = _bound(given, plan, binding)
     parity_of(net, [list(given.load((), {}, BATCH))], Eager(given.model)).require()
     return net
 
 
-def require_same_code(plan: Plan, path: Path, given: ModelObject) -> None:
+def require_same_code(plan: Plan | StaticPlan, path: Path, given: ModelObject) -> None:
     """Raise StaleError unless the plan is of the object's class and code."""
     remedy = "pass renew=True to compile it anew, or name another plan"
     expected, got = plan.model.path, reference_of(type(given.model))

@@ -89,4 +89,6 @@ def what_would_help(plan: Plan) -> Iterator[str]:
     """What makes batching pay where it does not, a line each."""
     if not any(t.signature.startswith("cell ") for t in plan.types):
         yield "move what is always computed together into a method that reads its arguments and weights alone: a cell"
+    if plan.trained_on.nodes == plan.trained_on.instances:
+        yield "where all instances have one graph, as of a convolutional network: stages ('edbc compile --profile')"
     yield "larger mini-batches, and vertex functions, which run no Python per node"

@@ -76,7 +76,7 @@ def page_of(title: str, body: str) -> str:
         '<meta name="color-scheme" content="light dark">'
         f"<title>{escape(title)}</title><style>body{{margin:0}}"
         "@media (prefers-color-scheme:dark){body{background:#15181c}}</style></head><body>"
-        f"{_styled(body)}</body></html>\n"
+        f"{styled(body)}</body></html>\n"
     )
 
 
@@ -90,7 +90,7 @@ def write_page(path: str | Path, page: str) -> None:
 
 def explanation_fragment(explanation: Explanation) -> str:
     """The page without its head, for notebooks."""
-    return _styled(_body(explanation))
+    return styled(_body(explanation))
 
 
 def _body(explanation: Explanation) -> str:
@@ -98,7 +98,8 @@ def _body(explanation: Explanation) -> str:
     return "\n".join("".join(section(explanation)) for section in sections)
 
 
-def _styled(body: str) -> str:
+def styled(body: str) -> str:
+    """A body in the one style."""
     return f'<style>{STYLE}</style><main class="edbc">{body}</main>'
 
 

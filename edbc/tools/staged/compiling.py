@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,9 +21,10 @@ from edbc._version import __version__
 from edbc.errors import StaleError
 from edbc.plan.plan import FileRef, Guard, ModelRef
 from edbc.plan.static import INPUT, PlanBlock, PlanStage, PlanUnit, Static, StaticPlan
-from edbc.run.modelfile import Config, ModelFile, import_model_file
+from edbc.run.modelfile import Config, ModelFile
 from edbc.run.weightsfile import Weights
-from edbc.stages.capture import cast, is_stackable
+from edbc.stages import Stages
+from edbc.stages.capture import cast
 from edbc.stages.cpu.execute import Team
 from edbc.stages.cpu.measure import Measurement
 from edbc.stages.cpu.net import StagedNet, StaticModel
@@ -34,6 +35,9 @@ from edbc.stages.search import Machine, Scheduled
 from edbc.stages.table import Costs, CostTable, require_table, table_path, table_text
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.staged.explanation import BY_TABLE
+
+if TYPE_CHECKING:
+    from edbc.tools.compile.modelobject import ModelObject
 
 Progress = Callable[[str, int, int, dict[str, Any]], None]
 REQUIREMENTS = ("torch>=2.8",)
@@ -52,7 +56,6 @@ class CompiledStatic:
     table: CostTable
     planned: list[Planned]
     parity: Parity
-    static: StaticModel
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ class Target:
     dtype: str = "float32"
     threads: int = 0
     """0 for as many as the process may use."""
+
+    @classmethod
+    def of(cls, stages: Stages, dtype: str = "float32") -> Target:
+        """What options say."""
+        return cls(stages.batch, dtype, stages.threads or 0)
 
     @property
     def all_threads(self) -> int:
@@ -87,14 +95,8 @@ def device_name() -> str:
     return re.sub(r"[^ -~]", "?", f"{' '.join(name.split())} ({capability})")[:200]
 
 
-def is_static_file(path: str | Path, settings: dict[str, Any], seed: int) -> bool:
-    """Whether the instances that a model file makes up stack. Executes the file."""
-    file = import_model_file(path)
-    return is_stackable(file.sample(2, seed, file.config(settings)))
-
-
 def compile_static(
-    path: str | Path,
+    given: ModelFile | ModelObject,
     *,
     settings: dict[str, Any],
     seed: int,
@@ -111,13 +113,12 @@ def compile_static(
     Raises UnsupportedError for a model that is not static, StaleError for a table of something else, and CheckFailed
     where results are not eager's.
     """
-    file = import_model_file(path)
-    config = file.config(settings)
-    model = file.build(config, seed)
+    config = given.config(settings)
+    model = given.build(config, seed)
     if weights is not None:
         weights.load(model)
     model = model.to(getattr(torch, target.dtype))
-    static = StaticModel(model, cast(file.sample(1, seed, config)[0], getattr(torch, target.dtype)), file.path.name)
+    static = StaticModel(model, cast(given.sample(1, seed, config)[0], getattr(torch, target.dtype)), given.name)
     machine = Machine(target.all_threads, target.all_threads > 1)
     name = table_path(plan).name
     if table is None:
@@ -130,8 +131,8 @@ def compile_static(
     made = StaticPlan(
         edbc=__version__,
         model=ModelRef(
-            path=os.path.relpath(Path(path).resolve(), Path(plan).parent.resolve()).replace(os.sep, "/"),
-            sha256=file.sha256,
+            path=given.reference(Path(plan).parent),
+            sha256=given.sha256,
             config=config,
             seed=seed,
             weights=None if weights is None else weights.reference,
@@ -141,10 +142,10 @@ def compile_static(
     )
     made = replace(made, guards=guards_of(made, guards or {}))
     progress("parity", 0, 1, {})
-    parity = parity_of(static, made, file, config, target)
+    parity = parity_of(static, made, given, config, target)
     progress("parity", 1, 1, {"max_error": parity.max_error})
     parity.require()
-    return CompiledStatic(made, whole, planned, parity, static)
+    return CompiledStatic(made, whole, planned, parity)
 
 
 def _of_table(target: Target) -> dict[str, Any]:
@@ -237,9 +238,10 @@ def guards_of(plan: StaticPlan, kept: dict[str, Guard]) -> dict[str, Guard]:
     return {n: replace(kept[n], value=metrics[n]) if n in kept else Guard(metrics[n]) for n in GUARDED}
 
 
-def parity_of(static: StaticModel, plan: StaticPlan, file: ModelFile, config: Config, target: Target) -> Parity:
+def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObject, config: Config,
+              target: Target) -> Parity:  # fmt: skip
     """Staged execution compared with eager: single instances, and a batch."""
-    instances = file.sample(min(max(COMPARED, target.batch_size), LARGEST_COMPARED), plan.model.seed, config)
+    instances = given.sample(min(max(COMPARED, target.batch_size), LARGEST_COMPARED), plan.model.seed, config)
     instances = [cast(instance, getattr(torch, target.dtype)) for instance in instances]
     parity, eager = Parity(), Eager(static.model)
     with bound_net(static, plan) as net, eager.at_its_best(instances):

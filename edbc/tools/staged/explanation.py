@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from edbc.plan.static import FORMS, PlanBlock, PlanStage, StaticPlan
@@ -21,6 +21,31 @@ FORMS_SAY = {
 }
 PLAIN = FORMS[:3]
 """Forms that run nothing side by side."""
+
+
+@dataclass(frozen=True)
+class StagesExplanation:
+    """A plan of stages explained; `str()` is text, notebooks show the page."""
+
+    plan: StaticPlan
+
+    def __str__(self) -> str:
+        return stages_text(self.plan)
+
+    def html(self) -> str:
+        """One page that needs nothing from the network."""
+        from edbc.tools.staged.page import stages_page
+
+        return stages_page(self.plan)
+
+    def _repr_html_(self) -> str:
+        from edbc.tools.staged.page import stages_fragment
+
+        return stages_fragment(self.plan)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as JSON's types."""
+        return stages_json(self.plan)
 
 
 def stages_text(plan: StaticPlan) -> str:

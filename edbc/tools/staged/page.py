@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from edbc.plan.static import PlanStage, StaticPlan
-from edbc.tools.explain.page import cards, colour, lane, page_of, table_html
+from edbc.tools.explain.page import cards, colour, lane, page_of, styled, table_html
 from edbc.tools.staged.compiling import metrics_of
 from edbc.tools.staged.explanation import block_text, forms_table, head_lines
 
@@ -16,8 +16,16 @@ MOST_LANES = 16
 
 def stages_page(plan: StaticPlan) -> str:
     """The whole page."""
-    body = "\n".join("".join(section(plan)) for section in (_head, _forms, _timeline, _blocks))
-    return page_of(f"{plan.model.path}: how it is staged", body)
+    return page_of(f"{plan.model.path}: how it is staged", _body(plan))
+
+
+def stages_fragment(plan: StaticPlan) -> str:
+    """The page without its head, for notebooks."""
+    return styled(_body(plan))
+
+
+def _body(plan: StaticPlan) -> str:
+    return "\n".join("".join(section(plan)) for section in (_head, _forms, _timeline, _blocks))
 
 
 def _head(plan: StaticPlan) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from edbc.base.files import replace_file, require_target
 from edbc.errors import DeviceError, EdbcError, InputError, StaleError
@@ -131,6 +132,15 @@ def _require_targets(path: Path, plan: StaticPlan, setting: Setting) -> None:
 
 def _bind(path: Path, plan: StaticPlan, setting: Setting,
           warn: Warn) -> tuple[ModelFile, Config, StagedNet, Lanes | None]:  # fmt: skip
+    file, config, model, example = model_and_example(path, plan, setting, warn)
+    static = StaticModel(model, example, file.path.name)
+    lanes = Lanes(static) if setting.trace is not None else None
+    return file, config, bound_net(static, plan, None if lanes is None else lanes.wrap), lanes
+
+
+def model_and_example(path: Path, plan: StaticPlan, setting: Setting,
+                      warn: Warn) -> tuple[ModelFile, Config, nn.Module, Any]:  # fmt: skip
+    """The plan's model file, its config, the model as built, and an instance."""
     model_file = model_path(path, plan, setting.model)
     require_model(plan, model_file, setting.trust_changed_model, warn)
     if plan.static.device != device_name():
@@ -144,9 +154,7 @@ def _bind(path: Path, plan: StaticPlan, setting: Setting,
         )
     model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
     dtype = getattr(torch, setting.dtype)
-    static = StaticModel(model.to(dtype), cast(file.sample(1, plan.model.seed, config)[0], dtype), file.path.name)
-    lanes = Lanes(static) if setting.trace is not None else None
-    return file, config, bound_net(static, plan, None if lanes is None else lanes.wrap), lanes
+    return file, config, model.to(dtype), cast(file.sample(1, plan.model.seed, config)[0], dtype)
 
 
 def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, lanes: Lanes | None) -> None:
