@@ -10,8 +10,8 @@ Definitions.
     (b) of the module that it is a method of: parameters, buffers, other modules whose calls are closed, closed methods,
         and attributes that are plain (numbers, texts, tuples of them, torch functions) and that no code of the user's
         assigns outside of `__init__`; attributes of those attributes in the same way (`self.config.size`);
-    (c) global names of torch, of `math`, of built-in functions that only compute, of plain values and of closed
-        functions;
+    (c) global names of torch, of `math`, of built-in functions that only compute, of plain values, of closed
+        functions, and of torch's modules that hold nothing (`nn.Sigmoid()`), which may be made;
     and when it assigns to local variables only. What is not known to be so (`getattr`, `try`, `yield`, `super`, a list
     kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
 (2) What a closed function reads of names and of attributes outside of modules are `LookUp`s: while they find the same
@@ -437,12 +437,25 @@ class _Reading:
             for item in found:
                 self._require_plain(node, text, item)
         elif isinstance(found, type):
-            if found not in _CONTEXTS and not (issubclass(found, tuple) and hasattr(found, "_fields")):
+            is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
+            if found not in _CONTEXTS and not is_named_tuple and not _holds_nothing(found):
                 self.refuse(node, f"{text} makes objects of a class")
         elif not only_computes(found):
             if type(found) is not FunctionType or _is_torchs(found.__module__ or ""):
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
             self.closed.require_function(found, None)
+
+
+@functools.cache
+def _holds_nothing(kind: type) -> bool:
+    """True for torch's modules that are functions: `nn.Sigmoid()(x)` in forward makes no parameters."""
+    if not issubclass(kind, nn.Module) or not _is_torchs(kind.__module__):
+        return False
+    try:
+        made = kind()
+    except (TypeError, ValueError):  # it must be told sizes
+        return False
+    return not any((made._parameters, made._buffers, made._modules))
 
 
 def is_in_place(name: str) -> bool:

@@ -68,7 +68,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         is_first = next(iter(forms.values())) is form
         make = _unroll(*form.texts, form.gets_tensors)
         fallback = of_another_form if is_first else general
-        form.call = make(recorder, form.known, fallback, Value, Shared, sys._getframe, _ABSENT)
+        form.call = make(recorder, form.known, fallback, Value, sys._getframe, _ABSENT)
         if is_first:
             become(form.call)
 
@@ -223,7 +223,7 @@ def _result(outputs: Any) -> str:
 
 
 _CODE = """\
-def make(recorder, known, general, Value, Shared, getframe, absent):
+def make(recorder, known, general, Value, getframe, absent):
     index = sites = {outs} = None
     {slots} = absent
 
@@ -260,7 +260,7 @@ def make(recorder, known, general, Value, Shared, getframe, absent):
     return call
 """
 _TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_value(x{i})\n"
-_AS_VALUE = "                    if type(x{i}) is Shared: x{i} = recorder.whole(x{i})"
+_AS_VALUE = "                    if type(x{i}) is not Value: x{i} = recorder.as_value(x{i})"
 _VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 
 from edbc.base.graph import ValueClass
-from edbc.capture.semantics.autocast import entered
+from edbc.capture.semantics import autocast
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.source import asked_by_torch, user_location
 from edbc.errors import UnsupportedError
@@ -544,7 +545,19 @@ class Shared(Symbol):
     The tensor of a parameter itself shares memory with the model's; that of a derived one holds no data.
     """
 
-    __slots__ = ("__weakref__", "_derived", "_flat", "key", "rec", "ref", "row_slot", "rows", "source", "tensor")
+    __slots__ = (
+        "__weakref__",
+        "_derived",
+        "_flat",
+        "alone",
+        "key",
+        "rec",
+        "ref",
+        "row_slot",
+        "rows",
+        "source",
+        "tensor",
+    )
     _serial = itertools.count()
     row_slot: Slot
 
@@ -559,6 +572,8 @@ class Shared(Symbol):
         self.source = -1
         self.rows = 0
         """Rows that `lookup` may take; 0 until it has looked."""
+        self.alone: Slot | None = None
+        """That of a row seen as a matrix of one."""
         rec.shares(self)
 
     def derived(self, key: Any, derive: Callable[[], tuple[Any, list[Shared]]]) -> tuple[Any, list[Shared]]:
@@ -676,6 +691,8 @@ class Lazy(Symbol):
 
     __slots__ = ("whole",)
     whole: Value | None
+    slot = None
+    """As that of Shared."""
 
     def make(self) -> Value:
         """The tensor as a node."""
@@ -690,8 +707,12 @@ class Lazy(Symbol):
         """The tensor as a node, made once. Gradients pass, as it may be first asked for where they are off and then
         where they are on; what was made where they are off is seen such that none passes."""
         if self.whole is None:
-            with entered(self.rec.autocast):  # also where somebody asks after the recording
-                self.whole = self.make() if self.rec.flows else self.rec.flowing(self.make)
+            make = self.make if self.rec.flows else partial(self.rec.flowing, self.make)
+            if autocast.state() == self.rec.autocast:
+                self.whole = make()
+            else:  # somebody asks after the recording
+                with autocast.entered(self.rec.autocast):
+                    self.whole = make()
             if self.rec.keeping:
                 self.rec.kept_wholes.append(self)
         return self.whole
@@ -752,12 +773,23 @@ class Rows(Lazy):
         from edbc.capture.record.lookup import look_up_of
 
         if len(self.indices) == 1:
-            return self.rec.copied(self.table.lookup(self.indices[0]).unsqueeze(0))
+            return self._alone()
         indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         look_up = look_up_of(self.table.ref)
         options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
         whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
         return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)
+
+    def _alone(self) -> Value:
+        """The only row, as a matrix of one."""
+        table, (number,) = self.table, self.indices
+        is_whole = self.seen_as == table.shape[1:] and self.rec.flows and self.rec.books is None
+        if is_whole and table.alone is not None:
+            return value_of(self.rec, table.lookup(number).ref, table.alone)
+        alone: Value = self.rec.copied(self.row(number, self.seen_as).unsqueeze(0))
+        if is_whole:
+            table.alone = alone.slot
+        return alone
 
 
 def find_recorder(tree: Any) -> Recorder:

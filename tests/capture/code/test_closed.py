@@ -113,7 +113,17 @@ class Net(nn.Module):
     def of_functions(self, xs: list[Tensor]) -> Tensor:
         return torch.stack(sorted(xs, key=lambda x: x.shape[0])).sum(0)
 
+    def of_made_modules(self, x: Tensor) -> Tensor:
+        halve = nn.Softmax(dim=0)
+        return nn.Sigmoid()(halve(x) + nn.LeakyReLU(0.1)(x))
+
     # open
+
+    def makes_parameters(self, x: Tensor) -> Tensor:
+        return nn.PReLU()(x)
+
+    def makes_a_layer(self, x: Tensor) -> Tensor:
+        return nn.Linear(SIZE, SIZE)(x)
 
     def reads_a_list(self, x: Tensor) -> Tensor:
         return x + self.memory[-1]
@@ -190,8 +200,10 @@ class Net(nn.Module):
 
 
 MODEL = Net()
-CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions"]
+CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules"]
 OPEN = {
+    "makes_parameters": "makes objects of a class",
+    "makes_a_layer": "makes objects of a class",
     "reads_a_list": "'list' objects may change unseen",
     "reads_a_dict": "'dict' objects may change unseen",
     "reads_what_is_assigned": "'last' is assigned outside of __init__",

@@ -67,6 +67,7 @@ def of_many_forms(net: Any, ids: list[int]) -> Any:
         found += [net.inner(a), net.inner(a[:2]), net.inner(a, a), net.inner(a[:2], a[2:4]), net.inner(a, 3.0)]
         found += [net.inner(a, net.start), net.inner(net.start), net.inner(a, b=a), net.inner(torch.ones(SIZE), a)]
         found += [net.inner(a, net.table(torch.tensor([i]))), net.inner(found[-1], a)]
+        found += [net.inner(net.table(torch.tensor([i])), torch.stack([a])), net.inner(a, net.table(torch.tensor([i])))]
     return found
 
 

@@ -227,13 +227,26 @@ class Gates(nn.Module):
         return h
 
 
+class OneRow(nn.Module):
+    """A look-up of one row, by a tensor, seen in another shape before anything is computed of it; and as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.linear = nn.Embedding(WIDTH, 4 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        word = torch.tensor([rows.shape[0] % WIDTH]).add(0)
+        heads = torch.tanh(self.linear(self.words(word).view(1, 4, WIDTH)) + rows[0])
+        return heads, self.words(word) * 2, torch.relu(self.words(word)).view(4, WIDTH)
+
+
 def rows_of(sizes: list[int], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     """Matrices of so many rows."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(n, WIDTH, generator=generator, dtype=dtype) for n in sizes]
 
 
-@pytest.mark.parametrize("build", [Written, Detached, LookedUpWithout, Returned, Gates])
+@pytest.mark.parametrize("build", [Written, Detached, LookedUpWithout, Returned, Gates, OneRow])
 def test_what_else_programs_do_with_rows(build: Callable[[], nn.Module]) -> None:
     """Changes in place, rows without gradients, rows as results, gates by slices: values and gradients as in eager,
     by native code and by torch's alone."""
