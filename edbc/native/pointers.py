@@ -15,11 +15,31 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 
 from edbc.native.blas import SYMBOLS
 
 _INLINE: dict[str, Any] = {"jit_options": {"error_model": "numpy"}}
+
+
+@intrinsic
+def _read_only(typingctx: Any, array: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return impl_ret_borrowed(context, builder, signature.return_type, args[0])
+
+    return array.copy(readonly=True)(array), generate
+
+
+def read_only(array: Any) -> Any:
+    """The array, which Python may not write to from now on."""
+    array.setflags(write=False)
+    return array
+
+
+@overload(read_only, **_INLINE)
+def _native_read_only(array):
+    return lambda array: _read_only(array)
 
 
 @intrinsic

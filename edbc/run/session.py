@@ -426,10 +426,10 @@ class Net:
         """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances; where
         instances read values, of what comes after `run_segment` has executed what is read. Messages count them from
         `first`."""
-        self._follow_code()
         if type(instances) is CapturedBatch:
             self.view.require_unchanged()
             return batch_capture(self, instances)
+        self._follow_code()
         kinds = set(map(type, instances))
         if VertexInstance in kinds:
             _require_vertices_alone(instances, first)

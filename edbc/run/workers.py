@@ -29,7 +29,7 @@ from torch.utils.data import default_collate
 from edbc.base.graph import ValueClass
 from edbc.capture.captured import checkloops
 from edbc.capture.captured.instance import Captured, home_and_texts, tensor_of, vocabulary_of
-from edbc.capture.captured.joining import WRONG, join, read_joined
+from edbc.capture.captured.joining import WRONG, Joined, join, read_joined
 from edbc.capture.captured.joinloops import Parts
 from edbc.capture.captured.nesttext import need
 from edbc.capture.captured.splitloops import split
@@ -125,9 +125,9 @@ class CapturedBatch(Closed):
         """Plain bytes, numbers and texts, and exemplars as the data set's own objects are sent."""
         constants = [(source, dtype_name(pool.dtype), list(pool.shape), _raw(pool)) for source, pool in self.constants]
         key = (os.getpid(), id(self.of))
-        texts = {text: number for number, text in enumerate(dict.fromkeys(self.nest_texts))}
-        nests = list(texts), [texts[text] for text in self.nest_texts]
-        return _arrived, (_text_of(self.of), self.data.tobytes(), nests, constants, self.exemplars, key,
+        once: dict[str, str] = {}
+        texts = [once.setdefault(text, text) for text in self.nest_texts]  # pickle sends one object once
+        return _arrived, (_text_of(self.of), self.data.tobytes(), texts, constants, self.exemplars, key,
                           self.seconds)  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def _text_of(of: Lexicon | Vocabulary) -> str:
     return text[1]
 
 
-def _arrived(text: str, data: bytes, nests: Any, constants: Any, exemplars: list[Any], key: Any,
+def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars: list[Any], key: Any,
              seconds: float) -> CapturedBatch:  # fmt: skip
     """What another process sent. Raises InputError where it is no batch; the net that takes it checks the rest."""
     started = time.perf_counter()
@@ -154,9 +154,8 @@ def _arrived(text: str, data: bytes, nests: Any, constants: Any, exemplars: list
         if vocabulary is None:
             vocabulary = _VOCABULARIES[text] = vocabulary_of(json.loads(text))
         pools = [(int(source), tensor_of(raw, torch_dtype(name), shape)) for source, name, shape, raw in constants]
-        texts, numbers = nests
-        need(all(type(text) is str for text in texts) and min(numbers, default=0) >= 0)
-        batch = CapturedBatch(vocabulary, np.frombuffer(data, np.uint8), [texts[i] for i in numbers], pools)
+        need(set(map(type, nest_texts)) <= {str})
+        batch = CapturedBatch(vocabulary, np.frombuffer(data, np.uint8), nest_texts, pools)
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, RecursionError) as error:
         raise InputError(
             f"a captured mini-batch: expected what a worker sends, got something else ({error!r}); let a worker of "
@@ -180,7 +179,7 @@ def opened(batch: CapturedBatch, num_sources: int) -> Parts:
     return _parts(checkloops.open_block(batch.data, num_sources), len(batch))
 
 
-def _parts(found: tuple[int, int, Any], count: int) -> Parts:
+def _parts(found: Sequence[Any], count: int) -> Parts:
     what, where, arrays = found
     parts = Parts(*arrays)
     if what == checkloops.FINE and not len(parts.result_ptr) == len(parts.node_ptr) == count + 1:
@@ -203,11 +202,13 @@ def batch_capture(net: Net, batch: CapturedBatch) -> Capture:
         vocabulary = vocabulary.vocabulary()
     maps = lexicon.read(vocabulary, lambda: net.capture_each(list(batch.exemplars)))
     pools = {int(maps[1][source]): pool for source, pool in batch.constants if 0 <= source < len(maps[1])}
-    lengths = _pool_lengths(lexicon, pools)
-    found = checkloops.check_block(batch.data, *maps, lengths, *lexicon.facts().checked)
+    facts = lexicon.facts()
+    lengths = _pool_lengths(lexicon, pools) if pools else facts.no_constants
+    *found, slot, fewest = checkloops.check_block(batch.data, *maps, lengths, facts.checked)
     parts = _parts(found, len(batch))
-    nests = lexicon.nests(vocabulary, batch.nest_texts, parts.result_ptr)
-    capture = read_joined(lexicon, parts, pools, nests)
+    result_ptr = parts.result_ptr.tolist()
+    nests = lexicon.nests(vocabulary, batch.nest_texts, result_ptr, fewest)
+    capture = read_joined(lexicon, Joined(batch.data, parts, slot, pools), nests, result_ptr)
     _measure(net, batch, batch.received + time.perf_counter() - started)
     return capture
 

@@ -17,15 +17,12 @@ Block = NDArray[np.int64]
 
 
 def capture_of(table: TypeTable, parts: Parts, slots: list[Slot], nests: list[Any], constants: dict[int, Any],
-               result_ptr: list[int] | None = None) -> Capture:  # fmt: skip
+               stacks: list[tuple[int, int]], result_ptr: list[int] | None = None) -> Capture:  # fmt: skip
     """The Capture of what has been joined. `slots` are those of results, one by one."""
-    graph_arrays = (parts.node_type, parts.operand_ptr, parts.operands, parts.operand_output)
-    external_class = table.arrays().source_class[parts.external_source].astype(np.int32)
-    for array in (*graph_arrays, external_class):
-        array.setflags(write=False)
     detached = parts.detached.view(np.bool_) if len(parts.detached) else None
+    graph = Graph(table.graph_types(), parts.node_type, parts.operand_ptr, parts.operands, parts.operand_output,
+                  parts.external_class, table.classes())  # fmt: skip
     return Capture(
-        Graph(table.graph_types(), *graph_arrays, external_class, table.classes()), table.sources,
-        parts.external_source, parts.external_index, constants, parts.result_node, parts.result_output, slots, nests,
-        detached=detached, result_ptr=result_ptr,
+        graph, table.sources, parts.external_source, parts.external_index, constants, parts.result_node,
+        parts.result_output, slots, nests, detached=detached, result_ptr=result_ptr, stacks=stacks,
     )  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edbc.capture.captured.joinloops import CONSTANT, DRAW, HEADER, LINE, OFFSET, parts_of
+from edbc.capture.captured.joinloops import CONSTANT, DRAW, HEADER, LINE, OFFSET, finished, one_of, parts_of
 from edbc.capture.captured.travelloops import widened
 from edbc.capture.record.draws import INSTANCE_BITS
 from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
@@ -22,7 +23,7 @@ from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
 class Known(NamedTuple):
     """What the reader knows. Of a type a number (0 for a plain one, 1 variadic, 2 an excerpt, -1 unknown), and classes
     of its operands and outputs; of a class its size and dtype; of a source a row of class, kind (-1 unknown), and what
-    its items are below; of a slot its class."""
+    its items are below, and its class as externals number it; of a slot its class."""
 
     types: Any
     operand_class_ptr: Any
@@ -32,7 +33,17 @@ class Known(NamedTuple):
     class_size: Any
     class_dtype: Any
     sources: Any
+    external_class: Any
     slot_class: Any
+
+
+NUM_KNOWN = len(Known._fields)
+
+
+def facts_of(known: Known) -> NDArray[np.int64]:
+    """As one array, of which a call passes one: how many numbers each field has, then these."""
+    fields = [np.asarray(field, np.int64).reshape(-1) for field in known]
+    return np.concatenate([np.array(list(map(len, fields)), np.int64), *fields])
 
 
 class Arrays(NamedTuple):
@@ -48,6 +59,18 @@ class Arrays(NamedTuple):
     result_output: Any
     result_slot: Any
     """One for each, or one for all."""
+
+
+@njit(**INNER)
+def _known(facts):
+    """See `facts_of`."""
+    ends = np.cumsum(facts[:NUM_KNOWN])
+    at = ends + NUM_KNOWN
+    return Known(
+        facts[NUM_KNOWN : at[0]], facts[at[0] : at[1]], facts[at[1] : at[2]], facts[at[2] : at[3]],
+        facts[at[3] : at[4]], facts[at[4] : at[5]], facts[at[5] : at[6]],
+        facts[at[6] : at[7]].reshape((len(facts[at[7] : at[8]]), 3)), facts[at[7] : at[8]], facts[at[8] : at[9]],
+    )  # fmt: skip
 
 
 @njit(cache=True)
@@ -87,15 +110,13 @@ def _renumbered(array, numbers):
 
 
 @njit(cache=True)
-def check(packed, begin, types, operand_class_ptr, operand_class, output_class_ptr, output_class, class_size,
-          class_dtype, sources, slot_class):  # fmt: skip
+def check(packed, begin, facts):
     """The first thing that is wrong with words from elsewhere: what (FINE, ...), in which record, and where in it.
 
     `begin` says where the words of each record begin; lengths are as `translate` has found them.
     """
-    known = Known(types, operand_class_ptr, operand_class, output_class_ptr, output_class, class_size, class_dtype,
-                  sources, slot_class)  # fmt: skip
-    pooled = np.zeros(len(sources), np.int64)
+    known = _known(facts)
+    pooled = np.zeros(len(known.sources), np.int64)
     for i in range(len(begin) - 1):
         at = begin[i]
         n, m, k, r, d, s = packed[at], packed[at + 1], packed[at + 2], packed[at + 3], packed[at + 4], packed[at + 5]
@@ -116,7 +137,7 @@ def check(packed, begin, types, operand_class_ptr, operand_class, output_class_p
             return what, i, where
         for j in range(k):  # definition (2) of `joinloops`
             source = arrays.source[j]
-            if sources[source, 1] == CONSTANT:
+            if known.sources[source, 1] == CONSTANT:
                 if arrays.index[j] != pooled[source]:
                     return INDEX, i, j
                 pooled[source] += 1
@@ -141,12 +162,11 @@ def open_block(data, num_sources):
 
 
 @njit(cache=True)
-def check_block(data, of_type, of_source, of_slot, pool_lengths, types, operand_class_ptr, operand_class,
-                output_class_ptr, output_class, class_size, class_dtype, sources, slot_class):  # fmt: skip
+def check_block(data, of_type, of_source, of_slot, pool_lengths, facts):
     """The first thing that is wrong with a block that travelled, and where; and its parts, where numbers of its
-    vocabulary have become ours. `pool_lengths` says how many constants of each source there are."""
-    known = Known(types, operand_class_ptr, operand_class, output_class_ptr, output_class, class_size, class_dtype,
-                  sources, slot_class)  # fmt: skip
+    vocabulary have become ours, the slot of its results (`one_of`), and how many an instance has at least.
+    `pool_lengths` says how many constants of each source there are."""
+    known = _known(facts)
     block, what, where = _opened(data)
     parts = parts_of(block)
     if what == FINE:
@@ -159,7 +179,21 @@ def check_block(data, of_type, of_source, of_slot, pool_lengths, types, operand_
         what, where = _checked(arrays, known)
     if what == FINE:
         what, where = _checked_indices(parts, known, pool_lengths)
-    return what, where, parts
+    if what != FINE:
+        block = np.zeros(3 * LINE, np.int64)  # of nothing
+        parts = parts_of(block)
+    return what, where, finished(block, known.external_class), one_of(parts.result_slot), _fewest(parts.result_ptr)
+
+
+@njit(**INNER, **UNCOUNTED)
+def _fewest(result_ptr):
+    """The fewest results of an instance; 0 where there is none."""
+    fewest = np.int64(0)
+    for i in range(1, len(result_ptr)):
+        count = result_ptr[i] - result_ptr[i - 1]
+        if i == 1 or count < fewest:
+            fewest = count
+    return fewest
 
 
 @njit(**INNER)

@@ -191,6 +191,8 @@ class Joined(NamedTuple):
 
     block: Block
     parts: Parts
+    slot: int
+    """See `joinloops.one_of`."""
     constants: dict[int, Any]
 
 
@@ -201,14 +203,16 @@ def join(lexicon: Lexicon, words: Sequence[bytes], constants: Sequence[Sequence[
         for source, pool in of_instance:
             pools.setdefault(source, []).append(pool)
     packed = np.frombuffer(b"".join(words), WORD)
-    block, parts = joinloops.join(packed, len(words), lexicon.facts().kind_of_source)
-    return Joined(block, Parts(*parts), {source: as_one(found) for source, found in pools.items()})
+    facts = lexicon.facts()
+    block, parts, slot = joinloops.join(packed, len(words), facts.kind_of_source, facts.class_of_source)
+    return Joined(block, Parts(*parts), slot, {source: as_one(found) for source, found in pools.items()})
 
 
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
-    _, arrays, constants = join(lexicon, [part.words for part in parts], [part.constants for part in parts])
-    capture = read_joined(lexicon, arrays, constants, [part.nest for part in parts])
+    of_all = join(lexicon, [part.words for part in parts], [part.constants for part in parts])
+    nests = [part.nest for part in parts]
+    capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
     if len(capture.graph.operands) <= LARGEST:
         capture = _known(lexicon, capture, (*[structure_of(part.words) for part in parts], tuple(capture.stacks)))
     left = [(part.left, i) for i, part in enumerate(parts) if part.left is not None]
@@ -217,17 +221,20 @@ def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     return capture.changed(left=joined_left([kept.moved(capture.result_ptr[i]) for kept, i in left]))
 
 
-def read_joined(lexicon: Lexicon, parts: Parts, constants: dict[int, Any], nests: list[Nest]) -> Capture:
+def read_joined(lexicon: Lexicon, joined: Joined, nests: Sequence[Nest], result_ptr: list[int]) -> Capture:
     """The Capture of a mini-batch whose instances return these nests."""
-    result_ptr = parts.result_ptr.tolist()
-    slots = _slots(lexicon, parts.result_slot)
-    capture = capture_of(lexicon.table, parts, slots, [nest.nest for nest in nests], constants, result_ptr)
+    numbers = joined.parts.result_slot
+    if joined.slot < 0:
+        slots = [lexicon.slots[i] for i in numbers.tolist()]
+    else:
+        slots = [lexicon.slots[joined.slot]] * len(numbers)
     stacks = [
         (first + start, end if stop is None else first + stop)
         for nest, first, end in zip(nests, result_ptr, result_ptr[1:], strict=False)
         for start, stop in nest.stacks
     ]
-    return capture.changed(stacks=stacks) if stacks else capture
+    return capture_of(lexicon.table, joined.parts, slots, [nest.nest for nest in nests], joined.constants, stacks,
+                      result_ptr)  # fmt: skip
 
 
 def structure_of(words: bytes) -> bytes:
@@ -250,12 +257,6 @@ def as_one(pools: list[Any]) -> Any:
     if any(type(pool) is list for pool in pools):
         return [tensor for pool in pools for tensor in pool]
     return pools[0] if len(pools) == 1 else torch.cat(pools)
-
-
-def _slots(lexicon: Lexicon, numbers: Words) -> list[Any]:
-    if len(numbers) and (numbers == numbers[0]).all():
-        return [lexicon.slots[numbers[0]]] * len(numbers)
-    return [lexicon.slots[i] for i in numbers.tolist()]
 
 
 # --- from elsewhere ------------------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ def require_words(words: Words, begin: Longs, lexicon: Lexicon, maps: Sequence[L
     Raises InputError for the first thing that is wrong with them."""
     found = checkloops.translate(words, begin, *maps)
     if found[0] == checkloops.FINE:
-        found = checkloops.check(words, begin, *lexicon.facts().checked)
+        found = checkloops.check(words, begin, lexicon.facts().checked)
     what, which, where = map(int, found)
     if what != checkloops.FINE:
         many = f" (number {which})" if len(begin) > 2 else ""

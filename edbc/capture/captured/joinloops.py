@@ -21,8 +21,8 @@ A captured instance is a record. A fragment (`vertex.fragment`) is one of many v
 (7) A mini-batch is a *block* of 64-bit words: its lengths, and then, each from a cache line on, of 32-bit numbers node
     types, borders of operands, operands, their outputs and slots of results; of bytes which nodes are detached (none
     where no node is); of 64-bit numbers sources of externals and what of them each is, nodes and outputs of results;
-    where the nodes of each instance begin, and where its results do in each output. Results stand output by output,
-    instance after instance.
+    where the nodes of each instance begin, and where its results do in each output; last of 32-bit numbers classes of
+    externals, as the reader numbers them. Results stand output by output, instance after instance.
 
 The parts are of one block because an allocator hands memory back to the system when much more than its largest block so
 far is free, and takes fresh memory, a page fault per page: many arrays of some 100 KB, or two blocks, cost that at
@@ -43,6 +43,7 @@ import numpy as np
 
 from edbc.capture.record.draws import INSTANCE_BITS, VERTEX_BITS
 from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
+from edbc.native.pointers import read_only
 
 HEADER = 6
 ROW, WHOLE, CONSTANT, DRAW, OFFSET = range(5)
@@ -73,9 +74,11 @@ class Items(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """Of every source its kind, and what is above its items; of every constant of code its item."""
+    """Of every source its kind, the class of its values, and what is above its items; of every constant of code its
+    item."""
 
     kind: Any
+    value_class: Any
     limit: Any
     item: Any
 
@@ -96,9 +99,10 @@ class Parts(NamedTuple):
     node_ptr: Any  # (instances + 1,)
     result_ptr: Any
     """(outputs x (instances + 1),) output by output."""
+    external_class: Any
 
 
-NUM_PARTS = 12
+NUM_PARTS = 13
 
 
 class Scratch(NamedTuple):
@@ -118,9 +122,9 @@ class Scratch(NamedTuple):
 
 
 @njit(cache=True)
-def join(packed, count, kind_of_source):
-    """The block of `count` instances whose words stand one after the other, and its parts. O(words). Words are as
-    `check` wants them."""
+def join(packed, count, kind_of_source, class_of_source):
+    """The block of `count` instances whose words stand one after the other, its parts, and the slot of its results
+    (`one_of`). O(words). Words are as `check` wants them."""
     begin = np.empty(count, np.int64)
     at = 0
     for i in range(count):
@@ -130,8 +134,17 @@ def join(packed, count, kind_of_source):
     records = Records(packed, begin, np.ones(count, np.int64))
     items = Items(np.arange(count).astype(np.uint32), np.arange(count + 1), packed, begin, np.empty((0, 0), np.int64))
     none = np.empty(0, np.int64)
-    block, parts, _, _ = written(records, items, Sources(kind_of_source, none, none), 1)
-    return block, parts
+    block, parts, _, _ = written(records, items, Sources(kind_of_source, class_of_source, none, none), 1)
+    return block, parts, one_of(parts.result_slot)
+
+
+@njit(**INNER, **UNCOUNTED)
+def one_of(numbers):
+    """What all numbers are; -1 where they differ, or there are none."""
+    for number in numbers:
+        if number != numbers[0]:
+            return np.int64(-1)
+    return np.int64(numbers[0]) if len(numbers) else np.int64(-1)
 
 
 @njit(**INNER)
@@ -154,7 +167,26 @@ def written(records, items, sources, num_outputs):
     parts.node_ptr[0] = 0
     parts.result_ptr[:: sizes[5] + 1] = scratch.next_row
     block[7], column, item = _write(records, items, sources, parts, scratch, num_given > 0)
-    return block, parts_of(block), column, item  # shared externals were counted as often as they are read
+    # block[7]: a shared external was counted as often as it is read
+    return block, finished(block, sources.value_class), column, item
+
+
+@njit(**INNER)
+def finished(block, class_of_source):
+    """The parts of a block whose classes of externals are still to be written, of which Python may write no graph."""
+    parts = parts_of(block)
+    _write_classes(parts, class_of_source)
+    return Parts(
+        read_only(parts.node_type), read_only(parts.operand_ptr), read_only(parts.operands),
+        read_only(parts.operand_output), parts.result_slot, parts.detached, parts.external_source, parts.external_index,
+        parts.result_node, parts.result_output, parts.node_ptr, parts.result_ptr, read_only(parts.external_class),
+    )  # fmt: skip
+
+
+@njit(**INNER, **UNCOUNTED)
+def _write_classes(parts, class_of_source):
+    for j in range(U(len(parts.external_source))):
+        parts.external_class[j] = class_of_source[U(parts.external_source[j])]
 
 
 @njit(**INNER)
@@ -163,7 +195,7 @@ def _ends(sizes):
     n, m, r, k = sizes[0], sizes[1], sizes[2], sizes[4]
     detached = n if sizes[3] else 0
     words = ((n + 1) // 2, (n + 2) // 2, (m + 1) // 2, (m + 1) // 2, (r + 1) // 2, (detached + 7) // 8, k, k, r, r,
-             sizes[5] + 1, sizes[6] * (sizes[5] + 1))  # fmt: skip
+             sizes[5] + 1, sizes[6] * (sizes[5] + 1), (k + 1) // 2)  # fmt: skip
     ends = np.empty(len(words) + 1, np.int64)
     ends[0] = LINE
     for i in range(len(words)):
@@ -195,6 +227,7 @@ def parts_of(block):
         block[ends[9] : ends[9] + r],
         block[ends[10] : ends[10] + block[5] + 1],
         block[ends[11] : ends[11] + block[6] * (block[5] + 1)],
+        block[ends[12] : ends[13]].view(np.int32)[:k],
     )
 
 

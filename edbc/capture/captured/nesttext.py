@@ -25,6 +25,8 @@ def text_of(nest: Any, num_results: int, number_of_class: Callable[[type], int])
     return json.dumps(_tagged(nest, num_results, number_of_class))
 
 
+_WRONG = ValueError, TypeError, KeyError, IndexError, RecursionError
+"""What texts of no nest raise."""
 _MANY = 1 << 31
 """More results and classes than there are."""
 _TAG_OF_RANGE: dict[type, str] = {Run: "s", Stacked: "k"}
@@ -119,7 +121,7 @@ def require_text(text: Any, num_results: int, num_classes: int) -> str:
         need(len(set(stacked)) == len(stacked))
         if stacked:
             need(set(stacked).isdisjoint(i for tag, start, stop in places if tag != "k" for i in range(start, stop)))
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except _WRONG:
         raise InputError(
             f"a captured instance: expected the text of a nest of {num_results} results; capture it again"
         ) from None
@@ -129,7 +131,10 @@ def require_text(text: Any, num_results: int, num_classes: int) -> str:
 def is_of_all(text: str) -> bool:
     """Whether a text is that of a nest of any number of results but none."""
     places: list[tuple[str, int, int]] = []
-    _check(_json(text), _MANY, _MANY, places)
+    try:
+        _check(_json(text), _MANY, _MANY, places)
+    except _WRONG:
+        return False
     return [place[1:] for place in places] == [(0, _MANY)]
 
 

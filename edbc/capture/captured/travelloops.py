@@ -1,8 +1,8 @@
 """Blocks (`captured.joinloops`) small enough to travel between processes, and the native loop that makes them large.
 
 What travels is bytes: the lengths of a block, how many bytes wide the numbers of each part are (1, 2, 4 or 8, the
-fewest that hold all of them), and the parts, each from the next 8 bytes on. A block of 32 trees is 90 KB and travels as
-25: less than a pipe holds, so that no process waits for the other in the middle of it.
+fewest that hold all of them), and the parts but classes of externals, each from the next 8 bytes on. A block of 32
+trees is 90 KB and travels as 25: less than a pipe holds, so that no process waits for the other in the middle of it.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from edbc.capture.captured.joinloops import LINE, NUM_PARTS, Parts, end_of, parts_of
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 
-FIRST = 8 * (LINE + NUM_PARTS)
+NUM_SENT = NUM_PARTS - 1
+"""All parts but the last: readers have class numbers of their own."""
+FIRST = 8 * (LINE + NUM_SENT)
 """Where the first part begins."""
 
 
 def narrow(block: NDArray[np.int64], parts: Parts) -> bytes:
     """The bytes of a block with these parts. O(words)."""
-    narrowed = [part.astype(_narrowest(part)) for part in parts]
+    narrowed = [part.astype(_narrowest(part)) for part in parts[:NUM_SENT]]
     head = [*block[:LINE].tolist(), *(part.itemsize for part in narrowed)]
     head[4] = head[7]
     padded = [part.tobytes() + bytes(-part.nbytes % 8) for part in narrowed]
@@ -40,7 +42,7 @@ def widened(data):
     if len(data) < FIRST or len(data) % 8:
         return none
     longs = data.view(np.int64)
-    for j in range(LINE + NUM_PARTS):
+    for j in range(LINE + NUM_SENT):
         if longs[j] < 0 or longs[j] > len(data) or (j >= LINE and not 0 < longs[j] <= 8):
             return none
     begin = _begins(longs)
@@ -70,9 +72,9 @@ def _begins(head):
     """Where the parts begin, and the end."""
     n, m, r, k = head[0], head[1], head[2], head[7]
     counts = (n, n + 1, m, m, r, n if head[3] else 0, k, k, r, r, head[5] + 1, head[6] * (head[5] + 1))
-    begin = np.empty(NUM_PARTS + 1, np.int64)
+    begin = np.empty(NUM_SENT + 1, np.int64)
     begin[0] = FIRST
-    for i in range(NUM_PARTS):
+    for i in range(NUM_SENT):
         begin[i + 1] = begin[i] + (counts[i] * head[LINE + i] + 7) // 8 * 8
     return begin
 

@@ -19,6 +19,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ from edbc._version import __version__
 from edbc.base.graph import ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.captured import joinloops
+from edbc.capture.captured.checkloops import Known, facts_of
 from edbc.capture.captured.nesttext import is_of_all, nest_in, nest_of, require_text, stacks_in
 from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.table import Source, TypeTable
@@ -167,8 +169,11 @@ class Facts:
 
     known: tuple[Any, int, int, int]
     kind_of_source: Longs
-    checked: tuple[Any, ...]
-    """The arguments of `checkloops.check` behind the words, the fields of `Known`."""
+    class_of_source: Longs
+    checked: Longs
+    """What `checkloops.check` checks by."""
+    no_constants: Longs
+    """Of every source 0."""
 
 
 class Lexicon:
@@ -189,8 +194,8 @@ class Lexicon:
         """Instances in which a type, source, slot or class was met when it was captured (`join.numbers_in`)."""
         self.records_alone = False
         """True once instances that were recorded together could not be told apart."""
-        self._arrived: Kept[Any, tuple[Vocabulary, str]] = Kept(_MOST_NESTS)
-        """Texts of nests of other vocabularies, checked, and what they are here."""
+        self._arrived: Kept[Any, tuple[Vocabulary, Nest | None]] = Kept(_MOST_NESTS)
+        """Nests of other vocabularies, checked, by their texts and numbers of results (`nests`)."""
         self._nests: Kept[str, Nest] = Kept(_MOST_NESTS)
         self._facts: Facts | None = None
         self._read: dict[int, tuple[Vocabulary, Any]] = {}
@@ -234,32 +239,39 @@ class Lexicon:
             found = self._nests.add(text, Nest(nest, stacks_in(nest) if '["k"' in text else (), is_of_all(text)))
         return found
 
-    def nests(self, vocabulary: Vocabulary, texts: Sequence[str], result_ptr: Longs) -> list[Nest]:
-        """The nests of instances with these texts in another vocabulary, and so many results each. Raises InputError
-        for a text of none."""
-        counts = np.diff(result_ptr)
-        if len(texts) and texts.count(texts[0]) == len(texts) and counts.min() > 0:
-            text = self._text_here(vocabulary, texts[0], int(counts[0]))
-            if self.nest(text).is_of_all:
-                return [self.nest(text)] * len(texts)
-        pairs = zip(texts, counts.tolist(), strict=True)
-        return [self.nest(self._text_here(vocabulary, *pair)) for pair in pairs]
+    def nests(self, vocabulary: Vocabulary, texts: Sequence[str], result_ptr: Sequence[int], fewest: int) -> list[Nest]:
+        """The nests of instances with these texts in another vocabulary; the results of each stand between
+        `result_ptr`, at least `fewest` of them. Raises InputError for a text of none."""
+        if fewest and texts.count(texts[0]) == len(texts):
+            nest = self._nest_here(vocabulary, texts[0], None)
+            if nest is not None:
+                return [nest] * len(texts)
+        counts = [stop - start for start, stop in pairwise(result_ptr)]
+        pairs = zip(texts, counts, strict=True)
+        return [self._nest_here(vocabulary, text, count) for text, count in pairs]  # type: ignore[misc]
 
-    def _text_here(self, vocabulary: Vocabulary, text: str, num_results: int) -> str:
-        """The text here of one of another vocabulary."""
+    def _nest_here(self, vocabulary: Vocabulary, text: str, num_results: int | None) -> Nest | None:
+        """The nest with a text of another vocabulary. Without a number of results, that of instances of any number but
+        none; None where it is no such nest."""
         known = self._arrived.get((id(vocabulary), text, num_results))
         if known is None or known[0] is not vocabulary:
-            checked = require_text(text, num_results, len(vocabulary.classes))
-            try:
-                known = vocabulary, nest_in(checked, self.class_numbers(vocabulary))
-            except KeyError as error:
-                name = vocabulary.classes[error.args[0]]
-                raise StaleError(
-                    f"a captured instance: expected results of classes that this net has recorded, got {name}; let it "
-                    "capture an instance with the same first"
-                ) from None
-            self._arrived.add((id(vocabulary), text, num_results), known)
+            nest = None
+            if num_results is not None or is_of_all(text):
+                checked = require_text(text, 1 if num_results is None else num_results, len(vocabulary.classes))
+                nest = self.nest(self._in_classes(vocabulary, checked))
+            known = self._arrived.add((id(vocabulary), text, num_results), (vocabulary, nest))
         return known[1]
+
+    def _in_classes(self, vocabulary: Vocabulary, text: str) -> str:
+        """A text of another vocabulary with the numbers that classes have here."""
+        try:
+            return nest_in(text, self.class_numbers(vocabulary))
+        except KeyError as error:
+            name = vocabulary.classes[error.args[0]]
+            raise StaleError(
+                f"a captured instance: expected results of classes that this net has recorded, got {name}; let it "
+                "capture an instance with the same first"
+            ) from None
 
     def class_numbers(self, vocabulary: Vocabulary) -> dict[int, int]:
         """The numbers here of a vocabulary's classes."""
@@ -304,12 +316,13 @@ class Lexicon:
         outputs = [[number(c) for c in (t.outputs if t is not None else ())] for t in types]
         of_sources = [(number(s.value_class), KINDS.get(s.kind, -1), self._limit(s)) for s in sources]
         of_slots = [number(slot.base) for slot in self.slots]
-        checked = (
-            np.array(kinds, np.int64), *_csr(operands), *_csr(outputs), np.array([c.size for c in numbers], np.int64),
-            np.array([dtypes.setdefault(c.dtype, len(dtypes)) for c in numbers], np.int64),
-            np.array(of_sources, np.int64).reshape(-1, 3), np.array(of_slots, np.int64),
-        )  # fmt: skip
-        return Facts(known, np.array([kind for _, kind, _ in of_sources], np.int64), checked)
+        class_of_source = self.table.arrays().source_class
+        checked = facts_of(Known(
+            kinds, *_csr(operands), *_csr(outputs), [c.size for c in numbers],
+            [dtypes.setdefault(c.dtype, len(dtypes)) for c in numbers], of_sources, class_of_source, of_slots,
+        ))  # fmt: skip
+        of_kind = np.array([kind for _, kind, _ in of_sources], np.int64)
+        return Facts(known, of_kind, class_of_source, checked, np.zeros(len(sources), np.int64))
 
     def _limit(self, source: Source) -> int:
         if source.kind == "row":

@@ -473,10 +473,11 @@ class _Glance:
     def __init__(self, modules: Sequence[nn.Module]):
         self._modules = modules
         self._kinds = list(map(type, modules))
-        self._referred = [d.values() for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
+        referred = [d.values() for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
+        self._referred = list(filter(len, referred))
+        """None that are empty: what becomes an attribute later is no part of the `_state` that was."""
         self._lengths = list(map(len, self._referred))
-        self._inhabited = list(filter(len, self._referred))
-        self._objects = list(itertools.chain.from_iterable(self._inhabited))
+        self._objects = list(itertools.chain.from_iterable(self._referred))
         self._tensors = [t for t in self._objects if isinstance(t, torch.Tensor)]
         self._shapes, self._dtypes = list(map(_SHAPE, self._tensors)), list(map(_DTYPE, self._tensors))
         self._hooks = [hooks for module in modules for hooks in hooks_of(module)]
@@ -488,7 +489,7 @@ class _Glance:
         return (
             list(map(type, self._modules)) == self._kinds
             and list(map(len, self._referred)) == self._lengths
-            and all(map(operator.is_, itertools.chain.from_iterable(self._inhabited), self._objects))
+            and all(map(operator.is_, itertools.chain.from_iterable(self._referred), self._objects))
             and list(map(_SHAPE, self._tensors)) == self._shapes
             and list(map(_DTYPE, self._tensors)) == self._dtypes
             and (list(map(len, self._hooks)) == self._hook_counts if self._has_hooks else not any(self._hooks))

@@ -44,8 +44,8 @@ class FragmentTables:
     words: NDArray[np.int32]
     """Of all records, one after the other."""
     begin: Longs  # (fragments,)
-    sources: tuple[Longs, Longs, Longs]
-    """Of every source its kind and what is above its items; of every constant of the code its item."""
+    sources: tuple[Longs, Longs, Longs, Longs]
+    """The fields of `captured.joinloops.Sources`."""
     outputs: tuple[tuple[str, Slot], ...]
     """Name and slot of each output."""
     columns: Columns
@@ -65,6 +65,7 @@ def tabulate(
         np.array([word for record in records for word in record], np.int32),
         np.cumsum([0, *map(len, records)])[:-1],
         (_longs(KINDS.get(source.kind, -1) for source in sources),
+         around.recorder.table.arrays().source_class,
          _longs(around.limits.get(number, unlimited) for number in range(len(sources))),
          _longs(around.items)),
         tuple(outputs.items()),

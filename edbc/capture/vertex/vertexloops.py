@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.capture.captured.joinloops import HEADER as OF_RECORD
-from edbc.capture.captured.joinloops import LINE, Items, Records, Sources, parts_of, written
+from edbc.capture.captured.joinloops import LINE, Items, Records, Sources, finished, written
 from edbc.capture.vertex.automaton import Automaton
 from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
 
@@ -26,7 +26,7 @@ JOINED, UNKNOWN, UNFILLED, BEYOND = range(4)
 @njit(cache=True)
 def join(  # type: ignore[no-untyped-def]
     packed, num_instances, root, next_state, fragment_of_state, interface_of_fragment, positions, given, words, begin,
-    kind_of_source, limit_of_source, item_of_constant, num_outputs,
+    kind_of_source, class_of_source, limit_of_source, item_of_constant, num_outputs,
 ):  # fmt: skip
     """The mini-batch of `packed` instances in one call: finds the fragment of every vertex, fills the columns, and
     joins. O(vertices + edges + operands).
@@ -68,9 +68,9 @@ def join(  # type: ignore[no-untyped-def]
             if positions[c] < 0 and pulls[c] > 0:
                 status = np.int64(UNFILLED)
     block = np.zeros(3 * LINE, np.int64)  # of nothing
-    parts = parts_of(block)
+    parts = finished(block, class_of_source)
     if status == JOINED:
-        sources = Sources(kind_of_source, limit_of_source, item_of_constant)
+        sources = Sources(kind_of_source, class_of_source, limit_of_source, item_of_constant)
         block, parts, column, v = written(records, items, sources, num_outputs)
         if v >= 0:
             status = np.int64(BEYOND)

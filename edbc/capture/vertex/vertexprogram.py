@@ -138,7 +138,7 @@ class VertexProgram:
                 if stop > start:
                     nest[name] = Stacked(start, stop)
                     stacks.append((start, stop))
-        return capture_of(self.recorder.table, parts, slots, nests, pools).changed(stacks=stacks)
+        return capture_of(self.recorder.table, parts, slots, nests, pools, stacks)
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:
         """Record the fragment of a vertex whose predecessors have the interfaces with these numbers."""
