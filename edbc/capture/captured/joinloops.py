@@ -135,7 +135,7 @@ def join(packed, count, kind_of_source, class_of_source):
     items = Items(np.arange(count).astype(np.uint32), np.arange(count + 1), packed, begin, np.empty((0, 0), np.int64))
     none = np.empty(0, np.int64)
     block, parts, _, _ = written(records, items, Sources(kind_of_source, class_of_source, none, none), 1)
-    return block, parts, one_of(parts.result_slot)
+    return block, parts, one_of(parts_of(block).result_slot)
 
 
 @njit(**INNER, **UNCOUNTED)
@@ -173,10 +173,11 @@ def written(records, items, sources, num_outputs):
 
 @njit(**INNER)
 def finished(block, class_of_source):
-    """The parts of a block whose classes of externals are still to be written, of which Python may write no graph."""
+    """The parts of a block whose classes of externals are still to be written, of which Python may write no graph; a
+    plain tuple, which costs least to hand over."""
     parts = parts_of(block)
     _write_classes(parts, class_of_source)
-    return Parts(
+    return (
         read_only(parts.node_type), read_only(parts.operand_ptr), read_only(parts.operands),
         read_only(parts.operand_output), parts.result_slot, parts.detached, parts.external_source, parts.external_index,
         parts.result_node, parts.result_output, parts.node_ptr, parts.result_ptr, read_only(parts.external_class),

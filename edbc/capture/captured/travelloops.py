@@ -1,8 +1,9 @@
 """Blocks (`captured.joinloops`) small enough to travel between processes, and the native loop that makes them large.
 
-What travels is bytes: the lengths of a block, how many bytes wide the numbers of each part are (1, 2, 4 or 8, the
-fewest that hold all of them), and the parts but classes of externals, each from the next 8 bytes on. A block of 32
-trees is 90 KB and travels as 25: less than a pipe holds, so that no process waits for the other in the middle of it.
+What travels is bytes: the lengths of a block, then of each part but classes of externals the least of its numbers and
+how many bytes wide they are above it (1, 2, 4 or 8, the fewest that hold all of them, or 0 where all are equal), and
+the parts, each from the next 8 bytes on. Of borders of operands their differences travel. A block of 32 trees is 90 KB
+and travels as 22: a pipe holds two such, so that no process waits for the other in the middle of one.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -17,22 +18,29 @@ from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 
 NUM_SENT = NUM_PARTS - 1
 """All parts but the last: readers have class numbers of their own."""
-FIRST = 8 * (LINE + NUM_SENT)
+MAY_BE_EQUAL = np.array([0, 1, 0, 1, 1, 1, 1, 0, 0, 1, 0, 0], np.bool_)
+"""Parts that may have no bytes: another part of the same length has some, so that few bytes are no large block."""
+FIRST = 8 * (LINE + 2 * NUM_SENT)
 """Where the first part begins."""
 
 
 def narrow(block: NDArray[np.int64], parts: Parts) -> bytes:
     """The bytes of a block with these parts. O(words)."""
-    narrowed = [part.astype(_narrowest(part)) for part in parts[:NUM_SENT]]
-    head = [*block[:LINE].tolist(), *(part.itemsize for part in narrowed)]
+    sent = parts._replace(operand_ptr=np.diff(parts.operand_ptr))[:NUM_SENT]
+    least = [int(part.min()) if len(part) else 0 for part in sent]
+    narrowed = [_narrowed(*of_part) for of_part in zip(sent, least, MAY_BE_EQUAL.tolist(), strict=True)]
+    head = [*block[:LINE].tolist(), *least, *(width for width, _ in narrowed)]
     head[4] = head[7]
-    padded = [part.tobytes() + bytes(-part.nbytes % 8) for part in narrowed]
+    padded = [data + bytes(-len(data) % 8) for _, data in narrowed]
     return b"".join([np.array(head, np.int64).tobytes(), *padded])
 
 
-def _narrowest(part: NDArray[np.integer]) -> str:
-    low, high = (int(part.min()), int(part.max())) if len(part) else (0, 0)
-    return next(f"<i{size}" for size in (1, 2, 4, 8) if -(1 << 8 * size - 1) <= low and high < 1 << 8 * size - 1)
+def _narrowed(part: NDArray[np.integer], low: int, may_be_equal: bool) -> tuple[int, bytes]:
+    """How many bytes wide the numbers of a part are above the least one, and they."""
+    above = part.astype(np.int64) - low
+    high = int(above.max(initial=0))
+    width = next(width for width in (0, 1, 2, 4, 8) if high < 1 << 8 * width and (width or may_be_equal))
+    return width, above.astype(f"<u{width}").tobytes() if width else b""
 
 
 @njit(**INNER)
@@ -42,8 +50,12 @@ def widened(data):
     if len(data) < FIRST or len(data) % 8:
         return none
     longs = data.view(np.int64)
-    for j in range(LINE + NUM_SENT):
-        if longs[j] < 0 or longs[j] > len(data) or (j >= LINE and not 0 < longs[j] <= 8):
+    for j in range(LINE):
+        if longs[j] < 0 or longs[j] > len(data):
+            return none
+    for i in range(NUM_SENT):
+        width = longs[LINE + NUM_SENT + i]
+        if width not in (1, 2, 4, 8) and not (width == 0 and MAY_BE_EQUAL[i]):
             return none
     begin = _begins(longs)
     if longs[4] != longs[7] or begin[-1] != len(data):
@@ -51,9 +63,9 @@ def widened(data):
     block = np.empty(end_of(longs), np.int64)
     block[:LINE] = longs[:LINE]
     parts = parts_of(block)
-    views = data.view(np.int8), data.view(np.int16), data.view(np.int32), longs
+    views = data.view(np.uint8), data.view(np.uint16), data.view(np.uint32), longs
     _take(parts.node_type, views, begin, 0)
-    _take(parts.operand_ptr, views, begin, 1)
+    _take(parts.operand_ptr[1:], views, begin, 1)
     _take(parts.operands, views, begin, 2)
     _take(parts.operand_output, views, begin, 3)
     _take(parts.result_slot, views, begin, 4)
@@ -64,6 +76,7 @@ def widened(data):
     _take(parts.result_output, views, begin, 9)
     _take(parts.node_ptr, views, begin, 10)
     _take(parts.result_ptr, views, begin, 11)
+    _add_up(parts.operand_ptr)
     return block
 
 
@@ -71,29 +84,39 @@ def widened(data):
 def _begins(head):
     """Where the parts begin, and the end."""
     n, m, r, k = head[0], head[1], head[2], head[7]
-    counts = (n, n + 1, m, m, r, n if head[3] else 0, k, k, r, r, head[5] + 1, head[6] * (head[5] + 1))
+    counts = (n, n, m, m, r, n if head[3] else 0, k, k, r, r, head[5] + 1, head[6] * (head[5] + 1))
     begin = np.empty(NUM_SENT + 1, np.int64)
     begin[0] = FIRST
     for i in range(NUM_SENT):
-        begin[i + 1] = begin[i] + (counts[i] * head[LINE + i] + 7) // 8 * 8
+        begin[i + 1] = begin[i] + (counts[i] * head[LINE + NUM_SENT + i] + 7) // 8 * 8
     return begin
+
+
+@njit(**INNER, **UNCOUNTED)
+def _add_up(borders):
+    """From differences, behind a place for the first border, to borders."""
+    borders[0] = 0
+    for j in range(1, len(borders)):
+        borders[j] += borders[j - 1]
 
 
 @njit(**INNER, **UNCOUNTED)
 def _take(target, views, begin, part):
     """Fill a part from where it begins, in the view of its width."""
     bytes_, shorts, ints, longs = views
-    width = longs[LINE + part]
-    first = begin[part] // width
-    if width == 1:
+    least, width = longs[LINE + part], longs[LINE + NUM_SENT + part]
+    first = begin[part] // max(width, 1)
+    if width == 0:
+        target[:] = least
+    elif width == 1:
         for i in range(len(target)):
-            target[i] = bytes_[first + i]
+            target[i] = least + bytes_[first + i]
     elif width == 2:
         for i in range(len(target)):
-            target[i] = shorts[first + i]
+            target[i] = least + shorts[first + i]
     elif width == 4:
         for i in range(len(target)):
-            target[i] = ints[first + i]
+            target[i] = least + ints[first + i]
     else:
         for i in range(len(target)):
-            target[i] = longs[first + i]
+            target[i] = least + longs[first + i]
