@@ -8,9 +8,12 @@ are medians of processor time of this process, in milliseconds per mini-batch of
 forward of the zoo returns a tensor for every vertex where vertex functions return one per name. So outputs are equal in
 two pairs: `stacked` and `vertex`, where forward's lists are stacked in forward, and `later` and `each`, where vertex
 functions' results are taken apart. `ready` is the part before execution: making the graph, sharing, scheduling,
-placing. With workers, `here` is what the main process spends on receiving, checking and reading a mini-batch that a
-worker captured and joined, beyond what a loader takes whose workers capture too and send a number, as a part of
-recording one; mini-batches execute in between. One thread.
+placing. `made` is what torch takes to make as many tensors as forward returns, which vertex functions do not return;
+`floor` is the throughput that is left where nothing but they is added to vertex functions' time. With workers, `here`
+is what the main process spends on receiving, checking and reading a mini-batch that a worker captured and joined,
+beyond what a loader takes whose workers capture too and send a number; mini-batches execute in between. It is given as
+a part of recording one in the main process, and as its share of construction: of what worker and main process spend on
+a mini-batch together. One thread.
 """
 
 from __future__ import annotations
@@ -152,6 +155,9 @@ def report(name: str, options: Any) -> None:
             line += "; throughput: " + ", ".join(
                 f"{one} {medians[other] / medians[one]:.2f} of {other}" for one, other in pairs
             )
+        if vertices is not None and mode == "forward":
+            made = 1e3 * making(net, ways["later"])
+            line += f"; made {made:.2f}, floor {medians['vertex'] / (medians['vertex'] + made):.2f}"
         print(f"{name:16} {mode:8} {line}", flush=True)
         net.model.eval()
     torch.set_grad_enabled(False)
@@ -162,10 +168,13 @@ def report(name: str, options: Any) -> None:
     shares = []
     for count in options.workers:
         collate = edbc.collate(net)
-        here = statistics.median(received(net, plain, collate, count, prepared))
-        loader = statistics.median(received(net, plain, partial(capture_only, collate), count, prepared))
-        part = 100 * (here - loader) / recorded
-        shares.append(f"{count}: {1e3 * (here - loader):.2f} ms here ({part:.0f} %), the loader {1e3 * loader:.2f}")
+        times, there = zip(*received(net, plain, collate, count, prepared), strict=True)
+        loader = statistics.median(t for t, _ in received(net, plain, partial(capture_only, collate), count, prepared))
+        here, of_workers = statistics.median(times) - loader, statistics.median(there) if count else 0.0
+        shares.append(
+            f"{count}: {1e3 * here:.2f} ms here ({100 * here / recorded:.0f} % of recording, "
+            f"{100 * here / (here + of_workers):.0f} % of construction), the loader {1e3 * loader:.2f}"
+        )
     torch.set_grad_enabled(True)
     print(
         f"{name:16} {size:.1f} bytes per node and operand; recording {1e3 * recorded:.2f} ms; "
@@ -183,6 +192,17 @@ def run(net: Net, batch: Any, way: str, mode: str, built: list[float]) -> None:
     results = forward(net, batch, built)
     if way == "each":
         taken_apart(results)
+
+
+def making(net: Net, batches: Sequence[Any]) -> float:
+    """Seconds that torch takes to make as many tensors as forward returns for a mini-batch, caches warm."""
+    found: list[float] = []
+    with torch.no_grad():
+        for batch in batches:
+            sizes = [t.shape for result in net(batch) for _, t, _ in named_tensors(result)]
+            together = torch.empty(len(sizes), *sizes[0])
+            found += [seconds(lambda together=together: together.unbind(0)) for _ in range(9)]  # type: ignore[misc]
+    return statistics.median(found)
 
 
 def bind_stacked(name: str, net: Net) -> Net:
@@ -205,8 +225,9 @@ def capture_only(collate: Callable[[Any], Any], items: Any) -> int:
 
 def received(
     net: Net, plain: list[Any], make: Callable[[Any], Any], workers: int, prepared: Sequence[Any]
-) -> Iterator[float]:
-    """What this process spends per mini-batch on receiving and reading it; with no workers, on capturing it too."""
+) -> Iterator[tuple[float, float]]:
+    """What this process spends per mini-batch on receiving and reading it, with no workers on capturing it too; and
+    what capturing and joining it took where that happened."""
     loader = DataLoader(
         plain, SIZE, collate_fn=make, num_workers=workers, drop_last=True, persistent_workers=workers > 0
     )
@@ -220,7 +241,7 @@ def received(
             took = time.process_time() - started
             net.execute(ready)
             if epoch:
-                yield took
+                yield took, getattr(batch, "seconds", 0.0)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,20 @@ class Group:
         """The results that a loss uses which gave this gradient, `(rows, size)`."""
         if self.is_exact or gradient.device.type != "cpu":
             return self.which
-        return self.which[gradient.any(1).numpy()]
+        return self.which[nonzero_rows(gradient)]
+
+
+_GLANCE = 16
+
+
+def nonzero_rows(gradient: torch.Tensor) -> Bools:
+    """Which rows are not zero throughout. Nearly every such row shows it in its first elements; all of the others is
+    read (62 MB of gradients: 12 ms)."""
+    found = gradient[:, :_GLANCE].any(1)
+    zero = torch.nonzero(~found).squeeze(1)
+    if len(zero):
+        found[zero] = gradient[zero].any(1)
+    return found.numpy()
 
 
 ClassGradient = tuple[int, Longs, torch.Tensor]
@@ -65,7 +78,8 @@ def used_results(values: Longs, used: Sequence[tuple[Group, torch.Tensor]]) -> t
     for c in sorted({group.class_index for group, _ in used}):
         of_class = [(group.rows, gradient) for group, gradient in used if group.class_index == c]
         rows, gradients = zip(*of_class, strict=True)
-        found.append((c, np.concatenate(rows), torch.cat(gradients)))
+        together = gradients[0] if len(gradients) == 1 else torch.cat(gradients)  # read only
+        found.append((c, np.concatenate(rows), together))
     return values[np.concatenate([np.zeros(0, np.int64), *which])], found
 
 

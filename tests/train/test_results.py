@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from edbc.train.results import SINGLES, _parts
+from edbc.train.results import SINGLES, _parts, nonzero_rows
 
 
 @pytest.mark.parametrize("count", [0, 1, SINGLES, SINGLES + 1, 300])
@@ -34,3 +35,16 @@ def test_parts_are_results_of_one_kind(count: int, seed: int) -> None:
 
     assert [part.tolist() for part in parts[:num_stacks]] == [list(range(*stack)) for stack in stacks]
     assert sorted(part.tolist() for part in parts[num_stacks:]) == sorted(kinds.values())
+
+
+@pytest.mark.parametrize("width", [0, 1, 16, 17, 90])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_with_any_number_but_zero_are_found(width: int, dtype: torch.dtype) -> None:
+    """Wherever in a row it stands; not-a-number is one, minus zero is none."""
+    rng = torch.Generator().manual_seed(width)
+    gradient = torch.zeros(200, width, dtype=dtype)
+    gradient[torch.rand(200, width, generator=rng) < 0.02] = 1.0
+    gradient[torch.rand(200, width, generator=rng) < 0.02] = -0.0
+    gradient[torch.rand(200, width, generator=rng) < 0.002] = torch.nan
+
+    assert nonzero_rows(gradient).tolist() == gradient.any(1).tolist() == [any(row) for row in gradient.tolist()]
