@@ -12,7 +12,6 @@ Time and memory are those of the functions; a function is written once per cell.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from edbc.cells.opgraph import CellGraph, CellOp, Source
 from edbc.cells.rows.evaluation import SPREAD, operation_of
 from edbc.cells.rows.rowcode import Writer, bytes_of
 from edbc.cells.rows.rowfunction import RowFunction
-from edbc.cells.rows.rowrules import Glimpse, Seen
 from edbc.cells.values.evaluate import MAPS
 
 FunctionOf = Callable[[CellOp], RowFunction]
@@ -119,32 +117,10 @@ class _BatchWriter(Writer):
         call = self.calls.get(key)
         if call is None:
             call = self.calls[key] = f"r{len(self.calls)}"
-            self.lines.append(f"{call} = {self._call(self._functions[key], op)}")
-        return f"({call} if type({call}) is Tensor else tensors_of({call})[{op.output or 0}])"
-
-    def _call(self, function: RowFunction, op: CellOp) -> str:
-        inputs = [self.local[name] for name in op.inputs]
-        form = function.form
-        if form is None:
-            return f"{self.constant(function)}(({''.join(f'{x}, ' for x in inputs)}), count, parameters.__getitem__)"
-        shapes = [self._classes[name].shape for name in op.inputs]
-        seen = [self._seen(*x) for x in zip(form.glimpses, inputs, shapes, strict=True)]
-        plain = form.plain()
-        if plain is None:
-            rule, template = self.constant(form.rule), self.constant(form.template)
-            operands = "".join(f"{x}, " for x in seen)
-            return f"{rule}({self.constant(form.call)}, {template}, ({operands}), parameters.__getitem__)"
-        template, rank = plain
-        for k, glimpse in enumerate(form.glimpses):
-            if rank > 1 + glimpse.rank:
-                ones = (1,) * (rank - 1 - glimpse.rank)
-                seen[k] += f".reshape(count, *{ones + glimpse.shown})"
-        return f"{self.constant(form.call)}({self.arguments(template, seen)})"
-
-    def _seen(self, glimpse: Seen, name: str, shape: tuple[int, ...]) -> str:
-        """What a call sees of a variable."""
-        is_whole = glimpse == Glimpse(0, math.prod(shape), tuple(shape))
-        return name if is_whole else f"{self.constant(glimpse)}.of({name})"
+            function, inputs = self._functions[key], "".join(f"{self.local[name]}, " for name in op.inputs)
+            form = self.constant(function.form or function)
+            self.lines.append(f"{call} = {form}(({inputs}), count, parameters.__getitem__)")
+        return f"{call}[{op.output or 0}]"
 
     def _known(self, op: CellOp) -> str:
         if op.op not in MAPS and op.op != "sum":

@@ -1,7 +1,7 @@
 """Any torch function on the rows of a batch: by its batched form, by torch.vmap, or row after row where vmap cannot.
 
-A batched form may be a rule that does not fit the call, and torch.vmap gives wrong results for some functions without
-a word (`roll` of a scalar takes another row's, operators of other libraries may do anything). So neither is believed:
+A batched form is a guess from two numbers of rows, and torch.vmap gives wrong results for some functions without a word
+(`roll` of a scalar takes another row's, operators of other libraries may do anything). So neither is believed:
 what it computes is compared with what the call computes of single rows, until it was right for rows that differ (equal
 ones are turned, each by one more); where it is wrong, the call runs row after row from then on.
 """
@@ -9,8 +9,7 @@ ones are turned, each by one more); where it is wrong, the call runs row after r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ import torch
 from edbc.capture.record.table import View, fill
 from edbc.capture.semantics.autocast import Under
 from edbc.capture.semantics.shapes import split_outputs
-from edbc.cells.rows.rowrules import BatchedForm, Shared
+from edbc.cells.rows.batched import Form, Shared, batched_form, vmapped
 
 CHECKED = 4
 """Rows that are compared with single ones."""
@@ -46,7 +45,7 @@ class RowFunction:
         self.is_slow = False
         self.is_believed = False
         """Whether what runs all rows in one call was right for rows that differ."""
-        self.form: BatchedForm | None = None
+        self.form: Form | None = None
         self._form_is_known = False
 
     def __call__(self, values: Sequence[torch.Tensor], count: int, shared: Shared) -> list[torch.Tensor]:
@@ -69,10 +68,10 @@ class RowFunction:
 
     def _whole(self, values: Sequence[torch.Tensor], shared: Shared) -> list[torch.Tensor] | None:
         """All rows in one call; None where there is none."""
-        form = self._batched_form(values, shared)
+        form = None if values[0].is_meta else self._batched_form(values, shared)
         if form is not None:
             try:
-                return split_outputs(form.apply(values, shared), "a generic operation")[1]
+                return form(values, len(values[0]), shared)
             except Exception:
                 if self.is_believed:
                     raise
@@ -82,7 +81,7 @@ class RowFunction:
         try:
             with _no_hidden_loops():
                 whole = [value.contiguous() for value in values]  # as in eager: some functions warn of strides
-                return _vmapped(lambda *row: self._one(shared, *row), whole)
+                return vmapped(lambda *row: self._one(shared, *row), whole)
         except Exception:  # an error of the call itself, a row alone raises too
             return None
 
@@ -114,46 +113,25 @@ class RowFunction:
         except Exception:  # made-up numbers may be none that the call takes
             return False
 
-    def _batched_form(self, values: Sequence[torch.Tensor], shared: Shared) -> BatchedForm | None:
+    def _batched_form(self, values: Sequence[torch.Tensor], shared: Shared) -> Form | None:
         if not self._form_is_known:
-            shapes = [value.shape[1:] for value in values]
-            self.form = BatchedForm.find(self.call, self.template, self.views, shapes, shared)
             self._form_is_known = True
+            with suppress(Exception), _no_hidden_loops():  # what is wrong with the call, a row alone says
+                self.form = batched_form(self.call, self.template, self._seen, values, shared)
         return self.form
 
-    def _one(self, shared: Shared, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _seen(self, shared: Shared, *row: torch.Tensor) -> list[torch.Tensor]:
+        """What the call sees of a row's operands."""
         seen = []
         for value, chain in zip(row, self.views, strict=True):
             for view in chain:
                 value = view.apply(value, shared)
             seen.append(value)
-        args, kwargs = fill(self.template, seen, shared)
+        return seen
+
+    def _one(self, shared: Shared, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = fill(self.template, self._seen(shared, *row), shared)
         return tuple(split_outputs(self.call(*args, **kwargs), "a generic operation")[1])
-
-
-_FUNCTORCH: Any = torch._C._functorch
-_PRIMITIVES = ("_vmap_increment_nesting", "_add_batch_dim", "_remove_batch_dim", "_vmap_decrement_nesting")
-
-
-@cache
-def _has_primitives() -> bool:
-    """Whether this torch has what vmap is made of; the first call of vmap loads the rules of many functions."""
-    torch.vmap(torch.neg)(torch.zeros(1))
-    return all(hasattr(_FUNCTORCH, name) for name in _PRIMITIVES)
-
-
-def _vmapped(function: Callable[..., Sequence[torch.Tensor]], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """`torch.vmap(function)(*values)`. By what it is made of: nests of arguments are taken apart for each of its calls,
-    which takes 75 of the 80 microseconds that an outer product of 32 rows takes."""
-    if not _has_primitives():
-        return list(torch.vmap(function)(*values))
-    count = len(values[0])
-    level = _FUNCTORCH._vmap_increment_nesting(count, "error")
-    try:
-        results = function(*[_FUNCTORCH._add_batch_dim(value, 0, level) for value in values])
-        return [_FUNCTORCH._remove_batch_dim(result, level, count, 0) for result in results]
-    finally:
-        _FUNCTORCH._vmap_decrement_nesting()
 
 
 def _differ(rows: torch.Tensor) -> bool:

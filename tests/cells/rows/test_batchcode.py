@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import edbc
-from edbc.cells.rows import rowrules
+from edbc.cells.rows import batched
 from edbc.cells.rows.batchcode import MOST, BatchKernel
 from edbc.cells.rows.evaluation import Evaluation
 from edbc.run.session import Net
@@ -103,8 +103,8 @@ def test_written_batches_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_wrong_in_batches_runs_row_after_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batched form that gives other numbers than rows alone is never written."""
-    right = rowrules._join
-    monkeypatch.setattr(rowrules, "_join", lambda *given: right(*given) * 2)
+    right = batched._Writer._operator
+    monkeypatch.setattr(batched._Writer, "_operator", lambda *given: right(*given) + " * 2")
     net = bound(Model("joined").eval(), instances(3))
     for count in (5, 20, 4):
         require_eager(net, instances(count, count))

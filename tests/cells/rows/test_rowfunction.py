@@ -11,13 +11,19 @@ from torch import nn
 
 import edbc
 from edbc.capture.record.table import Hole
-from edbc.cells.rows import rowfunction
-from edbc.cells.rows.rowfunction import CHECKED, RowFunction, _vmapped
+from edbc.cells.rows import batched
+from edbc.cells.rows.batched import vmapped
+from edbc.cells.rows.rowfunction import CHECKED, RowFunction
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    """All rows of what vmap shows one of."""
+    return torch._C._functorch.get_unwrapped(x) if torch._C._functorch.is_batchedtensor(x) else x
 
 
 def _mixes_rows(x: torch.Tensor) -> torch.Tensor:
-    """Another thing of a batch than of its rows, which no rule tells."""
-    return x + x.sum()
+    """Another thing of a batch than of its rows, which nothing tells."""
+    return x + _whole(x).sum()
 
 
 _mixes_rows.__module__ = "torch"
@@ -38,25 +44,6 @@ def test_a_wrong_batched_form_is_found_and_not_used() -> None:
     assert function.is_slow
 
 
-def _largest(x: torch.Tensor) -> torch.Tensor:
-    """One number of a whole batch."""
-    return x.max()
-
-
-_largest.__module__ = "torch"
-_largest.__name__ = "tanh"
-
-
-def test_a_batched_form_that_gives_no_row_for_every_row_is_not_used() -> None:
-    """As `max` did, which torch tags as pointwise because `max` of two tensors is."""
-    function = RowFunction(_largest, ((Hole(0),), {}), [()])
-    rows = torch.arange(8.0).reshape(4, 2)
-
-    (found,) = function([rows], 4, {}.__getitem__)
-
-    assert torch.equal(found, rows.amax(1))
-
-
 def test_a_right_batched_form_is_compared_until_rows_differ() -> None:
     """Equal rows tell nothing of a form; of rows that differ a few are enough."""
     seen: list[int] = []
@@ -75,7 +62,8 @@ def test_a_right_batched_form_is_compared_until_rows_differ() -> None:
 
 def _of_first(x: torch.Tensor) -> torch.Tensor:
     """Right for one row, and for equal ones."""
-    return x if x.ndim == 1 else x[:1].expand_as(x)
+    whole = _whole(x)
+    return x if whole is x else whole[0].clone()
 
 
 _of_first.__module__ = "torch"
@@ -164,7 +152,7 @@ def test_one_row_is_run_once() -> None:
 def test_vmap_by_its_parts_is_vmap(function: Any) -> None:
     """Values and gradients, of results that depend on no operand too."""
     results, gradients = [], []
-    for vmap in (_vmapped, lambda f, values: torch.vmap(f)(*values)):
+    for vmap in (vmapped, lambda f, values: torch.vmap(f)(*values)):
         x, y = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1)).requires_grad_().unbind()
         found = list(vmap(function, [x, y]))
         results.append(found)
@@ -179,7 +167,7 @@ def test_vmap_without_its_parts_is_torchs(monkeypatch: pytest.MonkeyPatch) -> No
     """A torch without them runs its own; and what raises inside leaves no level behind."""
     x = torch.randn(5, 3)
     with pytest.raises(RuntimeError):
-        _vmapped(lambda row: (torch.outer(row, row[None]),), [x])
+        vmapped(lambda row: (torch.outer(row, row[None]),), [x])
     assert torch._C._functorch.peek_interpreter_stack() is None
-    monkeypatch.setattr(rowfunction, "_has_primitives", lambda: False)
-    assert torch.equal(_vmapped(lambda row: (torch.outer(row, row),), [x])[0], torch.einsum("ni,nj->nij", x, x))
+    monkeypatch.setattr(batched, "_has_primitives", lambda: False)
+    assert torch.equal(vmapped(lambda row: (torch.outer(row, row),), [x])[0], torch.einsum("ni,nj->nij", x, x))

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from edbc.capture.record.table import Hole, SharedRef, View, fill
+from edbc.cells.rows import batched
+from edbc.cells.rows.batched import batched_form
 from edbc.cells.rows.rowfunction import RowFunction
-from edbc.cells.rows.rowrules import BatchedForm, Glimpse
 
 SHAPES = {
     "pixel": (5, 3, 1, 1),
@@ -37,6 +38,7 @@ STEPS = index(slice(None, None, 2))
 WINDOWS = View(torch.Tensor.unfold, ((INPUT, 1, 3, 1), {}), None, ".unfold(1, 3, 1)")
 WIDE = View(torch.Tensor.expand, ((INPUT, 5, -1), {}), None, ".expand(5, -1)")
 TURNED = View(torch.Tensor.t, ((INPUT,), {}), None, ".t()")
+DETACHED = View(torch.Tensor.detach, ((INPUT,), {}), None, ".detach()")
 JOINED = View(torch.Tensor.add, ((INPUT, BIAS), {}), None, "+ bias")
 
 
@@ -73,6 +75,7 @@ CALLS = {
     "a row's part": (torch.maximum, ((INPUT, OTHER), {}), [(9,), (2, 3)], [(MIDDLE,), ()]),
     "a row's number": (torch.div, ((INPUT, OTHER), {}), [(2, 3), (9,)], [(), (LAST,)]),
     "a parameter of more dimensions": (torch.add, ((INPUT, MAP), {"alpha": 2}), [(6,)], [()]),
+    "a part without gradients": (torch.mul, ((INPUT, OTHER), {}), [(3,), (3,)], [(DETACHED,), ()]),
     "a number": (torch.pow, ((INPUT, 2), {}), [(2, 3)], [()]),
     "every element alike": (F.gelu, ((INPUT,), {"approximate": "tanh"}), [(2, 3)], [()]),
     "a number's elements": (torch.exp, ((INPUT,), {}), [()], [()]),
@@ -132,6 +135,12 @@ CALLS = {
     "columns by numbers": (torch.index_select, ((INPUT, -1, OTHER), {}), [(3, 2), (4,)], [(), ()]),
     "rows by an index": (torch.Tensor.__getitem__, ((INPUT, OTHER), {}), [(3, 2), (4,)], [(), ()]),
     "added by numbers": (torch.index_add, ((INPUT, 0, OTHER, Hole(2)), {}), [(3, 2), (4,), (4, 2)], [(), (), ()]),
+    "added by numbers, times two": (
+        torch.index_add,
+        ((INPUT, -1, OTHER, Hole(2)), {"alpha": 2}),
+        [(3, 2), (4,), (3, 4)],
+        [(), (), ()],
+    ),
     "an equation": (torch.einsum, (("ij,kj->ik", INPUT, OTHER), {}), [(3, 2), (4, 2)], [(), ()]),
     "an equation's implied result": (torch.einsum, (("ij,j", INPUT, OTHER), {}), [(3, 2), (2,)], [(), ()]),
     "an equation with a parameter": (torch.einsum, (("bi,ij->bj", INPUT, MATRIX), {}), [(3, 2)], [()]),
@@ -143,57 +152,142 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize(("call", "template", "shapes", "views"), CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("count", [1, 3])
-def test_equal_to_every_row(call: Any, template: Any, shapes: list[Any], views: list[Any], count: int) -> None:
-    """The rule gives what the call gives row by row, from operands that stand in columns of a workspace."""
+Arguments = tuple[Any, Any, list[Any], list[Any]]
+
+
+def operands(call: Any, shapes: list[Any], count: int) -> list[torch.Tensor]:
+    """Of so many rows."""
     values = [rows(count, *shape) for shape in shapes]
     if call is torch.where:
         values[2] = values[2] > 0.5
     if call in BY_NUMBERS:
         values[1] = (values[1] * 2).long()
-    expected = []
-    for row in zip(*values, strict=True):
-        seen = [view[0].apply(value) if view else value for value, view in zip(row, views, strict=True)]
-        args, kwargs = fill(template, seen, shared)
-        expected.append(call(*args, **kwargs))
+    return values
 
-    form = BatchedForm.find(call, template, views, shapes, shared)
+
+def form_of(arguments: Arguments) -> Any:
+    """The batched form, found with seven rows."""
+    call, template, shapes, views = arguments
+    function = RowFunction(call, template, views)
+    return batched_form(call, template, function._seen, operands(call, shapes, 7), shared)
+
+
+def row_by_row(arguments: Arguments, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What the call computes of every row."""
+    call, template, _, views = arguments
+    found = []
+    for row in zip(*values, strict=True):
+        seen = [view[0].apply(value, shared) if view else value for value, view in zip(row, views, strict=True)]
+        args, kwargs = fill(template, seen, shared)
+        found.append(call(*args, **kwargs))
+    return found
+
+
+@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS)
+def test_equal_to_every_row(arguments: Arguments) -> None:
+    """The form gives what the call gives row by row, for any number of rows, in columns of a workspace."""
+    form = form_of(arguments)
 
     assert form is not None
-    torch.testing.assert_close(form.apply(values, shared), torch.stack(expected), rtol=1e-5, atol=1e-6)
+    for count in (1, 2, 5):
+        values = operands(arguments[0], arguments[2], count)
+        (found,) = form(values, count, shared)
+        torch.testing.assert_close(found, torch.stack(row_by_row(arguments, values)), rtol=1e-5, atol=1e-6)
 
 
-NONE = {
-    "another function": (torch.unique, ((INPUT,), {}), [(3,)], [()]),
+FLOATS = {name: of for name, of in CALLS.items() if row_by_row(of, operands(of[0], of[2], 1))[0].is_floating_point()}
+
+
+@pytest.mark.parametrize("arguments", FLOATS.values(), ids=FLOATS)
+def test_gradients_of_every_row(arguments: Arguments) -> None:
+    """Autograd follows a form, to operands and parameters."""
+    call, _, shapes, _ = arguments
+    for parameter in PARAMETERS.values():
+        parameter.requires_grad_()
+    try:
+        values = [x.clone().requires_grad_() if x.is_floating_point() else x for x in operands(call, shapes, 3)]
+        leaves = [x for x in (*values, *PARAMETERS.values()) if x.requires_grad]
+        (found,) = form_of(arguments)(values, 3, shared)
+        right = torch.stack(row_by_row(arguments, values))
+        upstream = torch.rand(right.shape, generator=torch.Generator().manual_seed(3))
+        if right.requires_grad or found.requires_grad:
+            gradients = [torch.autograd.grad(y, leaves, upstream, allow_unused=True) for y in (found, right)]
+            for ours, theirs, leaf in zip(*gradients, leaves, strict=True):
+                pair = [torch.zeros_like(leaf) if g is None else g for g in (ours, theirs)]
+                torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-5)
+    finally:
+        for parameter in PARAMETERS.values():
+            parameter.requires_grad_(False)
+
+
+RIGHT = {
     "the largest of all": (torch.max, ((INPUT,), {}), [(3,)], [()]),
     "the smallest of all": (torch.Tensor.min, ((INPUT,), {}), [(3, 2)], [()]),
     "several dimensions, one by one": (torch.Tensor.flip, ((INPUT, 0, 1), {}), [(3, 2)], [()]),
     "an equation of any rank": (torch.einsum, (("...i,i", INPUT, OTHER), {}), [(3, 2), (2,)], [(), ()]),
-    "joined along what is not said by number": (torch.cat, (([INPUT, OTHER],), {"dim": "x"}), [(3,), (3,)], [(), ()]),
     "queries of other ranks": (
         F.scaled_dot_product_attention,
         ((INPUT, OTHER, OTHER), {}),
         [(2, 3), (4, 2, 3)],
         [(), ()],
     ),
-    "memory for the result": (torch.add, ((INPUT, 1), {"out": BIAS}), [(5,)], [()]),
-    "along what is not said": (F.softmax, ((INPUT,), {}), [(3,)], [()]),
     "along a number": (torch.sum, ((INPUT,), {}), [()], [()]),
     "along an axis": (torch.sum, ((INPUT,), {"axis": 0}), [(3,)], [()]),
     "products that do not line up": (torch.matmul, ((INPUT, OTHER), {}), [(2, 3, 4), (4, 2)], [(), ()]),
-    "a bias per row": (F.layer_norm, ((INPUT, (5,), OTHER), {}), [(5,), (5,)], [(), ()]),
-    "a user's function of a known name": (softmax, ((INPUT, 0), {}), [(3, 2)], [()]),
     "a kernel per row": (torch.conv2d, ((INPUT, OTHER), {}), [(3, 4, 6), (5, 3, 1, 1)], [(), ()]),
     "a view with a parameter in it": (torch.add, ((INPUT, 1), {}), [(5,)], [(JOINED,)]),
-    "no operand": (torch.add, ((MAP, MAP), {}), [], []),
+    "a function of another function": (F.huber_loss, ((INPUT, OTHER), {}), [(5,), (5,)], [(), ()]),
+    "a view of nothing": (torch.sum, ((INPUT,), {}), [(4,)], [(index(slice(2, 2)),)]),
+    "what is written on the way": (F.cosine_similarity, ((INPUT, OTHER, -1), {}), [(3,), (3,)], [(), ()]),
+    "a product of all pairs": (torch.kron, ((INPUT, OTHER), {}), [(2, 2), (2, 3)], [(), ()]),
+}
+NONE = {
+    "as many as there are": (torch.unique, ((INPUT,), {}), [(3,)], [()]),
+    "memory for the result": (torch.add, ((INPUT, 1), {"out": BIAS}), [(5,)], [()]),
+    "a user's function of a known name": (softmax, ((INPUT, 0), {}), [(3, 2)], [()]),
 }
 
 
-@pytest.mark.parametrize(("call", "template", "shapes", "views"), NONE.values(), ids=NONE)
-def test_calls_without_a_rule(call: Any, template: Any, shapes: list[Any], views: list[Any]) -> None:
-    """Whatever no rule fits is left to vmap."""
-    assert BatchedForm.find(call, template, views, shapes, shared) is None
+@pytest.mark.parametrize("arguments", RIGHT.values(), ids=RIGHT)
+def test_whatever_vmap_knows_has_a_form(arguments: Arguments) -> None:
+    """No list tells which functions have one."""
+    values = operands(arguments[0], arguments[2], 4)
+    (found,) = form_of(arguments)(values, 4, shared)
+    torch.testing.assert_close(found, torch.stack(row_by_row(arguments, values)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("arguments", NONE.values(), ids=NONE)
+def test_calls_without_a_form(arguments: Arguments) -> None:
+    """What vmap does not run, what writes elsewhere, and functions that are not torch's, whose gradients may be their
+    own, have none."""
+    try:
+        form = form_of(arguments)
+    except RuntimeError:
+        form = None
+    assert form is None
+
+
+def looped(x: torch.Tensor) -> torch.Tensor:
+    """As many additions as there are rows, where vmap shows one of them."""
+    rows = torch._C._functorch.get_unwrapped(x) if torch._C._functorch.is_batchedtensor(x) else x[None]
+    return sum((x for _ in rows), x)
+
+
+looped.__module__ = "torch"
+
+
+def test_as_many_operators_as_rows_are_no_form() -> None:
+    """A function that vmap runs row by row inside differs in more than numbers."""
+    assert form_of((looped, ((INPUT,), {}), [(3,)], [()])) is None
+
+
+def test_a_matrix_that_is_one_for_all_rows_is_multiplied_with_all_at_once() -> None:
+    """Neither repeated nor multiplied row by row."""
+    form = form_of((torch.matmul, ((INPUT, MATRIX), {}), [(3, 2)], [()]))
+    with batched.Seen() as seen:
+        form(operands(torch.matmul, [(3, 2)], 5), 5, shared)
+    assert "mm" in [step.name for step in seen.steps]
+    assert not {"bmm", "expand"} & {step.name for step in seen.steps}
 
 
 def test_several_results() -> None:
@@ -224,9 +318,3 @@ def test_recurrent_networks_of_one_sequence(kind: Any, options: dict[str, Any]) 
     assert function.form is not None
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, torch.stack(theirs))
-
-
-def test_glimpse_of_nothing() -> None:
-    """A view of no elements is a run of none, in its shape."""
-    assert Glimpse.through((index(slice(2, 2)),), (4,)) == Glimpse(0, 0, (0,))
-    assert Glimpse(0, 0, (0,)).of(rows(2, 4)).shape == (2, 0)
