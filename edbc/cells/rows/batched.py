@@ -267,6 +267,8 @@ class _Writer:
 
     def _operator(self, step: Step, other: Step) -> str:
         args = [self._text(*pair) for pair in zip(step.args, other.args, strict=True)]
+        if step.name == "searchsorted":  # which warns of strides
+            args[:2] = [f"{name}.contiguous()" for name in args[:2]]
         args += [f"{key}={self._text(x, other.kwargs[key])}" for key, x in step.kwargs.items()]
         return f"{self._constant(step.function._op)}({', '.join(args)})"
 

@@ -8,6 +8,7 @@ ones are turned, each by one more); where it is wrong, the call runs row after r
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -116,7 +117,8 @@ class RowFunction:
     def _batched_form(self, values: Sequence[torch.Tensor], shared: Shared) -> Form | None:
         if not self._form_is_known:
             self._form_is_known = True
-            with suppress(Exception), _no_hidden_loops():  # what is wrong with the call, a row alone says
+            with suppress(Exception), warnings.catch_warnings(), _no_hidden_loops():
+                warnings.simplefilter("ignore")  # what is wrong with the call, a row alone says
                 self.form = batched_form(self.call, self.template, self._seen, values, shared)
         return self.form
 
