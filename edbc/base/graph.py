@@ -10,6 +10,8 @@ Definitions.
     no batch.
 (3) Nodes are numbered in the order in which the user's program made them, hence topologically: every operand of node
     v that is a node has a smaller number.
+(4) A *segmented* type maps a run of any length to a run of the same length (attention over a sentence, a cumulative
+    sum): a node has any number of groups of operands, its *items*, and as many outputs of one class.
 
 The arrays are CSR: operands of node v are `operands[operand_ptr[v]:operand_ptr[v + 1]]`, in order, repeats kept. An
 entry e >= 0 is a node, and `operand_output` says which of its outputs; an entry e < 0 is external number -1 - e.
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int32]
 EXCERPT = "excerpt"
 """The operation of `NodeType.is_excerpt`."""
+RUN = "run "
+"""What the operations of `NodeType.is_run` begin with."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class NodeType:
     """Call sites: `file:line` of the user's code wherever it makes nodes of this type, in the order of their first
     use. Those beyond a bound are counted in `more_sites` only."""
     more_sites: int = field(default=0, compare=False)
+    segmented: bool = False
+    """True of a variadic type when a node has an output for each group, definition (4), of class `outputs[0]`."""
     drawn: int = field(default=0, compare=False)
     """Operands, the last ones, that are random numbers (`edbc.capture.record.draws`): no part of the signature."""
 
@@ -85,6 +91,11 @@ class NodeType:
         """True for excerpts: a run of elements of any value of the first operand's dtype, whatever its class, from the
         element on that the second operand says."""
         return self.op == EXCERPT
+
+    @property
+    def is_run(self) -> bool:
+        """True for functions of whole runs of rows (`edbc.capture.ragged.whole`)."""
+        return self.op.startswith(RUN)
 
     @property
     def has_program(self) -> bool:
@@ -103,7 +114,8 @@ class NodeType:
         called_with = self.operands[: len(self.operands) - self.drawn]
         operands = ", ".join(map(str, called_with)) + ("..." if self.variadic else "")
         constants = f" {{{self.constants}}}" if self.constants else ""
-        return f"{self.op}({operands}){constants} -> {', '.join(map(str, self.outputs))}"
+        outputs = ", ".join(map(str, self.outputs)) + ("..." if self.segmented else "")
+        return f"{self.op}({operands}){constants} -> {outputs}"
 
 
 def _ints(values: Iterable[int] | NDArray[np.integer]) -> Ints:
@@ -193,6 +205,15 @@ class Graph:
         """Number of externals k."""
         return len(self.external_class)
 
+    def num_outputs(self) -> Ints:
+        """Outputs of each node, (n,)."""
+        of_type = np.array([len(t.outputs) for t in self.types], np.int32)[self.node_type]
+        segmented = np.array([t.segmented for t in self.types], np.bool_)
+        if not segmented.any():
+            return of_type
+        groups = np.array([max(len(t.operands), 1) for t in self.types], np.int32)[self.node_type]
+        return np.where(segmented[self.node_type], np.diff(self.operand_ptr) // groups, of_type)
+
     def counts(self) -> Ints:
         """Nodes of each type, `(num_types,)`."""
         return np.bincount(self.node_type, minlength=self.num_types).astype(np.int32)
@@ -233,7 +254,7 @@ class Graph:
         """The nodes that `_refuse` has something to say about, (n,)."""
         arity = np.array([len(t.operands) for t in self.types], np.int64)[self.node_type]
         variadic = np.array([t.variadic for t in self.types], np.bool_)[self.node_type]
-        num_outputs = np.array([len(t.outputs) for t in self.types], np.int64)[self.node_type]
+        num_outputs = self.num_outputs()
         counts = np.diff(self.operand_ptr)
         wrong = np.where(variadic, (arity > 0) & (counts % np.maximum(arity, 1) > 0), counts != arity)
         user = np.repeat(np.arange(self.num_nodes), counts)
@@ -267,7 +288,7 @@ class Graph:
             )
         if operand < -self.num_externals:
             return f"operand {position} is external {-1 - operand}, of {self.num_externals}"
-        available = len(self.types[int(self.node_type[operand])].outputs)
+        available = int(self.num_outputs()[operand]) if operand >= 0 else 0
         if operand >= 0 and not 0 <= output < available:
             return f"operand {position} is output {output} of node {operand}, which has {available}"
         return ""

@@ -114,7 +114,7 @@ class Execution:
         graph, placement = self._segment.graph, self._segment.placement
         nodes, outputs = np.array(of, np.int64).reshape(-1, 2).T
         rows = placement.value_rows(nodes, outputs)
-        classes = placement.output_class[graph.node_type[nodes], outputs]
+        classes = placement.value_classes(graph.node_type[nodes], outputs)
         found: list[Any] = [None] * len(of)
         for c in np.unique(classes).tolist():
             which = np.flatnonzero(classes == c)
@@ -125,8 +125,9 @@ class Execution:
 
     def _check(self, of: Sequence[Value], done: int) -> None:
         graph = self._segment.graph
+        available = graph.num_outputs()
         for node, output in of:
-            if not 0 <= node < graph.num_nodes or not 0 <= output < len(graph.types[graph.node_type[node]].outputs):
+            if not 0 <= node < graph.num_nodes or not 0 <= output < available[node]:
                 raise GraphError(f"value ({node}, {output}): expected an output of one of {graph.num_nodes} nodes")
             batch = int(self._segment.placement.batch_of[node])
             if batch >= done:

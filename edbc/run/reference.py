@@ -19,6 +19,7 @@ from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.program import Call, Program
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.rowfunction import RowFunction
+from edbc.cells.rows.segmented import RunKernel, borders_of
 from edbc.cells.values.evaluate import Batch, Interpreter
 from edbc.cells.values.read import values_in_torch
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
@@ -93,7 +94,9 @@ class ReferenceBackend:
                 where = first if first >= 0 else rows[at + k * num : at + (k + 1) * num]
                 operands.append((arenas.tensors[placement.class_index[node_class]], where))
             outputs = [
-                arenas.tensors[placement.class_index[c]].narrow(0, int(placement.output_row[batch, j]), sizes[batch])
+                arenas.tensors[placement.class_index[c]].narrow(
+                    0, int(placement.output_row[batch, j]), int(placement.made[batch])
+                )
                 for j, c in enumerate(segment.graph.types[kind].outputs)
             ]
             kernel = kernel_of_type(kind)
@@ -107,9 +110,12 @@ class ReferenceBackend:
 
 def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, segment: torch.Tensor,
                outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
-    """One batch of `count` nodes by any torch kernel; `segment` is for reductions."""
+    """One batch of `count` nodes by any torch kernel; `segment` is for variadic types."""
     if isinstance(kernel, ReductionKernel):
         kernel.run([rows_of(operand, len(segment)) for operand in operands], segment, outputs)
+    elif isinstance(kernel, RunKernel):
+        items = [rows_of(operand, len(segment)) for operand in operands]
+        kernel.run(items, borders_of(segment.cpu().numpy(), count), outputs[0])
     else:
         kernel.run(operands, count, outputs)
 

@@ -54,6 +54,7 @@ from edbc.cells.lower import check_order, lower
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Program
 from edbc.cells.rows.reduction import ReductionKernel
+from edbc.cells.rows.segmented import RunKernel
 from edbc.errors import (
     DeviceError,
     InputError,
@@ -539,7 +540,7 @@ class Net:
         return batch.changed(schedule=self.schedule(capture)) if known is None else batch.changed(**known)
 
     def _in_parts(self, batch: MiniBatch) -> MiniBatch:
-        if batch.has("placement") or not self.split:
+        if batch.has("placement") or not self.split or any(t.segmented for t in batch.capture.graph.types):
             return batch
         split = self._splitter.split(batch.capture, batch.schedule)
         return batch if split is None else batch.changed(capture=split.capture, schedule=split.schedule, split=split)
@@ -706,6 +707,8 @@ class Net:
             self._tell_unseen(kind, node_type)
         if node_type.is_excerpt:
             return ExcerptKernel()
+        if node_type.is_run:
+            return RunKernel(self.table.operation_of_type[kind].operation, node_type.segmented)
         if node_type.variadic:
             return ReductionKernel(node_type.op, len(node_type.outputs))
         program = self.program(kind)

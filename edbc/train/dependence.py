@@ -5,7 +5,8 @@ Definitions.
 (1) An output *depends* on an operand or a parameter when a path of operations of its cell leads from one to the other
     along variables of floating or complex dtype. Eager PyTorch gives a gradient (zeros perhaps) exactly along such
     paths.
-(2) Field f of a reduction depends on operand f of its items, an excerpt on what it is taken of.
+(2) Field f of a reduction depends on operand f of its items, an excerpt on what it is taken of, the outputs of a
+    function of runs on all its items.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ def dependence_of_reduction(node_type: NodeType) -> Dependence:
     fields = len(node_type.outputs)
     floats = np.array([has_gradient(c) for c in node_type.outputs], np.bool_)
     return Dependence(np.eye(fields, dtype=np.bool_) & floats, (frozenset(),) * fields)
+
+
+def dependence_of_run(node_type: NodeType) -> Dependence:
+    """Definition (2); of a segmented type what is said of the one output holds for all."""
+    passes = has_gradient(node_type.outputs[0])
+    return Dependence(np.array([[passes and has_gradient(c) for c in node_type.operands]]), (frozenset(),))
 
 
 def dependence_of_excerpt(node_type: NodeType) -> Dependence:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +42,18 @@ class Reach:
     detached: Bools | None = None  # (n,)
     """Nodes that no gradient passes."""
 
+    @cached_property
+    def segmented(self) -> Bools:  # (t,)
+        """Types of which what is said of output 0 holds for all outputs."""
+        return np.array([t.segmented for t in self.graph.types], np.bool_)
+
     def requires(self, externals: Bools) -> Bools:
         """Definition (1) for every value; `externals` says it of the externals."""
         graph = self.graph
         arity = _arities(graph)
         return requires_kernel(
-            graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, arity, self.depends,
-            self.trainable, self.first_value, externals,
+            graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, arity, self.segmented,
+            self.depends, self.trainable, self.first_value, externals,
             np.zeros(0, np.bool_) if self.detached is None else self.detached,
         )  # fmt: skip
 
@@ -61,8 +67,8 @@ class Reach:
         values &= requires
         given &= externals
         reached_kernel(
-            graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, arity, self.depends,
-            self.first_value, requires, externals, values, given,
+            graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, arity, self.segmented,
+            self.depends, self.first_value, requires, externals, values, given,
         )  # fmt: skip
         return values, given
 
@@ -76,7 +82,7 @@ class Reach:
     def outputs(self, reached: Bools) -> Bools:
         """For every type and output, whether any node's is reached; (t, outputs)."""
         table = np.zeros(self.trainable.shape, np.bool_)
-        outputs_kernel(self.graph.node_type, self.first_value, reached, table)
+        outputs_kernel(self.graph.node_type, self.first_value, self.segmented, reached, table)
         return table
 
     def values(self, nodes: Longs, outputs: Longs) -> Longs:
@@ -88,9 +94,9 @@ class Reach:
 def reach_of(graph: Graph, dependences: Sequence[Dependence | None], trainable: Sequence[Sequence[bool]],
              detached: Bools | None = None) -> Reach:  # fmt: skip
     """`dependences[t]` is None, and `trainable[t]` empty, for types without nodes."""
-    num_outputs = np.array([len(t.outputs) for t in graph.types], np.int64)
+    most = max([1, *(len(t.outputs) for t in graph.types)])
     widest = max([1, *(len(t.operands) for t in graph.types)])
-    depends = np.zeros((len(graph.types), int(num_outputs.max(initial=1)), widest), np.bool_)
+    depends = np.zeros((len(graph.types), most, widest), np.bool_)
     own = np.zeros(depends.shape[:2], np.bool_)
     for kind, dependence in enumerate(dependences):
         if dependence is not None:
@@ -98,7 +104,7 @@ def reach_of(graph: Graph, dependences: Sequence[Dependence | None], trainable: 
             depends[kind, :outputs, :operands] = dependence.operands
             own[kind, :outputs] = trainable[kind]
     first = np.zeros(graph.num_nodes + 1, np.int64)
-    np.cumsum(num_outputs[graph.node_type], out=first[1:])
+    np.cumsum(graph.num_outputs(), out=first[1:])
     return Reach(graph, depends, own, first, detached)
 
 
@@ -108,7 +114,7 @@ def _arities(graph: Graph) -> Longs:
 
 
 @njit(cache=True)
-def requires_kernel(node_type, ptr, operands, output, arity, depends, trainable, first, externals, detached):
+def requires_kernel(node_type, ptr, operands, output, arity, segmented, depends, trainable, first, externals, detached):
     """Definition (1), node by node."""
     requires = np.zeros(first[-1], np.bool_)
     for v in range(len(node_type)):
@@ -122,25 +128,30 @@ def requires_kernel(node_type, ptr, operands, output, arity, depends, trainable,
                 if not needed and depends[t, j, k]:
                     u = operands[i]
                     needed = externals[-1 - u] if u < 0 else requires[first[u] + output[i]]
+            if segmented[t]:
+                requires[first[v] : first[v + 1]] = needed
+                break
             requires[first[v] + j] = needed
     return requires
 
 
 @njit(cache=True)
-def outputs_kernel(node_type, first, reached, table):
+def outputs_kernel(node_type, first, segmented, reached, table):
     """`Reach.outputs`, node by node."""
     for v in range(len(node_type)):
         for j in range(first[v + 1] - first[v]):
-            table[node_type[v], j] |= reached[first[v] + j]
+            table[node_type[v], 0 if segmented[node_type[v]] else j] |= reached[first[v] + j]
 
 
 @njit(cache=True)
-def reached_kernel(node_type, ptr, operands, output, arity, depends, first, requires, externals, values, given):
+def reached_kernel(
+    node_type, ptr, operands, output, arity, segmented, depends, first, requires, externals, values, given
+):
     """Definition (2), from the last node to the first; `values` and `given` hold what the loss uses, and grow."""
     for v in range(len(node_type) - 1, -1, -1):
         t = node_type[v]
-        for j in range(first[v + 1] - first[v]):
-            if not values[first[v] + j]:
+        for j in range(1 if segmented[t] else first[v + 1] - first[v]):
+            if not (values[first[v] : first[v + 1]].any() if segmented[t] else values[first[v] + j]):
                 continue
             for i in range(ptr[v], ptr[v + 1]):
                 if not depends[t, j, (i - ptr[v]) % arity[t]]:

@@ -20,6 +20,7 @@ from edbc.base.graph import Graph, NodeType
 from edbc.cells.kernels.products import OWN
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.rows.reduction import ReductionKernel
+from edbc.cells.rows.segmented import RunKernel
 from edbc.native.pool import Pool
 from edbc.run.backend import Segment
 from edbc.run.cpu.walktables import NativeKernel
@@ -34,7 +35,13 @@ from edbc.train.backward.backtables import COPIES, TypeTables, bytes_in_training
 from edbc.train.backward.recompute import CellGradient, ReductionGradient
 from edbc.train.backward.reverse import TypeGradient
 from edbc.train.backward.typeadjoint import Adjoint, adjoint_of
-from edbc.train.dependence import Dependence, dependence_of_cell, dependence_of_excerpt, dependence_of_reduction
+from edbc.train.dependence import (
+    Dependence,
+    dependence_of_cell,
+    dependence_of_excerpt,
+    dependence_of_reduction,
+    dependence_of_run,
+)
 from edbc.train.inputs import inputs_of
 from edbc.train.reach import reach_of
 from edbc.train.results import restore
@@ -192,6 +199,8 @@ class Trainer:
     def _new_dependence(self, kind: int, node_type: NodeType) -> Dependence:
         if node_type.is_excerpt:
             return dependence_of_excerpt(node_type)
+        if node_type.is_run:
+            return dependence_of_run(node_type)
         return dependence_of_reduction(node_type) if node_type.variadic else dependence_of_cell(self._cell(kind))
 
     def gradient(self, kind: int) -> TypeGradient:
@@ -208,7 +217,7 @@ class Trainer:
         assert node_type is not None
         if isinstance(kernel, ReductionKernel):
             return ReductionGradient(kernel, node_type)
-        if isinstance(kernel, ExcerptKernel):
+        if isinstance(kernel, ExcerptKernel | RunKernel):
             return kernel
         return CellGradient(self._cell(kind))
 

@@ -18,7 +18,14 @@ def reaches(draw: st.DrawFn) -> tuple[Reach, np.ndarray]:
     """A random graph of types with up to three operands and outputs, some variadic, and which externals require."""
     shapes = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.booleans()), min_size=1, max_size=3))
     types = [
-        NodeType(f"t{i}", f"t{i}", (SCALAR,) * operands, (SCALAR,) * outputs, variadic=variadic)
+        NodeType(
+            f"t{i}",
+            f"t{i}",
+            (SCALAR,) * operands,
+            (SCALAR,) * outputs,
+            variadic=variadic,
+            segmented=variadic and outputs == 1,
+        )
         for i, (operands, outputs, variadic) in enumerate(shapes)
     ]
 
@@ -28,14 +35,16 @@ def reaches(draw: st.DrawFn) -> tuple[Reach, np.ndarray]:
         return np.array(drawn, np.bool_).reshape(shape)
 
     nodes: list[tuple[int, list[tuple[int, int]]]] = []
+    available: list[int] = []
     for v in range(draw(st.integers(0, 12))):
         kind = draw(st.integers(0, len(types) - 1))
         groups = draw(st.integers(1, 3)) if types[kind].variadic else 1
         operands = []
         for _ in range(groups * len(types[kind].operands)):
             u = draw(st.integers(-4, v - 1))
-            operands.append((u, draw(st.integers(0, len(types[nodes[u][0]].outputs) - 1)) if u >= 0 else 0))
+            operands.append((u, draw(st.integers(0, available[u] - 1)) if u >= 0 else 0))
         nodes.append((kind, operands))
+        available.append(groups if types[kind].segmented else len(types[kind].outputs))
     graph = Graph.build(types, nodes, externals=[SCALAR] * 4).lint()
     dependences = [Dependence(bits(outputs, operands), (frozenset(),) * outputs) for operands, outputs, _ in shapes]
     trainable = [bits(outputs).tolist() for _, outputs, _ in shapes]
@@ -48,7 +57,8 @@ def edges(reach: Reach, node: int, output: int) -> list[tuple[int, int]]:
     kind = int(reach.graph.node_type[node])
     arity = len(reach.graph.types[kind].operands)
     operands = reach.graph.operands_of(node)
-    return [operand for i, operand in enumerate(operands) if reach.depends[kind, output, i % arity]]
+    of_type = 0 if reach.segmented[kind] else output
+    return [operand for i, operand in enumerate(operands) if reach.depends[kind, of_type, i % arity]]
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -58,10 +68,11 @@ def test_passes_equal_the_definitions(case: tuple[Reach, np.ndarray], seed: int)
     a used one that require."""
     reach, externals = case
     graph, rng = reach.graph, np.random.default_rng(seed)
-    values = [(v, j) for v in range(graph.num_nodes) for j in range(len(graph.types[int(graph.node_type[v])].outputs))]
+    values = [(v, j) for v, count in enumerate(graph.num_outputs().tolist()) for j in range(count)]
     requires: dict[tuple[int, int], bool] = {(-1 - e, 0): bool(externals[e]) for e in range(4)}
     for v, j in values:
-        own = bool(reach.trainable[int(graph.node_type[v]), j])
+        kind = int(graph.node_type[v])
+        own = bool(reach.trainable[kind, 0 if reach.segmented[kind] else j])
         passes = reach.detached is None or not reach.detached[v]
         requires[v, j] = passes and (own or any(requires[operand] for operand in edges(reach, v, j)))
     found = reach.requires(externals)
@@ -79,5 +90,6 @@ def test_passes_equal_the_definitions(case: tuple[Reach, np.ndarray], seed: int)
     internal, given_ = reach.reached(found, numbers, externals)
     assert {(v, j) for v, j in values if internal[reach.first_value[v] + j]} == {x for x in reached if x[0] >= 0}
     assert {-1 - e for e in range(4) if given_[e]} == {v for v, _ in reached if v < 0}
-    of_types = {(int(graph.node_type[v]), j) for v, j in reached if v >= 0}
+    kinds = [(int(graph.node_type[v]), j) for v, j in reached if v >= 0]
+    of_types = {(kind, 0 if reach.segmented[kind] else j) for kind, j in kinds}
     assert {tuple(pair) for pair in np.argwhere(reach.outputs(internal)).tolist()} == of_types

@@ -21,9 +21,9 @@ from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
 
 
 class Known(NamedTuple):
-    """What the reader knows. Of a type a number (0 for a plain one, 1 variadic, 2 an excerpt, -1 unknown), and classes
-    of its operands and outputs; of a class its size and dtype; of a source a row of class, kind (-1 unknown), and what
-    its items are below, and its class as externals number it; of a slot its class."""
+    """What the reader knows. Of a type a number (0 for a plain one, 1 variadic, 2 an excerpt, 3 segmented, -1 unknown),
+    and classes of its operands and outputs; of a class its size and dtype; of a source a row of class, kind (-1
+    unknown), and what its items are below, and its class as externals number it; of a slot its class."""
 
     types: Any
     operand_class_ptr: Any
@@ -296,9 +296,10 @@ def _checked(arrays, known):
         group, given = np.int64(known.operand_class_ptr[kind + one]) - np.int64(classes), last - first
         if form < 0:
             return TYPE, np.int64(v)
-        if last > m or given < 0 or (form == 1 and (group == 0 or given == 0 or given % group)):
+        is_variadic = form == 1 or form == 3
+        if last > m or given < 0 or (is_variadic and (group == 0 or given == 0 or given % group)):
             return ARITY, np.int64(v)
-        if form != 1 and given != group:
+        if not is_variadic and given != group:
             return ARITY, np.int64(v)
         at = classes
         for j in range(U(first), U(last)):
@@ -345,6 +346,12 @@ def _class_of(u, output, end, arrays, known):
         return FINE, known.sources[U(arrays.source[U(-1 - u)]), U(0)]
     producer = U(arrays.node_type[U(u)])
     classes = known.output_class_ptr[producer]
+    if known.types[producer] == 3:
+        group = np.int64(known.operand_class_ptr[producer + U(1)] - known.operand_class_ptr[producer])
+        given = np.int64(arrays.operand_end[U(u)]) - (np.int64(arrays.operand_end[U(u - 1)]) if u > 0 else np.int64(0))
+        if output < 0 or output >= given // group:
+            return OUTPUT, np.int64(0)
+        return FINE, known.output_class[U(classes)]
     if output < 0 or output >= known.output_class_ptr[producer + U(1)] - classes:
         return OUTPUT, np.int64(0)
     return FINE, known.output_class[U(classes + output)]

@@ -311,7 +311,7 @@ class Lexicon:
         def number(value_class: ValueClass) -> int:
             return numbers.setdefault(value_class, len(numbers))
 
-        kinds = [-1 if t is None else 2 if t.is_excerpt else int(t.variadic) for t in types]
+        kinds = [-1 if t is None else 2 if t.is_excerpt else int(t.variadic) + 2 * t.segmented for t in types]
         operands = [[number(c) for c in (t.operands if t is not None else ())] for t in types]
         outputs = [[number(c) for c in (t.outputs if t is not None else ())] for t in types]
         of_sources = [(number(s.value_class), KINDS.get(s.kind, -1), self._limit(s)) for s in sources]

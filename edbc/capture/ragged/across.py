@@ -32,8 +32,10 @@ def reduced(call: Call, ragged: Ragged, dims: tuple[int, ...], keepdim: bool) ->
         return NotImplemented
     if name in ("softmax", "log_softmax", "softmin") and len(call.args) + len(call.kwargs) > 1:
         return _softmax(call, ragged)
-    if name == "cumsum":
-        return _cumsum(call, ragged)
+    if name == "flip":
+        turned = ragged.take(slice(None, None, -1))
+        others = tuple(d - (d > ragged.at) for d in dims if d != ragged.at)
+        return each_row(call.rec, [turned], lambda row: row.flip(others), ragged.at) if others else turned
     if name == "logsumexp" and len(dims) == 1:
         return _restored(_logsumexp(ragged), ragged.at, keepdim)
     if name not in _OP:
@@ -102,18 +104,6 @@ def _logsumexp(ragged: Ragged) -> Any:
     largest = reduce_rows(ragged, "max").detach()
     powers = each_row(rec, [ragged], lambda row: (row - largest).exp(), at)
     return reduce_rows(powers, "sum").log() + largest
-
-
-def _cumsum(call: Call, ragged: Ragged) -> Any:
-    """Each sum from the one before it."""
-    rec = ragged.rec
-    first, *rest = ragged.values()
-    sums = [first]
-    for value in rest:
-        sums.append(rec.function(torch.add, (sums[-1], value), {}))
-    if sums[0].slot is not sums[-1].slot:
-        sums[0] = rec.function(torch.mul, (sums[0], 1.0), {})
-    return rows_at(rec, [value.ref for value in sums], sums[0].slot, ragged.at)
 
 
 # --- by index -----------------------------------------------------------------------------------------------------
@@ -198,6 +188,7 @@ def written(call: Call, target: Any, dim: int, numbers: Sequence[int], source: A
     """A ragged value with some rows replaced by those of `source`."""
     if target.ndim != source.ndim or not numbers or source.shape[dim] != len(numbers):
         return NotImplemented
+    call.rec.counted = True
     rows = of_one_slot([rows_of(call.rec, x, dim) for x in (target, source)])
     if rows is None:
         return NotImplemented

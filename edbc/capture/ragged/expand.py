@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edbc.base.graph import NodeType
+from edbc.base.graph import RUN, NodeType
 from edbc.capture.forward.returned import Collected, as_longs
+from edbc.capture.ragged.program import Reduction, RunOf
 from edbc.capture.ragged.rows import Pool
+from edbc.capture.record.signature import function_type
 from edbc.capture.record.table import Entry, Hole, Operation, TypeTable
 from edbc.capture.standins.lazy import REDUCTIONS
 
@@ -36,11 +38,30 @@ def reduction_entry(table: TypeTable, op: str, slot: Slot, count: int, home: Any
     return table.add_entry(index, operation, (slot,), Hole(0), is_sum=op == "sum")
 
 
+def run_type(run: RunOf) -> NodeType:
+    """The type of a function of runs."""
+    operation = run.operation
+    draft = function_type(operation.name, operation.template, operation.slots, [run.result.meta()])
+    return replace(draft, op=RUN + operation.name, variadic=True, segmented=run.segmented)
+
+
+def run_entry(table: TypeTable, run: RunOf, count: int) -> Entry:
+    """A new entry of a function of runs, of so many items."""
+    index = table.add_type(run_type(run))
+    operation = replace(run.operation, slots=run.operation.slots * count)
+    outputs = (run.result,) * (count if run.segmented else 1)
+    return table.add_entry(index, operation, outputs, tuple(map(Hole, range(len(outputs)))))
+
+
 def _add_missing(table: TypeTable, pairs: Sequence[int]) -> None:
-    """Make the entries of reductions, by number, of so many values."""
+    """Make the entries of what is variadic, by number, of so many items."""
     for number, count in sorted(set(zip(pairs[::2], pairs[1::2], strict=True))):
-        op, slot, home, _ = table.programs.reduction_of(number)
-        table.programs.add_entry(number, count, reduction_entry(table, op, slot, count, home).index)
+        what = table.programs.variadic_of(number)
+        if isinstance(what, Reduction):
+            entry = reduction_entry(table, what.op, what.slot, count, what.autocast)
+        else:
+            entry = run_entry(table, what, count)
+        table.programs.add_entry(number, count, entry.index)
 
 
 def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> tuple[Recording, Collected]:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from edbc.capture.ragged.program import EACH, FILL, GROUP, INDICES, JOIN, NONE, REDUCE, SLICE, TAKE
+from edbc.capture.ragged.program import (
+    EACH,
+    FILL,
+    GROUP,
+    INDICES,
+    JOIN,
+    MARKED,
+    NONE,
+    ONE,
+    REDUCE,
+    RUN,
+    SLICE,
+    TAKE,
+)
 from edbc.native.kinds import inner, native
 
 
@@ -171,6 +184,37 @@ def expanded(  # type: ignore[no-untyped-def]
                         num_values += 1
                     low = high
                 top += count
+            elif op == RUN:
+                kind = words[p + 1]
+                fields = num_registers - (3 if kind == MARKED else 0)
+                items = 0
+                for j in range(fields):
+                    q = register(words[r + j], num_args)
+                    items = max(items, begin[q + 1] - begin[q])
+                group = fields + (1 if kind == MARKED else 0)
+                made_here = 1 if kind == ONE else count
+                nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, items * group)
+                heap = grown(heap, top, made_here)
+                if items > 0:
+                    nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], items, missing)
+                    for j in range(fields):
+                        q = register(words[r + j], num_args)
+                        length = begin[q + 1] - begin[q]
+                        for i in range(items):
+                            out[num_refs + i * group + j] = heap[begin[q] + min(i, length - 1)]
+                    if kind == MARKED:
+                        q = register(words[r + 1], num_args)
+                        others = begin[q + 1] - begin[q]
+                        for i in range(items):
+                            mark = 2 if i < count and i < others else 0 if i < count else 1
+                            q = register(words[r + fields + mark], num_args)
+                            out[num_refs + i * group + fields] = heap[begin[q]]
+                    for i in range(made_here):
+                        heap[top + i] = first_value + num_values + i
+                    num_nodes += 1
+                    num_refs += items * group
+                    num_values += 1 if kind == ONE else items
+                top += made_here
             else:  # ALIAS
                 heap = grown(heap, top, count)
                 for i in range(count):

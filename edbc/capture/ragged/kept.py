@@ -25,8 +25,10 @@ from edbc.capture.ragged.program import (
     EACH,
     GROUP,
     INDICES,
+    MARKED,
     NONE,
     REDUCE,
+    RUN,
     SLICE,
     TAKE,
     CannotKeep,
@@ -305,10 +307,10 @@ def _first_whole_call(rec: Recorder, key: tuple[Any, ...], given: Given, functio
     shown, written = args
     begin = rec.place()
     rec.keeping = rec.symbolic = True
-    rec.asked_size = False
+    rec.asked_size = rec.counted = False
     try:
         result = function(shown)
-        if rec.asked_size and rec.functions.get(key) is None:
+        if (rec.asked_size or rec.counted) and rec.functions.get(key) is None:
             rec.functions[key] = _BY_SIZES
             key = (*key, *given.sizes())
         rec.functions[key] = _Keeping(rec, begin, given).kept(result)
@@ -421,6 +423,10 @@ class _Keeping:
             self.bound(own[1], counts[0], 1)
         elif op == REDUCE:
             self.least.add((counts[0], 1))
+        elif op == RUN:
+            alike = counts[1:-3] if parameters[1] == MARKED else counts
+            self.equal |= {(alike[0], c) for c in alike[1:] if c != alike[0]}
+            self.least |= {(counts[0], 1), (alike[0], 1)}
         elif op == SLICE and parameters[1] != NONE and parameters[1] - parameters[0] == 1:
             first = parameters[0]
             self.least.add((counts[0], first + 1 if first >= 0 else -first))

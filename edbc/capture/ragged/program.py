@@ -26,11 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from edbc.capture.record.table import Operation
     from edbc.capture.standins.standin import Slot
 
 Ints = NDArray[np.int64]
 
-EACH, REDUCE, TAKE, GROUP, JOIN, SLICE, FILL, ALIAS = range(8)
+EACH, REDUCE, TAKE, GROUP, JOIN, SLICE, FILL, ALIAS, RUN = range(9)
 """The operations, with parameters; registers.
 
 EACH (entry, outputs, leader; operands): a node for each row; operand `leader` tells how many, the others are as many or
@@ -42,7 +43,13 @@ its own first where it `keeps` it. Where nothing is sent it stays.
 JOIN (; rows...): rows behind each other.
 SLICE (start, stop, step; rows): with NONE for what Python calls None.
 FILL (; value, rows): one value, as often as there are rows.
-ALIAS (; refs): the values that a vector of refs names."""
+ALIAS (; refs): the values that a vector of refs names.
+RUN (function, kind; rows..., marks...): a node of a function of whole runs (`ragged.whole`); see ONE."""
+ONE, SEGMENTED, MARKED = range(3)
+"""Kinds of RUN: one value; as many rows as the fields have; as many as field 0 has, where the others have another
+number. Of the last kind a node has as many items as the longest field, shorter ones repeat their last row, and a
+further field says of each item which are real: the three marks, of an item of field 0 alone, of the others alone, of
+both."""
 NONE = -(1 << 62)
 PLACE = -(1 << 61)
 """Refs from here downwards are places of rows in a call that is being recorded for all of them."""
@@ -101,7 +108,7 @@ def size_of(count: Count, sizes: Sequence[int]) -> int:
 
 def count_after(op: int, parameters: Sequence[int], counts: Sequence[Count]) -> Count:
     """The size of what a step makes that is no EACH."""
-    if op == REDUCE:
+    if op == REDUCE or (op == RUN and parameters[1] == ONE):
         return None
     if op in (TAKE, FILL):
         return counts[1]
@@ -179,12 +186,27 @@ def triple(refs: range) -> Triple:
 
 
 class Reduction(NamedTuple):
-    """What reduces rows of a slot to one value: an entry for each number of rows that was met."""
+    """What reduces rows of a slot to one value."""
 
     op: str
     slot: Slot
     autocast: Any
-    entry_of_count: dict[int, int]
+
+
+class RunOf(NamedTuple):
+    """A function of runs."""
+
+    operation: Operation
+    """Of one item."""
+    result: Slot
+    segmented: bool
+    described: Any
+
+    def __hash__(self) -> int:
+        return hash(self.described)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is RunOf and self.described == other.described
 
 
 class Programs:
@@ -194,7 +216,8 @@ class Programs:
         self._programs: list[Program] = []
         self._known: dict[Any, Program] = {}
         self._of_step: dict[Any, Program] = {}
-        self._reductions: list[Reduction] = []
+        self._variadic: list[tuple[Reduction | RunOf, dict[int, int]]] = []
+        """What nodes of any number of items do, with an entry for each number that was met."""
         self._number_of: dict[Any, int] = {}
         self._words: tuple[Ints, Ints] = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._entries: tuple[Ints, Ints] = np.zeros(0, np.int64), np.zeros(1, np.int64)
@@ -225,33 +248,32 @@ class Programs:
             known = self._of_step[key] = self.made_of(draft, [0])
         return known
 
-    def reduction(self, op: str, slot: Slot, autocast: Any) -> int:
-        """The number of a reduction."""
-        key = op, slot, autocast
+    def variadic(self, what: Reduction | RunOf) -> int:
+        """The number of a reduction, or of a function of runs."""
         with self._lock:
-            number = self._number_of.setdefault(key, len(self._reductions))
-            if number == len(self._reductions):
-                self._reductions.append(Reduction(*key, {}))
+            number = self._number_of.setdefault(what, len(self._variadic))
+            if number == len(self._variadic):
+                self._variadic.append((what, {}))
         return number
 
-    def reduction_of(self, number: int) -> Reduction:
-        """A reduction by its number."""
-        return self._reductions[number]
+    def variadic_of(self, number: int) -> Reduction | RunOf:
+        """That of a number."""
+        return self._variadic[number][0]
 
     def add_entry(self, number: int, count: int, entry: int) -> None:
-        """The entry of a reduction of so many values."""
+        """The entry for so many items."""
         with self._lock:
-            self._reductions[number].entry_of_count.setdefault(count, entry)
+            self._variadic[number][1].setdefault(count, entry)
             self._entries = np.zeros(0, np.int64), np.zeros(1, np.int64)
 
     def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Programs as words, and entries by reduction and number of values, each with bounds."""
+        """Programs as words, and entries of what is variadic by number of items, each with bounds."""
         if len(self._words[1]) <= len(self._programs):
             with self._lock:
                 self._words = _joined([program.words() for program in self._programs])
-        if len(self._entries[1]) <= len(self._reductions):
+        if len(self._entries[1]) <= len(self._variadic):
             with self._lock:
-                self._entries = _joined([_by_count(found.entry_of_count) for found in self._reductions])
+                self._entries = _joined([_by_count(entries) for _, entries in self._variadic])
         return *self._words, *self._entries
 
 

@@ -28,6 +28,7 @@ from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.whole.runs import run_call
 from edbc.capture.semantics import rules
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import Symbol, Value
@@ -235,6 +236,8 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     rule = rule_of(name)
     call = Call(rec, func, name, *_with_input_first(name, args, kwargs), count)
     result = NotImplemented if rule is None else rule(call)
+    if result is NotImplemented and not rules.looks_at_values(func, name):
+        result = run_call(call)
     if result is not NotImplemented:
         if rec.books is not None and name in rules.VIEWS:
             _alias(call.args[0], result)

@@ -152,6 +152,7 @@ def parted(call: Call) -> Any:
 
 def _parts_of_rows(call: Call, ragged: Ragged) -> Any:
     """Along the ragged dimension: which numbers go where is asked of torch, on the numbers themselves."""
+    call.rec.counted = True
     numbers = torch.arange(len(ragged.refs))
     args, kwargs = call.with_argument(1 if call.name in ("unbind", "narrow", "select") else 2, "dim", 0)
     if call.name == "unbind":
@@ -221,6 +222,7 @@ def _picked(ragged: Ragged, own: torch.Tensor, rest: list[Any]) -> Any:
         return NotImplemented
     if own.dtype is torch.bool or rest[0].dtype is torch.bool or len(own) != len(rest[0]) or not len(own):
         return NotImplemented
+    ragged.rec.counted = True
     picked = [ragged.value(i)[j] for i, j in zip(own.tolist(), rest[0].tolist(), strict=True)]
     return rows_at(ragged.rec, [value.ref for value in picked], picked[0].slot)
 
@@ -263,13 +265,14 @@ def selected(call: Call) -> Any:
 
 
 def repeated(call: Call) -> Any:
-    """`repeat_interleave`, `roll` and `flip` of rows."""
+    """`repeat_interleave` and `roll` of rows."""
     ragged = call.args[0]
     name, where = ("dims", 2) if call.name == "roll" else ("dim", 2)
     dim = call.given(where, name, None)
     dim = dim[0] if isinstance(dim, tuple | list) and len(dim) == 1 else dim
     if type(ragged) is not Ragged or type(dim) is not int or dim % ragged.ndim != ragged.at:
         return NotImplemented
+    call.rec.counted = True
     numbers = torch.arange(len(ragged.refs))
     args, kwargs = call.with_argument(where, name, 0)
     if any(isinstance(a, Symbol) for a in args[1:]):

@@ -31,9 +31,9 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
 from edbc.capture.forward.fibers import read_function
-from edbc.capture.ragged.expand import reduction_entry
+from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
-from edbc.capture.ragged.program import CannotKeep, Numbers, Program, size_of
+from edbc.capture.ragged.program import CannotKeep, Numbers, Program, Reduction, RunOf, size_of
 from edbc.capture.ragged.rows import Pool, adopted
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.value import Constant, Number, Ragged, Sizes, Whole, ragged_class
@@ -167,6 +167,7 @@ class Recorder:
         "before_books",
         "books",
         "constants",
+        "counted",
         "described",
         "descriptions",
         "device",
@@ -335,6 +336,8 @@ class Recorder:
         """Whether sizes are given as symbols (`ragged.symbols`)."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
+        self.counted = False
+        """Whether a rule has recorded what depends on one."""
         self.stacked: dict[str, set[str]] = {}
         """Functions that took ragged values whole, with the lines that called them."""
         self.begin()
@@ -860,7 +863,13 @@ class Recorder:
         if self.looks:
             draft = NodeType(op, op, (slot.base,), (slot.base,), variadic=True)
             self.table.add_type(draft, [self.returned or user_location()])
-        return self.table.programs.reduction(op, slot, self.home)
+        return self.table.programs.variadic(Reduction(op, slot, self.home))
+
+    def note_run(self, run: RunOf) -> int:
+        """The number of a function of runs, whose type gets the line at hand."""
+        if self.looks:
+            self.table.add_type(run_type(run), [self.returned or user_location()])
+        return self.table.programs.variadic(run)
 
     def note_sites(self, program: Program) -> None:
         """Keep the line that a known call comes from."""

@@ -497,7 +497,7 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
         by_row.run(arenas.parameters(kernel.view, kernel.dtype), count, *addresses)
         return
     rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
-    outputs = [arenas.outputs(c, first, count) for c, first in outputs_at]
+    outputs = [arenas.outputs(c, first, int(placement.made[batch])) for c, first in outputs_at]
     if isinstance(kernel, ExcerptKernel):
         run_excerpts(batch, segment, arenas, outputs[0])
         return

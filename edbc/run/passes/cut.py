@@ -58,8 +58,9 @@ def cut_of(graph: Graph, schedule: Schedule, result_nodes: Longs, result_outputs
         return None
     width = max(len(node_type.outputs) for node_type in graph.types)
     crosses = placeloops.crossing_outputs(
-        schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands, graph.operand_output, result_nodes,
-        result_outputs, borders, width,
+        schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
+        graph.operand_output, np.array([t.segmented for t in graph.types], np.bool_), result_nodes, result_outputs,
+        borders, width,
     )  # fmt: skip
     return Cut(borders, crosses)
 
@@ -67,7 +68,10 @@ def cut_of(graph: Graph, schedule: Schedule, result_nodes: Longs, result_outputs
 def _borders(graph: Graph, schedule: Schedule, wanted: int) -> Longs:
     """Borders that give segments about equal numbers of bytes; a batch with more than that is one alone."""
     node_bytes = np.array([int(row_bytes(t.outputs).sum()) for t in graph.types], np.int64)
-    ends = np.cumsum(node_bytes[schedule.batch_type] * np.diff(schedule.batch_ptr))
+    is_segmented = np.array([t.segmented for t in graph.types], np.bool_)[graph.node_type]
+    rows = np.where(is_segmented, graph.num_outputs(), 1)[schedule.nodes]
+    of_batch = np.add.reduceat(rows, schedule.batch_ptr[:-1]) if len(rows) else rows
+    ends = np.cumsum(node_bytes[schedule.batch_type] * of_batch)
     total = int(ends[-1]) if len(ends) else 0
     inner = 1 + np.searchsorted(ends, total * np.arange(1, wanted) // wanted)
     return np.unique(np.concatenate([[0], inner, [schedule.num_batches]])).astype(np.int64)

@@ -246,9 +246,10 @@ def verify_placed(_: MiniBatch, after: MiniBatch) -> None:
     """
     graph, placed = after.capture.graph, after.placement
     kinds = graph.node_type.astype(np.int64)
-    nodes, outputs = np.nonzero(placed.output_class[kinds] >= 0)
-    rows = placed.value_rows(nodes.astype(np.int64), outputs.astype(np.int64))
-    classes = placed.output_class[kinds[nodes], outputs]
+    available = graph.num_outputs().astype(np.int64)
+    nodes = np.repeat(np.arange(graph.num_nodes), available)
+    outputs = np.arange(len(nodes)) - np.repeat(np.cumsum(available) - available, available)
+    rows, classes = placed.value_rows(nodes, outputs), placed.value_classes(kinds[nodes], outputs)
     outside = np.flatnonzero((rows < placed.class_externals[classes]) | (rows >= placed.class_rows[classes]))
     if len(outside):
         i = outside[0]

@@ -26,6 +26,7 @@ def place_rows(
     results,
     arity,
     variadic,
+    segmented,
     excerpt,
     transient,
     output_class,
@@ -44,26 +45,27 @@ def place_rows(
     class_externals = np.zeros(num_classes, np.int64)
     for e in range(U(len(external_class))):
         class_externals[U(class_of[e])] += is_used[e]
+    made = rows_made(batch_type, batch_ptr, nodes, operand_ptr, arity, segmented)
     if len(borders) > 2:
         output_row, class_rows, class_kept = rows_in_segments(
-            batch_type, batch_ptr, borders, crosses, output_class, class_externals, len(arity)
+            batch_type, made, borders, crosses, output_class, class_externals, len(arity)
         )
     else:
-        output_row, class_rows = rows_of_outputs(batch_type, batch_ptr, transient, output_class, class_externals)
+        output_row, class_rows = rows_of_outputs(batch_type, made, transient, output_class, class_externals)
         class_kept = class_rows
     batch_of, position, external_row, rows, segment, start, items, run = operand_rows(
-        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, output_row, class_of,
-        is_used, num_classes,
+        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, segmented, output_row,
+        class_of, is_used, num_classes,
     )  # fmt: skip
     origin = origins(
-        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, excerpt, output_class, class_of, batch_of,
-        start, run,
+        batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, segmented, excerpt, output_class, class_of,
+        batch_of, start, run,
     )  # fmt: skip
     widest = np.zeros(len(arity), np.int64)
     for b in range(len(batch_type)):
         widest[batch_type[b]] = max(widest[batch_type[b]], batch_ptr[b + 1] - batch_ptr[b])
-    return (class_rows, class_externals, class_kept, borders, class_of, batch_of, position, output_row, external_row,
-            rows, segment, origin, start, items, run, widest)  # fmt: skip
+    return (class_rows, class_externals, class_kept, borders, class_of, batch_of, position, output_row, made,
+            external_row, rows, segment, origin, start, items, run, widest)  # fmt: skip
 
 
 @njit(**INNER)
@@ -79,7 +81,21 @@ def used_externals(operands, results, num_externals):
 
 
 @njit(**INNER)
-def rows_of_outputs(batch_type, batch_ptr, transient, output_class, class_externals):
+def rows_made(batch_type, batch_ptr, nodes, operand_ptr, arity, segmented):
+    """Rows that an output of every batch has: one for each node, or for each item of a segmented type."""
+    made = np.empty(len(batch_type), np.int64)
+    for b in range(len(batch_type)):
+        t = batch_type[b]
+        made[b] = batch_ptr[b + 1] - batch_ptr[b]
+        if segmented[t]:
+            made[b] = 0
+            for p in range(batch_ptr[b], batch_ptr[b + 1]):
+                made[b] += (operand_ptr[nodes[p] + 1] - operand_ptr[nodes[p]]) // arity[t]
+    return made
+
+
+@njit(**INNER)
+def rows_of_outputs(batch_type, made, transient, output_class, class_externals):
     """The first row of every batch's outputs, (batches, outputs), and the rows of every class, (classes,).
 
     The arena of a class holds first the externals, then the outputs: first outputs of all nodes, then second ones, of
@@ -100,7 +116,7 @@ def rows_of_outputs(batch_type, batch_ptr, transient, output_class, class_extern
                 begin = class_rows[c]
             last = t
             output_row[b, j] = begin
-            class_rows[c] = max(class_rows[c], begin + batch_ptr[b + 1] - batch_ptr[b])
+            class_rows[c] = max(class_rows[c], begin + made[b])
     return output_row, class_rows
 
 
@@ -129,8 +145,9 @@ def batches_by_type(batch_type, num_types):
 
 @njit(cache=True)
 def crossing_outputs(
-    batch_ptr, nodes, operand_ptr, operands, operand_output, result_nodes, result_outputs, borders, width
-):
+    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, segmented, result_nodes, result_outputs,
+    borders, width,
+):  # fmt: skip
     """Definition (2) of `edbc.run.passes.cut`: (batches, `width`) outputs of which a value crosses."""
     batch_of, segment_of = np.empty(len(nodes), np.int64), np.empty(len(batch_ptr) - 1, np.int64)
     for s in range(len(borders) - 1):
@@ -143,15 +160,17 @@ def crossing_outputs(
         for i in range(operand_ptr[v], operand_ptr[v + 1]):
             u = operands[i]
             if u >= 0 and segment_of[batch_of[u]] != segment_of[batch_of[v]]:
-                crosses[batch_of[u], operand_output[i]] = True
+                b = batch_of[u]
+                crosses[b, 0 if segmented[batch_type[b]] else operand_output[i]] = True
     for i in range(len(result_nodes)):
         if result_nodes[i] >= 0:
-            crosses[batch_of[result_nodes[i]], result_outputs[i]] = True
+            b = batch_of[result_nodes[i]]
+            crosses[b, 0 if segmented[batch_type[b]] else result_outputs[i]] = True
     return crosses
 
 
 @njit(**INNER)
-def rows_in_segments(batch_type, batch_ptr, borders, crosses, output_class, class_externals, num_types):
+def rows_in_segments(batch_type, made, borders, crosses, output_class, class_externals, num_types):
     """Rows of outputs where a schedule is cut: first what crosses, in the order of `rows_of_outputs`, then, in the same
     rows for every segment, what else its batches write, in that order too.
 
@@ -160,19 +179,18 @@ def rows_in_segments(batch_type, batch_ptr, borders, crosses, output_class, clas
     """
     output_row = np.full((len(batch_type), output_class.shape[1]), -1, np.int64)
     class_kept = class_externals.copy()
-    _give_rows(batch_type, batch_ptr, 0, len(batch_type), crosses, True, output_class, num_types, class_kept,
-               output_row)  # fmt: skip
+    _give_rows(batch_type, made, 0, len(batch_type), crosses, True, output_class, num_types, class_kept, output_row)
     class_rows = class_kept.copy()
     for s in range(len(borders) - 1):
         end = class_kept.copy()
-        _give_rows(batch_type, batch_ptr, borders[s], borders[s + 1], crosses, False, output_class, num_types, end,
+        _give_rows(batch_type, made, borders[s], borders[s + 1], crosses, False, output_class, num_types, end,
                    output_row)  # fmt: skip
         class_rows = np.maximum(class_rows, end)
     return output_row, class_rows, class_kept
 
 
 @njit(**INNER)
-def _give_rows(batch_type, batch_ptr, first, last, crosses, wanted, output_class, num_types, end, output_row):
+def _give_rows(batch_type, made, first, last, crosses, wanted, output_class, num_types, end, output_row):
     """Rows from `end` on, by class, for the outputs of batches first to last that cross, or do not."""
     by_type = batches_by_type(batch_type[first:last], num_types)
     for j in range(output_class.shape[1]):
@@ -181,13 +199,13 @@ def _give_rows(batch_type, batch_ptr, first, last, crosses, wanted, output_class
             c = output_class[batch_type[b], j]
             if c >= 0 and crosses[b, j] == wanted:
                 output_row[b, j] = end[c]
-                end[c] += batch_ptr[b + 1] - batch_ptr[b]
+                end[c] += made[b]
 
 
 @njit(**INNER)
 def operand_rows(
-    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, output_row, external_class,
-    is_used, num_classes,
+    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, arity, variadic, segmented, output_row,
+    external_class, is_used, num_classes,
 ):  # fmt: skip
     """The arena row of every operand, batch by batch and within a batch operand by operand.
 
@@ -198,7 +216,8 @@ def operand_rows(
     Externals are numbered in the order in which they are met here, so that an operand that only one batch reads is a
     run; those with `is_used` that nobody reads (results of the mini-batch) come last.
 
-    Returns batch_of (n,) and position (n,) of every node, external_row (k,) with -1 where an external is not used, and
+    Returns batch_of (n,) and position (n,) of every node, that of the first item where its type is segmented,
+    external_row (k,) with -1 where an external is not used, and
     rows, segment, start, items and run.
     """
     num_batches, width = len(batch_type), output_row.shape[1]
@@ -219,13 +238,15 @@ def operand_rows(
         fields = U(arity[t])
         first, last = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
         total = U(0)
+        before_v = np.int64(0)
         for p in range(first, last):
             v = U(nodes[p])
             total += U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
             batch_of[v] = b
-            position[v] = p - first
+            position[v] = before_v if segmented[t] else p - first
+            before_v += (np.int64(operand_ptr[v + U(1)]) - np.int64(operand_ptr[v])) // np.int64(max(fields, U(1)))
             for j in range(U(width)):
-                row_of[v, j] = output_row[b, j] + np.int64(p - first)
+                row_of[v, j] = output_row[b, j] + position[v]
         of_each = total // max(fields, U(1))
         items[b] = of_each
         start[b + U(1)] = U(start[b]) + total
@@ -247,7 +268,11 @@ def operand_rows(
                             met[c] += 1
                         row = external_row[e]
                     else:
-                        row = row_of[U(operands[i]), U(operand_output[i])]
+                        u = U(operands[i])
+                        if segmented[batch_type[batch_of[u]]]:
+                            row = row_of[u, U(0)] + operand_output[i]
+                        else:
+                            row = row_of[u, U(operand_output[i])]
                     if at > begin and row != before + 1:
                         contiguous = False
                     rows[at] = row
@@ -268,8 +293,8 @@ def operand_rows(
 
 @njit(**INNER)
 def origins(
-    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, excerpt, output_class, external_class,
-    batch_of, start, run,
+    batch_type, batch_ptr, nodes, operand_ptr, operands, operand_output, segmented, excerpt, output_class,
+    external_class, batch_of, start, run,
 ):  # fmt: skip
     """The class of what each excerpt is taken of, where `rows` has its row; no `run` is told of these, whose rows are
     of several classes. Empty where no type is an excerpt."""
@@ -283,18 +308,24 @@ def origins(
         for p in range(batch_ptr[b], batch_ptr[b + 1]):
             i = operand_ptr[nodes[p]]
             u = operands[i]
-            of_node = output_class[batch_type[batch_of[max(u, 0)]], operand_output[i]]
+            producer = batch_type[batch_of[max(u, 0)]]
+            of_node = output_class[producer, 0 if segmented[producer] else operand_output[i]]
             origin[start[b] + p - batch_ptr[b]] = external_class[-1 - u] if u < 0 else of_node
     return origin
 
 
 @njit(cache=True)
-def value_rows(nodes, outputs, batch_of, position, output_row, external_row):
-    """The arena row of every value given as (node or -1 - external, output)."""
+def value_rows(nodes, outputs, batch_of, position, output_row, external_row, is_segmented):
+    """The arena row of every value given as (node or -1 - external, output); `is_segmented` says it of batches."""
     rows = np.empty(len(nodes), np.int64)
     for i in range(len(nodes)):
         v = nodes[i]
-        rows[i] = external_row[-1 - v] if v < 0 else output_row[batch_of[v], outputs[i]] + position[v]
+        if v < 0:
+            rows[i] = external_row[-1 - v]
+        elif is_segmented[batch_of[v]]:
+            rows[i] = output_row[batch_of[v], 0] + position[v] + outputs[i]
+        else:
+            rows[i] = output_row[batch_of[v], outputs[i]] + position[v]
     return rows
 
 

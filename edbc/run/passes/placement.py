@@ -42,14 +42,17 @@ class Placement:
     row_bytes: Longs  # (classes,)
     operand_class: Longs  # (types, operands) -1 where a type has fewer
     output_class: Longs  # (types, outputs) -1 where a type has fewer
+    segmented: NDArray[np.bool_]  # (types,)
+    segmented_batches: NDArray[np.bool_]  # (b,)
     class_rows: Longs  # (classes,)
     class_externals: Longs  # (classes,) rows of externals, which come first
     class_kept: Longs  # (classes,) rows before those of one segment at a time, definition (4)
     borders: Longs  # (segments + 1,) the batches where each segment begins, and the end
     external_class: Longs  # (k,)
     batch_of: Longs  # (n,)
-    position: Longs  # (n,)
+    position: Longs  # (n,) of the first item where the type is segmented
     output_row: Longs  # (b, outputs)
+    made: Longs  # (b,) rows that each output has: nodes, or items of a segmented type
     external_row: Longs  # (k,) -1 where nobody reads it
     rows: Longs  # (operand entries,)
     segment: Longs  # (operand entries,)
@@ -73,7 +76,12 @@ class Placement:
     def value_rows(self, nodes: Longs, outputs: Longs) -> Longs:
         """Rows of values given as (node or -1 - external, output)."""
         nodes, outputs = np.ascontiguousarray(nodes), np.ascontiguousarray(outputs)
-        return placeloops.value_rows(nodes, outputs, self.batch_of, self.position, self.output_row, self.external_row)
+        return placeloops.value_rows(nodes, outputs, self.batch_of, self.position, self.output_row, self.external_row,
+                                     self.segmented_batches)  # fmt: skip
+
+    def value_classes(self, kinds: Longs, outputs: Longs) -> Longs:
+        """Class numbers of outputs of nodes of these types."""
+        return self.output_class[kinds, np.where(self.segmented[kinds], 0, outputs)]
 
 
 def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None = None) -> Placement:
@@ -87,11 +95,13 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
     arrays = placeloops.place_rows(
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
         graph.operand_output, graph.external_class, tables.class_of_external_class, result_nodes, tables.arity,
-        tables.variadic, tables.excerpt, tables.transient, tables.output_class, borders, crosses, len(tables.classes),
+        tables.variadic, tables.segmented, tables.excerpt, tables.transient, tables.output_class, borders, crosses,
+        len(tables.classes),
     )  # fmt: skip
     return Placement(
-        tables.classes, tables.class_index, tables.row_bytes, tables.operand_class, tables.output_class, *arrays
-    )
+        tables.classes, tables.class_index, tables.row_bytes, tables.operand_class, tables.output_class,
+        tables.segmented, tables.segmented[schedule.batch_type], *arrays,
+    )  # fmt: skip
 
 
 _Flags = NDArray[np.bool_]
@@ -110,6 +120,7 @@ class _Tables:
     class_of_external_class: Longs
     arity: Longs
     variadic: _Flags
+    segmented: _Flags
     excerpt: _Flags
     transient: _Flags
     operand_class: Longs
@@ -138,6 +149,7 @@ def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...
         np.array([class_index[c] for c in of_externals], np.int64),
         np.array([len(t.operands) for t in types], np.int64),
         np.array([t.variadic for t in types], np.bool_),
+        np.array([t.segmented for t in types], np.bool_),
         np.array([t.is_excerpt for t in types], np.bool_),
         np.array([t.transient for t in types], np.bool_),
         _class_table([t.operands for t in types], class_index),

@@ -25,7 +25,7 @@ from torch import nn
 
 from edbc._version import __version__
 from edbc.base.arguments import OBJECTIVES, POLICIES, require_count, require_name, require_rate, require_setting
-from edbc.base.graph import Graph, NodeType
+from edbc.base.graph import RUN, Graph, NodeType
 from edbc.capture.captured.structurecache import structure_cache
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
@@ -482,6 +482,8 @@ def plan_cells(captured: Captured, report: Progress = lambda *_: None) -> dict[s
 
 def _plan_cell(captured: Captured, kind: int, external: NDArray[np.bool_]) -> PlanCell:
     node_type = captured.types[kind]
+    if node_type.is_run:
+        return _run_cell(node_type)
     if node_type.variadic:
         return _segment_cell(node_type)
     if node_type.is_excerpt:
@@ -508,6 +510,14 @@ def _excerpt_cell() -> PlanCell:
     """An excerpt has one operation: what it is taken of, and where."""
     lines = ("x0 = input(index=0)", "x1 = input(index=1)", 'y0 = generic(x0, x1, function="excerpt", output=0)')
     return PlanCell(lines, (("y0",),), ("x0", "x1", "y0"), (), 0)
+
+
+def _run_cell(node_type: NodeType) -> PlanCell:
+    """A function of runs has one operation of all its fields, and no layout to plan."""
+    names = [f"x{i}" for i in range(len(node_type.operands))]
+    lines = [f"{name} = input(index={i})" for i, name in enumerate(names)]
+    lines.append(f'y0 = generic({", ".join(names)}, function="{node_type.op.removeprefix(RUN)}", output=0)')
+    return PlanCell(tuple(lines), (("y0",),), (*names, "y0"), (), 0)
 
 
 def _segment_cell(node_type: NodeType) -> PlanCell:

@@ -30,6 +30,7 @@ from edbc.base.graph import NodeType
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.rows.evaluation import BlockRows
+from edbc.cells.rows.segmented import RunKernel, borders_of
 from edbc.run.backend import Segment
 from edbc.run.passes.arenas import Arenas
 from edbc.run.passes.excerptrows import ExcerptKernel, origins_of
@@ -41,7 +42,7 @@ from edbc.train.reach import Bools, Reach
 if TYPE_CHECKING:
     from edbc.train.backward.devicegradient import StepGradient
 
-TypeGradient: TypeAlias = "CellGradient | StepGradient | ReductionGradient | ExcerptKernel"
+TypeGradient: TypeAlias = "CellGradient | StepGradient | ReductionGradient | ExcerptKernel | RunKernel"
 Blocks: TypeAlias = Iterable[tuple[BlockRows, Recorded | None]]
 """The blocks of a batch, with what autograd recorded of them; None for those to be computed again."""
 _Rows = tuple[int, Longs]
@@ -59,7 +60,7 @@ def rows_of(segment: Segment, reach: Reach, values: Bools, externals: Bools) -> 
     found = [np.zeros(rows, np.bool_) for rows in placement.class_rows.tolist()]
     nodes = np.repeat(np.arange(graph.num_nodes), np.diff(first))
     outputs = np.arange(len(nodes)) - first[nodes]
-    rows, classes = placement.value_rows(nodes, outputs), placement.output_class[graph.node_type[nodes], outputs]
+    rows, classes = placement.value_rows(nodes, outputs), placement.value_classes(graph.node_type[nodes], outputs)
     given = externals & (placement.external_row >= 0)
     for number, of_class in enumerate(found):
         of_class[rows[values & (classes == number)]] = True
@@ -143,13 +144,16 @@ class Reversal:
         nodes = schedule.nodes[schedule.batch_ptr[batch] : schedule.batch_ptr[batch + 1]]
         kind = int(schedule.batch_type[batch])
         node_type = self.segment.graph.types[kind]
+        gradient = self.gradients[kind]
+        if isinstance(gradient, RunKernel):
+            self._run(batch, gradient, node_type, nodes)
+            return
         first = self.reach.first_value[nodes]
         used = np.stack([self.reached[first + j] for j in range(len(node_type.outputs))], 1)
         live = np.flatnonzero(used.any(axis=1))
         if not len(live):
             return
         outputs = self._outputs(batch, node_type, used, live)
-        gradient = self.gradients[kind]
         if isinstance(gradient, ExcerptKernel):
             self._excerpts(batch, outputs[0], live)
         elif isinstance(gradient, ReductionGradient):
@@ -189,6 +193,32 @@ class Reversal:
                     self.add(class_index, r, operand)
             for ref, parameter in found.parameters.items():
                 self.add_parameter(ref, parameter)
+
+    def _run(self, batch: int, kernel: RunKernel, node_type: NodeType, nodes: Longs) -> None:
+        """A batch of functions of runs: an output that is not reached has a gradient of zeros; nodes none of whose
+        outputs is reached take no part."""
+        placement, first = self.segment.placement, self.reach.first_value
+        at, num, made = int(placement.start[batch]), int(placement.items[batch]), int(placement.made[batch])
+        reached = np.concatenate([self.reached[first[v] : first[v + 1]] for v in nodes.tolist()])
+        if not reached.any():
+            return
+        segment = placement.segment[at : at + num]
+        is_live = np.zeros(len(nodes), np.bool_)
+        is_live[segment[reached] if kernel.segmented else reached] = True
+        items = np.flatnonzero(is_live[segment])
+        ptr = borders_of((np.cumsum(is_live) - 1)[segment[items]], int(is_live.sum()))
+        of_outputs = items if kernel.segmented else np.flatnonzero(is_live)
+        assert len(reached) == made
+        classes = [placement.class_index[c] for c in node_type.operands]
+        rows = [placement.rows[at + k * num + items] for k in range(len(classes))]
+        wanted = [has_gradient(of) and bool(self._gets(c)[r].any())
+                  for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
+        given = self.take(placement.class_index[node_type.outputs[0]], of_outputs + int(placement.output_row[batch, 0]))
+        given[torch.from_numpy(~reached[of_outputs]).to(given.device)] = 0
+        fields = [self.arenas.rows(c, r) for c, r in zip(classes, rows, strict=True)]
+        for c, r, found in zip(classes, rows, kernel.gradient(fields, ptr, given, wanted), strict=True):
+            if found is not None:
+                self.add(c, r, found)
 
     def _gets(self, class_index: int) -> Bools:
         """Whether anybody asks for the gradient of a row of a class, for every row."""

@@ -1,0 +1,143 @@
+"""Functions of whole runs: one type whatever n is, forward and backward, against eager PyTorch."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import bound
+from rowparity import VOCAB, of_model, require_eager, sentence
+from torch import nn
+
+from edbc.base.graph import Graph, NodeType, ValueClass
+from edbc.errors import GraphError
+from edbc.run.passes.placement import place
+from edbc.schedule.policy import Policy
+from edbc.schedule.scheduler import run
+
+ROW = ValueClass((4,))
+
+
+class OfRows(nn.Module):
+    """A layer and a function of (n, 6); forward of the classes below is closed code, kept for all sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up = nn.Embedding(VOCAB, 6), nn.Linear(6, 6)
+
+    def rows(self, ids: list[int]) -> Any:
+        return self.up(self.words(torch.tensor(ids)))
+
+
+class Cumulative(OfRows):
+    def forward(self, ids: list[int]) -> Any:
+        h = self.rows(ids)
+        return (h.cumsum(0).flip(0) * 0.1).cumprod(0).sum(0), h.t().cumsum(1).sum(1), h.logcumsumexp(0).mean(0)
+
+
+class Sorted(OfRows):
+    def forward(self, ids: list[int]) -> Any:
+        values, indices = self.rows(ids).sort(0)
+        return (values * torch.sigmoid(values.cumsum(0))).sum(0), indices.sum(0)
+
+
+class Spread(OfRows):
+    def forward(self, ids: list[int]) -> Any:
+        h = self.rows(ids)
+        return h.std(0, correction=0), h.norm(), h.quantile(0.3, 0), h.prod(0), F.adaptive_avg_pool1d(h.t(), 2)
+
+
+class Attention(OfRows):
+    def forward(self, ids: list[int]) -> Any:
+        h = self.rows(ids)
+        heads = [x.view(-1, 2, 3).transpose(0, 1) for x in (h, torch.tanh(h), h * 2)]
+        plain = F.scaled_dot_product_attention(*heads).transpose(0, 1).flatten(1)
+        causal = F.scaled_dot_product_attention(h[None], plain[None], h[None], is_causal=True)[0]
+        return self.up(causal).sum(0) + plain.cumsum(0).mean(0)
+
+
+@pytest.mark.parametrize("kind", [Cumulative, Sorted, Spread, Attention])
+def test_runs_give_eager_numbers_and_gradients(kind: type[nn.Module]) -> None:
+    """Forward and backward, in closed code that runs once for all sizes; no type has a length in it."""
+    torch.manual_seed(0)
+    net = of_model(kind(), sentence)
+    before = len(net.table.types)
+    require_eager(net, net.model, [[1] * length for length in (1, 17, 40)], 1e-4)
+    assert len(net.table.types) == before
+    assert not net.taken_whole()
+
+
+@pytest.mark.parametrize("kind", [Cumulative, Attention])
+def test_passes_find_nothing_wrong_with_runs(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What must hold after each pass does: every value has a row of its own."""
+    monkeypatch.setenv("EDBC_DEBUG", "1")
+    rng = Random(2)
+    net = bound(kind().eval(), [sentence(rng) for _ in range(5)], rows=True)
+    require_eager(net, net.model, [sentence(rng) for _ in range(9)], 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_runs_of_other_dtypes(dtype: torch.dtype) -> None:
+    """float64 to its precision, bfloat16 to its own."""
+    model, rng = Attention().to(dtype).eval(), Random(1)
+    net = bound(model, [sentence(rng) for _ in range(5)], rows=True)
+    require_eager(net, model, [sentence(rng) for _ in range(5)], 1e-10 if dtype is torch.float64 else 0.1)
+
+
+def test_gradients_of_runs_where_the_schedule_is_cut() -> None:
+    """Segments computed again have the same rows."""
+    torch.manual_seed(0)
+    model, rng = Cumulative().eval(), Random(3)
+    net = bound(model, [sentence(rng) for _ in range(5)], rows=True, recompute=3)
+    require_eager(net, model, [sentence(rng) for _ in range(7)], 1e-4)
+
+
+def test_what_the_loss_does_not_use_of_a_run_has_no_part_in_gradients() -> None:
+    """One row of a result is used, in one of several instances."""
+    torch.manual_seed(0)
+    model, rng = Cumulative().eval(), Random(4)
+    net = bound(model, [sentence(rng) for _ in range(5)], rows=True)
+    batch = [sentence(rng) for _ in range(4)]
+    for number in range(3):
+        wanted = torch.autograd.grad(model(batch[2])[number].sum(), list(model.parameters()))
+        found = torch.autograd.grad(net(batch)[2][number].sum(), list(model.parameters()))
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def run_type(name: str = "run scan") -> NodeType:
+    return NodeType(name.removeprefix("run "), name, (ROW,), (ROW,), variadic=True, segmented=True)
+
+
+def test_items_of_a_segmented_type_have_rows_one_after_the_other() -> None:
+    """Row `position + k` for output k, in the order of the nodes of a batch."""
+    leaf = NodeType("leaf", "leaf", (ROW,), (ROW,))
+    nodes: list[tuple[int, list[Any]]] = [(0, [-1 - e]) for e in range(5)]
+    nodes += [(1, [0, 1, 2]), (1, [3, 4]), (0, [(5, 2)]), (1, [(6, 1), (5, 0)])]
+    graph = Graph.build([leaf, run_type()], nodes, externals=[ROW] * 5).lint()
+    assert graph.num_outputs().tolist() == [1, 1, 1, 1, 1, 3, 2, 1, 2]
+    schedule = run(graph, Policy("critical"))
+    placement = place(graph, schedule, np.zeros(0, np.int64))
+    owner = np.repeat(np.arange(graph.num_nodes), graph.num_outputs())
+    output = np.array([k for count in graph.num_outputs().tolist() for k in range(count)])
+    rows = placement.value_rows(owner, output)
+    assert len(set(rows.tolist())) == len(rows)
+    assert rows.min() >= 5
+    assert rows.max() < placement.class_rows[0]
+    for v in (5, 6, 8):
+        of_node = rows[owner == v]
+        assert (np.diff(of_node) == 1).all()
+    last = int(placement.batch_of[8])
+    at = int(placement.start[last])
+    wanted = placement.value_rows(np.array([6, 5]), np.array([1, 0]))
+    assert placement.rows[at : at + 2].tolist() == wanted.tolist()
+
+
+def test_an_output_beyond_a_nodes_items_is_refused() -> None:
+    """A node of two items has two outputs."""
+    with pytest.raises(GraphError, match="output 2 of node 0, which has 2"):
+        Graph.build([run_type()], [(0, [-1, -2]), (0, [(0, 2)])], externals=[ROW] * 2).lint()
