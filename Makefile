@@ -16,7 +16,7 @@ LOOPS_OF := lattice_gru bilstm_tagger_char lstm_nmt molecule_mpn greedy_nmt
 ZOO    := $(filter-out models/_% $(STATIC),$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: release man site help venv loops demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu gpu-code clean
+.PHONY: release man site help venv loops demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu gpu-dry gpu-code clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,8 +82,12 @@ triton: venv ## add Triton (0.3 GB): tests then run the GPU's kernels, in its in
 gpu: ## on a machine with a GPU: its tests, then the workloads against eager, in nine minutes
 	$(GPU_PYTHON) benchmarks/gpu.py --json $(GPU_JSON)
 
+gpu-dry: venv ## what `make gpu` runs, on one small instance in Triton's interpreter, without a GPU
+	$(BIN)/python benchmarks/gpu.py --dry --json build/gpu-dry.json
+
 gpu-code: venv ## compile the step kernels of all plans for GPUs, without one: registers, stack, shared memory
-	$(BIN)/python benchmarks/gpu_code.py
+	$(BIN)/python benchmarks/gpu_code.py --passes forward --dtypes f32,bf16,f64
+	$(BIN)/python benchmarks/gpu_code.py --passes backward
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow -n $(JOBS) --dist worksteal

@@ -11,8 +11,8 @@ and 512 for every workload, the most telling combinations first. Medians; read r
 within one run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
 
 On a GPU eager runs on the same GPU, `exec ms` is the time until the device is done, and the file of --json tells host
-and device time apart (`issuing`, `device_seconds`) and counts launches. --warm measures nothing: it runs every
-combination once, so that a later run finds compiled kernels.
+and device time apart (`issuing`, `device_seconds`, in one launch `loop_seconds`) and counts launches. --warm measures
+nothing: it runs every combination once, so that a later run finds compiled kernels.
 
 Where plans are missing, the lines that make them are printed, nothing runs, and the exit code is 2. A combination that
 fails prints one line and the others go on; then the exit code is 1. With --seconds none is begun after that time. The
@@ -78,6 +78,7 @@ SWEPT = ("tree_lstm", "lattice_lstm")
 BATCH_SIZES, HIDDEN_SIZES = (1, 8, 64, 256), (64, 256, 512)
 ON_CUDA = ((32, 128), (256, 512), (1, 128), (256, 128), (32, 512), (32, 256), (256, 256), (1, 512), (1, 256))
 """(batch size, hidden size), the most telling first."""
+DRY = (1, 16)
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,11 @@ class Job:
         return f"{self.workload.model}, batch {self.batch_size}, hidden {self.hidden_size}"
 
 
-def jobs_of(workloads: Sequence[Workload], sweep: bool, device: str) -> Iterator[Job]:
+def jobs_of(workloads: Sequence[Workload], sweep: bool, device: str, dry: bool = False) -> Iterator[Job]:
     """In the order of measuring: workload by workload, on a GPU combination by combination."""
+    if dry:
+        yield from (Job(workload, *DRY) for workload in workloads)
+        return
     if sweep and device == "cuda":
         yield from (Job(workload, *sizes) for sizes, workload in itertools.product(ON_CUDA, workloads))
         return
@@ -162,6 +166,8 @@ def inputs_of(workload: Workload, data: Path) -> list[str]:
 
 def limit_of(job: Job, options: argparse.Namespace) -> int:
     """Instances to read."""
+    if options.dry:
+        return job.batch_size
     return max(options.mini_batches * job.batch_size, min(64, 32 * options.mini_batches))
 
 
@@ -174,7 +180,8 @@ def measure(job: Job, folder: Path, options: argparse.Namespace) -> list[Row]:
     """The rows of a job."""
     path = plan_of(job.workload, folder)
     setting = Setting(job.batch_size, tuple(options.against.split(",")), limit_of(job, options), options.rounds,
-                      options.dtype, device=options.device, eager_seconds=options.eager_seconds)  # fmt: skip
+                      options.dtype, "cuda" if options.dry else None, options.device,
+                      options.eager_seconds)  # fmt: skip
     inputs = inputs_of(job.workload, Path(options.data))
     return bench_plan(path, read_plan(path), inputs, settings_of(job), setting, str(job.workload.path))
 
@@ -187,10 +194,14 @@ def warm(job: Job, folder: Path, options: argparse.Namespace) -> list[Row]:
     limit, inputs = limit_of(job, options), inputs_of(job.workload, Path(options.data))
     instances = list(file.load(inputs, config, limit)) if inputs else file.sample(limit, 1, config)
     model = file.build(config, plan.model.seed).to(options.device, getattr(torch, options.dtype))
-    net = Net(plan, model, rebind=True)
+    net = Net(plan, model, rebind=True, backend="cuda" if options.dry else None)
     with torch.no_grad():
         for first in range(0, len(instances), job.batch_size):
             net.run(instances[first : first + job.batch_size])
+        backend: Any = net.backend
+        if backend.name == "cuda":
+            with backend.looping():
+                net.run(instances[: job.batch_size])
     return []
 
 
@@ -235,11 +246,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--dry", action="store_true", help="one small instance on the CPU, in Triton's interpreter")
     parser.add_argument("--warm", action="store_true", help="compile kernels, measure nothing")
     parser.add_argument("--json", default=None, help="also write the rows there")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: expected a CUDA device, got none")
+    if options.dry and os.environ.get("TRITON_INTERPRET") != "1":
+        parser.error("--dry: expected Triton's interpreter; set TRITON_INTERPRET=1")
     return options
 
 
@@ -259,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not inputs_of(workload, Path(options.data)):
             print(f"{workload.model}: no {workload.files[0]} in {options.data}, so its sample is used", file=sys.stderr)
     print(HEADER)
-    jobs = list(jobs_of(chosen, options.sweep, options.device))
+    jobs = list(jobs_of(chosen, options.sweep, options.device, options.dry))
     run(jobs, record, Path(options.plans), options)
     if record.left_out:
         print(f"left out after {options.seconds:g} s: {len(record.left_out)} of {len(jobs)} combinations")

@@ -1,6 +1,6 @@
 """One command for a machine with a GPU: the tests that need one, then the nine workloads against eager on it.
 
-    python benchmarks/gpu.py [--json build/gpu.json] [--seconds 530] [--data DIR]
+    python benchmarks/gpu.py [--json build/gpu.json] [--seconds 530] [--data DIR] [--dry]
 
 Three phases, which together end within --seconds:
 
@@ -16,6 +16,9 @@ Three phases, which together end within --seconds:
 What fails or is cut off costs nothing else. The benchmark's record is the file of --json, whole after every
 combination; how the tests and the warming ended is in NAME.tests.json beside it, the tests' output in NAME.tests.log.
 The exit code is 1 when anything failed.
+
+With --dry all three phases run where there is no GPU, in Triton's interpreter, on one small instance per workload and a
+few tests: figures mean nothing then, but nothing runs for the first time where a GPU is at hand.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ PROCESSES = 4
 """For the tests."""
 BRIEF = ("--rounds", "2", "--mini-batches", "2", "--eager-seconds", "2")
 """What makes 81 combinations fit."""
+DRY = ("tree_lstm", "lattice_lstm")
+"""Workloads of --dry."""
 
 
 @dataclass
@@ -82,25 +87,27 @@ def start(name: str, arguments: Sequence[str], folder: Path) -> Child:
     return Child(name, process, log)
 
 
-def arguments_of_tests() -> list[str]:
+def arguments_of_tests(options: argparse.Namespace) -> list[str]:
     """Warnings of other versions than those that the project is tested with do not fail a test here."""
+    some = ["-k", "loop or chain"] if options.dry else []
     workers = ["-n", str(PROCESSES)] if importlib.util.find_spec("xdist") else []
-    return ["-m", "pytest", "tests/run/cuda", "-q", "-W", "default", "-p", "no:cacheprovider", *workers]
+    return ["-m", "pytest", "tests/run/cuda", "-q", "-W", "default", "-p", "no:cacheprovider", *workers, *some]
 
 
 def arguments_of_benchmark(options: argparse.Namespace, *more: str) -> list[str]:
     """The benchmark on this GPU with the committed plans."""
     data = ["--data", options.data] if options.data else []
-    return ["benchmarks/end_to_end.py", "--device", "cuda", "--sweep", "--plans", "plans", *data, *more]
+    where = ["--dry", "--only", ",".join(DRY)] if options.dry else ["--device", "cuda", "--sweep"]
+    return ["benchmarks/end_to_end.py", *where, "--plans", "plans", *data, *more]
 
 
 def first_phase(options: argparse.Namespace, folder: Path, until: float) -> bool:
     """Definition (1); True when all went well."""
-    tests = start("tests", arguments_of_tests(), folder)
-    warming = [
-        start(w.model, arguments_of_benchmark(options, "--warm", "--only", w.model, *BRIEF), folder) for w in WORKLOADS
-    ]
+    tests = start("tests", arguments_of_tests(options), folder)
+    names = DRY if options.dry else [workload.model for workload in WORKLOADS]
+    warming = [start(name, arguments_of_benchmark(options, "--warm", "--only", name, *BRIEF), folder) for name in names]
     model = ["benchmarks/gpu_model.py", "--waves", "--json", str(beside(options, "json", "model").resolve())]
+    model += ["--sizes", "1", "--repeat", "2"] if options.dry else []
     warming.append(start("gpu_model", [*model, *(["--data", options.data] if options.data else [])], folder))
     outcomes = {child.name: child.wait(until) for child in [*warming, tests]}
     text = tests.log.read_text(errors="replace")
@@ -150,7 +157,9 @@ def second_phase(options: argparse.Namespace, folder: Path, until: float) -> boo
 def third_phase(options: argparse.Namespace, folder: Path, until: float) -> bool:
     """Definition (3); True when all went well."""
     files = ["--measured", options.json, "--model", str(beside(options, "json", "model"))]
-    child = start("gaps", ["benchmarks/gpu_gaps.py", *files, "--json", str(beside(options, "json", "gaps"))], folder)
+    device = ["--device", "cpu"] if options.dry else []
+    files += ["--json", str(beside(options, "json", "gaps"))]
+    child = start("gaps", ["benchmarks/gpu_gaps.py", *device, *files], folder)
     outcome = child.wait(until)
     print(child.log.read_text(errors="replace"), f"gaps {outcome}", flush=True)
     return outcome == "passed"
@@ -162,8 +171,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", default="build/gpu.json", help="where the benchmark's record goes")
     parser.add_argument("--seconds", type=float, default=530.0, help="for everything")
     parser.add_argument("--data", default=None, help="folder with the shared data sets")
+    parser.add_argument("--dry", action="store_true", help="in Triton's interpreter, without a GPU: see above")
     options = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
+    if options.dry:
+        os.environ["TRITON_INTERPRET"] = "1"
+    elif not torch.cuda.is_available():
         parser.error("expected a CUDA device, got none")
     return options
 

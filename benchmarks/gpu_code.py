@@ -1,25 +1,36 @@
 """Machine code of the step kernels of the zoo's plans, made without a GPU: what each takes of a card.
 
-    python benchmarks/gpu_code.py [MODEL ...] [--dtype f32] [--hidden 128] [--passes forward,backward] [--json F]
+    python benchmarks/gpu_code.py [MODEL ...] [--dtypes f32,f64,bf16] [--hidden 128] [--passes forward,backward]
+                                  [--whole [--loop]] [--jobs 2] [--seconds 120] [--kept build/gpu_code.json] [--json F]
 
 Every plan has two step kernels, of its forward and of its backward pass; Triton compiles them ahead for compute
-capability 8.0 and 9.0 as a launch would. Printed are, of a thread, registers and bytes of stack (what does not stand in
-registers: numbers that were put off, and what libraries' functions keep), and shared memory of a program. Without names
-all plans of the folder `plans`; the name TABLE stands for every element-wise operation, every reduction, and every kind
-of value wherever one may be read, at --hidden elements. A kernel takes Triton 5 to 30 s.
+capability 8.0 and 9.0. Printed are, of a thread, registers and bytes of stack (what does not stand in registers:
+numbers that were put off, and what libraries' functions keep), and shared memory of a program.
+
+A step kernel runs one branch after the other. So every branch is compiled as a step kernel of its own, once for all
+plans that have it, and what the largest takes is printed; `--whole` compiles step kernels as chains launch them, with
+`--loop` as the loop does (4 to 30 s each). What a text takes is kept in `--kept` by text and Triton's version, so that
+a run that was stopped goes on where it was; one that the compiler has not done after `--seconds`, or that it refuses,
+is named with the reason, and the exit code is 1.
+
+Without names all plans of the folder `plans`; the name TABLE stands for every element-wise operation, every reduction,
+and every kind of value wherever one may be read, at --hidden elements.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import multiprocessing
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +47,14 @@ from edbc.run.cuda.compiled import function_of
 from edbc.run.cuda.library import Library, TritonKernel
 from edbc.run.cuda.stages import Stages, stages_of, stages_of_values
 from edbc.run.cuda.tritonops import OPERATIONS
-from edbc.run.cuda.tritonsource import CONSTANTS, branches_of, copy_branch, extreme_branch, reduction_branches
+from edbc.run.cuda.tritonsource import (
+    Branch,
+    branches_of,
+    copy_branch,
+    extreme_branch,
+    reduction_branches,
+    step_kernel,
+)
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
 from edbc.train.backward.devicegradient import step_gradient
@@ -45,13 +63,24 @@ CAPABILITIES = (80, 90)
 TABLE = "TABLE"
 PASSES = ("forward", "backward")
 ELEMENTS = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
-Texts = Iterator[tuple[str, str, int]]
-"""Names of step kernels, their texts, and how many branches each has."""
+Kernels = Iterator[tuple[str, Library]]
+"""Names of step kernels, and their branches."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What one text takes on one kind of card; a reason where there is no code. Seconds of processor time."""
+
+    registers: int = 0
+    stack: int = 0
+    shared: int = 0
+    seconds: float = 0.0
+    failed: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One step kernel on one kind of card."""
+    """One step kernel on one kind of card: the most that any of its texts takes."""
 
     model: str
     kernel: str
@@ -63,26 +92,27 @@ class Row:
     stack: int
     shared: int
     seconds: float
+    failed: list[str]
+    """Branches that were not compiled, and why."""
 
     def __str__(self) -> str:
         card = f"{self.capability / 10:.1f}"
-        taken = f"{self.registers:>9} {self.stack:>6} {self.shared:>7}"
-        return (
-            f"{self.model:24} {self.kernel:10} {self.dtype:5} {self.branches:>8} {card:>5} {taken} {self.seconds:>8.1f}"
-        )
+        taken = f"{self.registers:>9} {self.stack:>6} {self.shared:>7} {self.seconds:>8.1f}"
+        line = f"{self.model:24} {self.kernel:10} {self.dtype:5} {self.branches:>8} {card:>5} {taken}"
+        return "\n".join([line, *(f"    {reason}" for reason in self.failed)])
 
 
 HEADER = f"{'model':24} {'kernel':10} {'dtype':5} branches  card registers  stack  shared  seconds"
 
 
-def text_of(kernels: Sequence[TritonKernel]) -> tuple[str, int]:
+def library_of(kernels: Sequence[TritonKernel]) -> Library:
     """The step kernel of some types."""
     library = Library()
     library.numbers(kernels)
-    return library.text, library.num_branches
+    return library
 
 
-def kernels(name: str, dtype: str, hidden: int) -> Texts:
+def kernels(name: str, dtype: str, hidden: int) -> Kernels:
     """The step kernels of a plan: of all types that a mini-batch of the model's own samples has."""
     file = import_model_file(REPOSITORY / "models" / f"{name}.py")
     known = file.config({})
@@ -90,18 +120,18 @@ def kernels(name: str, dtype: str, hidden: int) -> Texts:
         {key: value for key, value in {"hidden_size": hidden, "vocab_size": 256}.items() if key in known}
     )
     plan = edbc.load(REPOSITORY / "plans" / f"{name}.yaml").plan
-    model = file.build(config, 0).to(ELEMENTS[dtype])
+    model = file.build(config, 0).to(ELEMENTS[dtype]).eval()
     net = Net(plan, model, backend="reference", rebind=True, force=True)
     forward, backward = [TritonKernel((((copy_branch(hidden, dtype, "fill"),),),), dtype)], list[TritonKernel]()
     with torch.no_grad():
-        types = net.mini_batch(file.sample(6, 3, config)).graph.types
+        types = net.prepare(file.sample(6, 3, config)).capture.graph.types
     for kind, node_type in enumerate(types):
         if node_type.variadic:
             sizes = [c.size for c in node_type.outputs]
             forward.append(TritonKernel((reduction_branches(node_type.op, sizes, dtype),), dtype))
             if node_type.op in ("max", "min"):
                 backward += [TritonKernel((((extreme_branch(n, dtype, node_type.op),),),), dtype) for n in sizes]
-        elif kind in net.table.operation_of_type:  # recorded, and no reduction or excerpt
+        elif kind in net.table.operation_of_type and not node_type.is_excerpt:  # recorded, and no reduction
             program = net.program(kind)
             stages = stages_of(program, lambda ref: net.view.shared(ref).shape) if program.dtype in ELEMENTS else None
             if stages is None:
@@ -110,26 +140,26 @@ def kernels(name: str, dtype: str, hidden: int) -> Texts:
             gradient = step_gradient(program, net.view, net.device)
             if gradient is not None:
                 backward.append(gradient.kernel)
-    yield ("forward", *text_of(forward))
+    yield "forward", library_of(forward)
     if backward:
-        yield ("backward", *text_of(backward))
+        yield "backward", library_of(backward)
 
 
 # --- what a plan may have ------------------------------------------------------------------------------------------
 
 
-def table(dtype: str, size: int) -> Texts:
+def table(dtype: str, size: int) -> Kernels:
     """A map of every operation of the table, and every reduction."""
     known = Values()
     sources = [known.load(0, 0, size), known.load(1, 0, size)]
     for name, ops in (("maps", OPERATIONS[::2]), ("others", OPERATIONS[1::2])):
         maps = [known.map(op, [*sources, *sources][: len(FORMULAS[op].names)]) for op in ops]
         stages = stages_of_values(maps, (size, size), dtype)
-        yield (name, *text_of([TritonKernel(branches_of(stages), dtype)]))
-    yield ("values", *text_of([TritonKernel(branches_of(values(dtype, size)), dtype)]))
+        yield name, library_of([TritonKernel(branches_of(stages), dtype)])
+    yield "values", library_of([TritonKernel(branches_of(values(dtype, size)), dtype)])
     reductions = [TritonKernel((reduction_branches(op, [size, 1], dtype),), dtype) for op in OPS]
     reductions += [TritonKernel((((extreme_branch(size, dtype, op),),),), dtype) for op in ("max", "min")]
-    yield ("reductions", *text_of(reductions))
+    yield "reductions", library_of(reductions)
 
 
 def values(dtype: str, size: int) -> Stages:
@@ -162,11 +192,12 @@ def compiled(text: str, capability: int) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    names = ["cursor", "parity", *CONSTANTS]
-    types = {"cursor": "*i64", "parity": "i32", **dict.fromkeys(CONSTANTS, "constexpr")}
-    constants = {(names.index(name),): value
-                 for name, value in (("PROGRAMS", 264), ("PRECISION", "ieee"), ("PDL", capability >= 90))}  # fmt: skip
-    source = ASTSource(function_of(text), types, constants, {(0,): [["tt.divisibility", 16]]})
+    function = function_of(text)
+    given = {"PROGRAMS": 264, "PRECISION": "ieee", "PDL": capability >= 90}
+    types = {name: "constexpr" if name in given else "*i64" if name == "cursor" else "i32"
+             for name in function.arg_names}  # fmt: skip
+    constants = {(number,): given[name] for number, name in enumerate(function.arg_names) if name in given}
+    source = ASTSource(function, types, constants, {(0,): [["tt.divisibility", 16]]})
     return triton.compile(source, target=GPUTarget("cuda", capability, 32))
 
 
@@ -183,44 +214,127 @@ def resources(code: bytes) -> tuple[int, int]:
     return found["REG"], found["STACK"] + found["LOCAL"]
 
 
-def measured(model: str, dtype: str, hidden: int, passes: Sequence[str] = PASSES) -> Iterator[Row]:
+def code_of(text: str, capability: int) -> Code:
+    """What a text takes; in a process of its own, as the compiler cannot be stopped otherwise."""
+    try:
+        made = compiled(text, capability)
+        registers, stack = resources(made.asm["cubin"])
+    except Exception as error:  # whatever the compiler says is what there is to tell
+        return Code(failed=(str(error) or repr(error)).splitlines()[0][:200])
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return Code(registers, stack, made.metadata.shared, round(sum(u.ru_utime + u.ru_stime for u in used), 1))
+
+
+def within(seconds: float, text: str, capability: int) -> Code:
+    """The same, if it takes no more than so many seconds of the clock."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: theirs.send(code_of(text, capability)))
+    child.start()
+    theirs.close()
+    try:
+        found: Code = ours.recv() if ours.poll(seconds) else Code(failed=f"not compiled within {seconds:.0f} s")
+    except EOFError:
+        found = Code(failed="the compiler ended its process")
+    child.kill()
+    child.join()
+    return found
+
+
+class Known:
+    """What texts take, by what they and Triton are, in a file."""
+
+    def __init__(self, path: str, seconds: float, jobs: int):
+        import triton
+
+        self.path, self.seconds, self.version = Path(path), seconds, triton.__version__
+        told = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.codes = {key: Code(**code) for key, code in told.items()}
+        self._pool = ThreadPoolExecutor(jobs)
+
+    def _key(self, text: str, capability: int) -> str:
+        return f"{self.version} {capability} {hashlib.sha256(text.encode()).hexdigest()}"
+
+    def of(self, texts: Sequence[str], capability: int) -> list[Code]:
+        """Each, compiled where it is not known; what failed is tried again."""
+        keys = [self._key(text, capability) for text in texts]
+        new = {key: text for key, text in zip(keys, texts, strict=True)
+               if key not in self.codes or self.codes[key].failed}  # fmt: skip
+        made = self._pool.map(lambda text: within(self.seconds, text, capability), new.values())
+        self.codes |= dict(zip(new, made, strict=True))
+        if new:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps({key: asdict(code) for key, code in self.codes.items()}, indent=0) + "\n")
+        return [self.codes[key] for key in keys]
+
+
+def texts_of(library: Library, options: argparse.Namespace) -> list[str]:
+    """The step kernel; or one for each of its branches."""
+    if options.whole:
+        return [step_kernel(library.branches, library.width, options.loop)]
+    return [step_kernel([branch], width_of(branch)) for branch in library.branches]
+
+
+def width_of(branch: Branch) -> int:
+    """Of the records of a branch that is alone."""
+    library = Library()
+    library.numbers([TritonKernel((((branch,),),), "f32")])
+    return library.width
+
+
+def row_of(told: tuple[str, str, str, int], library: Library, capability: int, codes: Sequence[Code]) -> Row:
+    """The most of everything, and all the time."""
+    failed = [f"branch {number}: {code.failed}" for number, code in enumerate(codes) if code.failed]
+    most = (max(getattr(code, field) for code in codes) for field in ("registers", "stack", "shared"))
+    return Row(*told, library.num_branches, capability, *most, round(sum(code.seconds for code in codes), 1), failed)
+
+
+def measured(model: str, dtype: str, options: argparse.Namespace, known: Known) -> Iterator[Row]:
     """A row per step kernel and capability."""
-    for name, text, branches in table(dtype, hidden) if model == TABLE else kernels(model, dtype, hidden):
-        if name in PASSES and name not in passes:
+    made = table(dtype, options.hidden) if model == TABLE else kernels(model, dtype, options.hidden)
+    for name, library in made:
+        if name in PASSES and name not in options.passes.split(","):
             continue
+        texts = texts_of(library, options)
         for capability in CAPABILITIES:
-            started = time.process_time()
-            made = compiled(text, capability)
-            yield Row(model, name, dtype, hidden, branches, capability, *resources(made.asm["cubin"]),
-                      made.metadata.shared, round(time.process_time() - started, 1))  # fmt: skip
+            yield row_of((model, name, dtype, options.hidden), library, capability, known.of(texts, capability))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", help="names of plans, or TABLE; all plans without any")
-    parser.add_argument("--dtype", choices=list(ELEMENTS), default="f32", help="of elements")
+    parser.add_argument("--dtypes", default="f32", help=f"of elements: {', '.join(ELEMENTS)}")
     parser.add_argument("--hidden", type=int, default=128, help="the models' hidden size")
     parser.add_argument("--passes", default=",".join(PASSES), help="which step kernels")
+    parser.add_argument("--whole", action="store_true", help="compile step kernels as they are launched")
+    parser.add_argument("--loop", action="store_true", help="with --whole: in a loop, not in chains")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="so many at a time")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of the clock for each text")
+    parser.add_argument("--kept", default="build/gpu_code.json", help="what texts take")
     parser.add_argument("--json", default=None, help="where the rows go")
     options = parser.parse_args(arguments)
     options.models = options.models or sorted(path.stem for path in (REPOSITORY / "plans").glob("*.yaml"))
     if os.environ.get("TRITON_INTERPRET", "0") != "0":
         parser.error("expected Triton's compiler, got its interpreter; leave TRITON_INTERPRET out")
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as it is without; some versions warn
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """All models."""
+    """All models; 1 where a text was not compiled."""
     options, rows = parse(arguments), list[Row]()
+    known = Known(options.kept, options.seconds, options.jobs)
     print(HEADER)
-    for model in options.models:
-        for row in measured(model, options.dtype, options.hidden, options.passes.split(",")):
-            print(row, flush=True)
-            rows.append(row)
-            if options.json:
-                Path(options.json).write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
-    return 0
+    for dtype in options.dtypes.split(","):
+        for model in options.models:
+            for row in measured(model, dtype, options, known):
+                print(row, flush=True)
+                rows.append(row)
+                if options.json:
+                    Path(options.json).write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+    print(f"{len(rows)} step kernels, {sum(bool(row.failed) for row in rows)} of them with branches that failed")
+    return int(any(row.failed for row in rows))
 
 
 if __name__ == "__main__":

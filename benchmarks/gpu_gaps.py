@@ -3,8 +3,9 @@
     python benchmarks/gpu_gaps.py --measured build/gpu.json --model build/gpu.model.json [--json F]
 
 Gaps are of the step kernel itself on steps without work: by pairs of launches, and in chains of 16, 64 and 256 nodes,
-microseconds per step, between events on the device. A barrier is that of one kernel whose programs, one per
-multiprocessor, wait for each other: what a step would cost at least inside one persistent kernel. cuDNN's LSTM runs
+microseconds per step, between events on the device. Then so many steps are issued as for a mini-batch, in chains and in
+a loop, whose programs wait for each other at a barrier: numbers for which the loop is faster go into
+`edbc.run.cuda.chains.LOOPS`, if workloads, measured both ways, say the same. cuDNN's LSTM runs
 packed sequences of 2 to 40 words, forward, in float32. For every combination that both files have, the time by
 `gpu_model.py` is printed beside the measured one, which is what the model is for: a ratio far from 1 refutes an
 assumption; and the floor's share of the measured time.
@@ -17,37 +18,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from edbc.run.cuda.chains import LENGTHS, WarmUp
-from edbc.run.cuda.compiled import function_of
+from edbc.run.cuda.chains import LENGTHS, Launcher, WarmUp
 from edbc.run.cuda.issue import Issuer
 from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.tritonsource import Field, copy_branch
 
 ROUNDS = 20
 STEPS = 256
-"""For each gap, and barriers of one kernel."""
-BARRIERS = """import triton
-import triton.language as tl
-
-
-@triton.jit
-def step(arrived, times, PROGRAMS: tl.constexpr):
-    for number in range(times):
-        tl.debug_barrier()
-        seen = tl.atomic_add(arrived, 1, sem="acq_rel") + 1
-        while seen < (number + 1) * PROGRAMS:
-            seen = tl.atomic_add(arrived, 0, sem="acquire")
-        tl.debug_barrier()
-"""
-"""Programs that all run at once count themselves, and wait until all have come."""
+"""For each gap."""
+SIZES = (8, 16, 32, 64, 128, 256, 512)
+"""Steps of mini-batches."""
 
 
 def microseconds(call: Callable[[], None], device: torch.device) -> float:
@@ -68,18 +58,29 @@ def microseconds(call: Callable[[], None], device: torch.device) -> float:
     return sorted(found)[ROUNDS // 2]
 
 
-def gaps(device: torch.device) -> dict[str, float]:
-    """Per step without work, by the length of the chain that it is in; 2 stands for launches."""
+def issuer_of(device: torch.device) -> Issuer:
+    """One whose step kernel has a branch."""
     issuer = Issuer(device, WarmUp())
     issuer.library.numbers([TritonKernel((((copy_branch(128, "f32", "fill"),),),), "f32")])
-    chains = issuer._chains()
-    empty = torch.zeros(STEPS + 2, issuer.library.width, dtype=torch.int64)
+    return issuer
+
+
+def without_work(issuer: Issuer, steps: int) -> torch.Tensor:
+    """Records of steps without work; some more than are asked for."""
+    empty = torch.zeros(max(steps, STEPS) + LENGTHS[0], issuer.library.width, dtype=torch.int64)
     empty[:, Field.LEFT], empty[:, Field.BRANCH] = 1, -1
-    empty = empty.to(device)
+    return empty.to(issuer.device)
+
+
+def gaps(device: torch.device) -> dict[str, float]:
+    """Per step without work, by the length of the chain that it is in; 2 stands for launches."""
+    issuer = issuer_of(device)
+    chains: Any = issuer.launcher(STEPS)
+    empty = without_work(issuer, STEPS)
     begin = torch.tensor([empty.data_ptr(), 0]).to(device)
 
     def run(length: int) -> None:
-        chains.cursor.copy_(begin)
+        chains.begin(begin)
         for _ in range(STEPS // length):
             chains._known[length]()
 
@@ -89,15 +90,23 @@ def gaps(device: torch.device) -> dict[str, float]:
     }
 
 
-def barrier(device: torch.device) -> float:
-    """Of all multiprocessors; the interpreter runs programs one after the other, so it has one."""
-    programs = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    kernel = function_of(BARRIERS)
+def launchers(device: torch.device, sizes: Sequence[int]) -> dict[str, dict[str, float]]:
+    """Of so many steps without work, in chains and in a loop."""
+    found = {}
+    for name, loops in (("chains", range(0)), ("loop", range(1 << 30))):
+        issuer = issuer_of(device)
+        issuer.loops = loops
+        empty = without_work(issuer, max(sizes))
+        begin = torch.tensor([empty.data_ptr(), 0]).to(device)
 
-    def run() -> None:
-        kernel[(programs,)](torch.zeros(1, dtype=torch.int32, device=device), STEPS, PROGRAMS=programs)
+        launcher = issuer.launcher(1)
+        found[name] = {str(n): microseconds(partial(_issued, launcher, begin, n), device) for n in sizes}
+    return found
 
-    return microseconds(run, device) / STEPS
+
+def _issued(launcher: Launcher, begin: torch.Tensor, steps: int) -> None:
+    launcher.begin(begin)
+    launcher.run(steps)
 
 
 def cudnn(batch_size: int, hidden_size: int, device: torch.device) -> float:
@@ -123,7 +132,8 @@ def beside(measured: dict[str, Any], model: dict[str, Any]) -> list[dict[str, An
         seconds = row.get("device_seconds")
         if key in known and seconds:
             expected, floor, took = known[key]["device"], known[key]["floor"], 1e6 * seconds
-            found.append({"key": key, "model": expected, "measured": took, "ratio": took / expected,
+            found.append({"key": key, "steps": known[key]["steps"], "model": expected, "measured": took,
+                          "in_loop": 1e6 * (row.get("loop_seconds") or math.nan), "ratio": took / expected,
                           "of_floor": floor / took})  # fmt: skip
     return found
 
@@ -139,9 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("expected a CUDA device, got none")
-    found: dict[str, Any] = {"gap_us": gaps(device), "barrier_us": barrier(device)}
+    found: dict[str, Any] = {"gap_us": gaps(device), "launchers_us": launchers(device, SIZES)}
     print("gap per step, us: " + ", ".join(f"{length}: {gap:.2f}" for length, gap in found["gap_us"].items()))
-    print(f"barrier of all multiprocessors, us: {found['barrier_us']:.2f}")
+    for name, times in found["launchers_us"].items():
+        print(f"{name}, us by steps without work: " + ", ".join(f"{n}: {time:.1f}" for n, time in times.items()))
     sizes = ((32, 128), (256, 512)) if device.type == "cuda" else ((2, 16),)
     found["cudnn_us"] = {f"{batch}, {hidden}": cudnn(batch, hidden, device) for batch, hidden in sizes}
     print("cuDNN's LSTM, us by batch and hidden size: " + str(found["cudnn_us"]))
@@ -149,9 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if all(file.exists() for file in files):
         measured, model = (json.loads(file.read_text()) for file in files)
         found["beside"] = beside(measured, model)
-        print("workload, batch, hidden: model us, measured us, ratio, share of the floor")
+        print("workload, batch, hidden: steps, model us, measured us in chains, in a loop, ratio, share of the floor")
         for row in found["beside"]:
-            times = f"{row['model']:.0f}, {row['measured']:.0f}, {row['ratio']:.2f}, {row['of_floor']:.2f}"
+            times = f"{row['steps']}, {row['model']:.0f}, {row['measured']:.0f}, {row['in_loop']:.0f}, "
+            times += f"{row['ratio']:.2f}, {row['of_floor']:.2f}"
             print(f"{', '.join(map(str, row['key']))}: {times}")
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=1) + "\n")

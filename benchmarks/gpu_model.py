@@ -183,7 +183,7 @@ def without_launches(net: Net) -> None:
     """Let a net's back end issue nothing."""
     backend: Any = net.backend
     for issuer in (backend.forward, backend.backward):
-        issuer._launcher = lambda _: {(issue.ON_HOST,): lambda *_, **__: None}
+        issuer._function = lambda _: {(issue.ON_HOST,): lambda *_, **__: None}
         issuer._graphs = NoGraphs()
 
 

@@ -8,6 +8,7 @@ further batches, or on a new graph whose externals are bound to rows of an earli
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Segment:
 KernelOfType = Callable[[int], Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class Demand:
     """Bytes for values, for the workspace of the widest batch (or block of one), and for its scratch row."""
 
@@ -132,7 +133,7 @@ def wait_for(device: torch.device) -> None:
 
 def backend_of(name: str | None, device: torch.device) -> Backend:
     """The back end `name`; by default the device's own, or `reference` with a NotNative warning where the CPU's cannot
-    run. Raises DeviceError when a back end that was asked for cannot."""
+    run. Raises DeviceError when a back end that was asked for cannot; `cuda` runs anywhere with TRITON_INTERPRET=1."""
     if name is None:
         name = device.type if device.type in NAMES else "reference"
         if name == "cpu" and (why := why_not_native()) is not None:
@@ -144,7 +145,7 @@ def backend_of(name: str | None, device: torch.device) -> Backend:
         return ReferenceBackend(device)
     if name == "cpu" and device.type == "cpu":
         return _cpu_backend()
-    if name == "cuda" and device.type == "cuda":
+    if name == "cuda" and (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"):
         from edbc.run.cuda.cudabackend import CudaBackend
 
         return CudaBackend(device)

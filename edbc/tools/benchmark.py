@@ -96,6 +96,7 @@ class Row:
     dtype: str = "float32"
     launches: float = 0.0
     device_seconds: float | None = None
+    loop_seconds: float | None = None
     products: str | None = None
     """What multiplied, on the CPU."""
     peak_gflops: float | None = None
@@ -358,7 +359,7 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
         device=setting.device,
         dtype=setting.dtype,
         launches=statistics.median(s.launches for s in samples),
-        device_seconds=_device_seconds(contestant),
+        **_device_seconds(contestant),
         **_speed(contestant),
     )  # fmt: skip
 
@@ -397,18 +398,30 @@ def _multiplications(net: Net, batch: list[Any]) -> float:
     return total
 
 
-def _device_seconds(contestant: _Contestant) -> float | None:
-    """Definition (5), of the first mini-batch."""
+def _device_seconds(contestant: _Contestant) -> dict[str, Any]:
+    """Definition (5), of the first mini-batch; with its steps in a loop, too, where they are generated."""
     net = contestant.net
-    if net.device.type != "cuda":
-        return None
+    if net.backend.name != "cuda":
+        return {}
     prepared = _prepared(net, contestant.batches[0])
     hold = min(2 * max(sample.issuing for sample in contestant.samples), LONGEST_HOLD)
-    return statistics.median(_held_up(lambda: net.execute(prepared), hold, net.device) for _ in range(DEVICE_TURNS))
+
+    def took() -> float:
+        return statistics.median(_held_up(lambda: net.execute(prepared), hold, net.device) for _ in range(DEVICE_TURNS))
+
+    backend: Any = net.backend
+    found = {"device_seconds": took()}
+    with backend.looping():
+        net.execute(prepared)  # compiles what no mini-batch has run yet
+        found["loop_seconds"] = took()
+    return found
 
 
 def _held_up(function: Callable[[], Any], hold: float, device: torch.device) -> float:
-    """Seconds of the device for what a function issues while the device does nothing for `hold` seconds."""
+    """Seconds of the device for what a function issues while the device does nothing for `hold` seconds; of the clock
+    where Triton's interpreter runs it."""
+    if device.type != "cuda":
+        return _seconds(function, device)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     with torch.no_grad(), torch.cuda.device(device):
         torch.cuda._sleep(int(CYCLES_PER_SECOND * hold))

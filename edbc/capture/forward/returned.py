@@ -47,12 +47,19 @@ class Run:
     stop: int | None
 
 
-@dataclass(frozen=True)
 class Stacked:
     """Place of one tensor whose rows are outputs `start` to `stop`, or to the instance's last one: a stack of them."""
 
-    start: int
-    stop: int | None
+    __slots__ = ("start", "stop")
+
+    def __init__(self, start: int, stop: int | None):
+        self.start = start
+        self.stop = stop
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Stacked and (self.start, self.stop) == (other.start, other.stop)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def as_longs(numbers: Sequence[int] | Ints) -> Ints:

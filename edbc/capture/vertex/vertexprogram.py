@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -57,6 +57,29 @@ class Joined(NamedTuple):
     columns: Longs
     block: Longs
     parts: Any
+
+
+class Pushed(Sequence[dict[str, Stacked]]):
+    """What each instance returns, made when it is asked for: of every output the rows of it, where there are some."""
+
+    def __init__(self, names: list[str], rows: list[list[int]], count: int):
+        self._names, self._rows, self._count = names, rows, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, i: int) -> dict[str, Stacked]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[dict[str, Stacked]]: ...
+    def __getitem__(self, i: int | slice) -> Any:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(self._count))]
+        if not -self._count <= i < self._count:
+            raise IndexError(i)
+        i %= self._count
+        found = ((name, rows[i], rows[i + 1]) for name, rows in zip(self._names, self._rows, strict=True))
+        return {name: Stacked(start, stop) for name, start, stop in found if start < stop}
 
 
 class VertexProgram:
@@ -129,15 +152,11 @@ class VertexProgram:
 
     def _captured(self, parts: Parts, tables: FragmentTables, pools: Pools) -> Capture:
         slots: list[Slot] = []
-        count = len(parts.node_ptr)
-        nests: list[dict[str, Stacked]] = [{} for _ in range(count - 1)]
-        stacks: list[tuple[int, int]] = []
-        for (name, slot), rows in zip(tables.outputs, parts.result_ptr.reshape(-1, count).tolist(), strict=True):
-            slots += [slot] * (rows[-1] - rows[0])
-            for nest, (start, stop) in zip(nests, pairwise(rows), strict=True):
-                if stop > start:
-                    nest[name] = Stacked(start, stop)
-                    stacks.append((start, stop))
+        rows = parts.result_ptr.reshape(-1, len(parts.node_ptr)).tolist()
+        for (_, slot), of_output in zip(tables.outputs, rows, strict=True):
+            slots += [slot] * (of_output[-1] - of_output[0])
+        stacks = [each for of_output in rows for each in pairwise(of_output) if each[0] < each[1]]
+        nests: Any = Pushed([name for name, _ in tables.outputs], rows, len(parts.node_ptr) - 1)
         return capture_of(self.recorder.table, parts, slots, nests, pools, stacks)
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:

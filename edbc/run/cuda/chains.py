@@ -1,4 +1,4 @@
-"""Chains: steps as nodes of CUDA graphs, captured once and replayed for every mini-batch.
+"""Launchers: what runs the steps of a mini-batch. Chains of them are nodes of CUDA graphs, captured once and replayed.
 
 Definitions.
 
@@ -10,13 +10,19 @@ Definitions.
     the table holds for it. Costs are in microseconds as published for an H100: a launch by the host, a graph's launch
     by the host, a node of it on the device. `benchmarks/gpu.py` measures them.
 
-Chains are kept per kernel, stream and precision, at most KEPT kernels' chains at a time, the least recently used goes
-first. Their nodes allocate nothing, so a chain holds no memory but its nodes.
+(3) The *loop* is the other launcher: one launch of a kernel whose programs run all steps and pass a barrier after each.
+    It saves what lies between nodes of a graph and pays for barriers; which is faster depends on the steps alone, as
+    what a step does is the same text. LOOPS are the numbers of steps for which `benchmarks/gpu_gaps.py` has measured
+    the loop to be faster: none, until it has been measured.
+
+Launchers are kept per kernel, stream and precision, at most KEPT at a time, the least recently used goes first. Nodes
+allocate nothing, so a chain holds no memory but its nodes.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -29,6 +35,8 @@ LENGTHS = (256, 64, 16)
 """Of chains, in steps."""
 LAUNCH, REPLAY, NODE = 9.0, 6.0, 1.3
 """Microseconds, definition (2)."""
+LOOPS = range(0)
+"""Definition (3)."""
 KEPT = 8
 
 Call = Callable[[], None]
@@ -86,25 +94,63 @@ class HostGraphs:
         return launches
 
 
-class Chains:
-    """Those of one step kernel on one stream. `launch(cursor, parity)` issues one step."""
+class Launcher(ABC):
+    """One step kernel on one stream, run by `programs` programs."""
 
-    def __init__(self, launch: Callable[[torch.Tensor, int], None], graphs: Graphs, device: torch.device):
-        self._launch = launch
-        self._graphs = graphs
-        self._known: dict[int, Call] = {2: self._pair}
+    def __init__(self, device: torch.device, programs: int):
+        self.programs = programs
         self.cursor = torch.zeros(2, dtype=torch.int64, device=device)
         self.lock = RLock()
         """Held while a mini-batch is issued: its steps move the cursor, another's must not come between them."""
+
+    def begin(self, cursor: torch.Tensor) -> None:
+        """Steps that follow are those from `cursor` on: the address of the first record, and 0."""
+        self.cursor.copy_(cursor)
+
+    @staticmethod
+    @abstractmethod
+    def whole(steps: int) -> int:
+        """How many steps run where so many have work."""
+
+    @staticmethod
+    @abstractmethod
+    def launches(steps: int) -> int:
+        """What the host issues for so many steps."""
+
+    @abstractmethod
+    def prepare(self, empty: torch.Tensor, warm_up: WarmUp) -> None:
+        """Compile the kernel, by steps without work that begin at `empty`."""
+
+    @abstractmethod
+    def run(self, steps: int) -> None:
+        """Issue the next steps with work."""
+
+
+class Chains(Launcher):
+    """Definition (1). `launch(cursor, parity)` issues one step."""
+
+    launches = staticmethod(launches)
+
+    def __init__(self, launch: Callable[[torch.Tensor, int], None], graphs: Graphs, device: torch.device,
+                 programs: int):  # fmt: skip
+        super().__init__(device, programs)
+        self._launch = launch
+        self._graphs = graphs
+        self._known: dict[int, Call] = {2: self._pair}
+
+    @staticmethod
+    def whole(steps: int) -> int:
+        """See Launcher."""
+        return sum(cut(steps))
 
     def _pair(self) -> None:
         self._launch(self.cursor, 0)
         self._launch(self.cursor, 1)
 
     def prepare(self, empty: torch.Tensor, warm_up: WarmUp) -> None:
-        """Compile the kernel, by steps without work whose addresses are `empty`, and capture all chains."""
+        """See Launcher; all chains are captured."""
         with warm_up.running():
-            self.cursor.copy_(empty)
+            self.begin(empty)
             self._pair()
             for length in LENGTHS:
                 self._known[length] = self._graphs.capture(lambda pairs=length // 2: self._pairs(pairs))  # type: ignore[misc]
@@ -115,9 +161,44 @@ class Chains:
             self._pair()
 
     def run(self, steps: int) -> None:
-        """Issue the next steps, as `cut` says."""
+        """See Launcher: as `cut` says."""
         for length in cut(steps):
             self._known[length]()
+
+
+class Loop(Launcher):
+    """Definition (3). `launch(cursor, before, steps)` issues so many steps, behind those of the mini-batch so far."""
+
+    def __init__(self, launch: Callable[[torch.Tensor, int, int], None], device: torch.device, programs: int):
+        super().__init__(device, programs)
+        self._launch = launch
+        self._before = 0
+
+    def begin(self, cursor: torch.Tensor) -> None:
+        """See Launcher."""
+        super().begin(cursor)
+        self._before = 0
+
+    @staticmethod
+    def whole(steps: int) -> int:
+        """See Launcher."""
+        return steps
+
+    @staticmethod
+    def launches(steps: int) -> int:
+        """See Launcher."""
+        return min(steps, 1)
+
+    def prepare(self, empty: torch.Tensor, warm_up: WarmUp) -> None:
+        """See Launcher."""
+        with warm_up.running():
+            self.begin(empty)
+            self.run(1)
+
+    def run(self, steps: int) -> None:
+        """See Launcher."""
+        self._launch(self.cursor, self._before, steps)
+        self._before += steps
 
 
 class WarmUp:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.base.frozen import frozen
 from edbc.base.graph import NodeType
 from edbc.base.kept import Kept
 from edbc.capture.code.shadow import ModelView
@@ -34,7 +35,7 @@ from edbc.cells.program import Program
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cuda import compiled
-from edbc.run.cuda.chains import WarmUp, launches
+from edbc.run.cuda.chains import WarmUp
 from edbc.run.cuda.devicearenas import Binding, CudaArenas
 from edbc.run.cuda.issue import Issuer, Operations, Stretch
 from edbc.run.cuda.library import TritonKernel
@@ -49,7 +50,7 @@ from edbc.run.weights.packed import PackedWeights
 ELEMENTS = ("f32", "f64", "bf16", "f16")
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Run:
     """Batches `begin` to `end` that run in steps, or the one that torch runs; what native code found of them."""
 
@@ -81,6 +82,8 @@ class Known:
     """Bytes of a node's workspace."""
     transient: NDArray[np.bool_]
     variadic: NDArray[np.bool_]
+    numbers: Longs
+    """Of the kernels of those in steps, by type; -1 for others, and until a mini-batch runs."""
 
 
 def known_of(types: tuple[NodeType, ...], kernels: dict[int, Any], given: tuple[Any, ...]) -> Known:
@@ -92,11 +95,12 @@ def known_of(types: tuple[NodeType, ...], kernels: dict[int, Any], given: tuple[
     transient = np.array([t.transient for t in types], np.bool_)
     variadic = np.array([t.variadic and k in kernels for k, t in enumerate(types)], np.bool_)
     return Known(
-        types, given, kernels, kinds, [k for k in kernels if k not in kinds], stages, work, transient, variadic
-    )
+        types, given, kernels, kinds, [k for k in kernels if k not in kinds], stages, work, transient, variadic,
+        np.full(len(types), -1, np.int64),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class StepDemand(Demand):
     """With the steps themselves, for the types that run in them."""
 
@@ -181,6 +185,19 @@ class CudaBackend:
 
     # --- mini-batches ----------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def looping(self) -> Iterator[None]:
+        """Inside, all mini-batches run in loops (`edbc.run.cuda.chains`), to be measured."""
+        issuers = self.forward, self.backward
+        before = [issuer.loops for issuer in issuers]
+        try:
+            for issuer in issuers:
+                issuer.loops = range(sys.maxsize)
+            yield
+        finally:
+            for issuer, loops in zip(issuers, before, strict=True):
+                issuer.loops = loops
+
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend. What torch allocates inside a call is not counted."""
         known = self._known(segment, kernel_of_type)
@@ -193,7 +210,7 @@ class CudaBackend:
         if in_steps:  # the first one fills rows of externals
             in_steps = [*([1] if runs[0].in_torch else []), in_steps[0] + (not runs[0].in_torch), *in_steps[1:]]
         return StepDemand(arena_bytes(segment.placement), -(-workspace // 16) * 16, steps=sum(in_steps),
-                          launches=sum(map(launches, in_steps)), runs=runs, known=known)  # fmt: skip
+                          launches=self.forward.launches(in_steps), runs=runs, known=known)  # fmt: skip
 
     def _known(self, segment: Segment, kernel_of_type: KernelOfType) -> Known:
         """What is known of the types of a segment, remembered for the very same ones with the very same kernels."""
@@ -278,11 +295,13 @@ class _Execution:
                 arenas.workspace = torch.empty(workspace, dtype=torch.uint8, device=arenas.device)
         self._note_indices()
         self.fills, arenas.bindings = _divided(arenas, bool(known.kinds))
-        copied = [self._copy_kernel(binding) for binding in self.fills]
-        numbers = self.backend.forward.library.numbers([*copied, *(known.kernels[kind] for kind in known.kinds)])
-        self.kernel_of_type = np.full(len(known.types), -1, np.int64)
-        self.kernel_of_type[known.kinds] = numbers[len(copied) :]
-        self.copy_numbers = np.array(numbers[: len(copied)], np.int64)
+        self.copies = [self._copy_kernel(binding) for binding in self.fills]
+        library = self.backend.forward.library
+        if known.kinds and known.numbers[known.kinds[-1]] < 0:
+            known.numbers[known.kinds] = library.numbers([known.kernels[kind] for kind in known.kinds])
+        else:
+            library.refresh([known.kernels[kind] for kind in known.kinds])
+        self.copy_numbers = np.array(library.numbers(self.copies), np.int64)
         stretches, batches = self._stretches()
 
         def done(number: int) -> None:
@@ -313,7 +332,7 @@ class _Execution:
 
     def _stretches(self) -> tuple[list[Stretch], list[int | None]]:
         """What to issue, and which batch is over with it."""
-        counts = np.diff(self.schedule.batch_ptr)
+        counts = self.schedule.batch_ptr[1:] - self.schedule.batch_ptr[:-1]
         stretches: list[Stretch] = []
         batches: list[int | None] = []
         if self.fills:
@@ -325,7 +344,7 @@ class _Execution:
                 stretches.append(lambda batch=run.begin: self._run_in_torch(batch))  # type: ignore[misc]
             else:
                 kinds = self.schedule.batch_type[run.begin : run.end]
-                operations = Operations(self.kernel_of_type[kinds], counts[run.begin : run.end], run.first, run.steps)
+                operations = Operations(self.known.numbers[kinds], counts[run.begin : run.end], run.first, run.steps)
                 if number == 0 and stretches:
                     operations = stretches.pop().then(operations)  # type: ignore[union-attr]
                     batches.pop()
@@ -337,14 +356,15 @@ class _Execution:
         """Those of copies, then those of batches, in the order of the stretches."""
         arenas, placement = self.arenas, self.placement
         library = self.backend.forward.library
-        addresses = np.array([tensor.data_ptr() for tensor in arenas.tensors], np.int64)
-        for k, binding in enumerate(self.fills):
+        begins = [tensor.data_ptr() for tensor in arenas.tensors]
+        addresses = np.array(begins, np.int64)
+        for k, (binding, kernel) in enumerate(zip(self.fills, self.copies, strict=True)):
             assert binding.table is not None
             assert binding.rows is not None
-            told = {"a0": binding.table.data_ptr(), "at0": binding.rows.behind().address,
-                    "o0": int(addresses[binding.class_index]), "at1": binding.rows.address}  # fmt: skip
-            names = self._copy_kernel(binding).names
-            out[k, : len(names)] = [told[name] for name in names]
+            rows = binding.rows.address
+            told = {"a0": binding.table.data_ptr(), "at0": rows + 4 * binding.count, "o0": begins[binding.class_index],
+                    "at1": rows}  # fmt: skip
+            out[k, : len(kernel.names)] = [told[name] for name in kernel.names]
         in_steps = [run for run in self.runs if not run.in_torch]
         if not in_steps:
             return
@@ -352,7 +372,7 @@ class _Execution:
         assert arenas.indices is not None
         for run in in_steps:
             vectors_of_batches(
-                run.begin, run.end, self.kernel_of_type, tables.kinds, tables.numbers, tables.constants,
+                run.begin, run.end, self.known.numbers, tables.kinds, tables.numbers, tables.constants,
                 self.schedule.batch_type, placement.operand_class, placement.output_class, placement.output_row,
                 placement.start, placement.items, self.borders, run.place, addresses, arenas.indices.address,
                 self.border_part.address, arenas.workspace.data_ptr(), out[at:],

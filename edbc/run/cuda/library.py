@@ -76,6 +76,11 @@ class Library:
         """So many branches."""
         return len(self._branches)
 
+    @property
+    def branches(self) -> list[Branch]:
+        """By their numbers."""
+        return list(self._branches)
+
     def numbers(self, kernels: Sequence[TritonKernel]) -> list[int]:
         """The kernels' numbers; new ones come in, and constants of all are brought up to date."""
         with self._lock:
@@ -91,11 +96,19 @@ class Library:
                 self._refresh(kernel)
             return [self._kernels[kernel] for kernel in kernels]
 
+    def refresh(self, kernels: Sequence[TritonKernel]) -> None:
+        """Bring constants of kernels that have numbers up to date."""
+        with self._lock:
+            for kernel in kernels:
+                self._refresh(kernel)
+
     def _refresh(self, kernel: TritonKernel) -> None:
         """The addresses of a kernel's weights as they are now. The pack is held: steps read it without torch's
         knowledge."""
-        pack = None if kernel.weights is None else kernel.weights.pack
-        if pack is not None and self._packs.get(kernel) is not pack:
+        if kernel.weights is None:
+            return
+        pack = kernel.weights.pack
+        if self._packs.get(kernel) is not pack:
             self._packs[kernel] = pack
             addresses = [0 if tensor is None else tensor.data_ptr() for tensor in kernel.constants(pack)]
             self.tables.constants[self._kernels[kernel], : len(addresses)] = addresses

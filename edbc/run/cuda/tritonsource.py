@@ -15,13 +15,15 @@ Definitions.
 (4) Which step is next stands on the device: the address of its first record is in one of the two words of `cursor`, and
     its program 0 writes that of the step after it to the other. So launches differ in `parity` alone, and a chain of
     them serves every mini-batch. A step without work is a record without tiles.
-(5) Types: `E` of elements in memory, which is what products multiply; `F` of computation, of sums and of the
+(5) The steps of a mini-batch may also run inside one launch, the *loop*: its programs pass a barrier after each step
+    instead, by counting themselves in the second word of `cursor`, from `before` steps on. They must all be resident.
+(6) Types: `E` of elements in memory, which is what products multiply; `F` of computation, of sums and of the
     workspace, float32 unless elements are float64. So a bfloat16 value is rounded once, when it is stored or becomes a
     factor, to the nearest (ties to even) as torch does.
 
-Programs of a step never wait for each other, so nothing needs to be resident together: a step ends where its launch
-does. With PDL (programmatic dependent launch, from compute capability 9.0 on) the programs of the next step are put in
-place meanwhile, and wait there until this one's writes are visible.
+Programs of a step never wait for each other, so but for the loop nothing needs to be resident together: a step ends
+where its launch does. With PDL (programmatic dependent launch, from compute capability 9.0 on) the programs of the next
+step are put in place meanwhile, and wait there until this one's writes are visible.
 
 Float64 products are sums of element-wise products, which any device has; float32 products follow torch's setting for
 float32 matrix products (`PRECISION`).
@@ -77,25 +79,30 @@ Variants = tuple[Branch, ...]
 """One job with tiles of several sizes, the smallest first: a step takes the largest that occupies the device."""
 
 
-def step_kernel(branches: Sequence[Branch], width: int) -> str:
-    """The text of a module whose function `step` runs a step; `width` is that of records."""
+def step_kernel(branches: Sequence[Branch], width: int, in_loop: bool = False) -> str:
+    """The text of a module whose function `step` runs a step, or all steps in a loop; `width` is that of records."""
     functions = [branch.text.format(number=number) for number, branch in enumerate(branches)]
     calls = [
         f"        if branch == {number}:\n            branch{number}(words, start, tiles, PROGRAMS, PRECISION)"
         for number in range(len(branches))
     ]
-    return _STEP.format(functions="\n\n".join(functions), calls="\n".join(calls), width=width, bytes=8 * width,
-                        **{field.name.lower(): int(field) for field in Field})  # fmt: skip
+    numbers = {"width": width, "bytes": 8 * width, **{field.name.lower(): int(field) for field in Field}}
+    records = _RECORDS.format(calls="\n".join(calls), **numbers)
+    if in_loop:
+        records = records.replace("\n", "\n    ")
+    entry = (_LOOP if in_loop else _STEP).format(records=records, **numbers)
+    return _HEAD.format(functions="\n\n".join(functions)) + entry
 
 
-_STEP = """import triton
+_HEAD = """import triton
 import triton.language as tl
 
 
 {functions}
 
 
-@triton.jit(do_not_specialize=["parity"])
+"""
+_STEP = """@triton.jit(do_not_specialize=["parity"])
 def step(cursor, parity, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -106,13 +113,29 @@ def step(cursor, parity, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PDL: t
     left = tl.load(words + {left}).to(tl.int32)
     if pid == 0:
         tl.store(cursor + 1 - parity, record + left.to(tl.int64) * {bytes})
-    for number in range(left):
+{records}
+"""
+_LOOP = """@triton.jit(do_not_specialize=["before", "steps"])
+def step(cursor, before, steps, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr):
+    pid = tl.program_id(0)
+    words = tl.load(cursor).to(tl.pointer_type(tl.int64))
+    for done in range(before, before + steps):
+        left = tl.load(words + {left}).to(tl.int32)
+    {records}
+        tl.debug_barrier()
+        arrived = tl.atomic_add(cursor + 1, 1, sem="acq_rel") + 1
+        while arrived < (done + 1) * PROGRAMS:
+            arrived = tl.atomic_add(cursor + 1, 0, sem="acquire")
+        tl.debug_barrier()
+    if pid == 0:
+        tl.store(cursor, words.to(tl.int64))
+"""
+_RECORDS = """    for number in range(left):
         branch = tl.load(words + {branch}).to(tl.int32)
         tiles = tl.load(words + {tiles}).to(tl.int32)
         start = (pid + tl.load(words + {first}).to(tl.int32)) % PROGRAMS
 {calls}
-        words += {width}
-"""
+        words += {width}"""
 _BRANCH = """@triton.jit
 def branch{{number}}(words, start, tiles, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr):
     count = tl.load(words + {count}).to(tl.int32)

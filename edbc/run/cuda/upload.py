@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,12 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.base.frozen import frozen
+
 ALIGNMENT = 16
 Write = Callable[[NDArray[Any]], None]
 """Fills a part on the host, given as its array."""
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Part:
     """Bytes `begin` to `end` of an upload's buffer, seen as `dtype`."""
 

@@ -140,7 +140,7 @@ def pieces(capture: Capture) -> tuple[Longs, Longs]:
     count = len(capture.result_node)
     if not capture.stacks:
         return np.arange(count), np.zeros(count, np.int64)
-    start, stop = np.array(capture.stacks, np.int64).T
+    start, stop = np.fromiter(itertools.chain.from_iterable(capture.stacks), np.int64).reshape(-1, 2).T
     if (stop - start).sum() == count:
         return start, stop - start
     inside = np.zeros(count + 1, np.int64)

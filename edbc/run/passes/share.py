@@ -11,8 +11,8 @@ Definitions.
 (2) Two nodes are equal when they have one type, are both recorded with gradients or both without, and read the same
     outputs of equal nodes, or equal externals, in the same order. The first of them runs for all (the *leader*).
 (3) Making a smaller graph pays from some nodes on: FEWEST, and WORTHWHILE of all. Looking for them pays where so many
-    are among the *first* nodes, those that read no other node, or where most of these equal an earlier one, as in
-    copies of an instance. A node that reads a first node which equals no other, or a node that reads one, is taken to
+    are among the *first* nodes, those that read no other node, or where MOST of these have an equal, as in copies of an
+    instance. A node that reads a first node which equals no other, or a node that reads one, is taken to
     equal none itself: it is of one instance, and that is as its author wrote it.
 
 Depths and paths stay as they were, so the lower bound is that of the graph as captured. Schedule, order and placement
@@ -30,7 +30,7 @@ from edbc.run.passes import shareloops
 
 FEWEST = 16
 WORTHWHILE = 1 / 32
-MOST = 1 / 2
+MOST = 7 / 8
 _NONE = np.zeros(0, np.bool_)
 
 

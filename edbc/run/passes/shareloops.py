@@ -93,7 +93,8 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
                      at_least, share_of_first):  # fmt: skip
     """Per node the first node that it equals, and how many of the others there are: definitions (1) to (3) of
     `edbc.run.passes.share`. `detached` (n,) is empty where no node is. O(nodes + operands); only a look at every node
-    where fewer than `at_least` of the nodes that read no other can be shared, and less than `share_of_first` of them.
+    where fewer than `at_least` of the nodes that read no other can be shared, and fewer than `share_of_first` of them
+    have an equal.
 
     One function, because arrays that are passed to others have their references counted: four times the time, measured.
     """
@@ -108,7 +109,7 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
             i += U(1)
         reads_nodes[v] = i < last
         num_first += not reads_nodes[v]
-    shared = 0
+    shared = num_alone = 0
     for reading in range(2):
         slots = slots_for(n - num_first if reading else num_first)
         taken = np.full(slots, -1, np.int32)
@@ -149,6 +150,7 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
                 if equal:
                     leader[v] = u
                     shared += 1
+                    num_alone -= alone[u]
                     alone[u] = False
                     break
                 at = (at + U(1)) & U(slots - 1)
@@ -156,7 +158,8 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
                 taken[at] = v
                 hash_at[at] = hashed
                 alone[v] = not reading
-        if shared < at_least and shared < share_of_first * num_first:
+                num_alone += not reading
+        if shared < at_least and num_first - num_alone < share_of_first * num_first:
             return np.arange(n).astype(np.int32), 0
     return leader, shared
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from edbc.cells.kernels.microkernel import Shape
     from edbc.run.weights.packing import Moves
 
-State = tuple[int, int, tuple[int, ...], int]
-Key = tuple[int, tuple[State, ...]]
+Key = tuple[int, list[int], list[int], list[tuple[int, ...]], list[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,7 @@ class PackedWeights:
     def pack(self) -> Pack:
         """The weights as the parameters are now. One comparison per parameter when none has changed."""
         tensors = [home[name] for home, name in self._homes]
-        key = (generation(), tuple(map(_state, tensors)))
+        key = (generation(), *_state(tensors))
         packing = self._packing
         if packing is None or key != packing.key or fingerprint(packing.places) != packing.print:
             packing = self._packing = self._packing_of(tensors, key)
@@ -114,7 +113,7 @@ class PackedWeights:
     def _packing_of(self, tensors: Sequence[torch.Tensor], key: Key) -> _Packing:
         """What changes from here on differs from `key` or from the fingerprint, which are therefore taken first."""
         before = self._packing
-        if before is not None and all(old[:3] == new[:3] for old, new in zip(before.key[1], key[1], strict=True)):
+        if before is not None and before.key[1:4] == key[1:4]:
             kept, words = before.kept, before.places
         else:
             kept = tuple((tensor, tensor.detach()) for tensor in tensors)
@@ -217,5 +216,8 @@ def require_storage(tensor: torch.Tensor, name: str) -> None:
         )
 
 
-def _state(tensor: torch.Tensor) -> State:
-    return id(tensor), tensor.data_ptr(), tensor.stride(), tensor._version
+def _state(tensors: list[torch.Tensor]) -> tuple[list[int], list[int], list[tuple[int, ...]], list[int]]:
+    """Of every tensor its identity, address, strides and version, in half the time of asking tensor by tensor."""
+    one = torch.Tensor
+    versions = [tensor._version for tensor in tensors]
+    return [*map(id, tensors)], [*map(one.data_ptr, tensors)], [*map(one.stride, tensors)], versions

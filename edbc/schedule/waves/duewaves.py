@@ -23,6 +23,8 @@ from edbc.native.kernelcache import U
 from edbc.native.kinds import inner_uncounted, native
 
 ONE = U(1)
+MOST_KEYS = 4
+"""Pairs of a step and a type for each node, up to which nodes are put in their order."""
 
 
 @native
@@ -34,18 +36,20 @@ def due_waves(node_type, operand_ptr, operands, stages):
     bound = weighted_heights(node_type, operand_ptr, operands, stages, height)
     if bound < 0:
         return np.empty(0, np.int32), np.zeros(1, np.int32), np.empty(n, np.int32), np.empty(0, np.int64)
-    order, begin = np.empty(n, np.int32), np.zeros(bound + 2, np.int32)
+    width = num_types if bound * num_types <= MOST_KEYS * n else 1
+    order, begin = np.empty(n, np.int32), np.zeros(bound * width + 2, np.int32)
     first, last = np.zeros(num_types + 1, np.int32), np.full(num_types, -1, np.int32)
-    _by_latest(node_type, height, bound, order, begin, first, last)
+    _by_latest(node_type, height, bound, width, order, begin, first, last)
     due, end = np.empty(first[num_types], np.int32), first[:num_types].copy()
     batch, done = np.empty(n, np.int32), np.zeros(n + 1, np.int32)
-    _steps(node_type, operand_ptr, operands, stages, height, bound, order, first, end, due, batch, done)
+    place = np.empty(bound * num_types if width > 1 else 0, np.int32)
+    _steps(node_type, operand_ptr, operands, stages, height, bound, order, first, end, due, place, batch, done)
     count = np.int64(0)
     for a in range(num_types):
         count += end[a] - first[a]
     kinds, steps, ptr = np.empty(count, np.int32), np.empty(count, np.int64), np.zeros(count + 1, np.int32)
     number = np.empty(len(due), np.int32)
-    begin[:] = 0
+    begin = np.zeros(bound + 2, np.int32)
     _in_order(first, end, due, begin, number, kinds, steps)
     _fill(batch, number, ptr, order)
     return kinds, ptr, order, steps
@@ -73,15 +77,17 @@ def weighted_heights(node_type, operand_ptr, operands, stages, height):
 
 
 @inner_uncounted
-def _by_latest(node_type, height, bound, order, begin, first, last):
-    """Nodes by latest step, those of one step as they are numbered; and where due steps of each type may stand: as many
-    as its nodes have latest steps that differ."""
+def _by_latest(node_type, height, bound, width, order, begin, first, last):
+    """Nodes by latest step, those of one step by type where there are `width` keys for each: a processor foresees how
+    many operands nodes of one type have. And where due steps of each type may stand: as many as its nodes have latest
+    steps that differ."""
+    typed = np.int32(width > 1)
     for v in range(U(len(order))):
-        begin[U(bound - height[v + ONE]) + ONE] += 1
-    for s in range(U(bound)):
+        begin[U((bound - height[v + ONE]) * width + node_type[v] * typed) + ONE] += 1
+    for s in range(U(bound * width)):
         begin[s + ONE] += begin[s]
     for v in range(U(len(order))):
-        s = U(bound - height[v + ONE])
+        s = U((bound - height[v + ONE]) * width + node_type[v] * typed)
         order[U(begin[s])] = v
         begin[s] += 1
     for p in range(U(len(order))):
@@ -94,8 +100,10 @@ def _by_latest(node_type, height, bound, order, begin, first, last):
 
 
 @inner_uncounted
-def _steps(node_type, operand_ptr, operands, stages, height, bound, order, first, end, due, batch, done):
-    """Definition (2): which of `due` is each node's step, and to `done[1:]` the step behind it."""
+def _steps(node_type, operand_ptr, operands, stages, height, bound, order, first, end, due, place, batch, done):
+    """Definition (2): which of `due` is each node's step, and to `done[1:]` the step behind it. Where `place` has room,
+    it says for each type and step which due step is the next."""
+    foresees = len(place) > 0
     for p in range(U(len(order))):
         v = U(order[p])
         ready = np.int32(0)
@@ -106,6 +114,12 @@ def _steps(node_type, operand_ptr, operands, stages, height, bound, order, first
         if low == high or due[high - ONE] < ready:
             due[high] = bound - height[v + ONE]
             end[a] += 1
+            if foresees:
+                of_type = a * U(bound)
+                for s in range(U(0) if low == high else U(due[high - ONE]) + ONE, U(due[high]) + ONE):
+                    place[of_type + s] = high
+        elif foresees:
+            high = U(place[a * U(bound) + U(ready)])
         else:
             high -= ONE
             while low < high:

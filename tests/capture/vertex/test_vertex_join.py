@@ -59,8 +59,8 @@ def test_no_instances_make_an_empty_graph() -> None:
     empty = VertexInstance.build([])
 
     assert WAYS.by_joining([]).graph.num_nodes == 0
-    assert WAYS.by_joining([]).results == []
-    assert WAYS.by_joining([empty, empty]).results == [{}, {}]
+    assert list(WAYS.by_joining([]).results) == []
+    assert list(WAYS.by_joining([empty, empty]).results) == [{}, {}]
 
 
 def test_values_passed_on_reach_across_a_long_chain() -> None:

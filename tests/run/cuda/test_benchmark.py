@@ -209,12 +209,13 @@ def test_children_are_started_with_arguments_that_exist(
 ) -> None:
     """Every argument of every child is one that the benchmark's own parser takes; the tests' folder is there."""
     end_to_end, gpu = scripts
-    gpu.second_phase(gpu.parse(["--json", str(tmp_path / "gpu.json"), "--data", "/d"]), tmp_path, 1e9)
+    options_of_gpu = gpu.parse(["--json", str(tmp_path / "gpu.json"), "--data", "/d"])
+    gpu.second_phase(options_of_gpu, tmp_path, 1e9)
     options = end_to_end.parse(children["benchmark"][1:])
 
     assert children["benchmark"][0] == "benchmarks/end_to_end.py"
     assert (options.device, options.sweep, options.data, options.warm) == ("cuda", True, "/d", False)
-    assert (end_to_end.REPOSITORY / gpu.arguments_of_tests()[2]).is_dir()
+    assert (end_to_end.REPOSITORY / gpu.arguments_of_tests(options_of_gpu)[2]).is_dir()
     gpu.first_phase(gpu.parse(["--json", str(tmp_path / "gpu.json"), "--data", "/d"]), tmp_path, 1e9)
     import gpu_model
 
@@ -236,13 +237,15 @@ def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
     assert small.batches >= small.steps > 0
     assert {"join", "schedule", "prepare", "issue", "total"} == set(small.host)
     model = {"rows": [{"model": "tree_lstm", "batch_size": 2, "hidden_size": 16, "device": small.device,
-                       "floor": small.floor}]}  # fmt: skip
+                       "floor": small.floor, "steps": small.steps}]}  # fmt: skip
     measured = {"rows": [
-        {"name": "plans/tree_lstm.yaml", "batch_size": 2, "hidden_size": 16, "device_seconds": 2e-6 * small.device},
+        {"name": "plans/tree_lstm.yaml", "batch_size": 2, "hidden_size": 16, "device_seconds": 2e-6 * small.device,
+         "loop_seconds": 3e-6 * small.device},
         {"name": "plans/tree_lstm.yaml", "batch_size": 4, "hidden_size": 16, "device_seconds": 1.0},
     ]}  # fmt: skip
     (found,) = gpu_gaps.beside(measured, model)
     assert found["ratio"] == pytest.approx(2)
+    assert found["in_loop"] == pytest.approx(3 * small.device)
     assert found["of_floor"] == pytest.approx(small.floor / small.device / 2)
 
 
@@ -250,19 +253,23 @@ def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU needs no interpreter")
 def test_gaps_run_in_the_interpreter(scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """Launches, chains, barriers, the LSTM on packed sequences, the file: the way that a GPU's figures take."""
+    """Launches, chains, loops, the LSTM on packed sequences, the file: the way that a GPU's figures take."""
     import gpu_gaps
 
     monkeypatch.setattr(gpu_gaps, "STEPS", 16)
     monkeypatch.setattr(gpu_gaps, "LENGTHS", (16,))
+    monkeypatch.setattr(gpu_gaps, "SIZES", (4, 16))
     found = tmp_path / "gaps.json"
     assert gpu_gaps.main(["--device", "cpu", "--json", str(found), "--measured", "/nowhere"]) == 0
     record = json.loads(found.read_text())
 
-    assert set(record) == {"gap_us", "barrier_us", "cudnn_us"}
+    assert set(record) == {"gap_us", "launchers_us", "cudnn_us"}
     assert set(record["gap_us"]) == {"2", "16"}
-    assert all(took > 0 for took in (*record["gap_us"].values(), record["barrier_us"]))
-    assert "barrier of all multiprocessors" in capsys.readouterr().out
+    assert [(name, set(times)) for name, times in record["launchers_us"].items()] == [
+        (name, {"4", "16"}) for name in ("chains", "loop")
+    ]
+    assert all(took > 0 for times in (record["gap_us"], *record["launchers_us"].values()) for took in times.values())
+    assert "loop, us by steps without work: 4: " in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from edbc.run.cuda.chains import LAUNCH, LENGTHS, NODE, REPLAY, Chains, WarmUp, cut, launches
+from edbc.run.cuda.chains import LAUNCH, LENGTHS, NODE, REPLAY, Chains, Loop, WarmUp, cut, launches
+from edbc.run.cuda.issue import Issuer
 
 
 def cost(chains: tuple[int, ...]) -> float:
@@ -56,7 +57,7 @@ class Graphs:
 def test_chains_are_captured_once_and_replayed() -> None:
     """Every length once, whatever runs; a pair of launches runs before capturing, so that the kernel is compiled."""
     graphs, warm_up = Graphs(), WarmUp()
-    chains = Chains(graphs.launch, graphs, torch.device("cpu"))
+    chains = Chains(graphs.launch, graphs, torch.device("cpu"), 2)
     chains.prepare(torch.tensor([7, 0]), warm_up)
     assert graphs.captured == list(LENGTHS)
     assert graphs.issued == [0, 1]
@@ -68,3 +69,26 @@ def test_chains_are_captured_once_and_replayed() -> None:
     assert graphs.replayed == [length for n in (61, 104, 61) for length in cut(n)]
     assert graphs.issued == [0, 1, 0, 1]
     assert len(graphs.captured) == len(LENGTHS)
+
+
+def test_a_loop_goes_on_where_it_was() -> None:
+    """Barriers are counted from the first step of a mini-batch on, over all of its stretches; steps are not padded."""
+    issued: list[tuple[int, ...]] = []
+    loop = Loop(lambda cursor, before, steps: issued.append((*cursor.tolist(), before, steps)), torch.device("cpu"), 1)
+    loop.prepare(torch.tensor([7, 0]), WarmUp())
+    for _ in range(2):
+        loop.begin(torch.tensor([9, 0]))
+        for steps in (5, 3):
+            loop.run(steps)
+    assert issued == [(7, 0, 0, 1), *2 * [(9, 0, 0, 5), (9, 0, 5, 3)]]
+    assert [Loop.whole(steps) for steps in (1, 61)] == [1, 61]
+    assert [Loop.launches(steps) for steps in (0, 61)] == [0, 1]
+
+
+def test_what_launches_is_chosen_by_the_number_of_steps() -> None:
+    """All stretches of a mini-batch together; chains, but for the numbers that are said to be faster in a loop."""
+    issuer = Issuer(torch.device("cpu"), WarmUp())
+    assert [issuer.launches([steps]) for steps in (1, 16, 61)] == [launches(steps) for steps in (1, 16, 61)]
+    issuer.loops = range(20, 1000)
+    expected = [launches(16), 1, 2, launches(10) + launches(9)]
+    assert [issuer.launches(steps) for steps in ([16], [61], [10, 10], [10, 9])] == expected

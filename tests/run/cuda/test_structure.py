@@ -54,7 +54,7 @@ class Recording(CudaBackend):
         self.why_not = None if use_triton else self.why_not
         self.started: list[tuple[torch.Tensor, int]] = []
         for issuer in (self.forward, self.backward):
-            issuer._launcher = lambda text: {(ON_HOST,): self._note}
+            issuer._function = lambda text: {(ON_HOST,): self._note}
 
     def _note(self, cursor: torch.Tensor, parity: int, **constants: Any) -> None:
         assert constants["PROGRAMS"] == ON_HOST

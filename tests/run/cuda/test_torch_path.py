@@ -92,8 +92,12 @@ def test_threads_share_a_net() -> None:
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a GPU is here")
-def test_the_cuda_back_end_needs_a_cuda_model() -> None:
-    """Asked for by name with a model on the CPU: both sides and the choices in one line."""
+def test_the_cuda_back_end_needs_a_cuda_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for by name with a model on the CPU: both sides and the choices in one line; Triton's interpreter needs
+    no device."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert backend_of("cuda", torch.device("cpu")).name == "cuda"
+    monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(DeviceError, match=r"expected one that runs on cpu \(reference or cpu\), got 'cuda'"):
         backend_of("cuda", torch.device("cpu"))
 
