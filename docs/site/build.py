@@ -78,7 +78,10 @@ def write_plan_page(path: Path, quick: bool) -> tuple[Path, Explanation]:
 def write_gallery(zoo: list[tuple[Path, Explanation]]) -> None:
     """A card per model: its schedule, one lane per type, one bar per batch."""
     cards = [_card(path, explanation) for path, explanation in zoo]
-    text = "One column is a batch, its height the nodes that run together, of one mini-batch of 32 instances."
+    text = (
+        "One column is a batch, its height the nodes that run together, of one mini-batch of 32 instances; of models "
+        "that read values, of what runs before the first value is read."
+    )
     gallery = "\n".join(cards)
     (PAGES / "zoo" / "index.md").write_text(f'# The zoo\n\n{text}\n\n<div class="gallery">\n{gallery}\n</div>\n')
 

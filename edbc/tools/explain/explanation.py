@@ -105,6 +105,13 @@ class Explanation:
     states: tuple[StateFacts, ...]
     layouts: tuple[CellLayout, ...]
 
+    @property
+    def model_text(self) -> str:
+        """The plan's model and config, in words; empty where the name says as much already."""
+        config = ", ".join(f"{key}={value}" for key, value in self.plan.model.config.items())
+        path = "" if self.plan.model.path == self.name else self.plan.model.path
+        return f"{path} with {config}" if config else path
+
     def figures(self, facts: TypeFacts) -> list[str]:
         """What a run says of a type, as words: see FIGURES."""
         if facts.nodes is None:

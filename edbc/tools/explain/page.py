@@ -125,9 +125,9 @@ def colour(kind: int) -> str:
 
 
 def _head(e: Explanation) -> Iterator[str]:
-    config = ", ".join(f"{key}={value}" for key, value in e.plan.model.config.items())
     yield f"<h1>{escape(e.name)}</h1>"
-    yield f'<p class="soft">{escape(e.plan.model.path)}{escape(" with " + config if config else "")}</p>'
+    if e.model_text:
+        yield f'<p class="soft">{escape(e.model_text)}</p>'
     if e.observed is not None:
         o = e.observed
         batches = len(o.steps)

@@ -27,9 +27,8 @@ def explanation_text(explanation: Explanation, width: int = 80) -> str:
 
 
 def _head(e: Explanation, width: int) -> Iterator[str]:
-    model, policy = e.plan.model, e.plan.policy
-    config = ", ".join(f"{key}={value}" for key, value in model.config.items())
-    yield from _wrapped(f"{e.name}: {model.path}" + (f" with {config}" if config else ""), width)
+    policy = e.plan.policy
+    yield from _wrapped(f"{e.name}: {e.model_text}" if e.model_text else e.name, width)
     if e.observed is not None:
         observed = e.observed
         batches, nodes = len(observed.steps), observed.num_nodes
