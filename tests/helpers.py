@@ -19,7 +19,7 @@ from edbc.capture.forward.build import Capture, capture
 from edbc.capture.record.table import TypeTable
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
 from edbc.run.session import Net
-from edbc.tools.compile.compiler import _with_types, plan_cells
+from edbc.tools.compile.compiler import _with_types, fused_lines, plan_cells, planned_types
 from edbc.tools.compile.decisions import Decisions, decide, ragged_classes
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.parity import Eager, Parity
@@ -57,13 +57,13 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", row
     cells where `cells` is "auto", and with all classes ragged that may be where there are to be `rows`, none where
     that is None, else those that pay."""
     ragged = () if rows is None else ragged_classes(model.eval(), instances) if rows else None
-    automatic, ragged = decide(model.eval(), instances, Decisions(() if cells == "marked" else None, ragged))
-    view, table = ModelView(model, automatic=automatic, ragged=ragged), TypeTable()
+    marked = () if cells == "marked" else None
+    found = decide(model.eval(), instances, Decisions(marked, ragged, marked))
+    view, table = found.of(model)
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
     recorded = [replace(part.graph, types=table.graph_types()).lint() for part in parts]
-    present = tuple(i for i in range(len(table.types)) if any((graph.node_type == i).any() for graph in recorded))
-    types = tuple(table.graph_types()[i] for i in present)
+    types, present = planned_types(table, recorded) if any(g.num_nodes for g in recorded) else ((), ())
     graphs = [_with_types(graph, types, present) for graph in recorded if graph.num_nodes]
     compiling: Any = SimpleNamespace(
         types=types, table=table, view=view, table_index=present, split=True, training=graphs, validation=[]
@@ -75,8 +75,9 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", row
         requirements=(),
         types=tuple(PlanType(t.name, t.signature, t.source) for t in types),
         policy=PlanPolicy("critical", None, "critical", {}, {}),
-        automatic=automatic,
-        ragged=ragged,
+        automatic=found.automatic,
+        fused=fused_lines(table, types, present),
+        ragged=found.ragged,
         reads=tuple(reads.sites()) if (reads := parts[-1].reads) else (),
         cells=plan_cells(compiling) if types else {},
         guards={},

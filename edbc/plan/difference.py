@@ -198,6 +198,7 @@ def _choices(plan: Plan) -> dict[str, Any]:
         "beside": policy.beside or "none",
         "waves": "none" if plan.waves is None else _states_of_waves(plan.waves),
         "automatic cells": ", ".join(sorted(plan.automatic)) or "none",
+        "fused": "; ".join(f"{name}: {', '.join(lines)}" for name, lines in plan.fused.items()) or "none",
         "ragged": ", ".join(plan.ragged) or "none",
         "reads": ", ".join(plan.reads) or "none",
     }

@@ -175,6 +175,8 @@ class Plan:
     """Set where mini-batches run eagerly unless somebody insists."""
     automatic: dict[str, str] = field(default_factory=dict)
     """Methods that are cells though nobody marked them (`edbc.capture.code.automatic`): `file:line` by dotted name."""
+    fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Patterns of the graph that are one type, by its name: their lines (`edbc.base.pattern`)."""
     ragged: tuple[str, ...] = ()
     """Value classes whose leading size differs between instances (`edbc.capture.ragged`): `f32[n,64]`."""
     reads: tuple[str, ...] = ()

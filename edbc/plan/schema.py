@@ -229,13 +229,14 @@ PLAN = Record(
         "waves": WAVES,
         "run": RUN,
         "automatic": MapOf(METHOD_NAME, Text("a file and line"), 10_000, least=1),
+        "fused": MapOf(TYPE_NAME, ListOf(Text("a member of a pattern", r"[ -~]+", 4_000), 64, least=2), 1_000, least=1),
         "ragged": ListOf(RAGGED, 1_000, least=1),
         "reads": ListOf(Text("a file and line"), 10_000, least=1),
         "costs": MapOf(TYPE_NAME, COST, 10_000, least=1),
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
-    optional=("waves", "run", "automatic", "ragged", "reads", "costs"),
+    optional=("waves", "run", "automatic", "fused", "ragged", "reads", "costs"),
 )
 """The kind of a whole plan."""
 

@@ -16,6 +16,7 @@
 (10) Split: what may be eager is an operand of the cell, each once.
 (11) Costs, where there are any: one entry per type and no other, some batch not free.
 (12) Weights, where a file holds them: a plain name that ends in `.safetensors`.
+(13) Patterns: each is one (`edbc.base.pattern`), of types of the plan that are none themselves.
 
 The checks read nothing but the plan; none imports torch. Errors name the place: `plan.yaml:41:7: ...`.
 """
@@ -26,6 +27,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TypeAlias
 
+from edbc.base.pattern import parse_pattern
 from edbc.errors import PlanError
 from edbc.plan.events import REMEDY
 from edbc.plan.oplines import OPERATIONS, Line, parse_line
@@ -47,7 +49,7 @@ def in_memory(*path: str | int) -> str:
 
 
 def verify_plan(plan: Plan, place: Place = in_memory) -> Plan:
-    """Check (1) to (12) and return the plan. O(size of the plan). Raises PlanError that names the place."""
+    """Check (1) to (13) and return the plan. O(size of the plan). Raises PlanError that names the place."""
     verify_model_path(plan.model.path, plan.is_of_object, place)
     _verify_weights(plan, place)
     _verify_training(plan, place)
@@ -56,6 +58,7 @@ def verify_plan(plan: Plan, place: Place = in_memory) -> Plan:
     _verify_policy(plan, place)
     _verify_costs(plan, place)
     _verify_cells(plan, place)
+    _verify_patterns(plan, place)
     return plan
 
 
@@ -174,6 +177,21 @@ def _verify_costs(plan: Plan, place: Place) -> None:
         _fail(place("costs"), f"an entry for the type {shorten(name)}", "none")
     if not any(cost.fixed_us > 0 for cost in plan.costs.values()):
         _fail(place("costs"), "a fixed cost above 0 for some type", "none")
+
+
+def _verify_patterns(plan: Plan, place: Place) -> None:
+    """Check (13)."""
+    types = {kind.name for kind in plan.types}
+    for name, lines in plan.fused.items():
+        if name not in types:
+            _fail(place("fused", name), "the name of a type of the plan", shorten(name))
+        try:
+            pattern = parse_pattern(lines)
+        except ValueError as error:
+            _fail(place("fused", name), "the members of a pattern", str(error))
+        for position, member in enumerate(pattern.members):
+            if member.kind not in types or member.kind in plan.fused:
+                _fail(place("fused", name, position), "a type that is no pattern", shorten(member.kind))
 
 
 def _verify_cells(plan: Plan, place: Place) -> None:

@@ -88,6 +88,11 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     if plan.automatic:
         yield "automatic:"
         yield from (f"  {scalar_text(name)}: {scalar_text(line)}" for name, line in sorted(plan.automatic.items()))
+    if plan.fused:
+        yield "fused:"
+    for name in _in_order(plan, plan.fused):
+        yield f"  {scalar_text(name)}:"
+        yield from (f"  - {scalar_text(line)}" for line in plan.fused[name])
     if plan.ragged:
         yield from list_lines("", "ragged", plan.ragged)
     if plan.reads:

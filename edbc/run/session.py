@@ -40,6 +40,7 @@ from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import MAX_READS, Reads
 from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.structures import MOST
+from edbc.capture.patterns.fusions import patterns_of
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, TypeTable
 from edbc.capture.semantics.autocast import State, entered, state, without_state
@@ -194,7 +195,8 @@ class Net:
             rebind = not any(f"{class_of(torch.empty(0, dtype=self.dtype)).dtype}[" in t.signature for t in plan.types)
         self.rebind = rebind
         types = [(t.name, t.signature) for t in plan.types]
-        self.table = TypeTable(types, bool(rebind), autocast is not None, rebind == "dtype")
+        patterns = patterns_of(types, plan.fused) if autocast is None else ()  # types have other dtypes under autocast
+        self.table = TypeTable(types, bool(rebind), autocast is not None, rebind == "dtype", patterns)
         self.policy = policy_of(plan, policy)
         self.waves: Waves | None = None
         self._beside: Beside | None = None
@@ -757,7 +759,7 @@ class Net:
         `cell` itself where that is the same; None where the plan's own signature is of torch.autocast or its dtype."""
         operation = entry.operation
         if operation.autocast is None and not operation.draws:
-            is_training = operation.call is None and self.view.module_of(operation)[0].training
+            is_training = self.view.is_training(operation)
             in_evaluation = cell_of(entry, self.view, evaluating=True) if is_training else cell
             return cell if in_evaluation.lines() == cell.lines() else in_evaluation
         cast = operation.autocast
@@ -901,7 +903,7 @@ def cell_of(entry: Entry, view: ModelView, evaluating: bool = False) -> CellGrap
     """The canonical operation graph of an entry's cell, module or function; that of eval mode where it is
     `evaluating`."""
     operation = entry.operation
-    path = view.module_of(operation)[1] if operation.call is None else ""
+    path = view.module_of(operation)[1] if operation.is_of_module else ""
     prefix = f"{path}." if path else ""
     return cell_graph(view.trace(operation, evaluating), view, prefix)
 

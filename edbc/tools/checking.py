@@ -203,7 +203,7 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
     """What compiling again with the recorded encoding and seed gives, and its metrics. Checks parity."""
     from edbc.run.session import plan_costs
     from edbc.tools.compile import compiler
-    from edbc.tools.compile.decisions import Decisions
+    from edbc.tools.compile.decisions import Decisions, patterns_in
 
     settings: dict[str, Any] = dict(plan.model.config)
     inputs: list[str] = []
@@ -214,7 +214,7 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
         )
     captured = compiler.capture_for_compiling(
         model, inputs, settings, plan.model.seed, lambda *_: None, _mini_batches(plan),
-        recorded_weights(outcome.path, plan), Decisions(plan.automatic, plan.ragged),
+        recorded_weights(outcome.path, plan), Decisions(plan.automatic, plan.ragged, patterns_in(plan)),
     )  # fmt: skip
     # A plan without any parts may be one of --no-split; it is taken at its word.
     captured = replace(captured, split=any(cell.eager for cell in plan.cells.values()))

@@ -99,6 +99,15 @@ def costs(draw: Any, types: list[str]) -> dict[str, BatchCost]:
 
 
 @st.composite
+def patterns(draw: Any, types: list[str]) -> dict[str, tuple[str, ...]]:
+    """None, or one of a chain of the other types."""
+    if len(types) < 2 or draw(st.booleans()):
+        return {}
+    chain = draw(st.lists(st.sampled_from(types[1:]), min_size=2, max_size=5))
+    return {types[0]: tuple(f"v{i} = {kind}({f'v{i - 1}' if i else 'x0'})" for i, kind in enumerate(chain))}
+
+
+@st.composite
 def plans(draw: Any) -> Plan:
     """Any valid plan."""
     names = draw(st.lists(TYPE_NAMES, min_size=1, max_size=4, unique=True))
@@ -113,6 +122,7 @@ def plans(draw: Any) -> Plan:
         ragged=draw(st.sampled_from([(), ("f32[n]",), ("bf16[n,3]", "f32[n,64]")])),
         reads=draw(st.sampled_from([(), ("m.py:3",), ("m.py:3", "n.py:12")])),
         automatic=draw(st.dictionaries(NAMES, st.just("m.py:1"), max_size=2)),
+        fused=draw(patterns(names)),
         costs=draw(costs(names)),
         cells={name: draw(cells()) for name in draw(st.permutations(names))},
         guards=draw(st.dictionaries(NAMES, GUARDS, min_size=1, max_size=3)),

@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 from edbc.base.graph import ValueClass
+from edbc.base.pattern import OPERAND
 from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
 from edbc.capture.code.closed import Closed, methods_of
 from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
@@ -36,6 +37,7 @@ from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.sequential import APART, forward_of
 from edbc.capture.forward.states import without_history
+from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.calls import recorded_call
@@ -343,7 +345,8 @@ class ModelView(CellTracer):
     def _trace(self, operation: Operation, evaluating: bool, keeps_books: bool = False) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)
         recorder._tracer = self
-        if operation.name in self.automatic:
+        is_automatic = operation.is_of_module and operation.name in self.automatic
+        if is_automatic:
             recorder.most_entries = MAX_OPERATIONS
         if keeps_books:
             recorder.keep_books()
@@ -351,21 +354,14 @@ class ModelView(CellTracer):
         operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
         num_passed = len(operation.passed)
         recorder.drawn_operands = operands[num_passed:]
-        if operation.call is not None:
-            function = functools.partial(_as_function, recorder, operation)
-            names = [f"x{i}" for i in range(len(operands))]
-            args, kwargs = fill(operation.template, operands, lambda ref: self._stand_in(recorder, ref))
-        else:
+        function = self._function(operation, recorder, evaluating)
+        args, kwargs = fill(operation.template, operands, lambda ref: self._stand_in(recorder, ref))
+        if operation.is_of_module:
             module, _, method = self.module_of(operation)
-            shadow = self.shadow(module, recorder)
-            if evaluating:
-                shadow.eval()
-            if is_leaf(module) and getattr(module, "inplace", False):
-                shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
-            function = shadow if method == "forward" else getattr(shadow, method)
             names = _operand_names(getattr(module, method, function), operation.template, num_passed)
             names += [f"drawn{number}" for number in range(len(operation.draws))]
-            args, kwargs = fill(operation.template, operands)
+        else:
+            names = [f"x{i}" for i in range(len(operands))]
         if recorder.books is not None:
             recorder.books.hold(operands)
         before = shape_of((args, kwargs))
@@ -373,7 +369,7 @@ class ModelView(CellTracer):
             with NoRandomNumbers(), KeepsBooks(recorder), entered(operation.autocast), watched_by(recorder):
                 result = function(*args, **kwargs)
         except MustKeepBooks:
-            if operation.name in self.automatic:
+            if is_automatic:
                 raise NotACell("it changes a tensor in place") from None
             return self._trace(operation, evaluating, keeps_books=True)
         except EdbcError as error:
@@ -382,12 +378,51 @@ class ModelView(CellTracer):
         values = tuple(self._as_value(recorder, output) for output in outputs)
         classes = [*(operand.slot.base for operand in recorder.drawn_operands), *recorder.drawn_classes]
         draws = tuple(zip(recorder.draws, classes, strict=False))
-        if operation.name in self.automatic and operation.call is None:
+        if is_automatic:
             given = {operand.ref for operand in operands}
             is_passed = any(value.ref in given for value in values)
             require_cell((args, kwargs), before, len(recorder.entries), template, is_passed)
         demands = _demands(recorder, [operand.ref for operand in operands], values)
         return CellTrace(recorder.finish([result]), tuple(names), values, template, draws, demands)
+
+    def _function(self, operation: Operation, recorder: Recorder, evaluating: bool) -> Callable[..., Any]:
+        """What an operation runs on stand-ins."""
+        if operation.members:
+            return functools.partial(self._run_members, operation.members, recorder, evaluating)
+        if operation.call is not None:
+            return functools.partial(_as_function, recorder, operation)
+        module, _, method = self.module_of(operation)
+        shadow = self.shadow(module, recorder)
+        if evaluating:
+            shadow.eval()
+        if is_leaf(module) and getattr(module, "inplace", False):
+            shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
+        return shadow if method == "forward" else getattr(shadow, method)
+
+    def _run_members(self, members: Sequence[Fused], recorder: Recorder, evaluating: bool,
+                     *given: Any) -> tuple[Any, ...]:  # fmt: skip
+        """The outputs of a pattern's exit."""
+        made: list[Sequence[Any]] = []
+        stand_in = functools.partial(self._stand_in, recorder)
+        for operation, reads in members:
+            operands = [given[number] if which == OPERAND else made[which][number] for which, number in reads]
+            if operation is None:
+                made.append([functools.reduce(operator.add, operands)])
+                continue
+            for place, slot in enumerate(operation.slots):
+                for view in slot.views:
+                    operands[place] = view.apply(operands[place], stand_in, recorder.function)
+            args, kwargs = fill(operation.template, operands, stand_in)
+            with entered(operation.autocast):
+                result = self._function(operation, recorder, evaluating)(*args, **kwargs)
+            made.append(split_outputs(result, operation.name)[1])
+        return tuple(made[-1])
+
+    def is_training(self, operation: Operation) -> bool:
+        """Whether it calls a module that is in training mode."""
+        if operation.members:
+            return any(self.is_training(member) for member, _ in operation.members if member is not None)
+        return operation.is_of_module and self.module_of(operation)[0].training
 
     def _operand(self, recorder: Recorder, index: int, slot: Slot) -> Value:
         table = recorder.table

@@ -2,7 +2,7 @@
 
 A chain of single-use additions becomes one node of the variadic type `sum` (Python's `sum(list)` runs as 0 + a + b + c;
 terms keep the order in which the user's code adds them), and sums over the same operand nodes become one node with one
-output each. Everything else is renumbering, vectorised.
+output each. Patterns of the plan become one node (`capture.patterns`). Everything else is renumbering, vectorised.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def capture(
 def build(recording: Recording, fuse_sums: bool = True) -> Capture:
     """The Capture of a recording. O(nodes + operands), vectorised but for the results' nests.
 
-    Without `fuse_sums` nodes are exactly what was recorded, an addition each (cells are read so).
+    Without `fuse_sums` nodes are exactly what was recorded, an addition each, no pattern one (cells are read so).
     """
     return build_collected(recording, collect_results(recording.results), fuse_sums)
 
@@ -219,13 +219,19 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
         detached, recorded_as = detached[remaining], remaining
     operands, operand_output = buildloops.as_operands(refs, value_node, value_output)
     result_node, result_output = buildloops.as_operands(result_refs, value_node, value_output)
+    nodes = tuple(map(_frozen, (node_type, ptr, operands, operand_output)))
+    matchers = table.fusions.matchers() if fuse_sums else None
+    if matchers is not None:
+        from edbc.capture.patterns import fuseloops
+
+        remaining, *nodes, result_node = fuseloops.fuse(*nodes, result_node, detached, matchers)
+        if len(remaining) < len(detached):
+            detached = detached[remaining]
+            recorded_as = remaining if recorded_as is None else recorded_as[remaining]
     source = as_longs(recording.external_source)
     graph = Graph(
         table.graph_types(),
-        _frozen(node_type),
-        _frozen(ptr),
-        _frozen(operands),
-        _frozen(operand_output),
+        *map(_frozen, nodes),
         _frozen(of_entry.source_class[source]),
         table.classes(),
     )

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.forward.structures import MOST
+from edbc.capture.patterns.fusions import Fused, Fusions, Planned
 from edbc.capture.ragged.program import Programs
 from edbc.capture.semantics.autocast import without_state
 from edbc.capture.semantics.sizes import meant, without_dtypes
@@ -97,10 +98,12 @@ class View(NamedTuple):
         """True when it lets no gradient through."""
         return getattr(self.function, "__name__", "") == "detach"
 
-    def apply(self, value: Any, shared: Callable[[SharedRef], Any] | None = None) -> Any:
-        """The view of `value`; `shared` gives the other parameters that the template names."""
+    def apply(self, value: Any, shared: Callable[[SharedRef], Any] | None = None,
+              call: Callable[..., Any] | None = None) -> Any:  # fmt: skip
+        """The view of `value`; `shared` gives the other parameters that the template names. Of a stand-in what `call`,
+        given function, arguments and keywords, records."""
         args, kwargs = fill(self.template, [value], shared)
-        result = self.function(*args, **kwargs)
+        result = self.function(*args, **kwargs) if call is None else call(self.function, args, kwargs)
         return result if self.index is None else result[self.index]
 
 
@@ -176,16 +179,23 @@ class Operation:
     """What a node of a type computes: a cell (module by dotted name) or a torch function, over a template."""
 
     kind: str
-    """`cell`, `module` (a leaf of torch.nn), `function`."""
+    """`cell`, `module` (a leaf of torch.nn), `function`, `graph` (a pattern)."""
     name: str
     call: Callable[..., Any] | None
-    """The torch function; None for cells and modules, which are looked up by name."""
+    """The torch function; None for cells and modules, which are looked up by name, and for patterns."""
     template: Any
     slots: tuple[Slot, ...]
     draws: tuple[Draw, ...] = ()
     """What a cell draws; their slots are the last ones."""
     autocast: torch.dtype | None = None
     """The state of torch.autocast that it runs in; see `trace.autocast`."""
+    members: tuple[Fused, ...] = ()
+    """Of a pattern (`capture.patterns`), what it computes."""
+
+    @property
+    def is_of_module(self) -> bool:
+        """Whether it is a method of a module of the model."""
+        return self.call is None and not self.members
 
     @property
     def passed(self) -> tuple[Slot, ...]:
@@ -236,11 +246,11 @@ class TypeTable:
     With `other_sizes` a plan serves a model of other sizes: what has no exact type takes the one that `sizes.meant`
     finds. With `other_dtypes` operands may have other dtypes than those that the plan knows (torch.autocast), and
     several types may be *variants* of one: they differ in dtypes only. With `same_sizes` a type stands for those that
-    differ in dtypes only, and `other_sizes` for no more than that.
+    differ in dtypes only, and `other_sizes` for no more than that. `patterns` are of the plan, or of none.
     """
 
     def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False, other_dtypes: bool = False,
-                 same_sizes: bool = False):  # fmt: skip
+                 same_sizes: bool = False, patterns: Iterable[Planned] = ()):  # fmt: skip
         self._other_sizes = other_sizes or other_dtypes
         self._other_dtypes = other_dtypes
         self._same_sizes = same_sizes
@@ -266,12 +276,13 @@ class TypeTable:
         """Graphs of small mini-batches (`forward.structures`)."""
         self.programs = Programs()
         """Of calls on rows (`capture.ragged`)."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         for name, signature in known:
             self._type_of_signature[signature] = len(self.types)
             self._known_names.append(name)
             self.types.append(None)
         self.num_known = len(self.types)
+        self.fusions = Fusions(self, patterns)
 
     def slot(self, base: ValueClass, views: tuple[View, ...] = (), meta: torch.Tensor | None = None) -> Slot:
         """The one slot object for a base class and a chain of views whose result looks like `meta`."""
@@ -280,7 +291,7 @@ class TypeTable:
         if slot is None:
             if meta is None:
                 meta = torch.empty(base.shape, dtype=torch_dtype(base.dtype), device="meta")
-            with self._lock:
+            with self.lock:
                 slot = self._slots.setdefault(text, Slot(base, views, meta.shape, meta.dtype, text))
         return slot
 
@@ -301,7 +312,7 @@ class TypeTable:
         return self._add_source(Source("draw", None, value_class, draw))
 
     def _add_source(self, source: Source) -> int:
-        with self._lock:
+        with self.lock:
             number = self._source_of_key.setdefault(source, len(self.sources))
             if number == len(self.sources):
                 self.sources.append(source)
@@ -310,7 +321,7 @@ class TypeTable:
     def add_type(self, draft: NodeType, sites: Iterable[str] = ()) -> int:
         """Index of the type with this signature, new or known, whose nodes (also) come from `sites`. Names are made
         unique by a number."""
-        with self._lock:
+        with self.lock:
             index = self._type_of_signature.get(draft.signature)
             if index is None and self._other_sizes:
                 index = self._rebound(draft.signature)
@@ -328,6 +339,20 @@ class TypeTable:
                 self.add_site(index, site)
             return index
 
+    def index_of(self, signature: str) -> int | None:
+        """Index of the type with a signature, None where the plan has none and nobody has recorded it."""
+        return self._type_of_signature.get(signature)
+
+    def add_planned(self, index: int, draft: NodeType, sites: Iterable[str]) -> int:
+        """The plan's type of this index, known from now on, whatever its sizes."""
+        with self.lock:
+            self.types[index] = replace(draft, name=self._known_names[index])
+            self._type_of_signature[draft.signature] = index
+            self._graph_types = None
+            for site in sites:
+                self.add_site(index, site)
+            return index
+
     def planned(self, index: int) -> int | None:
         """The type of the plan that a type is, or is a variant of."""
         index = self._variant_of.get(index, index)
@@ -340,7 +365,7 @@ class TypeTable:
 
     def add_site(self, index: int, site: str) -> None:
         """One more call site of a type, definition (4); nothing happens when it is known."""
-        with self._lock:
+        with self.lock:
             sites, known = self._sites.setdefault(index, {}), self.types[index]
             if known is None or site in sites or len(sites) == MAX_COUNTED_SITES:
                 return
@@ -381,7 +406,7 @@ class TypeTable:
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
                   is_sum: bool = False, demands: tuple[frozenset[int], ...] = ()) -> Entry:  # fmt: skip
         """A new entry of a type."""
-        with self._lock:
+        with self.lock:
             flat = is_flat(outputs) and len(outputs) == len(output_slots)
             entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat, demands)
             self.entries.append(entry)
@@ -397,7 +422,7 @@ class TypeTable:
         """All types in index order; one that the plan knows and nobody has recorded yet has an empty signature."""
         types = self._graph_types
         if types is None:
-            with self._lock:
+            with self.lock:
                 types = self._graph_types = tuple(
                     t if t is not None else NodeType(self._known_names[i], "unused") for i, t in enumerate(self.types)
                 )
@@ -407,7 +432,7 @@ class TypeTable:
         """Of every entry, whether anybody has read a value of its nodes (`forward.cutting`); to be written to."""
         known = self._was_read
         if len(known) < len(self.entries):
-            with self._lock:
+            with self.lock:
                 known = np.zeros(2 * len(self.entries), np.bool_)
                 known[: len(self._was_read)] = self._was_read
                 self._was_read = known
@@ -421,7 +446,7 @@ class TypeTable:
         """Entries and sources as arrays; made anew only when there are new ones."""
         arrays = self._arrays
         if arrays is None or len(arrays.type_index) < len(self.entries) or len(arrays.source_class) < len(self.sources):
-            with self._lock:
+            with self.lock:
                 arrays = self._arrays = self._new_arrays()
         return arrays
 

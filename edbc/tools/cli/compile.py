@@ -88,6 +88,8 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
         yield f"  waves: {told['steps']} steps, the longest path, in {told['batches']} batches ({rule})"
     if plan.automatic:
         yield f"  cells that nobody marked: {cells_text(plan.automatic)}"
+    if plan.fused:
+        yield f"  mined from the graph: {', '.join(plan.fused)}"
     training = plan.policy.training
     others = {**training.get("baselines", {}), **({"beam": training["beam"]} if "beam" in training else {})}
     if others:

@@ -111,6 +111,8 @@ class Captured:
     """See `Plan`."""
     ragged: tuple[str, ...] = ()
     """See `Plan`."""
+    fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """See `Plan`."""
     reads: tuple[str, ...] = ()
     """Lines that read values."""
     split: bool = True
@@ -181,7 +183,7 @@ def compile_model(
     report = progress or (lambda *_: None)
     if policy == "fsm":
         ahead.begin(ahead.LEARNING)
-    names = Decisions(() if cells == "marked" else None)
+    names = Decisions(() if cells == "marked" else None, patterns=() if cells == "marked" else None)
     captured = capture_for_compiling(path, inputs, settings or {}, seed, report, mini_batches, weights, names)
     captured = replace(captured, split=split)
     plan = Plan(
@@ -199,6 +201,7 @@ def compile_model(
         policy=PlanPolicy("critical", None, "critical", {}, {}),
         costs=_costs(captured, costs or {}),
         automatic=captured.automatic,
+        fused=captured.fused,
         ragged=captured.ragged,
         reads=captured.reads,
         cells=plan_cells(captured, report),
@@ -278,8 +281,8 @@ def capture_for_compiling(
         training, fresh = _made_up(file, config, seed, mini_batches)
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     report("cells", 0, 1, {})
-    chosen, ragged = decide(model, training[0], decided or Decisions())
-    view, table = ModelView(model, automatic=chosen, ragged=ragged), TypeTable()
+    found = decide(model, training[0], decided or Decisions())
+    view, table = found.of(model)
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []
     run_segment = SegmentsUnplanned(model, view, table)
@@ -291,7 +294,7 @@ def capture_for_compiling(
     if not any(part.graph.num_nodes for part in captures[0]):
         raise ModelError(f"{file.name}: expected cells or torch operations in forward, got none to compile")
     segments = [[part for part in parts if part.graph.num_nodes] for parts in captures]
-    types, table_index = _types_with_nodes(table, [part.graph for parts in segments for part in parts])
+    types, table_index = planned_types(table, [part.graph for parts in segments for part in parts])
     segments = [
         [replace(part, graph=_with_types(part.graph, types, table_index).lint()) for part in parts]
         for parts in segments
@@ -307,7 +310,7 @@ def capture_for_compiling(
     sites = dict.fromkeys(site for parts in captures if (reads := parts[-1].reads) for site in reads.sites())
     return Captured(
         file, config, model, view, table, training[0], learned_on, held_out, segments[0], types, table_index,
-        trained_on, chosen, ragged, tuple(sorted(sites)),
+        trained_on, found.automatic, found.ragged, fused_lines(table, types, table_index), tuple(sorted(sites)),
     )  # fmt: skip
 
 
@@ -348,8 +351,9 @@ def _require_dag(graph: Graph) -> None:
         raise GraphError("training mini-batch: expected an acyclic graph that networkx gives back unchanged; report it")
 
 
-def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[NodeType, ...], tuple[int, ...]]:
-    """Types that some node has, and their indices in the table. (A sum that is always merged with another has none.)
+def planned_types(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[NodeType, ...], tuple[int, ...]]:
+    """Types that some node has, or a member of a pattern that some node has, and their indices in the table. (A sum
+    that is always merged with another has none.)
 
     Names are numbered again, so that the one `sum` that is left is not called `sum.2`.
     """
@@ -357,6 +361,9 @@ def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[
     present = np.zeros(len(every), bool)
     for graph in graphs:
         present[graph.node_type] = True
+    for planned, kind in table.fusions.types():
+        if present[kind]:
+            present[[i for m in planned.pattern.members if (i := table.index_of(m.kind)) is not None]] = True
     kept = tuple(np.flatnonzero(present).tolist())
     taken: set[str] = set()
     names: dict[str, Iterator[str]] = {}
@@ -373,6 +380,17 @@ def _types_with_nodes(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[
 def _numbered(base: str) -> Iterator[str]:
     yield base
     yield from (f"{base}.{number}" for number in itertools.count(2))
+
+
+def fused_lines(table: TypeTable, types: Sequence[NodeType], table_index: Sequence[int]) -> dict[str, tuple[str, ...]]:
+    """The patterns of the plan's types, as it writes them (`Plan.fused`)."""
+    name_of = {kind.signature: kind.name for kind in types}
+    names = dict(zip(table_index, name_of.values(), strict=True))
+    return {
+        names[kind]: planned.pattern.named(name_of.__getitem__).lines()
+        for planned, kind in table.fusions.types()
+        if kind in names
+    }
 
 
 def _with_types(graph: Graph, types: tuple[NodeType, ...], table_index: tuple[int, ...]) -> Graph:

@@ -1,12 +1,13 @@
-"""What of a capture is decided beforehand, and how: automatic cells, and classes whose rows stand one by one.
+"""What of a capture is decided beforehand, and how: automatic cells, classes whose rows stand one by one, patterns.
 
-Both are chosen on the training mini-batch by what recording and running it *costs* (`edbc.capture.code.automatic`,
+All are chosen on the training mini-batch by what recording and running it *costs* (`edbc.capture.code.automatic`,
 definition (4)), a function of the model and the mini-batch without a clock: the plan holds what was chosen.
 
 (1) Cells are chosen with rows and without (`choose`).
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each.
-(3) A type per size costs most where no plan has it. As many types as have one node in the sample are expected to be new
+(3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
+(4) A type per size costs most where no plan has it. As many types as have one node in the sample are expected to be new
     in another one of its size (Good, "The population frequencies of species", Biometrika 1953): UNSEEN_US each.
 """
 
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from edbc.base.pattern import Pattern
 from edbc.capture.code.automatic import (
     NODE_US,
     ROW_US,
@@ -36,36 +38,66 @@ from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.code.work import work_of_call
 from edbc.capture.forward.build import capture
+from edbc.capture.patterns.fusions import Planned, patterns_of
 from edbc.capture.ragged.value import Sizes, varying
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.objects import unchanged
+from edbc.plan.plan import Plan
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
+from edbc.tools.compile.mining import mine
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 
 class Decisions(NamedTuple):
-    """What of a capture is given: the names of automatic cells, ragged classes; what is None is found."""
+    """What of a capture is given: the names of automatic cells, ragged classes, patterns; what is None is found."""
 
     automatic: Collection[str] | None = None
     ragged: tuple[str, ...] | None = None
+    patterns: tuple[Pattern, ...] | None = None
 
 
 class Decided(NamedTuple):
-    """Automatic cells by name, with the lines where their code begins, and ragged classes."""
+    """Automatic cells by name, with the lines where their code begins, ragged classes, and patterns."""
 
     automatic: dict[str, str]
     ragged: tuple[str, ...]
+    patterns: tuple[Pattern, ...] = ()
+
+    def of(self, model: nn.Module) -> tuple[ModelView, TypeTable]:
+        """What records a model so."""
+        view = ModelView(model, automatic=self.automatic, ragged=self.ragged)
+        return view, TypeTable(patterns=map(Planned, self.patterns))
 
 
 def decide(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Decided:
     """What a capture of these instances is to do. O(recordings of them); see `choose` for how many."""
+    decided = _cells_and_rows(model, instances, given)
+    patterns = _mined(model, instances, decided) if given.patterns is None else given.patterns
+    return decided._replace(patterns=patterns)
+
+
+def patterns_in(plan: Plan) -> tuple[Pattern, ...]:
+    """What a plan says of patterns, for `Decisions`."""
+    return tuple(p.pattern for p in patterns_of([(t.name, t.signature) for t in plan.types], plan.fused))
+
+
+def _cells_and_rows(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Decided:
     if given.ragged is not None:
         return Decided(automatic_cells(model, instances, given.automatic, given.ragged), given.ragged)
     whole = _chosen(model, instances, given.automatic, ())
     ragged = ragged_classes(model, instances)
     rows = _chosen(model, instances, given.automatic, ragged) if ragged else whole
     return Decided(rows.automatic, ragged) if rows.cost < whole.cost else Decided(whole.automatic, ())
+
+
+def _mined(model: nn.Module, instances: Sequence[Any], decided: Decided) -> tuple[Pattern, ...]:
+    """Definition (3)."""
+    view, table = decided.of(model)
+    with unchanged(instances):
+        run_segment = SegmentsUnplanned(model, view, table)
+        parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
+    return mine(table, view, parts)
 
 
 class _Chosen(NamedTuple):

@@ -23,10 +23,18 @@ def cells_text(automatic: dict[str, str]) -> str:
     return ", ".join(f"{name} ({line})" for name, line in sorted(automatic.items()))
 
 
+def fused_text(plan: Plan, name: str) -> str:
+    """What a type that is a pattern consists of, and the lines of code that its operations come from."""
+    source = next(kind.source for kind in plan.types if kind.name == name)
+    return f"{'; '.join(plan.fused[name])} ({source})"
+
+
 def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[str]:
     """The automatic cells, and the methods and regions in which most nodes are recorded one by one, with the reason."""
     if plan.automatic:
         yield f"cells that nobody marked: {cells_text(plan.automatic)}"
+    for name in plan.fused:
+        yield f"{name} is mined: {fused_text(plan, name)}"
     counts: Counter[tuple[str, int]] = Counter()
     for step in observed.steps:
         file, _, line = observed.types[step.kind].source.partition(",")[0].rpartition(":")
