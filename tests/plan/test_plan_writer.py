@@ -22,7 +22,7 @@ def plain(value: Any) -> Any:
     """Dataclasses as dicts and tuples as lists, without cells' empty lists of parts: what any YAML reader should see in
     a plan."""
     if hasattr(value, "__dataclass_fields__"):
-        optional = ("waves", "eager", "beside", "automatic", "ragged", "reads", "costs", "run")
+        optional = ("waves", "eager", "beside", "automatic", "fused", "ragged", "reads", "costs", "run")
         fields = {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
         fields = {name: item for name, item in fields.items() if item or name not in optional}
         return {name: item for name, item in fields.items() if (name, item) != ("weights", None)}

@@ -98,7 +98,7 @@ class Fusions:
             for kind, i, member in zip(kinds, members, pattern.members, strict=True)
         )
         slots, outputs = tuple(map(table.slot, operands)), tuple(map(table.slot, draft.outputs))
-        template = tuple(map(Hole, range(len(slots)))), {}
+        template: Any = (tuple(map(Hole, range(len(slots)))), {})
         operation = Operation("graph", draft.name, None, template, slots, members=steps)
         if made not in table.operation_of_type:
             table.add_entry(made, operation, outputs, tuple(map(Hole, range(len(outputs)))))
