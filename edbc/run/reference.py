@@ -7,7 +7,7 @@ It runs any model on any device and is what other back ends are compared with. O
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +26,6 @@ from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.passes.arenas import TensorArenas, arena_bytes
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
 from edbc.run.weights.packed import PackedWeights
-
-if TYPE_CHECKING:
-    from edbc.cells.rows.batchcode import BatchKernel
-    from edbc.cells.rows.rowcode import RowKernel
 
 Operand = tuple[torch.Tensor, torch.Tensor | int]
 """An arena (rows, size) and either row indices (n,) or the first row of a contiguous run."""
@@ -122,11 +118,6 @@ def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, segment: to
 
 class ProgramKernel:
     """Runs the values of a Program for one batch at a time."""
-
-    by_row: RowKernel | None = None
-    """What runs batches of few rows, where something does."""
-    by_batch: BatchKernel | None = None
-    """What runs small batches, where something does."""
 
     def __init__(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device):
         self.program = program

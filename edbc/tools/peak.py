@@ -50,7 +50,7 @@ def peak_gflops(width: int = 4) -> float | None:
     text, chains = text_of_peak(shape)
     call, turns = _function(address_of(f"edbc_peak_f{8 * width}", text), 2), 20_000
     out = np.zeros(shape.lanes + 1)
-    return 2e-9 * shape.lanes * chains * turns / best_seconds(lambda: call(turns, out.ctypes.data))
+    return 2e-9 * shape.group * shape.lanes * chains * turns / best_seconds(lambda: call(turns, out.ctypes.data))
 
 
 def product_gflops(products: Products, rows: int, inputs: int, columns: int, width: int = 4) -> float:
@@ -85,4 +85,4 @@ def describe(shape: Shape | None) -> str:
     """The tiles of a kernel in words."""
     if shape is None:
         return "none"
-    return f"{shape.rows} rows x {shape.columns} columns, vectors of {8 * shape.width * shape.lanes} bits"
+    return f"{shape.rows} rows x {shape.columns} columns, vectors of {8 * shape.group * shape.width * shape.lanes} bits"

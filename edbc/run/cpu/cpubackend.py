@@ -244,7 +244,8 @@ class CellKernel:
     by_batch: BatchKernel | None = None
     """What runs small batches, where something does."""
 
-    def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype, device: torch.device):
+    def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype | None, device: torch.device):
+        """`dtype` is None where a cell has several."""
         self._evaluation = Evaluation(cell)
         self.by_row = RowKernel(cell)
         self.by_batch = BatchKernel(cell, self._evaluation.function)
@@ -296,15 +297,9 @@ class CpuBackend:
             native = choice_of(program.cell)
         if native is not None:
             return native
-        if program.cell is not None and not program.widths:
-            return CellKernel(program.cell, view, dtype, device)
-        kernel = ProgramKernel(program, view, dtype, device)
-        if program.cell is not None:
-            functions = {step.op.name: function for step, function in kernel.functions.items()}
-            kernel.by_row = RowKernel(program.cell)
-            if all(op.op != "generic" or op.name in functions for op in program.cell.ops):
-                kernel.by_batch = BatchKernel(program.cell, lambda op: functions[op.name])
-        return kernel
+        if program.cell is None:
+            return ProgramKernel(program, view, dtype, device)
+        return CellKernel(program.cell, view, None if program.widths else dtype, device)
 
     def _native_kernel(self, program: Program, view: ModelView) -> Native | None:
         """None where there is none, or nothing to compute. bfloat16 is native where the processor multiplies it, in
@@ -476,7 +471,7 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
     classes, of_outputs = arenas.classes(kind, segment.graph.types[kind])
     outputs_at = list(zip(of_outputs, output_rows[batch], strict=False))
     kernel = kernel_of_type(kind)
-    by_row, by_batch = getattr(kernel, "by_row", None), getattr(kernel, "by_batch", None)
+    by_row, by_batch = (kernel.by_row, kernel.by_batch) if isinstance(kernel, CellKernel) else (None, None)
     if by_batch is not None and count > 1:
         of_operand = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
         if by_batch.fits(of_operand, count):

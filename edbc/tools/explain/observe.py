@@ -350,9 +350,10 @@ def row_bytes(value_class: ValueClass) -> int:
 
 
 def _lowering(net: Net, graph: Graph, kind: int) -> str:
+    from edbc.run.cpu.cpubackend import CellKernel
     from edbc.run.reference import ProgramKernel
 
     kernel = net.kernel(kind)
-    if isinstance(kernel, ProgramKernel) and kernel.program.widths:
+    if isinstance(kernel, CellKernel | ProgramKernel) and kernel.dtype is None:  # several
         return "generic"
     return str(net.backend.path(graph.types[kind], kernel))
