@@ -20,9 +20,10 @@ import inspect
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -159,6 +160,8 @@ class ModelView(CellTracer):
         self.model = model
         self.needs_data = needs_data
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
+        self._spare: dict[tuple[int, bool, bool], _Spare] = {}
+        """Shadows of modules whose methods are closed, so that no trace leaves anything on them."""
         self._modules = list(model.named_modules())
         self._paths = {id(module): path for path, module in self._modules}
         self._state = [_state(module) for _, module in self._modules]
@@ -290,6 +293,9 @@ class ModelView(CellTracer):
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
+        return self._copied(module, recorder).shadow
+
+    def _copied(self, module: nn.Module, recorder: Recorder) -> _Spare:
         memo = _StandIns(without_history(module), recorder, self._tensors_by_id(module))
         try:
             shadow = copy.deepcopy(module, memo)
@@ -305,7 +311,21 @@ class ModelView(CellTracer):
             if forward is not None:
                 copies = {**copies, "forward": forward}
             _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
-        return shadow
+        return _Spare(shadow, memo.made)
+
+    @contextmanager
+    def _lent(self, module: nn.Module, recorder: Recorder, evaluating: bool) -> Iterator[nn.Module]:
+        """A shadow for one trace of a closed method: that of an earlier trace, if nobody else has it. A region is a
+        method of the module that its lines stand in, often the whole model, and is traced once per signature."""
+        key = id(module), evaluating, recorder.keeps_books
+        spare = self._spare.pop(key, None)
+        if spare is None:
+            spare = self._copied(module, recorder)
+        else:
+            for stand_in in spare.stand_ins:
+                stand_in.__init__(recorder, stand_in.ref, stand_in.tensor)  # type: ignore[misc]
+        yield spare.shadow
+        self._spare[key] = spare
 
     def _tensors_by_id(self, module: nn.Module) -> dict[int, tuple[str, torch.Tensor]]:
         """The model's tensors with their names. They are looked up anew only after `require_unchanged` has seen others,
@@ -339,10 +359,11 @@ class ModelView(CellTracer):
         `evaluating`, whatever the model's mode is."""
         known = self._traces.get((operation, evaluating))
         if known is None:
-            known = self._traces[operation, evaluating] = self._trace(operation, evaluating)
+            with ExitStack() as lent:
+                known = self._traces[operation, evaluating] = self._trace(operation, evaluating, lent)
         return known
 
-    def _trace(self, operation: Operation, evaluating: bool, keeps_books: bool = False) -> CellTrace:
+    def _trace(self, operation: Operation, evaluating: bool, lent: ExitStack, keeps_books: bool = False) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)
         recorder._tracer = self
         is_automatic = operation.is_of_module and operation.name in self.automatic
@@ -354,7 +375,7 @@ class ModelView(CellTracer):
         operands = [self._operand(recorder, index, slot) for index, slot in enumerate(operation.slots)]
         num_passed = len(operation.passed)
         recorder.drawn_operands = operands[num_passed:]
-        function = self._function(operation, recorder, evaluating)
+        function = self._function(operation, recorder, evaluating, lent)
         args, kwargs = fill(operation.template, operands, lambda ref: self._stand_in(recorder, ref))
         if operation.is_of_module:
             module, _, method = self.module_of(operation)
@@ -371,7 +392,7 @@ class ModelView(CellTracer):
         except MustKeepBooks:
             if is_automatic:
                 raise NotACell("it changes a tensor in place") from None
-            return self._trace(operation, evaluating, keeps_books=True)
+            return self._trace(operation, evaluating, lent, keeps_books=True)
         except EdbcError as error:
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
         template, outputs = split_outputs(result, operation.name)
@@ -385,21 +406,25 @@ class ModelView(CellTracer):
         demands = _demands(recorder, [operand.ref for operand in operands], values)
         return CellTrace(recorder.finish([result]), tuple(names), values, template, draws, demands)
 
-    def _function(self, operation: Operation, recorder: Recorder, evaluating: bool) -> Callable[..., Any]:
-        """What an operation runs on stand-ins."""
+    def _function(self, operation: Operation, recorder: Recorder, evaluating: bool,
+                  lent: ExitStack) -> Callable[..., Any]:  # fmt: skip
+        """What an operation runs on stand-ins, as long as shadows are `lent`."""
         if operation.members:
-            return functools.partial(self._run_members, operation.members, recorder, evaluating)
+            return functools.partial(self._run_members, operation.members, recorder, evaluating, lent)
         if operation.call is not None:
             return functools.partial(_as_function, recorder, operation)
         module, _, method = self.module_of(operation)
-        shadow = self.shadow(module, recorder)
+        if operation.name in self.automatic:
+            shadow = lent.enter_context(self._lent(module, recorder, evaluating))
+        else:
+            shadow = self.shadow(module, recorder)
         if evaluating:
             shadow.eval()
         if is_leaf(module) and getattr(module, "inplace", False):
             shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
         return shadow if method == "forward" else getattr(shadow, method)
 
-    def _run_members(self, members: Sequence[Fused], recorder: Recorder, evaluating: bool,
+    def _run_members(self, members: Sequence[Fused], recorder: Recorder, evaluating: bool, lent: ExitStack,
                      *given: Any) -> tuple[Any, ...]:  # fmt: skip
         """The outputs of a pattern's exit."""
         made: list[Sequence[Any]] = []
@@ -414,7 +439,7 @@ class ModelView(CellTracer):
                     operands[place] = view.apply(operands[place], stand_in, recorder.function)
             args, kwargs = fill(operation.template, operands, stand_in)
             with entered(operation.autocast):
-                result = self._function(operation, recorder, evaluating)(*args, **kwargs)
+                result = self._function(operation, recorder, evaluating, lent)(*args, **kwargs)
             made.append(split_outputs(result, operation.name)[1])
         return tuple(made[-1])
 
@@ -473,13 +498,22 @@ class _StandIns(dict[int, Any]):
     def __init__(self, known: dict[int, Any], recorder: Recorder, tensors: dict[int, tuple[str, torch.Tensor]]):
         super().__init__({key: copy for key, copy in known.items() if key not in tensors})
         self._recorder, self._tensors = recorder, tensors
+        self.made: list[Shared] = []
 
     def get(self, key: int, default: Any = None) -> Any:
         """The copy of the object with an identity."""
         if key not in self and key in self._tensors:
             name, tensor = self._tensors[key]
             self[key] = Shared(self._recorder, SharedRef(name), tensor.detach())
+            self.made.append(self[key])
         return super().get(key, default)
+
+
+class _Spare(NamedTuple):
+    """A shadow, and its stand-ins, which other recorders may take over."""
+
+    shadow: nn.Module
+    stand_ins: list[Shared]
 
 
 _PLAIN = (int, float, str, bool, type(None))

@@ -5,11 +5,13 @@ Frequent connected subgraphs are grown along edges, from pairs of types, as byte
 (Gage, "A new algorithm for data compression", C Users Journal 1994; Sennrich et al., ACL 2016; for graphs, Yan and Han,
 "gSpan", ICDM 2002, whose canonical forms are not needed where growth follows the edges of one graph). Definitions.
 
-(1) A *pair* is two types and the operands of the second that read the first, where nothing else reads that. Its
+(1) A *pair* is two different types and the operands of the second that read the first, where nothing else reads that:
+    a step of a recursion is no pattern with the next one, as how deep instances are is theirs. Its
     *pattern* is that of both, with operands that are the same value in all of its occurrences as one.
 (2) A mini-batch *costs* NODE_US for every node and BYTE_US for what it writes, BATCH_US for every batch under the
-    critical-path rule, and the products of its types (`automatic.Work`). A pattern *pays* where the graph with it costs
-    less: it may not where its types have a batch of many nodes, which waits for what its nodes do not need then.
+    critical-path rule, the products of its types (`automatic.Work`), and TYPE_US for each type that it has. A pattern
+    *pays* where the graph with it costs less: it may not where its types have a batch of many nodes, which waits for
+    what its nodes do not need then.
 (3) In each round the pairs of the graph as it is so far are tried, those first that would save most if all of their
     batches went, and the first that pays is kept. Rounds end where none pays.
 
@@ -49,6 +51,8 @@ NODE_US, BYTE_US = 0.05, 0.0001
 """Scheduling, placing and calling a node; a byte that is written and read again."""
 FEWEST = 8
 """Occurrences of a pair."""
+TYPE_US = 20.0
+"""Of binding a type, some 0.1 s, what a mini-batch bears: a variant of a pattern has to save more."""
 MOST_TRIED, MOST_VISITED = 256, 4_000_000
 MOST_PLACES = 62
 """Operands of a reader that are looked at: bits of a number."""
@@ -145,7 +149,7 @@ class _Mining:
         cost = 0.0
         for kind in np.flatnonzero(nodes).tolist():
             work = self._work(kind)
-            cost += nodes[kind] * (self._node_us(kind) + work.products / PRODUCTS_PER_US)
+            cost += TYPE_US + nodes[kind] * (self._node_us(kind) + work.products / PRODUCTS_PER_US)
             cost += batches[kind] * (BATCH_US + work.weights / WEIGHTS_PER_US)
         return float(cost), batches / np.maximum(nodes, 1)
 
@@ -244,6 +248,7 @@ def _pairs(part: _Part, may_be: NDArray[np.bool_]) -> Iterator[tuple[tuple[int, 
     producers = np.flatnonzero(alone)
     readers = first[producers]
     fits = may_be[graph.node_type[producers]] & may_be[graph.node_type[readers]]
+    fits &= graph.node_type[producers] != graph.node_type[readers]
     fits &= part.detached[producers] == part.detached[readers]
     producers, readers = producers[fits], readers[fits]
     columns = (graph.node_type[producers], arity[producers], graph.node_type[readers], arity[readers], bits[producers])
