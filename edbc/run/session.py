@@ -34,7 +34,7 @@ from edbc.capture.captured.joining import Part, capture_each, joined, own_part, 
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
 from edbc.capture.captured.vocabulary import Lexicon, home_of, training_of
 from edbc.capture.code.shadow import ModelView, recording_shadow
-from edbc.capture.forward.build import Capture, capture
+from edbc.capture.forward.build import Capture, capture, fused
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import MAX_READS, Reads
@@ -436,7 +436,7 @@ class Net:
         kinds = set(map(type, instances))
         if VertexInstance in kinds:
             _require_vertices_alone(instances, first)
-            return self.vertex_program().join(instances)
+            return fused(self.vertex_program().join(instances), self.table, self.table.fusions.matchers())
         if self.cache is None and Captured not in kinds:
             with self._leased(first) as leased:
                 captured = capture(*leased, instances, run_segment or Segments(self), self.max_reads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from edbc.capture.record.recording import Recording
 from edbc.capture.record.table import Source, TypeTable
 from edbc.capture.standins.standin import Slot
 from edbc.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from edbc.capture.patterns.fuseloops import Matchers
 
 
 @frozen
@@ -163,6 +166,23 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         left=collected.left,
         recorded_as=structure.recorded_as,
         stacks=collected.stacks,
+    )
+
+
+def fused(captured: Capture, table: TypeTable, matchers: Matchers | None) -> Capture:
+    """A mini-batch that was joined of parts with patterns across these as nodes. O(nodes + operands)."""
+    if matchers is None:
+        return captured
+    from edbc.capture.patterns import fuseloops
+
+    graph, detached = captured.graph, captured.detached
+    flags = np.zeros(graph.num_nodes, np.bool_) if detached is None else detached
+    remaining, *nodes, result_node = fuseloops.fuse(*graph.arrays, captured.result_node, flags, matchers)
+    if len(remaining) == graph.num_nodes:
+        return captured
+    graph = Graph(table.graph_types(), *map(_frozen, nodes), graph.external_class, graph.classes)
+    return captured.changed(
+        graph=graph, result_node=result_node, detached=None if detached is None else detached[remaining]
     )
 
 

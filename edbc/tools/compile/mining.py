@@ -23,7 +23,6 @@ graphs, and MOST_VISITED nodes of them, are looked at, each in O(nodes * types).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +34,7 @@ from edbc.base.pattern import MOST_MEMBERS, MOST_OPERANDS, Pattern, grown, singl
 from edbc.capture.code.automatic import BATCH_US, PRODUCTS_PER_US, WEIGHTS_PER_US, Work
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.code.work import work_of_call
-from edbc.capture.forward.build import Capture
+from edbc.capture.forward.build import Capture, fused
 from edbc.capture.patterns import fuseloops
 from edbc.capture.patterns.fusions import Fusions, Planned
 from edbc.capture.record.table import TypeTable
@@ -61,43 +60,20 @@ _CRITICAL = Policy("critical")
 
 def mine(table: TypeTable, view: ModelView, captures: Sequence[Capture]) -> tuple[Pattern, ...]:
     """The patterns, over signatures, that pay on captured graphs of a table without patterns, definition (3)."""
-    parts = [_Part.of(captured) for captured in captures if captured.graph.num_nodes]
+    parts = [captured for captured in captures if captured.graph.num_nodes]
     return _Mining(table, view, parts).patterns() if parts else ()
-
-
-class _Part(NamedTuple):
-    """A graph, and of its nodes those that results are and those without gradients."""
-
-    graph: Graph
-    result_node: NDArray[np.int64]
-    detached: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, captured: Capture) -> _Part:
-        """Of a captured mini-batch."""
-        detached = np.zeros(captured.graph.num_nodes, np.bool_) if captured.detached is None else captured.detached
-        return cls(captured.graph, np.asarray(captured.result_node, np.int64), detached)
-
-    def fused(self, table: TypeTable, matchers: Any) -> _Part:
-        """With patterns as nodes."""
-        kept, *nodes, results = fuseloops.fuse(*self.graph.arrays, self.result_node, self.detached, matchers)
-        for array in nodes:
-            array.setflags(write=False)
-        fields = dict(zip(self.graph.arrays._fields, nodes, strict=True))
-        detached = self.detached[kept] if len(kept) < self.graph.num_nodes else self.detached
-        return _Part(replace(self.graph, types=table.graph_types(), **fields), results, detached)
 
 
 class _Pair(NamedTuple):
     """Definition (1): producers and their readers in each graph."""
 
-    part: _Part
+    part: Capture
     producers: NDArray[np.int64]
     readers: NDArray[np.int64]
 
 
 class _Mining:
-    def __init__(self, table: TypeTable, view: ModelView, parts: Sequence[_Part]):
+    def __init__(self, table: TypeTable, view: ModelView, parts: Sequence[Capture]):
         self.table, self.view, self.parts = table, view, parts
         self.backend: Backend = backend_of(None, torch.device("cpu"))
         self._works: dict[int, Work] = {}
@@ -116,30 +92,30 @@ class _Mining:
         used = np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist()
         return tuple(self._pattern_of[kind] for kind in used if kind in self._pattern_of)
 
-    def _first_that_pays(self, kept: list[Pattern], parts: Sequence[_Part], cost: float,
+    def _first_that_pays(self, kept: list[Pattern], parts: Sequence[Capture], cost: float,
                          launches: NDArray[np.float64]) -> Any:  # fmt: skip
         """Of the pairs of the graphs as they are: the pattern, the graphs with it, and what they cost."""
         for pattern in self._candidates(parts, launches):
             if self._left <= 0:
                 return None
             self._left -= 1
-            fused = self._fused([*kept, pattern])
-            new, new_launches = self._cost(fused)
+            with_it = self._fused([*kept, pattern])
+            new, new_launches = self._cost(with_it)
             kind = next(k for k, known in self._pattern_of.items() if known == pattern)
             if new < cost and self._is_native(kind):
-                return pattern, fused, new, new_launches
+                return pattern, with_it, new, new_launches
             self._refused.add(pattern)
         return None
 
-    def _fused(self, patterns: Sequence[Pattern]) -> list[_Part]:
+    def _fused(self, patterns: Sequence[Pattern]) -> list[Capture]:
         fusions = Fusions(self.table, map(Planned, patterns))
         matchers = fusions.matchers()
         self._pattern_of |= {kind: planned.pattern for planned, kind in fusions.types()}
-        return [part.fused(self.table, matchers) for part in self.parts]
+        return [fused(part, self.table, matchers) for part in self.parts]
 
     # --- costs -----------------------------------------------------------------------------------------------------
 
-    def _cost(self, parts: Sequence[_Part]) -> tuple[float, NDArray[np.float64]]:
+    def _cost(self, parts: Sequence[Capture]) -> tuple[float, NDArray[np.float64]]:
         """Definition (2), and of every type the share of a batch that a node has."""
         num_types = len(self.table.types)
         nodes, batches = np.zeros(num_types), np.zeros(num_types)
@@ -183,7 +159,7 @@ class _Mining:
 
     # --- pairs -----------------------------------------------------------------------------------------------------
 
-    def _candidates(self, parts: Sequence[_Part], launches: NDArray[np.float64]) -> Iterator[Pattern]:
+    def _candidates(self, parts: Sequence[Capture], launches: NDArray[np.float64]) -> Iterator[Pattern]:
         """The patterns of pairs, those that may save most first, that have not been refused."""
         found: dict[tuple[int, ...], list[_Pair]] = {}
         for part in parts:
@@ -222,7 +198,7 @@ class _Mining:
         return single(graph.types[kind].signature, len(graph.operands_of(node))) if known is None else known
 
 
-def _operands(part: _Part, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _operands(part: Capture, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
     """The operands of nodes of one type, of one arity, as numbers that are equal where they are."""
     graph = part.graph
     first = graph.operand_ptr[nodes].astype(np.int64)
@@ -230,7 +206,7 @@ def _operands(part: _Part, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
     return graph.operands[places].astype(np.int64) * fuseloops.OUTPUTS + graph.operand_output[places]
 
 
-def _pairs(part: _Part, may_be: NDArray[np.bool_]) -> Iterator[tuple[tuple[int, ...], _Pair]]:
+def _pairs(part: Capture, may_be: NDArray[np.bool_]) -> Iterator[tuple[tuple[int, ...], _Pair]]:
     """The pairs of a graph by producer's type and arity, reader's type and arity, and bits of the operands that read
     it. O(nodes + operands), vectorised."""
     graph, n = part.graph, part.graph.num_nodes
@@ -249,7 +225,8 @@ def _pairs(part: _Part, may_be: NDArray[np.bool_]) -> Iterator[tuple[tuple[int, 
     readers = first[producers]
     fits = may_be[graph.node_type[producers]] & may_be[graph.node_type[readers]]
     fits &= graph.node_type[producers] != graph.node_type[readers]
-    fits &= part.detached[producers] == part.detached[readers]
+    if part.detached is not None:
+        fits &= part.detached[producers] == part.detached[readers]
     producers, readers = producers[fits], readers[fits]
     columns = (graph.node_type[producers], arity[producers], graph.node_type[readers], arity[readers], bits[producers])
     keys, inverse = np.unique(np.stack(columns, axis=1).astype(np.int64), axis=0, return_inverse=True)
