@@ -263,8 +263,9 @@ def compile(model: Any, *where: Any, **options: Any) -> Any:
     A file. The options are those of `compile_file`. A static model's is compiled in stages with `profile`.
 
     Options for both: `seed`, `policy`, `encoding`, `trials`, `time_limit`, `split`, `mini_batches`, `profile`,
-    `measure_gain`, `cells`, `progress`; see `compile_file`. Raises ModelError, InputError, UnsupportedError, and
-    CheckFailed when batched outputs differ from eager.
+    `measure_gain`, `cells`, `progress`; see `compile_file`. Of an object a bar on stderr tells progress, where that is
+    a terminal, unless `progress` is given. Raises ModelError, InputError, UnsupportedError, and CheckFailed when
+    batched outputs differ from eager.
     """
     if isinstance(model, str | Path):
         compiled = compile_file(model, *where, **options)

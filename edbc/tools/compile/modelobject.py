@@ -41,6 +41,7 @@ from edbc.plan.static import StaticPlan, read_any_plan
 from edbc.run.modelfile import Config, hash_model_file, is_installed
 from edbc.run.session import Net, check_requirements
 from edbc.stages import Stages
+from edbc.tools.console import ProgressLine, is_live_terminal
 
 if TYPE_CHECKING:
     from edbc.tools.explain.explanation import Explanation
@@ -130,9 +131,23 @@ def compile_object(
         if plan is not None and stands and not renew:
             return _checked(given, Path(plan), binding)
         target = None if plan is None else Path(plan)
-        if stages is not False and (stages is not None or is_static_object(given)):
-            return _in_stages(given, target, stages if isinstance(stages, Stages) else Stages(), binding, options)
-        return _bound(given, _compiled(given, target, options), binding)
+        with _watched(options) as told:
+            if stages is not False and (stages is not None or is_static_object(given)):
+                return _in_stages(given, target, stages if isinstance(stages, Stages) else Stages(), binding, told)
+            return _bound(given, _compiled(given, target, told), binding)
+
+
+@contextmanager
+def _watched(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The options, with a bar where somebody watches a terminal and no `progress` was given."""
+    if options.get("progress") is not None or not is_live_terminal():
+        yield options
+        return
+    line = ProgressLine()
+    try:
+        yield {**options, "progress": line}
+    finally:
+        line.finish()
 
 
 def _in_stages(given: ModelObject, target: Path | None, stages: Stages, binding: dict[str, Any],

@@ -110,6 +110,20 @@ def test_a_plan_that_does_not_stand_is_written(model: Net, tmp_path: Path) -> No
     assert edbc.load(tmp_path / "net.yaml").bind(model).plan == net.plan
 
 
+def test_a_terminal_shows_a_bar(
+    model: Net, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where stderr is a terminal a changing line tells what compiling does; elsewhere, and with `progress`, nothing."""
+    edbc.compile(model, trees(8), **QUICK)
+    assert capsys.readouterr().err == ""
+    for module in ("edbc.tools.console", "edbc.tools.compile.modelobject"):
+        monkeypatch.setattr(f"{module}.is_live_terminal", lambda: True)
+    edbc.compile(model, trees(8), **QUICK)
+    assert "\rcapture" in capsys.readouterr().err
+    edbc.compile(model, trees(8), progress=lambda *_: None, **QUICK)
+    assert capsys.readouterr().err == ""
+
+
 def test_explain_names_the_model_and_its_instances(net: Any) -> None:
     """`net.explain()` runs the instances that the net was compiled on, or those it is given."""
     assert "32 instances that it was compiled on" in str(net.explain())
