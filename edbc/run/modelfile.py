@@ -197,12 +197,12 @@ def file_sha256(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
+def unknown_key(key: str, known: Iterable[str], noun: str = "config key") -> str:
     """`unknown config key 'hiden_size'; did you mean 'hidden_size'?`"""
     known = list(known)
     close = get_close_matches(key, known, n=1)
-    remedy = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known) or 'none'}"
-    return f"unknown config key {key!r}; {remedy}"
+    remedy = f"did you mean {close[0]!r}?" if close else f"known {noun.split()[-1]}s: {', '.join(known) or 'none'}"
+    return f"unknown {noun} {key!r}; {remedy}"
 
 
 def _local_files(path: Path) -> set[Path]:

@@ -38,7 +38,7 @@ from edbc.capture.standins.source import is_library
 from edbc.errors import InputError, ModelError, StaleError, printable
 from edbc.plan.plan import Guard, Plan
 from edbc.plan.static import StaticPlan, read_any_plan
-from edbc.run.modelfile import Config, hash_model_file, is_installed
+from edbc.run.modelfile import Config, hash_model_file, is_installed, unknown_key
 from edbc.run.session import Net, check_requirements
 from edbc.stages import Stages
 from edbc.tools.console import ProgressLine, is_live_terminal
@@ -124,6 +124,7 @@ def compile_object(
     """See `edbc.compile`."""
     from edbc.tools.staged.choosing import is_static_object
 
+    _require_known(options)
     given = ModelObject(model, instances, instance)
     binding: dict[str, Any] = {"force": force, "strict": strict, "recompute": recompute}
     with evaluating(model):
@@ -135,6 +136,21 @@ def compile_object(
             if stages is not False and (stages is not None or is_static_object(given)):
                 return _in_stages(given, target, stages if isinstance(stages, Stages) else Stages(), binding, told)
             return _bound(given, _compiled(given, target, told), binding)
+
+
+OPTIONS = (
+    "seed", "policy", "encoding", "objective", "trials", "time_limit", "split", "mini_batches", "costs", "profile",
+    "measure_gain", "cells", "progress",
+)  # fmt: skip
+"""What compiling an object takes beside what `compile_object` names."""
+
+
+def _require_known(options: dict[str, Any]) -> None:
+    """Raise TypeError, as calls do, for an option that there is not, with the one that was meant."""
+    for name in options:
+        if name not in OPTIONS:
+            named = [p for p, of in inspect.signature(compile_object).parameters.items() if of.kind is of.KEYWORD_ONLY]
+            raise TypeError(f"edbc.compile: {unknown_key(name, [*OPTIONS, *named], 'option')}")
 
 
 @contextmanager

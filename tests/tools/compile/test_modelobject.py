@@ -110,6 +110,12 @@ def test_a_plan_that_does_not_stand_is_written(model: Net, tmp_path: Path) -> No
     assert edbc.load(tmp_path / "net.yaml").bind(model).plan == net.plan
 
 
+def test_a_mistyped_option_is_told(model: Net) -> None:
+    """With the option that was meant."""
+    with pytest.raises(TypeError, match=r"edbc\.compile: unknown option 'trails'; did you mean 'trials'\?"):
+        edbc.compile(model, trees(8), trails=20)
+
+
 def test_a_terminal_shows_a_bar(
     model: Net, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
