@@ -10,8 +10,8 @@ Frequent connected subgraphs are grown along edges, from pairs of types, as byte
     *pattern* is that of both, with operands that are the same value in all of its occurrences as one.
 (2) A mini-batch *costs* NODE_US for every node and BYTE_US for what it writes, BATCH_US for every batch under the
     critical-path rule, the products of its types (`automatic.Work`), and TYPE_US for each type that it has. A pattern
-    *pays* where the graph with it costs less: it may not where its types have a batch of many nodes, which waits for
-    what its nodes do not need then.
+    *pays* where the graph with it costs less by LEAST of all, as what hardly pays may not on other instances. It does
+    not where its types have a batch of many nodes, which would wait for what its nodes do not need then.
 (3) In each round the pairs of the graph as it is so far are tried, those first that would save most if all of their
     batches went, and the first that pays is kept. Rounds end where none pays.
 
@@ -52,6 +52,8 @@ FEWEST = 8
 """Occurrences of a pair."""
 TYPE_US = 20.0
 """Of binding a type, some 0.1 s, what a mini-batch bears: a variant of a pattern has to save more."""
+LEAST = 0.005
+"""Of the mini-batch's cost. Without it four plans of the zoo had patterns, two of which cost batches on fresh ones."""
 MOST_TRIED, MOST_VISITED = 256, 4_000_000
 MOST_PLACES = 62
 """Operands of a reader that are looked at: bits of a number."""
@@ -102,7 +104,7 @@ class _Mining:
             with_it = self._fused([*kept, pattern])
             new, new_launches = self._cost(with_it)
             kind = next(k for k, known in self._pattern_of.items() if known == pattern)
-            if new < cost and self._is_native(kind):
+            if new < (1 - LEAST) * cost and self._is_native(kind):
                 return pattern, with_it, new, new_launches
             self._refused.add(pattern)
         return None
