@@ -60,6 +60,27 @@ class Sentences(nn.Module):
         return self.out(torch.cat([mean, (weights.unsqueeze(-1) * h).sum(1)], -1))
 
 
+class Encoder(nn.Module):
+    """A transformer encoder of two layers, and a class for the sentence."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(size, 4, 2 * size, batch_first=True, norm_first=True)
+        self.words, self.out = nn.Embedding(VOCAB, size), nn.Linear(size, 4)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids: list[int]) -> torch.Tensor:
+        return self.out(self.layers(self.words(torch.tensor(ids))[None])[0].mean(0))
+
+    def by_hand(self, batch: list[list[int]]) -> torch.Tensor:
+        """Padded, with a mask."""
+        longest, counts = max(map(len, batch)), torch.tensor([len(ids) for ids in batch])
+        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids in batch])
+        mask = torch.arange(longest)[None] < counts[:, None]
+        h = self.layers(self.words(ids), src_key_padding_mask=~mask)
+        return self.out((h * mask.unsqueeze(-1)).sum(1) / counts[:, None])
+
+
 class Graphs(nn.Module):
     """Two rounds of messages by index."""
 
@@ -141,7 +162,11 @@ def main() -> None:
     print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
     print("| model | types | eager ms | by hand ms | edbc ms | of eager | of by hand | recording ms |")
     print("|---|---|---|---|---|---|---|---|")
-    for model, make in ((Sentences(options.hidden), sentence), (Graphs(options.hidden), graph)):
+    for model, make in (
+        (Sentences(options.hidden), sentence),
+        (Encoder(options.hidden), sentence),
+        (Graphs(options.hidden), graph),
+    ):
         print(measure(model, make, options), flush=True)
 
 

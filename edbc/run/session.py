@@ -55,7 +55,7 @@ from edbc.cells.lower import check_order, lower
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Program
 from edbc.cells.rows.reduction import ReductionKernel
-from edbc.cells.rows.segmented import RunKernel
+from edbc.cells.rows.segmented import run_kernel_of
 from edbc.errors import (
     DeviceError,
     InputError,
@@ -710,7 +710,7 @@ class Net:
         if node_type.is_excerpt:
             return ExcerptKernel()
         if node_type.is_run:
-            return RunKernel(self.table.operation_of_type[kind].operation, node_type.segmented)
+            return run_kernel_of(self.table.operation_of_type[kind].operation, node_type.segmented)
         if node_type.variadic:
             return ReductionKernel(node_type.op, len(node_type.outputs))
         program = self.program(kind)

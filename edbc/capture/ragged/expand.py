@@ -42,7 +42,9 @@ def run_type(run: RunOf) -> NodeType:
     """The type of a function of runs."""
     operation = run.operation
     draft = function_type(operation.name, operation.template, operation.slots, [run.result.meta()])
-    return replace(draft, op=RUN + operation.name, variadic=True, segmented=run.segmented)
+    function: Any = operation.call
+    constants = "; ".join(filter(None, [function.text, draft.constants]))
+    return replace(draft, op=RUN + operation.name, constants=constants, variadic=True, segmented=run.segmented)
 
 
 def run_entry(table: TypeTable, run: RunOf, count: int) -> Entry:

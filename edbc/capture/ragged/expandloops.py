@@ -10,7 +10,6 @@ from edbc.capture.ragged.program import (
     GROUP,
     INDICES,
     JOIN,
-    MARKED,
     NONE,
     ONE,
     REDUCE,
@@ -185,36 +184,36 @@ def expanded(  # type: ignore[no-untyped-def]
                     low = high
                 top += count
             elif op == RUN:
-                kind = words[p + 1]
-                fields = num_registers - (3 if kind == MARKED else 0)
-                items = 0
+                kind, num_lengths = words[p + 1], words[p + 2]
+                fields = num_parameters - 3
+                lengths = np.zeros(num_lengths, np.int64)
                 for j in range(fields):
                     q = register(words[r + j], num_args)
-                    items = max(items, begin[q + 1] - begin[q])
-                group = fields + (1 if kind == MARKED else 0)
-                made_here = 1 if kind == ONE else count
+                    lengths[words[p + 3 + j]] = begin[q + 1] - begin[q]
+                items, group = lengths.max(), fields + (1 if num_lengths > 1 else 0)
+                results = 1 if kind == ONE else count
                 nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, items * group)
-                heap = grown(heap, top, made_here)
+                heap = grown(heap, top, results)
                 if items > 0:
                     nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], items, missing)
                     for j in range(fields):
                         q = register(words[r + j], num_args)
-                        length = begin[q + 1] - begin[q]
+                        last = begin[q + 1] - 1
                         for i in range(items):
-                            out[num_refs + i * group + j] = heap[begin[q] + min(i, length - 1)]
-                    if kind == MARKED:
-                        q = register(words[r + 1], num_args)
-                        others = begin[q + 1] - begin[q]
-                        for i in range(items):
-                            mark = 2 if i < count and i < others else 0 if i < count else 1
-                            q = register(words[r + fields + mark], num_args)
-                            out[num_refs + i * group + fields] = heap[begin[q]]
-                    for i in range(made_here):
+                            out[num_refs + i * group + j] = heap[min(begin[q] + i, last)]
+                    for i in range(items if num_lengths > 1 else 0):
+                        bits = 0
+                        for k in range(num_lengths):
+                            bits |= (i < lengths[k]) << k
+                        out[num_refs + i * group + fields] = heap[
+                            begin[register(words[r + fields + bits - 1], num_args)]
+                        ]
+                    for i in range(results):
                         heap[top + i] = first_value + num_values + i
                     num_nodes += 1
                     num_refs += items * group
                     num_values += 1 if kind == ONE else items
-                top += made_here
+                top += results
             else:  # ALIAS
                 heap = grown(heap, top, count)
                 for i in range(count):

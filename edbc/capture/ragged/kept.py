@@ -25,7 +25,6 @@ from edbc.capture.ragged.program import (
     EACH,
     GROUP,
     INDICES,
-    MARKED,
     NONE,
     REDUCE,
     RUN,
@@ -424,9 +423,11 @@ class _Keeping:
         elif op == REDUCE:
             self.least.add((counts[0], 1))
         elif op == RUN:
-            alike = counts[1:-3] if parameters[1] == MARKED else counts
-            self.equal |= {(alike[0], c) for c in alike[1:] if c != alike[0]}
-            self.least |= {(counts[0], 1), (alike[0], 1)}
+            known: dict[int, Count] = {}
+            for symbol, count in zip(parameters[3:], counts, strict=False):
+                if known.setdefault(symbol, count) != count:
+                    self.equal.add((known[symbol], count))
+                self.least.add((count, 1))
         elif op == SLICE and parameters[1] != NONE and parameters[1] - parameters[0] == 1:
             first = parameters[0]
             self.least.add((counts[0], first + 1 if first >= 0 else -first))

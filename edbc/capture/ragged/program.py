@@ -44,12 +44,12 @@ JOIN (; rows...): rows behind each other.
 SLICE (start, stop, step; rows): with NONE for what Python calls None.
 FILL (; value, rows): one value, as often as there are rows.
 ALIAS (; refs): the values that a vector of refs names.
-RUN (function, kind; rows..., marks...): a node of a function of whole runs (`ragged.whole`); see ONE."""
-ONE, SEGMENTED, MARKED = range(3)
-"""Kinds of RUN: one value; as many rows as the fields have; as many as field 0 has, where the others have another
-number. Of the last kind a node has as many items as the longest field, shorter ones repeat their last row, and a
-further field says of each item which are real: the three marks, of an item of field 0 alone, of the others alone, of
-both."""
+RUN (function, kind, lengths, symbols...; rows..., marks...): a node of a function of whole runs (`ragged.whole`), with
+one value or as many as field 0 has rows. Field k has as many rows as all fields of `symbols[k]`, one of so many
+lengths. Where there are several, a node has as many items as the longest field has rows, shorter ones repeat their last
+row, and a further field says which are real: an item of lengths 0 and 2 has mark number 0b101 - 1."""
+ONE, SEGMENTED = range(2)
+"""Kinds of RUN."""
 NONE = -(1 << 62)
 PLACE = -(1 << 61)
 """Refs from here downwards are places of rows in a call that is being recorded for all of them."""

@@ -28,7 +28,9 @@ from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
-from edbc.capture.ragged.whole.runs import run_call
+from edbc.capture.ragged.whole import borders, recurrent
+from edbc.capture.ragged.whole.heads import multi_head_attention
+from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
 from edbc.capture.semantics import rules
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import Symbol, Value
@@ -171,6 +173,9 @@ _RULES: dict[str, Rule] = {
     **products.RULES,
     **views.RULES,
     **across.RULES,
+    **borders.RULES,
+    **recurrent.RULES,
+    "multi_head_attention_forward": multi_head_attention,
 }
 
 
@@ -231,9 +236,10 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return changed(rec, func, args, kwargs, name)
     args, kwargs = adopted_all(rec, args), dict(zip(kwargs, adopted_all(rec, kwargs.values()), strict=True))
     count = _num_ragged(args) + _num_ragged(kwargs.values())
-    if not count:
+    is_whole = takes_whole(args, kwargs)
+    if not count and not is_whole:
         return NotImplemented
-    rule = rule_of(name)
+    rule = None if is_whole else rule_of(name)
     call = Call(rec, func, name, *_with_input_first(name, args, kwargs), count)
     result = NotImplemented if rule is None else rule(call)
     if result is NotImplemented and not rules.looks_at_values(func, name):
@@ -318,4 +324,4 @@ def _stacked(item: Any) -> Any:
         if item.rec.books is not None:
             item.aliased = True
         return item.materialise()
-    return item
+    return item.materialise() if type(item) is Pairs else item

@@ -15,29 +15,42 @@ their own (`edbc.cells.rows.attentionloop`) run all nodes of a batch in one nati
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edbc.capture.record.table import Operation, fill
+from edbc.capture.ragged.whole.fuse import ATTENTION
+from edbc.capture.record.table import Operation
+from edbc.capture.standins.standin import Slot
+from edbc.cells.rows.attentionloop import attend, attend_back
 
 Longs = NDArray[np.int64]
 
 
+def run_kernel_of(operation: Operation, segmented: bool) -> RunKernel:
+    """What runs a type of an operation whose function is a RunFunction."""
+    layout = attention_of(operation)
+    return RunKernel(operation, segmented) if layout is None else AttentionKernel(operation, layout)
+
+
 class RunKernel:
-    """Runs a type of an operation whose function is a RunFunction."""
+    """A RunFunction in torch, node by node."""
 
     def __init__(self, operation: Operation, segmented: bool):
-        self.operation, self.segmented = operation, segmented
-        self.slots = operation.slots[: len(operation.call.places)]  # type: ignore[union-attr]
+        self.function: Any = operation.call
+        self.segmented = segmented
+        self.slots = operation.slots[: len(self.function.places) + self.function.has_marks]
 
     def run(self, items: Sequence[torch.Tensor], ptr: Sequence[int], output: torch.Tensor) -> None:
         """`items[f][ptr[v]:ptr[v + 1]]` is field f of node v, `(items, size)`."""
         for v in range(len(ptr) - 1):
             result = self._of_node([x[ptr[v] : ptr[v + 1]] for x in items])
-            where = output[ptr[v] : ptr[v + 1]] if self.segmented else output[v : v + 1]
-            where.copy_(result.reshape(where.shape))
+            if self.segmented:
+                output[ptr[v] : ptr[v] + len(result)] = result.reshape(len(result), -1)
+            else:
+                output[v] = result.reshape(-1)
 
     def gradient(self, items: Sequence[torch.Tensor], ptr: Sequence[int], given: torch.Tensor,
                  wanted: Sequence[bool]) -> list[torch.Tensor | None]:  # fmt: skip
@@ -51,7 +64,7 @@ class RunKernel:
             if not result.requires_grad:
                 continue
             sought = [x for x in fields if x.requires_grad]
-            of_node = given[begin:end] if self.segmented else given[v : v + 1]
+            of_node = given[begin : begin + len(result)] if self.segmented else given[v]
             gradients = torch.autograd.grad(result, sought, of_node.reshape(result.shape), allow_unused=True)
             for gradient, field in zip(gradients, (f for f in found if f is not None), strict=True):
                 if gradient is not None:
@@ -65,9 +78,95 @@ class RunKernel:
             for step in slot.views:
                 value = torch.vmap(step.apply)(value)
             seen.append(value)
-        args, kwargs = fill(self.operation.template, seen)
-        result: torch.Tensor = self.operation.call(*args, **kwargs)  # type: ignore[misc]
+        result: torch.Tensor = self.function(*seen)
         return result
+
+
+class Attention(NamedTuple):
+    """Where rows have what attention reads: heads, elements of each of queries and of values, the first columns of
+    queries, keys and values; and the number of a query's length and a key's among the marks."""
+
+    heads: int
+    width: int
+    depth: int
+    columns: Longs
+    symbols: tuple[int, int]
+
+
+def attention_of(operation: Operation) -> Attention | None:
+    """The layout of attention that native code knows; None for anything else."""
+    function: Any = operation.call
+    if getattr(function.root, "function", None) is not ATTENTION or function.root.kwargs.keys() != {
+        "is_causal",
+        "scale",
+    }:
+        return None
+    slots, symbols = [operation.slots[x.index] for x in function.root.args], function.symbols
+    pieces = [_piece(slot) for slot in slots]
+    heads = {slot.shape[:-1] for slot in slots}
+    is_known = len({slot.base.dtype for slot in slots}) == 1 and slots[0].base.dtype in ("f32", "f64")
+    if None in pieces or len(heads) > 1 or not is_known or slots[0].shape[-1] != slots[1].shape[-1]:
+        return None
+    q, k, v = (symbols[x.index] for x in function.root.args)
+    if k != v or function.at < 0:
+        return None
+    return Attention(heads.pop().numel(), slots[0].shape[-1], slots[2].shape[-1], np.array(pieces, np.int64), (q, k))
+
+
+def _piece(slot: Slot) -> int | None:
+    """The first element of a value that a view shows one after the other in order; None for other views, and where no
+    gradient passes."""
+    if any(step.detaches for step in slot.views):
+        return None
+    seen = torch.arange(slot.base.size).view(slot.base.shape)
+    for step in slot.views:
+        seen = step.apply(seen)
+    flat = seen.reshape(-1)
+    first = int(flat[0])
+    return first if flat.tolist() == list(range(first, first + len(flat))) else None
+
+
+class AttentionKernel(RunKernel):
+    """softmax(Q K^T * scale) V of all nodes of a batch in one native call."""
+
+    def __init__(self, operation: Operation, layout: Attention):
+        super().__init__(operation, True)
+        self.layout = layout
+        self.leaves = [x.index for x in self.function.root.args]
+        options = self.function.root.kwargs
+        self.causal = bool(options["is_causal"])
+        self.scale = options["scale"] if options["scale"] is not None else layout.width**-0.5
+
+    def run(self, items: Sequence[torch.Tensor], ptr: Sequence[int], output: torch.Tensor) -> None:
+        """See RunKernel, which runs it on a device."""
+        if not output.is_cpu:
+            super().run(items, ptr, output)
+            return
+        arrays = [items[leaf].numpy() for leaf in self.leaves]
+        attend(*arrays, *self._shape(items, ptr, arrays[0].dtype), output.numpy())
+
+    def gradient(self, items: Sequence[torch.Tensor], ptr: Sequence[int], given: torch.Tensor,
+                 wanted: Sequence[bool]) -> list[torch.Tensor | None]:  # fmt: skip
+        """See RunKernel."""
+        if not given.is_cpu:
+            return super().gradient(items, ptr, given, wanted)
+        found: list[torch.Tensor | None] = [
+            torch.zeros_like(x) if i in self.leaves else None for i, x in enumerate(items)
+        ]
+        arrays = [items[leaf].numpy() for leaf in self.leaves]
+        gradients = [found[leaf].numpy() for leaf in self.leaves]
+        attend_back(*arrays, *self._shape(items, ptr, arrays[0].dtype), given.numpy(), *gradients)
+        return found
+
+    def _shape(self, items: Sequence[torch.Tensor], ptr: Sequence[int], dtype: Any) -> tuple[Any, ...]:
+        begin = np.array(ptr, np.int64)
+        queries = keys = np.diff(begin)
+        if self.function.has_marks:
+            marks = items[-1].numpy().reshape(-1)
+            queries, keys = (np.add.reduceat(marks >> s & 1, begin[:-1]) for s in self.layout.symbols)
+        layout = self.layout
+        return (begin, queries, keys, layout.columns, layout.heads, layout.width, layout.depth, dtype.type(self.scale),
+                self.causal)  # fmt: skip
 
 
 def borders_of(segment: Longs, count: int) -> list[int]:

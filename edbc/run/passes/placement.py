@@ -79,7 +79,7 @@ class Placement:
         return placeloops.value_rows(nodes, outputs, self.batch_of, self.position, self.output_row, self.external_row,
                                      self.segmented_batches)  # fmt: skip
 
-    def value_classes(self, kinds: Longs, outputs: Longs) -> Longs:
+    def value_classes(self, kinds: NDArray[np.integer], outputs: Longs) -> Longs:
         """Class numbers of outputs of nodes of these types."""
         return self.output_class[kinds, np.where(self.segmented[kinds], 0, outputs)]
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edbc.base.graph import NodeType
 from edbc.capture.record.table import SharedRef
@@ -194,7 +195,7 @@ class Reversal:
             for ref, parameter in found.parameters.items():
                 self.add_parameter(ref, parameter)
 
-    def _run(self, batch: int, kernel: RunKernel, node_type: NodeType, nodes: Longs) -> None:
+    def _run(self, batch: int, kernel: RunKernel, node_type: NodeType, nodes: NDArray[np.integer]) -> None:
         """A batch of functions of runs: an output that is not reached has a gradient of zeros; nodes none of whose
         outputs is reached take no part."""
         placement, first = self.segment.placement, self.reach.first_value

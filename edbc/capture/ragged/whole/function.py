@@ -1,28 +1,159 @@
-"""Run functions: torch functions of whole runs of rows, whatever their length (`cells.rows.segmented` runs them)."""
+"""Run functions: functions of whole runs of rows, whatever their lengths, as expressions of torch functions.
+
+Definitions.
+
+(1) A *leaf* is a run, a tensor whose row k stands along one dimension (its place). Its *symbol* says which leaves are
+    equally long: symbol 0 is the result's.
+(2) An expression applies torch functions to leaves, constants and each other. Values of two ragged dimensions (scores
+    of attention) are inside of expressions alone: no node has one as its result, nothing stores them.
+(3) A *run function* is an expression whose result is n rows, along dimension `at`, or one value (`at` is -1).
+
+`cells.rows.segmented` runs them, node by node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from edbc.capture.record.signature import item_text
+from edbc.capture.record.table import Hole
 
-@dataclass(frozen=True)
-class RunFunction:
-    """A torch function of runs. Row k of argument i stands along dimension `places[i]`, that of the result along `at`;
-    the result is one value where that is -1. Of a function with several results it gives that of an index."""
+CHUNK = 64
+"""Elements of a row of a packed constant."""
+
+
+class Apply(NamedTuple):
+    """Definition (2): a function of a template, whose holes are leaves."""
 
     function: Callable[..., Any]
-    places: tuple[int, ...]
-    at: int
-    index: int | None = None
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Of runs (n, ...), and what else the function gets."""
-        places = iter(self.places)
-        moved = [x.movedim(0, next(places)) if isinstance(x, torch.Tensor) else x for x in args]
-        found = self.function(*moved, **kwargs)
-        result: torch.Tensor = found if self.index is None else found[self.index]
+    def __repr__(self) -> str:
+        arguments = [_text(a) for a in self.args] + [f"{k}={_text(v)}" for k, v in self.kwargs.items()]
+        return f"{self.name}({', '.join(arguments)})"
+
+
+def _text(item: Any) -> str:
+    if type(item) is Hole:
+        return f"_{item.index}"
+    if type(item) in (tuple, list):
+        inner = ", ".join(map(_text, item))
+        return f"[{inner}]" if type(item) is list else f"({inner})"
+    return repr(item) if type(item) is Apply else item_text(item)
+
+
+def evaluated(item: Any, leaves: Sequence[Any], call: Callable[..., Any] | None = None) -> Any:
+    """An expression of these leaves; `call(function, args, kwargs)` calls in the place of the functions themselves."""
+    kind = type(item)
+    if kind is Hole:
+        return leaves[item.index]
+    if kind is Apply:
+        args = tuple([evaluated(a, leaves, call) for a in item.args])
+        kwargs = {k: evaluated(v, leaves, call) for k, v in item.kwargs.items()}
+        return item.function(*args, **kwargs) if call is None else call(item.function, args, kwargs)
+    if kind is tuple or kind is list:
+        return kind([evaluated(x, leaves, call) for x in item])
+    return item
+
+
+def renumbered(item: Any, numbers: Sequence[int]) -> Any:
+    """The expression with leaf `numbers[i]` in the place of leaf i."""
+    kind = type(item)
+    if kind is Hole:
+        return Hole(numbers[item.index])
+    if kind is Apply:
+        args = tuple([renumbered(a, numbers) for a in item.args])
+        return Apply(item.function, item.name, args, {k: renumbered(v, numbers) for k, v in item.kwargs.items()})
+    if kind is tuple or kind is list:
+        return kind([renumbered(x, numbers) for x in item])
+    return item
+
+
+def functions_of(item: Any) -> tuple[Any, ...]:
+    """The functions of an expression: with its text they say what it computes."""
+    if type(item) is Apply:
+        return (item.function, *[f for part in (*item.args, *item.kwargs.values()) for f in functions_of(part)])
+    return tuple([f for part in item for f in functions_of(part)]) if type(item) in (tuple, list) else ()
+
+
+@dataclass(frozen=True, eq=False)
+class RunFunction:
+    """Definition (3). With leaves of several symbols the last operand says of each item which of them it has, as bits
+    of a number."""
+
+    root: Any
+    places: tuple[int, ...]
+    symbols: tuple[int, ...]
+    at: int
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether there is that last operand."""
+        return max(self.symbols) > 0
+
+    @property
+    def text(self) -> str:
+        """All that a signature says of it."""
+        root, holes = self.root, tuple(map(Hole, range(len(self.places))))
+        is_plain = type(root) is Apply and root.args == holes and not root.kwargs
+        parts = ["" if is_plain else ", ".join(_text(root).removeprefix(root.name).removeprefix("(")[:-1].split("\n"))]
+        parts += [f"along {self.places}"] if any(self.places) else []
+        parts += [f"lengths {self.symbols}"] if self.has_marks else []
+        return "; ".join(filter(None, [*parts, f"rows at {self.at}" if self.at > 0 else ""]))
+
+    def __call__(self, *fields: torch.Tensor) -> torch.Tensor:
+        """Of the fields of a node, (items, ...): (n, ...) or a value."""
+        lengths = [len(fields[0])]
+        if self.has_marks:
+            lengths = [int((fields[-1] >> s & 1).sum()) for s in range(max(self.symbols) + 1)]
+        fields = fields[: len(self.places)]
+        leaves = [x[: lengths[s]].movedim(0, p) for x, p, s in zip(fields, self.places, self.symbols, strict=True)]
+        result: torch.Tensor = evaluated(self.root, leaves)
         return result if self.at < 0 else result.movedim(self.at, 0)
+
+
+# --- functions that expressions have beside torch's ----------------------------------------------------------------
+
+
+def pick(results: Any, index: int) -> Any:
+    """One of several results."""
+    return results[index]
+
+
+def only(rows: torch.Tensor) -> torch.Tensor:
+    """What all rows are."""
+    return rows[0]
+
+
+def length(leaf: torch.Tensor, place: int) -> int:
+    """Of a run."""
+    return leaf.shape[place]
+
+
+def triangle(like: torch.Tensor, n: int, m: int, diagonal: int, inside: float, outside: float,
+             dtype: torch.dtype) -> torch.Tensor:  # fmt: skip
+    """(n, m) where `like` is: `inside` up to a diagonal, `outside` above."""
+    below = torch.ones(n, m, dtype=torch.bool, device=like.device).tril(diagonal)
+    return below if dtype is torch.bool and inside else torch.where(below, inside, outside).to(dtype)
+
+
+def packed(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as rows of CHUNK elements, the last one filled up."""
+    flat = tensor.reshape(-1)
+    rows = flat.new_zeros(-(-len(flat) // CHUNK) * CHUNK)
+    rows[: len(flat)] = flat
+    return rows.view(-1, CHUNK)
+
+
+def unpacked(rows: torch.Tensor, *shape: int) -> torch.Tensor:
+    """What `packed` has packed."""
+    count = 1
+    for size in shape:
+        count *= size
+    return rows.reshape(-1)[:count].view(shape)

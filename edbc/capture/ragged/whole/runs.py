@@ -1,123 +1,361 @@
-"""Functions of whole runs as nodes of one type whatever n is.
+"""Calls that take whole runs: nodes of one type whatever n is, and values of two ragged dimensions.
 
-A call that no row-wise rule knows (a cumulative sum, a sort, a standard deviation over n, attention) is a node whose
-operands are all rows, and whose results are as many rows, or one value. What says so are shapes: the function is asked
-for those of its result at two sizes, and they must differ in one dimension, by as much as n does, or in none.
+A call that no row-wise rule knows is an expression (`whole.function`) of its ragged arguments. What it gives is told by
+shapes: the expression is asked for those of its result at two lengths of each symbol. A result of no ragged dimension
+is a node that reduces; of one, a node with as many results as there are rows; of two (scores of attention, distances)
+it is no node, but goes on as an expression (`Pairs`) until something has fewer.
+
+Constants of the instance's that have ragged dimensions (a mask, a matrix of distances) are operands too: one dimension
+is rows, two are packed into rows of their own length; a mask that is a triangle is a function of n.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from edbc.capture.ragged.program import ONE, RUN, SEGMENTED, RunOf, triple
-from edbc.capture.ragged.value import Ragged, one_step
-from edbc.capture.ragged.whole.function import RunFunction
-from edbc.capture.record.table import Hole, Operation, fill
+from edbc.capture.ragged.rows import rows_of
+from edbc.capture.ragged.symbols import Size
+from edbc.capture.ragged.value import Ragged, filled, one_step
+from edbc.capture.ragged.whole.function import (
+    Apply,
+    RunFunction,
+    evaluated,
+    functions_of,
+    length,
+    only,
+    packed,
+    pick,
+    renumbered,
+    triangle,
+    unpacked,
+)
+from edbc.capture.ragged.whole.fuse import fused
+from edbc.capture.record.table import Hole, Operation
 from edbc.capture.semantics.randomness import Dispatched
+from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
-from edbc.capture.standins.standin import class_of, value_of
+from edbc.capture.standins.standin import Lazy, Shared, Value, class_of, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.ragged.call import Call
     from edbc.capture.record.recorder import Recorder
 
-SIZES = 5, 7
-"""Lengths at which functions are asked for shapes; no size that a model is likely to have beside them."""
+LENGTHS = (5, 11, 17), (7, 13, 19)
+"""Of three symbols, at which expressions are asked for shapes; no sizes that a model is likely to have beside them."""
+MARKS = len(LENGTHS[0])
+
+
+class Unfit(Exception):
+    """A call is no expression of runs."""
+
+
+class Leaves:
+    """The leaves of an expression, each once, and the symbol of each."""
+
+    def __init__(self, rec: Recorder):
+        self.rec = rec
+        self.rows: list[Ragged] = []
+        self.symbols: list[int] = []
+        self._lengths: list[int | None] = []
+
+    def add(self, ragged: Ragged, is_packed: bool = False) -> int:
+        """The number of a leaf. A packed constant has a length of its own."""
+        for number, known in enumerate(self.rows):
+            if known.refs == ragged.refs and known.row is ragged.row and known.at == ragged.at:
+                return number
+        count = len(ragged.refs)
+        if not count or (len(self._lengths) == MARKS and (is_packed or count not in self._lengths)):
+            raise Unfit
+        if is_packed or count not in self._lengths:
+            self._lengths.append(None if is_packed else count)
+            self.symbols.append(len(self._lengths) - 1)
+        else:
+            self.symbols.append(self._lengths.index(count))
+        self.rows.append(ragged)
+        return len(self.rows) - 1
+
+    def merge(self, pairs: Pairs) -> Any:
+        """The expression of a value in terms of these leaves."""
+        is_packed = [pairs.leaves._lengths[s] is None for s in pairs.leaves.symbols]
+        return renumbered(pairs.root, [self.add(r, p) for r, p in zip(pairs.leaves.rows, is_packed, strict=True)])
+
+    def length(self, symbol: int) -> tuple[int, Ragged]:
+        """How long leaves of a symbol are, and one of them."""
+        ragged = self.rows[self.symbols.index(symbol)]
+        return len(ragged.refs), ragged
+
+    def of_length(self, count: int) -> Apply | int:
+        """A size of a constant as an expression: that of leaves that are so long, or the number itself."""
+        if count == 1 or count not in self._lengths:  # a dimension of 1 is the same for all
+            return count
+        number = self.symbols.index(self._lengths.index(count))
+        return Apply(length, "length", (Hole(number), self.rows[number].at), {})
+
+    def metas(self, which: int) -> list[torch.Tensor]:
+        """The leaves without data, at one choice of lengths."""
+        return [
+            torch.empty((*r.row.shape[: r.at], LENGTHS[which][s], *r.row.shape[r.at :]), dtype=r.dtype, device="meta")
+            for r, s in zip(self.rows, self.symbols, strict=True)
+        ]
+
+
+class Pairs(Lazy):
+    """A value of two ragged dimensions: an expression. `dims` has the symbol of each dimension, or its size as a
+    negative number less one."""
+
+    __slots__ = ("dims", "dtype_", "leaves", "rec", "root")
+
+    def __init__(self, rec: Recorder, root: Apply, leaves: Leaves, dims: tuple[int, ...], dtype: torch.dtype):
+        self.rec, self.root, self.leaves, self.dims, self.dtype_ = rec, root, leaves, dims, dtype
+        self.whole = None
+
+    @property
+    def shape(self) -> Any:
+        """See `Ragged.shape`."""
+        found = [(-1 - d, None) if d < 0 else self.leaves.length(d) for d in self.dims]
+        if self.rec.symbolic:
+            return tuple(n if of is None else Size(self.rec, n, triple(of.refs)) for n, of in found)
+        self.rec.asked_size = True
+        return torch.Size([n for n, _ in found])
+
+    dtype = property(lambda self: self.dtype_)
+    ndim = property(lambda self: len(self.dims))
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self.dims)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def is_floating_point(self) -> bool:
+        """True for floating dtypes."""
+        return self.dtype_.is_floating_point
+
+    def _meta(self) -> torch.Tensor:
+        self.rec.asked_size = True
+        sizes = [-1 - d if d < 0 else self.leaves.length(d)[0] for d in self.dims]
+        return torch.empty(sizes, dtype=self.dtype_, device="meta")
+
+    def make(self) -> Value:
+        """The value as a node, by nodes of a type per size."""
+        rec = self.rec
+        rec.note_stacked(self.root.name)
+        wholes = [r.materialise() for r in self.leaves.rows]
+        made: Any = evaluated(self.root, wholes, lambda f, args, kwargs: _call(rec, f, args, kwargs))
+        return made.materialise() if isinstance(made, Lazy) else made
+
+
+def _call(rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if function in (pick, only):
+        return function(*args)
+    if function is length:
+        return args[0].shape[args[1]]
+    if function is triangle:
+        return function(torch.empty(0), *args[1:])
+    return rec.function(function, args, kwargs)
+
+
+def takes_whole(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is of two ragged dimensions."""
+    return any(type(x) is Pairs or (type(x) in (list, tuple) and takes_whole(x, {})) for x in (*args, *kwargs.values()))
 
 
 def run_call(call: Call) -> Any:
-    """A call as a node of a function of runs; NotImplemented where it is none: where it has other operands than rows
-    of one number, or what it gives has not that number of rows."""
-    rows: list[Ragged] = []
-    template = tuple(_placed(a, rows) for a in call.args)
-    named = {key: _placed(value, rows) for key, value in call.kwargs.items()}
-    is_plain = all(_is_constant(item) for item in (*template, *named.values()))
-    if not is_plain or not rows or len({len(r.refs) for r in rows}) != 1 or not len(rows[0].refs):
-        return NotImplemented
-    if any(type(item) is Hole for item in named.values()):
-        return NotImplemented
-    return run_of(call.rec, call.func, call.name, rows, (template, named))
-
-
-def run_of(rec: Recorder, function: Callable[..., Any], name: str, rows: Sequence[Ragged], template: Any) -> Any:
-    """A function of runs of one number of rows, which the template has holes for: a node for each of its results."""
+    """A call as an expression of its ragged arguments; NotImplemented where it is none."""
+    rec, leaves = call.rec, Leaves(call.rec)
     if rec.autocast is not None or rec.books is not None or not rec.flows:
         return NotImplemented
-    shapes = [_shapes(function, rows, template, size) for size in SIZES]
-    if shapes[0] is None or shapes[1] is None:
+    begin = rec.place()
+    try:
+        args = tuple([_met(a, leaves) for a in call.args])
+        kwargs = {key: _met(value, leaves) for key, value in call.kwargs.items()}
+        args = tuple([_placed(a, leaves) for a in args])
+        kwargs = {key: _placed(value, leaves) for key, value in kwargs.items()}
+        return _result(Apply(call.func, call.name, args, kwargs), leaves)
+    except Unfit:
+        if rec.place() != begin and not rec.keeping:
+            rec.forget_since(*begin)
         return NotImplemented
-    if isinstance(shapes[0], torch.Tensor):
-        found = _place(shapes[0], shapes[1])
-        return NotImplemented if found is None else _node(rec, function, name, rows, template, *found, None)
-    places = [_place(a, b) for a, b in zip(shapes[0], shapes[1], strict=True)]
-    if None in places:
-        return NotImplemented
-    results = [
-        _node(rec, function, name, rows, template, *found, index)
-        for index, found in enumerate(places) if found is not None
-    ]  # fmt: skip
-    return rebuilt(shapes[0], results)
 
 
-def _node(rec: Recorder, function: Callable[..., Any], name: str, rows: Sequence[Ragged], template: Any, at: int,
-          meta: torch.Tensor, index: int | None) -> Any:  # fmt: skip
-    """One result of a function of runs."""
-    places, slots = tuple(r.at for r in rows), tuple(r.row for r in rows)
-    operation = Operation("function", name if index is None else f"{name}.{index}",
-                          RunFunction(function, places, at, index), template, slots)  # fmt: skip
-    key = function, repr((template, places, at, index)), slots
-    run = RunOf(operation, rec.table.slot(class_of(meta)), at >= 0, key)
-    parameters = rec.note_run(run), ONE if at < 0 else SEGMENTED
-    made = one_step(rec, RUN, parameters, [triple(r.refs) for r in rows])
-    return Ragged(rec, made, run.result, at) if at >= 0 else value_of(rec, made.start, run.result)
-
-
-def _shapes(function: Callable[..., Any], rows: Sequence[Ragged], template: Any, size: int) -> Any:
-    """What the function gives of so many rows, without data; None where it fails, draws, or gives no tensors."""
-    args, kwargs = fill(template, [_meta(r, size) for r in rows])
-    with Dispatched() as dispatched:
-        try:
-            result = function(*args, **kwargs)
-        except Exception:  # whatever it is, the call itself will say so
-            return None
-    tensors = result if isinstance(result, tuple) else (result,)
-    if dispatched.draws or dispatched.shape_by_value or dispatched.is_foreign:
-        return None
-    return result if all(type(x) is torch.Tensor and x.layout is torch.strided for x in tensors) else None
-
-
-def _place(one: torch.Tensor, other: torch.Tensor) -> tuple[int, torch.Tensor] | None:
-    """Where the rows of a result stand, -1 where it is one value, and what one looks like; None where it is not of
-    n rows, given what it is of `SIZES`."""
-    if one.ndim != other.ndim:
-        return None
-    differ = [d for d, (a, b) in enumerate(zip(one.shape, other.shape, strict=True)) if a != b]
-    if not differ:
-        return -1, one
-    at = differ[0]
-    if len(differ) > 1 or (one.shape[at], other.shape[at]) != SIZES:
-        return None
-    return at, one.select(at, 0)
-
-
-def _meta(ragged: Ragged, size: int) -> torch.Tensor:
-    shape = ragged.row.shape
-    return torch.empty((*shape[: ragged.at], size, *shape[ragged.at :]), dtype=ragged.row.dtype, device="meta")
-
-
-def _placed(item: Any, rows: list[Ragged]) -> Any:
-    """An argument with a hole for a ragged value, which goes to `rows`."""
+def _met(item: Any, leaves: Leaves) -> Any:
+    """An argument with holes for what is ragged; other tensors wait for the lengths that they may have."""
     if type(item) is Ragged:
-        rows.append(item)
-        return Hole(len(rows) - 1)
+        return Hole(leaves.add(item))
+    if type(item) is Pairs:
+        return leaves.merge(item)
+    if type(item) in (tuple, list):
+        return type(item)([_met(x, leaves) for x in item])
     return item
 
 
-def _is_constant(item: Any) -> bool:
-    """Whether an argument is a hole, or says the same for every instance."""
-    if type(item) is Hole or item is None or isinstance(item, int | float | str | bool | torch.dtype):
-        return True
-    return isinstance(item, tuple | list) and all(_is_constant(x) and type(x) is not Hole for x in item)
+def _placed(item: Any, leaves: Leaves) -> Any:
+    """An argument with holes for all tensors. Raises Unfit for what is no constant."""
+    if type(item) is Hole or type(item) is Apply:
+        return item
+    if type(item) in (tuple, list):
+        return type(item)([_placed(x, leaves) for x in item])
+    if type(item) is Made:
+        item = item.real()
+    if type(item) is torch.Tensor:
+        return _constant(item, leaves)
+    if type(item) is Value or type(item) is Shared or isinstance(item, Lazy):
+        value = leaves.rec.as_value(item)
+        if type(value) is not Value or not leaves.rows:
+            raise Unfit
+        like = leaves.rows[0]
+        refs = filled(leaves.rec, value.ref, len(like.refs), triple(like.refs))
+        return Apply(only, "only", (Hole(leaves.add(Ragged(leaves.rec, refs, value.slot))),), {})
+    if item is None or item is Ellipsis or isinstance(item, int | float | str | torch.dtype | slice):
+        return item
+    raise Unfit
+
+
+def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
+    """A tensor of the instance's, or one that forward has made."""
+    if tensor.requires_grad or tensor.layout is not torch.strided or not leaves.rows:
+        raise Unfit
+    if tensor.ndim == 0:
+        number = tensor.item()
+        return number if tensor.dtype in (torch.float32, torch.int64, torch.bool) else _unfit()
+    sizes = [leaves.of_length(size) for size in tensor.shape]
+    ragged = [d for d, size in enumerate(sizes) if type(size) is Apply]
+    if len(ragged) == 1:
+        rows = rows_of(leaves.rec, tensor, ragged[0])
+        return Hole(leaves.add(rows))
+    if not ragged and tensor.numel() != 1:
+        raise Unfit
+    shape = _triangle(tensor) if ragged else None
+    if shape is not None and all(tensor.shape[d] == 1 for d in range(tensor.ndim - 2)):
+        made = Apply(triangle, "triangle", (Hole(0), *sizes[-2:], *shape, tensor.dtype), {})
+        return made if tensor.ndim == 2 else Apply(torch.reshape, "reshape", (made, tuple(sizes)), {})
+    leaves.rec.counted = True
+    number = leaves.add(rows_of(leaves.rec, packed(tensor), 0), True)
+    return Apply(unpacked, "unpacked", (Hole(number), *sizes), {})
+
+
+def _unfit() -> Any:
+    raise Unfit
+
+
+def _triangle(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
+    """Diagonal, number up to it and number above, of a matrix that is nothing else."""
+    matrix = tensor.reshape(tensor.shape[-2:]) if tensor.numel() == math.prod(tensor.shape[-2:]) else None
+    if matrix is None or min(matrix.shape) < 2:
+        return None
+    inside, outside = matrix[-1, 0].item(), matrix[0, -1].item()
+    first = (matrix[0] != inside).nonzero()
+    if inside == outside or not len(first):
+        return None
+    diagonal = int(first[0]) - 1
+    below = torch.ones_like(matrix, dtype=torch.bool).tril(diagonal)
+    is_one = bool((matrix[below] == inside).all()) and bool((matrix[~below] == outside).all())
+    return (diagonal, inside, outside) if is_one else None
+
+
+class Seen(NamedTuple):
+    """A result without data: the symbol of each dimension, or its size as a negative number less one."""
+
+    dims: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _result(root: Apply, leaves: Leaves) -> Any:
+    """What an expression gives."""
+    rec = leaves.rec
+    if not leaves.rows:
+        raise Unfit
+    key = Pairs, repr(root), functions_of(root), tuple((r.row, r.at) for r in leaves.rows), tuple(leaves.symbols)
+    seen = rec.functions.get(key)
+    if seen is None:
+        seen = rec.functions[key] = _seen(root, leaves)
+    if seen is Unfit:
+        raise Unfit
+    if type(seen) is Seen:
+        return _of_shape(root, leaves, seen)
+    results = [_of_shape(Apply(pick, "pick", (root, i), {}), leaves, one) for i, one in enumerate(seen)]
+    return rebuilt(seen, results)
+
+
+def _of_shape(root: Apply, leaves: Leaves, seen: Seen) -> Any:
+    ragged = [d for d, dim in enumerate(seen.dims) if dim >= 0]
+    if len(ragged) == 2:
+        return Pairs(leaves.rec, root, leaves, seen.dims, seen.dtype)
+    return _node(root, leaves, seen, ragged[0] if ragged else -1)
+
+
+def _seen(root: Apply, leaves: Leaves) -> Any:
+    """A `Seen`, a nest of them, or Unfit: where the function fails, draws, gives no tensors, or more than two ragged
+    dimensions."""
+    found = []
+    for which in range(2):
+        with Dispatched() as dispatched:
+            try:
+                found.append(evaluated(root, leaves.metas(which)))
+            except Exception:  # whatever it is, the call itself will say so
+                return Unfit
+        if dispatched.draws or dispatched.shape_by_value or dispatched.is_foreign:
+            return Unfit
+    if isinstance(found[0], tuple):
+        parts = [_dims(a, b, leaves) for a, b in zip(*found, strict=True)]
+        return Unfit if Unfit in parts else rebuilt(found[0], parts)
+    return _dims(found[0], found[1], leaves)
+
+
+def _dims(one: Any, other: Any, leaves: Leaves) -> Any:
+    if type(one) is not torch.Tensor or one.layout is not torch.strided or one.ndim != other.ndim:
+        return Unfit
+    dims = []
+    for a, b in zip(one.shape, other.shape, strict=True):
+        if a == b:
+            dims.append(-1 - a)
+            continue
+        symbol = next((s for s in range(MARKS) if (a, b) == (LENGTHS[0][s], LENGTHS[1][s])), -1)
+        if symbol < 0 or leaves._lengths[symbol] is None:
+            return Unfit
+        dims.append(symbol)
+    return Seen(tuple(dims), one.dtype) if sum(d >= 0 for d in dims) <= 2 else Unfit
+
+
+def _node(root: Apply, leaves: Leaves, seen: Seen, at: int) -> Any:
+    """A result of at most one ragged dimension as a node. Leaves that the result is as long as come first."""
+    rec = leaves.rec
+    used = sorted(_holes(root))
+    own = seen.dims[at] if at >= 0 else leaves.symbols[used[0]]
+    order = sorted(used, key=lambda i: (leaves.symbols[i] != own, leaves.symbols[i], i))
+    numbers = [0] * len(leaves.rows)
+    for k, i in enumerate(order):
+        numbers[i] = k
+    rows = [leaves.rows[i] for i in order]
+    first_of = list(dict.fromkeys(leaves.symbols[i] for i in order))
+    if first_of[0] != own:
+        raise Unfit
+    symbols = tuple(first_of.index(leaves.symbols[i]) for i in order)
+    expression, places = fused(renumbered(root, numbers), [r.at for r in rows], [r.ndim for r in rows])
+    function = RunFunction(expression, places, symbols, at)
+    value_of_row = tuple(-1 - d for k, d in enumerate(seen.dims) if k != at)
+    slot = rec.table.slot(class_of(torch.empty(value_of_row, dtype=seen.dtype, device="meta")))
+    marks = [rec.number(bits, torch.int64) for bits in range(1, 1 << len(first_of))] if function.has_marks else []
+    slots = (*[r.row for r in rows], *[m.slot for m in marks[:1]])
+    operation = Operation("function", function.root.name, function, (tuple(map(Hole, range(len(slots)))), {}), slots)
+    key = function.text, functions_of(function.root), slots
+    run = RunOf(operation, slot, at >= 0, key)
+    parameters = rec.note_run(run), ONE if at < 0 else SEGMENTED, len(first_of), *symbols
+    made = one_step(rec, RUN, parameters, [*[triple(r.refs) for r in rows], *[(m.ref, 0, 1) for m in marks]])
+    return Ragged(rec, made, slot, at) if at >= 0 else value_of(rec, made.start, slot)
+
+
+def _holes(item: Any) -> set[int]:
+    """The leaves of an expression."""
+    if type(item) is Hole:
+        return {item.index}
+    if type(item) is Apply:
+        return set().union(*map(_holes, (*item.args, *item.kwargs.values())))
+    return set().union(*map(_holes, item)) if type(item) in (tuple, list) else set()

@@ -1,0 +1,91 @@
+"""Convolution and pooling along the ragged dimension: each row of the result is one function of the rows in its window.
+
+The rows of tap t of all windows are a slice of the rows with borders on both ends, whatever n is, so a convolution is a
+product of rows, and pooling an element-wise function of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from edbc.capture.ragged.call import Call, Rule
+from edbc.capture.ragged.program import JOIN, triple
+from edbc.capture.ragged.rows import plain
+from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
+from edbc.capture.standins.standin import Shared
+
+
+def _number(item: Any) -> Any:
+    """A size for each dimension, of which there is one."""
+    return item[0] if isinstance(item, tuple | list) and len(item) == 1 else item
+
+
+def _taps(ragged: Ragged, size: int, stride: int, padding: int, dilation: int, border: float) -> list[Ragged] | None:
+    """The rows of each tap of all windows; None where there is no window."""
+    rec, rows, span = ragged.rec, plain(ragged), (size - 1) * dilation
+    if len(rows.refs) + 2 * padding <= span:
+        return None
+    if padding:
+        row = rec.constant_row(torch.full(rows.row.shape, border, dtype=rows.dtype))
+        edge = filled(rec, row.ref, padding)
+        rows = rows.like(one_step(rec, JOIN, (), [triple(edge), triple(rows.refs), triple(edge)]))
+    last = [span - t * dilation for t in range(size)]
+    return [rows.take(slice(t * dilation, -last[t] if last[t] else None, stride)) for t in range(size)]
+
+
+def convolved(call: Call) -> Any:
+    """`F.conv1d(input, weight, bias, stride, padding, dilation, groups)` of (channels, n), in one group."""
+    ragged, weight, bias = call.args[0], call.given(1, "weight", None), call.given(2, "bias", None)
+    stride, padding, dilation = (_number(call.given(3 + i, k, d)) for i, (k, d) in
+                                 enumerate((("stride", 1), ("padding", 0), ("dilation", 1))))  # fmt: skip
+    if type(ragged) is not Ragged or ragged.behind != 1 or ragged.ndim > 3 or call.given(6, "groups", 1) != 1:
+        return NotImplemented
+    if type(weight) is not Shared or padding == "same":
+        return NotImplemented
+    padding = 0 if padding == "valid" else padding
+    taps = _taps(ragged, weight.shape[2], stride, padding, dilation, 0.0)
+    if taps is None:
+        return NotImplemented
+    matrix = weight.flatten(1)
+
+    def window(*values: Any) -> Any:
+        row = call.rec.function(torch.stack, (list(values), -1), {}) if len(values) > 1 else values[0].unsqueeze(-1)
+        return call.rec.function(F.linear, (row.flatten(-2), matrix, bias), {})
+
+    return each_row(call.rec, taps, window, ragged.at)
+
+
+def pooled(call: Call) -> Any:
+    """`F.max_pool1d` and `F.avg_pool1d` of (channels, n)."""
+    is_max, size = call.name == "max_pool1d", _number(call.given(1, "kernel_size", None))
+    stride, padding = _number(call.given(2, "stride", None)) or size, _number(call.given(3, "padding", 0))
+    dilation = _number(call.given(4, "dilation", 1)) if is_max else 1
+    options = [call.given(i, k, False) for i, k in (((5, "ceil_mode"), (6, "return_indices")) if is_max else
+                                                    ((4, "ceil_mode"),))]  # fmt: skip
+    ragged = call.args[0]
+    if type(ragged) is not Ragged or ragged.behind != 1 or any(options) or type(size) is not int:
+        return NotImplemented
+    if not is_max and not call.given(5, "count_include_pad", True):
+        return NotImplemented
+    taps = _taps(ragged, size, stride, padding, dilation, float("-inf") if is_max else 0.0)
+    if taps is None or size < 2:
+        return NotImplemented
+
+    def window(*values: Any) -> Any:
+        found = values[0]
+        for value in values[1:]:
+            found = call.rec.function(torch.maximum if is_max else torch.add, (found, value), {})
+        return found if is_max else found / size
+
+    return each_row(call.rec, taps, window, ragged.at)
+
+
+RULES: dict[str, Rule] = {
+    "conv1d": convolved,
+    "max_pool1d": pooled,
+    "max_pool1d_with_indices": pooled,
+    "avg_pool1d": pooled,
+}

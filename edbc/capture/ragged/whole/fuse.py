@@ -1,0 +1,97 @@
+"""Expressions that are attention, softmax(Q K^T * scale) V, as the one function that stores no scores.
+
+A mask that is a triangle of minus infinities above the diagonal makes it causal; with any other mask an expression
+stays as it was written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch.nn.functional as F
+
+from edbc.capture.ragged.whole.function import Apply, triangle
+from edbc.capture.record.table import Hole
+
+ATTENTION = F.scaled_dot_product_attention
+
+
+def fused(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[Any, tuple[int, ...]]:
+    """The expression, or the one function that it is, and the places of its leaves, which have so many dimensions."""
+    found = _attention(root, places, ndims)
+    if found is None:
+        return root, tuple(places)
+    query, key, value, scale, causal = found
+    moved = [ndims[key] - 2 if leaf == key else place for leaf, place in enumerate(places)]
+    kwargs = {"is_causal": causal, "scale": scale}
+    return Apply(ATTENTION, "attention", (Hole(query), Hole(key), Hole(value)), kwargs), tuple(moved)
+
+
+def _attention(
+    root: Any, places: Sequence[int], ndims: Sequence[int]
+) -> tuple[int, int, int, float | None, bool] | None:
+    """Leaves of query, key and value, scale, and whether it is causal."""
+    if _is(root, "scaled_dot_product_attention"):
+        names = "attn_mask dropout_p is_causal scale enable_gqa".split()
+        if len(root.args) < 3 or not root.kwargs.keys() <= {*names}:
+            return None
+        mask, dropout, causal, scale, grouped = _options(root, names)
+        causal = bool(causal) or _is_causal(mask, 0.0, -math.inf) or _is_causal(mask, True, False)
+        mask = None if causal else mask
+        leaves = [x.index if type(x) is Hole else -1 for x in root.args[:3]]
+        if mask is not None or dropout or grouped or min(leaves) < 0:
+            return None
+        if any(places[i] != ndims[i] - 2 for i in leaves) or len(set(leaves)) < 3:
+            return None
+        return leaves[0], leaves[1], leaves[2], scale, causal
+    return _written(root, places, ndims)
+
+
+def _options(root: Apply, names: Sequence[str]) -> list[Any]:
+    return [root.args[3 + i] if len(root.args) > 3 + i else root.kwargs.get(name) for i, name in enumerate(names)]
+
+
+def _written(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[int, int, int, float | None, bool] | None:
+    """Attention as products and a softmax."""
+    if not _is(root, "matmul", "bmm", "mm") or len(root.args) != 2 or type(root.args[1]) is not Hole:
+        return None
+    weights, value = root.args[0], root.args[1].index
+    if not _is(weights, "softmax") or not weights.args or weights.kwargs.keys() - {"dim"}:
+        return None
+    ndim = ndims[value]
+    dims = [*weights.args[1:], *weights.kwargs.values()]
+    if len(dims) != 1 or dims[0] not in (-1, ndim - 1):
+        return None
+    scores, causal = _unmasked(weights.args[0])
+    scale = 1.0
+    while _is(scores, "mul", "div", "true_divide", "multiply", "divide") and len(scores.args) == 2:
+        if not isinstance(scores.args[1], int | float) or scores.kwargs:
+            return None
+        scale = scale * scores.args[1] if scores.name.startswith("mul") else scale / scores.args[1]
+        scores = scores.args[0]
+    if not _is(scores, "matmul", "bmm", "mm") or not all(type(x) is Hole for x in scores.args) or len(scores.args) != 2:
+        return None
+    query, key = (x.index for x in scores.args)
+    same = ndims[query] == ndims[key] == ndim and len({query, key, value}) == 3
+    stand = (places[query], places[key], places[value]) == (ndim - 2, ndim - 1, ndim - 2)
+    return (query, key, value, scale, causal) if same and stand else None
+
+
+def _unmasked(scores: Any) -> tuple[Any, bool]:
+    """Scores without a causal mask, and whether they had one."""
+    is_added = _is(scores, "add") and len(scores.args) == 2 and not scores.kwargs
+    is_filled = _is(scores, "masked_fill") and len(scores.args) == 3 and scores.args[2] == -math.inf
+    causal = (is_added and _is_causal(scores.args[1], 0.0, -math.inf)) or (
+        is_filled and _is_causal(scores.args[1], False, True)
+    )
+    return (scores.args[0], True) if causal else (scores, False)
+
+
+def _is_causal(mask: Any, inside: Any, outside: Any) -> bool:
+    return _is(mask, "triangle") and mask.function is triangle and tuple(mask.args[3:6]) == (0, inside, outside)
+
+
+def _is(item: Any, *names: str) -> bool:
+    return type(item) is Apply and item.name in names
