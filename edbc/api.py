@@ -204,10 +204,10 @@ def require_targets(target: Path, model: str | Path, inputs: Sequence[str | Path
         require_target(report, "the page", "name another --report", [target, *read])
 
 
-def stands_eager(target: Path) -> bool | None:
-    """Whether the plan at `target` says `run: eager`; None where there is none."""
+def plan_that_stands(target: Path) -> Plan | None:
+    """The plan at `target`; None where there is none that can be read."""
     try:
-        return read_plan(target).run is not None if found_at(target) != "nothing" else None
+        return read_plan(target) if found_at(target) != "nothing" else None
     except EdbcError:
         return None
 
@@ -343,7 +343,7 @@ def compile_file(
         weights=weights_for(target, weights),
         guards=existing_guards(target),
         measure_gain=measure_gain,
-        stood=stands_eager(target),
+        stood=plan_that_stands(target),
         cells=cells,
         progress=progress,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edbc.base.families import family, grouped
-from edbc.plan.plan import Guard, Plan, PlanCell, PlanType, PlanWaves
+from edbc.plan.plan import Guard, Plan, PlanCell, PlanType, PlanWaves, RunAs
 
 BETTER = {"lower": -1, "higher": 1}
 """Sign of a change for the better."""
@@ -188,10 +188,14 @@ def _states_of_waves(waves: PlanWaves) -> str:
     return ", ".join(f"{state}: {action}" for state, action in waves.table.items()) or "the rule due"
 
 
+def _eagerly(run: RunAs) -> str:
+    return f"eager{'' if run.captured is None else f', captured instances {run.captured}'}: {run.eager}"
+
+
 def _choices(plan: Plan) -> dict[str, Any]:
     policy = plan.policy
     return {
-        "run": "batched" if plan.run is None else f"eager: {plan.run.eager}",
+        "run": "batched" if plan.run is None else _eagerly(plan.run),
         "kind": policy.kind,
         "encoding": policy.encoding or "none",
         "fallback": policy.fallback,

@@ -115,6 +115,8 @@ class RunAs:
 
     eager: str
     """Why."""
+    captured: Literal["batched"] | None = None
+    """How instances that are captured once run where that is faster than eager all the same."""
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,9 @@ WAVES = Record(
     },
 )
 
-RUN = Record(RunAs, {"eager": Text("a reason", longest=1_000)})
+RUN = Record(
+    RunAs, {"eager": Text("a reason", longest=1_000), "captured": Choice(("batched",))}, optional=("captured",)
+)
 
 COST = Record(BatchCost, {"fixed_us": Number(low=0, high=1e9), "row_us": Number(low=0, high=1e9)})
 

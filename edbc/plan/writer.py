@@ -85,6 +85,8 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     if plan.run is not None:
         yield "run:"
         yield f"  eager: {scalar_text(plan.run.eager)}"
+        if plan.run.captured is not None:
+            yield f"  captured: {plan.run.captured}"
     if plan.automatic:
         yield "automatic:"
         yield from (f"  {scalar_text(name)}: {scalar_text(line)}" for name, line in sorted(plan.automatic.items()))

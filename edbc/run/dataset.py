@@ -8,7 +8,8 @@
     item that comes again, and on one in CHECK_EVERY after it: captured anew, or where that differs run anew, it must
     give the same bits.
 (2) Each mode of the net (training, evaluation) has captured instances of its own. Items that cannot be captured are
-    given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager`.
+    given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager` and that
+    captured instances do not gain either.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class CapturedDataset(Dataset[Any]):
         if not all(0 <= item < count for item in items):
             raise IndexError(f"a data set of {count:,} items has no item {max(items, key=abs)}")
         given: dict[int, Any] = {}
-        if self.net.runs_eagerly:
+        if not self.net.captures:
             return [self._read(item, given) for item in items]
         with self._lock:
             return self._given(items, given)

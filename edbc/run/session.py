@@ -293,6 +293,11 @@ class Net:
         """Whether calls run one instance after the other: the plan says so, and this is what was measured for it."""
         return self._is_eager and not self.model.training
 
+    @property
+    def captures(self) -> bool:
+        """Whether capturing instances once pays."""
+        return not self.runs_eagerly or (self.plan.run is not None and self.plan.run.captured is not None)
+
     def _tell_eager(self) -> None:
         """Say once that nothing is batched."""
         if not self._has_told_eager and self.plan.run is not None:

@@ -397,7 +397,8 @@ class _Running:
         is_vertex = setting.front_end == "vertex"
         self.as_vertices = bound.file.vertex_instance(bound.config) if is_vertex else None
         self.told_bytes = 0.0
-        self.is_eager = self.net.runs_eagerly and not setting.asks_for_batches
+        captures = setting.epochs > 1 and not setting.recapture and self.net.captures
+        self.is_eager = self.net.runs_eagerly and not (setting.asks_for_batches or captures)
         self.one_by_one = Eager(self.net.model) if self.is_eager else None
         self.captured: CapturedDataset | None = None
         self.is_last = True

@@ -118,7 +118,7 @@ def plans(draw: Any) -> Plan:
         requirements=tuple(draw(st.lists(st.sampled_from(("torch>=2.8", "numpy==1.26.*")), unique=True))),
         types=tuple(PlanType(name, draw(TEXTS), draw(PRINTABLE)) for name in names),
         policy=draw(policies(names)),
-        run=draw(st.none() | st.builds(RunAs, TEXTS)),
+        run=draw(st.none() | st.builds(RunAs, TEXTS, st.sampled_from((None, "batched")))),
         ragged=draw(st.sampled_from([(), ("f32[n]",), ("bf16[n,3]", "f32[n,64]")])),
         reads=draw(st.sampled_from([(), ("m.py:3",), ("m.py:3", "n.py:12")])),
         automatic=draw(st.dictionaries(NAMES, st.just("m.py:1"), max_size=2)),

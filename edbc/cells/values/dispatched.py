@@ -219,9 +219,9 @@ class _Dispatch(TorchDispatchMode):
         if len(runs) > 1:
             at, n = min(flat), len(flat)
             rows = next((k for k, number in enumerate(flat) if number == at + 1), 0)
-            turned = torch.arange(at, at + n).reshape(-1, rows).t() if rows and not n % rows else None
+            turned = torch.arange(at, at + n).reshape(rows, -1).t() if rows and not n % rows else None
             if turned is not None and turned.reshape(-1).tolist() == flat:
-                return self.values.turned(self.values.part(source, at, n), n // rows, rows)
+                return self.values.turned(self.values.part(source, at, n), rows, n // rows)
         if len(runs) > MOST_RUNS:
             raise _UnknownError("scattered elements")
         return self.values.cat(self.values.part(source, first, n) for first, n in runs)

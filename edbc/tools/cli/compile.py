@@ -48,6 +48,7 @@ def run_compile(model: str, output: str, settings: dict[str, Any], output_format
                 "unstable": sorted(parity.unstable),
                 "pins_float32": parity.pins,
                 "gain": compiled.gain,
+                "captured_gain": compiled.captured_gain,
                 "run": "batched" if compiled.plan.run is None else "eager",
             }
         )
@@ -111,6 +112,9 @@ def _eager(compiled: Any) -> Iterator[str]:
         return
     yield f"  run: eager, because {compiled.plan.run.eager}"
     yield f"    batched it takes {1 / compiled.gain:.1f} times as long here; 'edbc run --force' does it all the same"
+    if compiled.captured_gain is not None:
+        yield f"    captured instances run {'batched' if compiled.plan.run.captured else 'so too'}: \
+{compiled.captured_gain:.1f} x eager"
     yield from (f"    what would help: {line}" for line in what_would_help(compiled.plan))
 
 

@@ -64,7 +64,7 @@ from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
 from edbc.tools.compile.decisions import Decisions, decide
 from edbc.tools.compile.modelobject import ModelObject
 from edbc.tools.compile.unplanned import SegmentsUnplanned
-from edbc.tools.compile.worth import gain_of, is_eager_better, reason
+from edbc.tools.compile.worth import captured_gain_of, gain_of, is_eager_better, reason
 from edbc.tools.parity import Eager, Parity, parity_of
 
 BATCH = 32
@@ -128,6 +128,8 @@ class Compiled:
     captured: Captured
     gain: float | None = None
     """Eager's time over edbc's, if it was measured. A clock's figure: no plan holds it."""
+    captured_gain: float | None = None
+    """The same with instances captured beforehand, where batching as they come loses."""
 
 
 @entered(None)
@@ -151,7 +153,7 @@ def compile_model(
     weights: Weights | None = None,
     guards: dict[str, Guard] | None = None,
     measure_gain: bool = True,
-    stood: bool | None = None,
+    stood: Plan | None = None,
     cells: str = "auto",
     progress: Progress | None = None,
 ) -> Compiled:
@@ -164,8 +166,8 @@ def compile_model(
     where the plan will stand: the model's path in it is relative to that. `weights` are loaded, and recorded in the
     plan. `guards` are limits that survive recompiling. `cells` is "auto", or "marked" for no others
     (`trace.automatic`). With `measure_gain` the plan
-    says `run: eager` where batching does not pay (`edbc.tools.compile.worth`); `stood` is whether the plan that is
-    written over says so, None without one.
+    says `run: eager` where batching does not pay (`edbc.tools.compile.worth`); `stood` is the plan that is
+    written over.
 
     Raises ModelError, InputError, UnsupportedError, StaleError for weights of another model, and CheckFailed when
     batched outputs differ from eager.
@@ -222,23 +224,29 @@ def compile_model(
     parity = check_parity(plan, captured, eager=eager)
     report("parity", 1, 1, {"max_error": parity.max_error})
     parity.require()
-    gains = _gains(plan, captured, eager, report) if measure_gain else []
-    if gains and is_eager_better(gains, stood):
-        metrics = measure(plan, captured)
-        why = reason(len(captured.instances), int(metrics["nodes"]), int(metrics["batches"]))
-        plan = replace(plan, run=RunAs(why))
-    return Compiled(plan, parity, captured, statistics.median(gains) if gains else None)
+    compiled = Compiled(plan, parity, captured)
+    return _worth_of(compiled, eager, stood, report) if measure_gain else compiled
 
 
-def _gains(plan: Plan, captured: Captured, eager: Eager, report: Progress) -> list[float]:
-    """What batching gains, turn by turn; nothing where it is not measured."""
+def _worth_of(compiled: Compiled, eager: Eager, stood: Plan | None, report: Progress) -> Compiled:
+    """With what batching gains, where that is measured, and `run: eager` where it is nothing."""
+    plan, captured = compiled.plan, compiled.captured
     net = Net(plan, captured.model)
     if net.dtype is not torch.float32 or structure_cache(captured.file.module) is not None:
-        return []
+        return compiled
     report("gain", 0, 1, {"name": "batched and eager take turns"})
     gains = gain_of(net, eager, captured.instances)
+    found = replace(compiled, gain=statistics.median(gains))
+    if is_eager_better(gains, None if stood is None else stood.run is not None):
+        metrics = measure(plan, captured)
+        why = reason(len(captured.instances), int(metrics["nodes"]), int(metrics["batches"]))
+        of_captured = captured_gain_of(net, eager, captured.instances)
+        was_eager = None if stood is None else stood.run is not None and stood.run.captured is None
+        pays = bool(of_captured) and not is_eager_better(of_captured, was_eager)
+        found = replace(found, plan=replace(plan, run=RunAs(why, "batched" if pays else None)),
+                        captured_gain=statistics.median(of_captured) if of_captured else None)  # fmt: skip
     report("gain", 1, 1, {})
-    return gains
+    return found
 
 
 def _costs(captured: Captured, costs: Mapping[str, BatchCost]) -> dict[str, BatchCost]:

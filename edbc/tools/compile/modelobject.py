@@ -204,12 +204,12 @@ def _guards_at(target: Path | None) -> dict[str, Guard]:
 
 def _compiled(given: ModelObject, target: Path | None, options: dict[str, Any]) -> Plan:
     """Compile, and write the plan where it shall stand."""
-    from edbc.api import stands_eager
+    from edbc.api import plan_that_stands
     from edbc.tools.compile.compiler import compile_model
 
     if target is not None:
         require_target(target, "the plan", "name another plan", [])
-        options = {"guards": _guards_at(target), "stood": stands_eager(target), **options}
+        options = {"guards": _guards_at(target), "stood": plan_that_stands(target), **options}
     found = compile_model(given, **options).plan
     if target is not None:
         found.save(target)

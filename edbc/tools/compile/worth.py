@@ -4,7 +4,8 @@
     CPU, in one thread, mini-batches recorded so often before that asking for lines is over. The *gain* is the median of
     eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it. One thread, because how many
     others have, and which other programs keep them waiting, is the machine's affair and not the plan's.
-(2) A plan says `run: eager` where the gain is below 1: no model runs slower than without a plan.
+(2) A plan says `run: eager` where the gain is below 1: no model runs slower than without a plan. Then the same is
+    measured of instances captured beforehand (`edbc.capture.captured`), and where these gain, they run batched.
 (3) A clock decides, so the decision keeps its distance: what stands in the plan that is written over moves the limit
     (KEPT), and plans whose gain is not near a limit are the same bytes from every machine. The clock is the process's
     own, which stands still while other programs hold it up. The figure is told, not kept. Checking takes the decision
@@ -25,6 +26,7 @@ import torch
 
 from edbc.capture.record.recorder import LOOKS
 from edbc.capture.standins.objects import unchanged
+from edbc.errors import UnsupportedError
 from edbc.plan.plan import Plan
 from edbc.run.session import Net
 from edbc.tools.parity import Eager
@@ -41,10 +43,25 @@ SECONDS = 3.0
 @torch.no_grad()
 def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
     """Eager's time over edbc's of every turn, definition (1)."""
+    return _in_one_thread(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
+
+
+@torch.no_grad()
+def captured_gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
+    """The same with instances captured beforehand; nothing where some cannot be."""
+    with unchanged(instances):
+        found = net.capture_each(list(instances))
+    if any(isinstance(captured, UnsupportedError) for captured in found):
+        return []
+    return _in_one_thread(lambda: eager.run(instances), lambda: net.run(found), instances)
+
+
+def _in_one_thread(one_by_one: Callable[[], object], batched: Callable[[], object],
+                   instances: Sequence[Any]) -> list[float]:  # fmt: skip
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _turns(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
+        return _turns(one_by_one, batched, instances)
     finally:
         torch.set_num_threads(threads)
 

@@ -300,6 +300,8 @@ def _run_notes(plan: Plan) -> Iterator[str]:
         from edbc.tools.compile.worth import what_would_help
 
         yield f"run: eager, because {plan.run.eager}; --force batches"
+        if plan.run.captured is not None:
+            yield "captured instances run batched, which is faster than eager: keep them (edbc.CapturedDataset)"
         yield from (f"what would help: {line}" for line in what_would_help(plan))
 
 

@@ -135,6 +135,11 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
         m.reshape(2, 4, 2).sum((0, 2)),
         torch.stack([v, m[0]], 1).reshape(2, 4).softmax(1),
     ),
+    "transposed-and-not-square": lambda net, v, m: (
+        net.tall(torch.cat([m, m.tanh()], 1)).sum(0),
+        torch.stack([torch.cat([m.flatten()] * 5), torch.cat([m.flatten().exp()] * 5)], 1).amax(1),
+        m.reshape(2, 8).t().softmax(0) @ m.reshape(2, 8)[:, :3],
+    ),
     "contractions": lambda net, v, m: [
         torch.einsum("ij,kj->ik", m, m[:3]),
         torch.einsum("i,ij->j", v, m),
@@ -189,7 +194,7 @@ class Cell(nn.Module):
     def __init__(self, function: Callable[[Any, Any, Any], Any]):
         super().__init__()
         self.function = function
-        self.norm, self.wide = nn.LayerNorm(4), nn.Linear(4, 5)
+        self.norm, self.wide, self.tall = nn.LayerNorm(4), nn.Linear(4, 5), nn.Linear(8, 66)
         self.vector, self.matrix = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4, 4))
         self.scale = nn.Parameter(torch.randn(()))
         with torch.no_grad():

@@ -13,7 +13,8 @@ import torch
 from click.testing import CliRunner, Result
 
 import edbc
-from edbc.errors import RunsEagerly
+from edbc.capture.captured.instance import Captured
+from edbc.errors import RunsEagerly, UnsupportedError
 from edbc.plan.difference import diff_plans
 from edbc.plan.plan import RunAs
 from edbc.plan.reader import read_plan
@@ -21,7 +22,7 @@ from edbc.plan.writer import plan_text
 from edbc.run.session import Net
 from edbc.tools.cli import main
 from edbc.tools.compile import compiler
-from edbc.tools.compile.worth import CLEAR, TURNS, gain_of, is_eager_better
+from edbc.tools.compile.worth import CLEAR, TURNS, captured_gain_of, gain_of, is_eager_better
 from edbc.tools.parity import Eager
 
 MODEL = '''"""Chains of an unmarked module."""
@@ -66,11 +67,12 @@ def command(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def compiled(folder: Path, gains: list[float], *options: object) -> Result:
-    """Compile MODEL where batching gains so much."""
+def compiled(folder: Path, gains: list[float], *options: object, captured: tuple[float, ...] = ()) -> Result:
+    """Compile MODEL where batching gains so much, and batching captured instances that."""
     (folder / "chains.py").write_text(MODEL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "gain_of", lambda *_: gains)
+        patch.setattr(compiler, "captured_gain_of", lambda *_: list(captured))
         result = command("compile", folder / "chains.py", "-o", folder / "chains.yaml", "--policy", "critical",
                          "--cells", "marked",
                          "--measure-gain", *options)  # fmt: skip
@@ -171,6 +173,39 @@ def test_outputs_are_the_same_either_way(plan: Path, tmp_path: Path) -> None:
     ours, theirs = (load_file(tmp_path / name) for name in ("batched", "eager"))
     assert ours.keys() == theirs.keys()
     assert all(torch.allclose(ours[name], theirs[name]) for name in ours)
+
+
+def test_captured_instances_are_measured_apart(plan: Path, tmp_path: Path) -> None:
+    """Where they gain, the plan says so, data sets capture, and epochs after the first one batch; explaining tells."""
+    assert edbc.CapturedDataset([1, 2], edbc.load(plan).bind())[0] == 1
+    result = compiled(tmp_path, [0.5] * TURNS, captured=(8.0,))
+    target = tmp_path / "chains.yaml"
+
+    assert "captured instances run batched: 8.0 x eager" in " ".join(result.stdout.split())
+    assert read_plan(target).run == replace(read_plan(plan).run, captured="batched")
+    assert "captured instances run batched" in " ".join(command("explain", target).stdout.split())
+    net = edbc.load(target).bind()
+    data = edbc.CapturedDataset([3, 1], net)
+    assert [type(item) for item in data] == [Captured, Captured]
+    with torch.no_grad():
+        assert all(map(torch.allclose, net(list(data)), [net.model(3), net.model(1)]))
+    for epochs, ran in ((1, "eager"), (2, "batched")):
+        found = command("run", target, "--limit", 20, "--epochs", epochs, "--format", "json").stdout
+        assert json.loads(found)["ran"] == ran
+    compiled(tmp_path, [0.5] * TURNS, captured=(0.9,))
+    assert read_plan(target).run.captured == "batched"  # near its limit it stays
+    compiled(tmp_path, [0.5] * TURNS, captured=(0.8,))
+    assert read_plan(target).run.captured is None
+
+
+def test_gains_of_captured_instances(plan: Path) -> None:
+    """Measured where all can be captured, and nothing where one cannot."""
+    net = edbc.load(plan).bind(force=True)
+    eager = Eager(net.model)
+    assert all(gain > 0 for gain in captured_gain_of(net, eager, [1, 2, 3]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Net, "capture_each", lambda self, given: [UnsupportedError("no")] * len(given))
+        assert captured_gain_of(net, eager, [1]) == []
 
 
 @pytest.fixture
