@@ -8,7 +8,7 @@
     item that comes again, and on one in CHECK_EVERY after it: captured anew, or where that differs run anew, it must
     give the same bits.
 (2) Each mode of the net (training, evaluation) has captured instances of its own. Items that cannot be captured are
-    given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager` and that
+    given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager` and
     captured instances do not gain either.
 """
 

@@ -71,10 +71,12 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
     has_large_stack = recorder.needs_deep_stack
     random_state = _random_state()
     forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow)
+    named = Recorded("forward", "instance", recorder.first_instance, None)
     with watched_by(recorder):
-        for number, instance in enumerate(instances):
-            recorder.next_instance(number)
-            with Recorded("forward", "instance", recorder.first_instance + number, (recorder, instance)):
+        with named:
+            for number, instance in enumerate(instances):
+                recorder.next_instance(number)
+                named.which, named.retried = recorder.first_instance + number, (recorder, instance)
                 is_deep = False
                 while True:
                     try:
@@ -97,10 +99,10 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                     recorder.returned = location_of_function(shadow.forward)
                     result = settled(result)
                     recorder.returned = ""
-            if recorder.reads and recorder.run_segment is not None:  # forward has caught the exception
-                raise MustSuspend
-            results.append(result)
-            ends.append(len(recorder.entries))
+                if recorder.reads and recorder.run_segment is not None:  # forward has caught the exception
+                    raise MustSuspend
+                results.append(result)
+                ends.append(len(recorder.entries))
         were_drawn = random_state != _random_state()
         if were_drawn:
             _refuse_random(forward, instances)

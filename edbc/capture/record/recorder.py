@@ -93,6 +93,7 @@ from edbc.capture.standins.standin import (
 )
 
 _STACK = torch.stack
+_STRIDED = torch.strided
 REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
 LOOKS = 16
@@ -127,6 +128,14 @@ class OfStacks(NamedTuple):
     """The entry of a function some of whose arguments are stacks: nodes, where they are none yet, before its own."""
 
     entry: Entry
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor has changed; inference tensors do not tell."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0
 
 
 def _is_number(value_class: ValueClass) -> bool:
@@ -580,8 +589,8 @@ class Recorder:
             stand_in = self.books.stand_in(tensor)
             if stand_in is not tensor:
                 return stand_in
-        version = 0 if tensor.is_inference() else tensor._version
-        known = self._constant_of_id.get(id(tensor))
+        version = _version_of(tensor)
+        known: Any = self._constant_of_id.get(id(tensor))
         if known is not None and known[1] == version:
             return known[2]
         if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
@@ -591,7 +600,21 @@ class Recorder:
                 "make modules in __init__ and keep them in attributes, nn.ModuleList or nn.ModuleDict, so that the "
                 "model knows their parameters",
             )
-        value = self._new_constant(tensor.clone() if tensor.layout is torch.strided else tensor.to_dense())
+        kept = tensor.clone() if tensor.layout is _STRIDED else tensor.to_dense()
+        known = self._constants_of_class.get((kept.shape, kept.dtype)) if self.sizes is None else None
+        if known is None:
+            value = self._new_constant(kept)
+        else:  # `_new_constant` without its calls: an instance brings one at least
+            source, pool, slot = known
+            self.external_source.append(source)
+            self.external_index.append(len(pool))
+            pool.append(kept)
+            value = Value()
+            value.rec = self
+            value.ref = self.last_external = self.last_external - 1
+            value.slot = slot
+            if self.made is not None:
+                self.made.append(value)
         self._constant_of_id[id(tensor)] = (tensor, version, value)
         return value
 
@@ -818,7 +841,7 @@ class Recorder:
 
     def numbers_of(self, tensor: torch.Tensor) -> Numbers:
         """The indices in a tensor of one dimension, once per mini-batch."""
-        version = 0 if tensor.is_inference() else tensor._version
+        version = _version_of(tensor)
         known = self._numbers.get(id(tensor))
         if known is not None and known[1] == version:
             return known[2]

@@ -91,6 +91,8 @@ def refuse_ended() -> NoReturn:
     )
 
 
+MOST_OPERANDS = 64
+"""Rows of a table that one node stacks."""
 _LOOK = "the value of a tensor was asked for while recording"
 PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 """Classes whose equal objects are the same in a call."""
@@ -720,7 +722,7 @@ class Lazy(Symbol):
 
 class Rows(Lazy):
     """Rows of a table, looked up in one call, each seen in a `shape`. Taking rows makes externals; any other use
-    records an embedding."""
+    stacks them, as native code does, or records an embedding of many."""
 
     __slots__ = ("indices", "rec", "seen_as", "slot_of_row", "table")
 
@@ -769,13 +771,17 @@ class Rows(Lazy):
         return self.rec.function(torch.unbind, (self, dim), {})
 
     def make(self) -> Value:
-        """The embedding node that any use but taking a row needs; `(k, *row)`. One row alone is that row, seen so."""
+        """The node that any use but taking a row needs; `(k, *row)`. One row alone is that row, seen so."""
         from edbc.capture.record.lookup import look_up_of
+        from edbc.capture.standins.lazy import Stack
 
         if len(self.indices) == 1:
             return self._alone()
-        indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         look_up = look_up_of(self.table.ref)
+        if look_up is None and self.rec.books is None and 0 < len(self.indices) <= MOST_OPERANDS:
+            whole = Stack(self.rec, [self.table.lookup(i) for i in self.indices], cat=False).materialise()
+            return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)
+        indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
         whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
         return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)

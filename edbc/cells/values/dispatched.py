@@ -6,29 +6,27 @@ Definitions.
     each tensor on the way stands for a value, its elements in the order of its dimensions, whatever its strides.
 (2) An operation is known when it is element-wise of operands that broadcast (bools are 1 and 0), a *movement* of
     elements, a reduction, a product of matrices, or makes a tensor of one number. Any other is taken apart, by a
-    formula of this module or torch's own decomposition; where there is none, or where it changes the dtype, the call
-    stays one that torch runs, on whole batches (`edbc.cells.rows.evaluation`).
-(3) A movement is run on the numbers of the elements. What comes out is a part of its operands, one transposed, or
-    MOST_RUNS of them at most.
+    formula (6) or torch's own decomposition; where there is none, or where it changes the dtype, the call stays one
+    that torch runs, on whole batches (`edbc.cells.rows.evaluation`).
+(3) A movement is run on the numbers of the elements. What comes out is MOST_RUNS parts of its operands at most, or a
+    matrix of such transposed, or up to MOST_SLICES of either.
 (4) A reduction sees a value as (outer, n, inner) elements, and spreading is the other way round; of dimensions that are
     not next to each other it is several.
 (5) Matrices multiply row by row, which is for weights that stay in the first-level cache: larger ones are torch's, with
     all rows of a batch at once. (Of a vector and a parameter it is a product of the cell, for a whole batch.)
-(6) What a decomposition chooses between is computed on both sides: where the side that is not chosen may be infinite,
-    a gradient through it would not be a number, nor is one through the square root of 0. So such functions, and those
-    that torch takes for one operation, have formulas here, in plain PyTorch.
+(6) A formula is a function in plain PyTorch (`edbc.cells.values.formulas`), for what torch has no decomposition of, or
+    one whose gradients are not eager's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cache, reduce
+from functools import cache
 from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edbc.base.operations import BINARY, OPERATIONS, UNARY
@@ -37,11 +35,12 @@ from edbc.capture.semantics.rules import name_of
 from edbc.capture.semantics.shapes import split_outputs
 from edbc.cells.opgraph import CellOp
 from edbc.cells.program import Call, Span
+from edbc.cells.values.formulas import FORMULAS, MOST_SLICES
 from edbc.cells.values.value import Sizes, V, Values
 
 MOST_WEIGHTS = 1 << 13
 """Definition (5)."""
-MOST_RUNS = 64
+MOST_RUNS = 128
 """Definition (3)."""
 MOST_ELEMENTS = 1 << 16
 """Of a value: more do not stay in the second-level cache with what is computed of them."""
@@ -172,11 +171,11 @@ class _Dispatch(TorchDispatchMode):
         return result
 
     def _apart(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """By a formula of this module or torch's own decomposition."""
+        """By a formula or torch's own decomposition."""
         if func._schema.is_mutable:
             raise _UnknownError(name)
         with self:
-            found = (_FORMULAS.get(name) or _decompositions().get(func) or func.decompose)(*args, **kwargs)
+            found = (FORMULAS.get(name) or _decompositions().get(func) or func.decompose)(*args, **kwargs)
         if found is NotImplemented:
             raise _UnknownError(name)
         if isinstance(found, tuple) and None in found:  # what nobody reads here
@@ -185,8 +184,11 @@ class _Dispatch(TorchDispatchMode):
         return found
 
     def _move(self, func: Any, given: Arguments, name: str) -> Any:
-        """Definition (3)."""
+        """Definition (3). What is not known, as indices that nobody may read, stays so."""
         moved: list[V] = []
+        moves = given.get("self")
+        if isinstance(moves, torch.Tensor) and moves.is_meta and id(moves) not in self.known:
+            return func(**given)
 
         def numbered(x: Any) -> Any:
             if not isinstance(x, torch.Tensor):
@@ -214,17 +216,21 @@ class _Dispatch(TorchDispatchMode):
         return self._spread(self._gathered(source, narrow), narrow.shape, numbers.shape)
 
     def _gathered(self, source: V, numbers: torch.Tensor) -> V:
-        flat = numbers.reshape(-1).tolist()
-        runs = list(_runs(flat))
-        if len(runs) > 1:
-            at, n = min(flat), len(flat)
-            rows = next((k for k, number in enumerate(flat) if number == at + 1), 0)
-            turned = torch.arange(at, at + n).reshape(rows, -1).t() if rows and not n % rows else None
-            if turned is not None and turned.reshape(-1).tolist() == flat:
-                return self.values.turned(self.values.part(source, at, n), rows, n // rows)
-        if len(runs) > MOST_RUNS:
+        """Of all ways to see the elements as a matrix, and that transposed, the one with the fewest runs; where none
+        has few, one after the other of the first dimension."""
+        runs = list(_runs(numbers.reshape(-1).tolist()))
+        best, columns = runs, 1
+        for d in range(1, numbers.ndim) if len(runs) > 1 else ():
+            matrix = numbers.reshape(math.prod(numbers.shape[:d]), -1)
+            found = list(_runs(matrix.t().reshape(-1).tolist())) if 1 not in matrix.shape else runs
+            if len(found) < len(best):
+                best, columns = found, matrix.shape[0]
+        if len(best) <= MOST_RUNS:
+            v = self.values.cat(self.values.part(source, first, n) for first, n in best)
+            return v if best is runs else self.values.turned(v, v.size // columns, columns)
+        if numbers.ndim < 2 or not 1 < len(numbers) <= MOST_SLICES:
             raise _UnknownError("scattered elements")
-        return self.values.cat(self.values.part(source, first, n) for first, n in runs)
+        return self.values.cat(self._gathered(source, one) for one in numbers)
 
     # --- what readers are made of ----------------------------------------------------------------------------------
 
@@ -355,13 +361,33 @@ def _number(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> 
 def _reduced(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V | None:
     """Definition (4), from the right. `max` and `min` of one dimension have indices, too."""
     x, dim = given["self"], given.get("dim")
-    if x.dtype is not r.dtype or (op in ("max", "min") and dim is not None):
+    if x.dtype is not r.dtype:
         return None
     v = r.value(x)
+    if isinstance(dim, int) and op in ("max", "min"):
+        return _first_extreme(r, v, x.shape, dim % max(x.ndim, 1), _REDUCTIONS[op])
     dims = {d % x.ndim for d in dim} if dim and x.ndim else set(range(x.ndim))
     for sizes in _sizes(x.shape, dims):
         v = r.values.reduce(_REDUCTIONS[op], v, sizes)
     return v
+
+
+def _first_extreme(r: _Dispatch, v: V, shape: Sequence[int], d: int, op: str) -> V:
+    """The first one that is largest or smallest along a dimension, which alone has a gradient: `max(dim)`. It is
+    recognised by the greatest number of those that fall from the first to the last; a sum with one that is no number is
+    none."""
+    if math.prod(shape[d:]) <= 1:
+        return v
+    outer, n, inner = sizes = math.prod(shape[:d]), shape[d], math.prod(shape[d + 1 :])
+    if n > MOST_RUNS:
+        raise _UnknownError(op)
+    values = r.values
+    falling = values.spread(values.cat(values.number(n - i, 1) for i in range(n)), (1, outer, n))
+    falling = values.spread(falling, (outer * n, inner, 1))
+    is_it = values.map("equal", (v, values.spread(values.reduce(op, v, sizes), sizes)))
+    of_it = values.map("mul", (is_it, falling))
+    first = values.map("equal", (of_it, values.spread(values.reduce("largest", of_it, sizes), sizes)))
+    return values.reduce("total", values.map("chosen", (first, v)), sizes)
 
 
 def _product(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
@@ -403,126 +429,3 @@ _READERS: dict[str, _Reader] = {
     **dict.fromkeys(_REDUCTIONS, _reduced),
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
 }  # fmt: skip
-
-
-# --- definition (6) --------------------------------------------------------------------------------------------------
-
-
-def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    raised = (x - x.amax(dim, True).detach()).exp()
-    return raised / raised.sum(dim, True)
-
-
-def _log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
-    less = x - x.amax(dim, True).detach()
-    return less - less.exp().sum(dim, True).log()
-
-
-def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    largest = x.amax(dim, True).detach()
-    finite = torch.where(largest.abs() == math.inf, 0, largest)
-    found = (x - finite).exp().sum(dim, True).log() + finite
-    return found if keepdim else found.squeeze(dim)
-
-
-def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    total = x.sum(dim, keepdim, dtype=dtype)
-    return total / (x.numel() / total.numel())
-
-
-def _root(x: Tensor) -> Tensor:
-    """A square root whose slope at 0 is 0, as that of norms and deviations is in torch."""
-    is_zero = (x == 0).to(x.dtype)
-    return (x + is_zero).sqrt() - is_zero
-
-
-def _norm(x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    if order not in (1, 2):
-        return NotImplemented
-    return x.abs().sum(dim, keepdim, dtype=dtype) if order == 1 else _root((x * x).sum(dim, keepdim, dtype=dtype))
-
-
-def _var(x: Tensor, dim: Any = None, correction: Any = True, keepdim: bool = False) -> Tensor:
-    mean = _mean(x, dim, True)
-    found = ((x - mean) ** 2).sum(dim, keepdim)
-    return found / max(x.numel() / mean.numel() - (1 if correction is None else correction), 0)
-
-
-def _var_and_mean(x: Tensor, dim: Any = None, correction: Any = True, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return _var(x, dim, correction, keepdim), _mean(x, dim, keepdim)
-
-
-def _layer_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
-    dims = list(range(-len(shape), 0))
-    distance = x - _mean(x, dims, True)
-    found = distance * (_mean(distance.square(), dims, True) + eps).sqrt().reciprocal()
-    found = found if weight is None else found * weight
-    return (found if bias is None else found + bias), None, None
-
-
-def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
-    return x.relu() * scale + (x.clamp_max(0) * input_scale).expm1() * (alpha * scale)
-
-
-def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
-    return torch.maximum(x, x * slope) if 0 <= slope <= 1 else torch.where(x > 0, x, x * slope)
-
-
-def _gelu(x: Tensor, approximate: str) -> Tensor:
-    """The other one."""
-    return 0.5 * x * (1 + ((2 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x)).tanh())
-
-
-def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
-    return torch.nn.functional.softplus(x * beta) / beta if beta > 0 and threshold == 20 else NotImplemented
-
-
-def _trilinear(a: Tensor, b: Tensor, c: Tensor, wide_a: Sequence[int], wide_b: Sequence[int], wide_c: Sequence[int],
-               dims: Sequence[int], unroll: int = 1) -> Tensor:  # fmt: skip
-    def wide(x: Tensor, dims: Sequence[int]) -> Tensor:
-        return reduce(Tensor.unsqueeze, dims, x)
-
-    return (wide(a, wide_a) * wide(b, wide_b) * wide(c, wide_c)).sum(list(dims))
-
-
-def _padded(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
-    for d, sizes in enumerate(zip(pad[::2], pad[1::2], strict=True), 1):
-        before, after = (x.new_full((*x.shape[: x.ndim - d], n, *x.shape[x.ndim - d + 1 :]), value) for n in sizes)
-        x = torch.cat([piece for piece in (before, x, after) if piece.shape[-d]], -d)
-    return x
-
-
-def _distances(x: Tensor, y: Tensor, order: float, mode: Any = None) -> Any:
-    return _norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1])
-
-
-def _sum_and(x: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    return torch.add(x if beta == 1 else x * beta, a @ b, alpha=alpha)
-
-
-_FORMULAS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("_softmax", "_safe_softmax"), _softmax),
-    "_log_softmax": _log_softmax,
-    "logsumexp": _logsumexp,
-    "mean": _mean,
-    "linalg_vector_norm": _norm,
-    "var": _var,
-    "std": lambda *args, **kwargs: _root(_var(*args, **kwargs)),
-    "var_mean": _var_and_mean,
-    "native_layer_norm": _layer_norm,
-    "elu": _elu,
-    "leaky_relu": _leaky_relu,
-    "gelu": _gelu,
-    "softplus": _softplus,
-    "erf": lambda x: 2 * torch.special.ndtr(x * 2**0.5) - 1,
-    "rsqrt": lambda x: x.sqrt().reciprocal(),
-    "sign": lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype),
-    "rsub": lambda x, other, alpha=1: torch.sub(other, x, alpha=alpha),
-    "masked_fill": lambda x, mask, value: torch.where(mask, value, x),
-    **dict.fromkeys(("addmm", "baddbmm"), _sum_and),
-    "binary_cross_entropy": lambda *_: NotImplemented,
-    "_trilinear": _trilinear,
-    "constant_pad_nd": _padded,
-    "_cdist_forward": _distances,
-}
-"""By what reaches the mode; what gives NotImplemented stays unknown."""

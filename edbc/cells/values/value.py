@@ -203,6 +203,8 @@ class Values:
         if v.op == "parameter":
             ref, offset = v.arg
             return self.parameter(turned_reference(ref, offset, rows, columns), 0, v.size)
+        if v.op == "turned" and v.arg == (columns, rows):
+            return v.sources[0]
         return self._make("turned", (v,), (rows, columns), v.size)
 
     def call(self, step: Call, sources: Sequence[V]) -> V:

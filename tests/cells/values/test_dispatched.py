@@ -135,6 +135,26 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
         m.reshape(2, 4, 2).sum((0, 2)),
         torch.stack([v, m[0]], 1).reshape(2, 4).softmax(1),
     ),
+    "prefixes": lambda net, v, m: (
+        m.cumsum(0) + m.cumprod(1) * v.cumsum(0) + m.prod(1, keepdim=True),
+        m.sort(1)[0] * net.vector + m.sort(dim=0, descending=True).values + v.relu().sort().values,
+        m.max(0)[0] + m.relu().min(dim=1).values + m.relu().max(1, keepdim=True)[0],
+    ),
+    "heads": lambda net, v, m: (
+        (m.view(4, 2, 2).transpose(0, 1) @ m.view(4, 2, 2).permute(1, 2, 0)).softmax(-1).sum((0, 1)) + v,
+        F.scaled_dot_product_attention(*torch.cat([m, m, m.tanh()], 1).reshape(1, 4, 12).chunk(3, -1)),
+        m.unfold(0, 2, 1).flatten(1).tanh(),
+    ),
+    "convolutions": lambda net, v, m: (
+        net.line(m.t().unsqueeze(0)).relu().amax(2),
+        net.plane(m.reshape(2, 2, 4)) + F.conv2d(m.reshape(1, 1, 4, 4), net.matrix.reshape(1, 1, 4, 4)).sum(),
+        F.conv1d(m.reshape(2, 2, 4), net.matrix[:, :2].reshape(2, 2, 2), net.vector[:2], dilation=2),
+        F.conv2d(m.unsqueeze(0), net.matrix[:, :2].reshape(2, 1, 2, 2).repeat(1, 1, 1, 2), padding=(1, 0)),
+    ),
+    "windows": lambda net, v, m: (
+        F.max_pool2d(m.relu().unsqueeze(0), 2) + F.avg_pool2d(m.unsqueeze(0), 2),
+        F.max_pool1d(m, 4) + F.max_pool1d(m.unsqueeze(0), 2).sum() + F.unfold(m.reshape(1, 1, 4, 4), 2, stride=2),
+    ),
     "transposed-and-not-square": lambda net, v, m: (
         net.tall(torch.cat([m, m.tanh()], 1)).sum(0),
         torch.stack([torch.cat([m.flatten()] * 5), torch.cat([m.flatten().exp()] * 5)], 1).amax(1),
@@ -160,8 +180,10 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
 LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "other-dtype": lambda net, v, m: m.softmax(0, dtype=torch.float16),
     "other-dtype-by-position": lambda net, v, m: torch.softmax(m, 0, torch.float32).double() * m.double(),
-    "with-indices": lambda net, v, m: m.max(0)[0],
-    "sorted": lambda net, v, m: v.sort()[0] + v.topk(4)[0],
+    "with-indices": lambda net, v, m: m.gather(0, m.max(0)[1].unsqueeze(0)),
+    "any-of-equal-ones": lambda net, v, m: v.topk(4)[0],
+    "windows-that-overlap": lambda net, v, m: F.max_pool2d(m.unsqueeze(0), 3, stride=1),
+    "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
     "waves": lambda net, v, m: v.sin() + m.cos(),
     "large-weights": lambda net, v, m: F.linear(m, net.matrix.repeat(1000, 1)).sum(0),
     "clamped-gradient": lambda net, v, m: F.binary_cross_entropy(v.sigmoid(), m[2].sigmoid()),
@@ -195,6 +217,7 @@ class Cell(nn.Module):
         super().__init__()
         self.function = function
         self.norm, self.wide, self.tall = nn.LayerNorm(4), nn.Linear(4, 5), nn.Linear(8, 66)
+        self.line, self.plane = nn.Conv1d(4, 5, 3, padding=1), nn.Conv2d(2, 3, (2, 3), stride=(1, 2), padding=1)
         self.vector, self.matrix = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4, 4))
         self.scale = nn.Parameter(torch.randn(()))
         with torch.no_grad():
@@ -242,7 +265,7 @@ def test_known_calls_run_natively_and_equal_eager(name: str, dtype: torch.dtype)
         net = net_for(Model(KNOWN[name], as_cell).to(dtype), INSTANCES)
 
         graph = net.mini_batch(INSTANCES).graph
-        if as_cell or name != "choices":  # between cells truth values are torch's
+        if as_cell or name not in ("choices", "prefixes"):  # between cells truth values and indices are torch
             assert all(net.backend.runs_natively(t, net.kernel(k)) for k, t in enumerate(graph.types))
         require_eager(net)
         if dtype is torch.float64:
