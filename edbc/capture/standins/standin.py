@@ -773,13 +773,13 @@ class Rows(Lazy):
     def make(self) -> Value:
         """The node that any use but taking a row needs; `(k, *row)`. One row alone is that row, seen so."""
         from edbc.capture.record.lookup import look_up_of
-        from edbc.capture.standins.lazy import Stack
 
         if len(self.indices) == 1:
             return self._alone()
         look_up = look_up_of(self.table.ref)
         if look_up is None and self.rec.books is None and 0 < len(self.indices) <= MOST_OPERANDS:
-            whole = Stack(self.rec, [self.table.lookup(i) for i in self.indices], cat=False).materialise()
+            items = [self.table.lookup(i) for i in self.indices]
+            whole = self.rec.as_value(self.rec.function(torch.stack, (items,), {}))
             return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)
         indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
