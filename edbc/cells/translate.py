@@ -364,7 +364,7 @@ class _Known:
         return None if variable is None else Source(variable)
 
     def _product(self, name: str) -> str | None:
-        """Definition (2)."""
+        """Definition (2); a bias may be a variable."""
         arguments = dict(enumerate(self.args)) | {
             {"input": 0, "weight": 1, "bias": 2}.get(k, k): v for k, v in self.kwargs.items()
         }
@@ -376,7 +376,10 @@ class _Known:
         if transposed and type(vector) is SharedRef:
             vector, weight, transposed = weight, vector, False
         variable = self.run(vector)
-        if variable is None or type(weight) is not SharedRef or type(bias) not in (SharedRef, type(None)):
+        addend = self.run(bias)
+        if variable is None or type(weight) is not SharedRef:
+            return None
+        if addend is None and type(bias) not in (SharedRef, type(None)):
             return None
         shape = tuple(self.cell.view.shared(weight).shape)
         if len(shape) != 2:
@@ -386,10 +389,14 @@ class _Known:
             return None
         if self.cell.classes[variable].dtype != self.result.dtype:
             return None
+        weights = (Block(weight, (0, out), (0, into), transposed, out),)
+        if addend is not None:
+            if self._size(addend) != out or self.cell.classes[addend].dtype != self.result.dtype:
+                return None
+            return self.append("sum", self.append("affine", variable, weights=weights), addend, wanted=self.wanted)
         if bias is not None and tuple(self.cell.view.shared(bias).shape) != (out,):
             return None
         biases = () if bias is None else (Block(bias, (0, out), None, total_rows=out),)
-        weights = (Block(weight, (0, out), (0, into), transposed, out),)
         return self.append("affine", variable, wanted=self.wanted, weights=weights, biases=biases)
 
     def _cat(self, name: str) -> str | None:

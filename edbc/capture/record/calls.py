@@ -4,11 +4,12 @@ A module is nearly always called with arguments of one form, so what is done per
 
 Definitions.
 
-(1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`.
+(1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`; a
+    parameter that is a matrix is no operand (`trace.keys`), and may be another in each call.
 (2) The *unrolled* call of a form is Python code without a loop: it takes the arguments by position, compares the
-    operands' slots with those of the last call (then with those of all known ones), appends one node, and makes one
-    Value per output. The first form's stands in the method's place and gives other forms to theirs: lists of children
-    have a form for each number of them.
+    operands' slots and the matrices with those of the last call (then with those of all known ones), appends one node,
+    and makes one Value per output. The first form's stands in the method's place and gives other forms to theirs:
+    lists of children have a form for each number of them.
 (3) The *general* call, `Recorder.call`, serves everything: new forms, keywords, numbers, parameters as operands. Its
     first answer of a form that can be unrolled makes the unrolled call.
 
@@ -19,10 +20,11 @@ second form 9 general, 1.1 unrolled.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
 from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
-from edbc.capture.record.table import Entry, Hole
+from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
 
@@ -43,7 +45,7 @@ MAX_FORMS = 32
 """Of one module: numbers of children, of which there are few."""
 _Call = Callable[..., Any]
 _OPERANDS = (Shared, Lazy, torch.Tensor)
-"""What `Recorder.as_value` makes operands of, beside those that are."""
+"""What `Recorder.as_operand` makes operands of, beside those that are."""
 _AT_ONCE = frozenset((torch.Tensor, Made))
 """Of tensors that eager code has at once."""
 _ABSENT = object()
@@ -68,7 +70,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         is_first = next(iter(forms.values())) is form
         make = _unroll(*form.texts, form.gets_tensors)
         fallback = of_another_form if is_first else general
-        form.call = make(recorder, form.known, fallback, Value, sys._getframe, _ABSENT)
+        form.call = make(recorder, form.known, fallback, Value, Shared, sys._getframe, _ABSENT)
         if is_first:
             become(form.call)
 
@@ -93,14 +95,15 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         form = None if kwargs else forms.get(key)
         recorded = None
         if form is not None:
-            kinds = set(map(type, _leaves(args, (tuple, list))))
+            leaves = list(_leaves(args, (tuple, list)))
+            kinds = set(map(type, leaves))
             is_at_once = not kinds.isdisjoint(_AT_ONCE)
             if is_at_once and not form.gets_tensors and not form.demands:
                 form.gets_tensors = True
                 unroll(form)
             recorded = _recorded(args, kwargs) if is_at_once and form.demands else None
-            if any(issubclass(kind, _OPERANDS) for kind in kinds) and form.is_met_by(recorded):
-                given = [_each(recorder.as_value, arg) for arg in args]
+            if any(issubclass(type(x), _OPERANDS) and not _is_matrix(x) for x in leaves) and form.is_met_by(recorded):
+                given = [_each(recorder.as_operand, arg) for arg in args]
                 if recorded is None or form.knows(given):
                     return form.call(self, *given)
         if otherwise is None:
@@ -117,12 +120,14 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             form = forms[key] = _Form(entry)
             recorder.standing += 1
             unroll(form)
-        if form is not None and form.shape == (entry.operation.template, entry.outputs):
+        if form is not None and form.shape == _shape(entry):
             if entry.demands and not form.demands:
                 form.gets_tensors = False
                 unroll(form)
             form.demands.update(entry.demands)
-            form.known[entry.operation.slots] = (entry.index, recorder.sites[entry.index], *entry.output_slots)
+            matrices = filter(_is_matrix, _leaves(args, (tuple, list)))
+            found = entry.index, recorder.sites[entry.index], *entry.output_slots
+            form.known[(*entry.operation.slots, *matrices)] = found
         return result
 
     def first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -131,15 +136,22 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     return first
 
 
+class _Matrix(NamedTuple):
+    """Place of a matrix in a template."""
+
+    index: int  # type: ignore[assignment]
+
+
 class _Form:
     """What is known of calls of one form: definition (2)."""
 
     call: _Call
 
     def __init__(self, entry: Entry):
-        self.shape = entry.operation.template, entry.outputs
+        self.shape = _shape(entry)
         self.texts = _texts(entry)
-        self.known: dict[tuple[Slot, ...], tuple[Any, ...]] = {}
+        self.known: dict[tuple[Slot | Shared, ...], tuple[Any, ...]] = {}
+        """By the operands' slots, then the matrices."""
         self.gets_tensors = False
         self.demands: set[frozenset[int]] = set()
         """Those of all its entries."""
@@ -150,7 +162,9 @@ class _Form:
 
     def knows(self, args: Sequence[Any]) -> bool:
         """Whether calls of operands like these were met."""
-        return tuple(getattr(x, "slot", None) for x in _leaves(tuple(args), (tuple, list))) in self.known
+        leaves = list(_leaves(tuple(args), (tuple, list)))
+        slots = [getattr(x, "slot", None) for x in leaves if not _is_matrix(x)]
+        return (*slots, *filter(_is_matrix, leaves)) in self.known
 
 
 def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
@@ -160,16 +174,27 @@ def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
     return None if len(found) == len(tensors) else found
 
 
+def _is_matrix(item: Any) -> bool:
+    """True for a matrix of parameters, which is no operand of a cell."""
+    return type(item) is Shared and item.is_matrix
+
+
 def _form_of(item: Any) -> Any:
     """The form of a nest, as far as it tells calls apart."""
     kind = type(item)
     return (kind, *map(_form_of, item)) if kind is tuple or kind is list else None
 
 
-def is_unrollable(entry: Entry) -> bool:
-    """True when arguments are operands in nests of tuples and lists, and outputs in nests of tuples."""
+def _shape(entry: Entry) -> Any:
+    """What calls of one form have in common: their template, whatever matrices are in it, and their outputs."""
     (args, kwargs), outputs = entry.operation.template, entry.outputs
-    holes = list(_leaves(args, (tuple, list)))
+    return _each(lambda leaf: SharedRef if type(leaf) is SharedRef else leaf, args, (Hole, SharedRef)), kwargs, outputs
+
+
+def is_unrollable(entry: Entry) -> bool:
+    """True when arguments are operands and matrices in nests of tuples and lists, and outputs in nests of tuples."""
+    (args, kwargs), outputs = entry.operation.template, entry.outputs
+    holes = [leaf for leaf in _leaves(args, (tuple, list)) if type(leaf) is not SharedRef]
     count = len(entry.operation.slots)
     in_order = holes == [Hole(i) for i in range(count)]
     returned = list(_leaves(outputs, (tuple,)))
@@ -186,30 +211,34 @@ def _leaves(nest: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
         yield from _leaves(item, kinds)
 
 
-def _each(function: Callable[[Any], Any], nest: Any) -> Any:
-    """A nest of what a function gives of its leaves; those that may be no operands as they are."""
+def _each(function: Callable[[Any], Any], nest: Any, kinds: tuple[type, ...] = _OPERANDS) -> Any:
+    """A nest of what a function gives of its leaves of these classes; others as they are."""
     if type(nest) is tuple or type(nest) is list:
-        return type(nest)([_each(function, item) for item in nest])
-    return function(nest) if isinstance(nest, _OPERANDS) else nest
+        return type(nest)([_each(function, item, kinds) for item in nest])
+    return function(nest) if isinstance(nest, kinds) else nest
 
 
-def _texts(entry: Entry) -> tuple[tuple[str, ...], str, int, str, int]:
+def _texts(entry: Entry) -> tuple[tuple[str, ...], str, int, int, str, int]:
     """What the code of the unrolled call depends on."""
-    args = entry.operation.template[0]
+    count = itertools.count()
+    args = _each(lambda ref: _Matrix(next(count)), entry.operation.template[0], (SharedRef,))
     names = _names(args, "a")
     unpacking = "".join(_unpacking(args, names))
-    return names, unpacking, len(entry.operation.slots), _result(entry.outputs), len(entry.output_slots)
+    num_operands, num_outputs = len(entry.operation.slots), len(entry.output_slots)
+    return names, unpacking, num_operands, next(count), _result(entry.outputs), num_outputs
 
 
 def _names(nest: Any, prefix: str) -> tuple[str, ...]:
-    """Variables for the items of a nest: x0, x1, ... for operands, by their numbers."""
-    return tuple(f"x{item.index}" if type(item) is Hole else f"{prefix}{i}" for i, item in enumerate(nest))
+    """Variables for the items of a nest: x0, x1, ... for operands and w0, ... for matrices, by their numbers."""
+    letters = {Hole: "x", _Matrix: "w"}
+    return tuple(f"{letters[type(item)]}{item.index}" if type(item) in letters else f"{prefix}{i}"
+                 for i, item in enumerate(nest))  # fmt: skip
 
 
 def _unpacking(nest: Any, names: tuple[str, ...]) -> Iterator[str]:
     """Lines that take apart the nests in a nest whose items are in `names`: outermost first."""
     for name, item in zip(names, nest, strict=True):
-        if type(item) is not Hole:
+        if type(item) not in (Hole, _Matrix):
             inner = _names(item, f"{name}_")
             yield f"            if type({name}) is not {type(item).__name__}: raise TypeError\n"
             yield f"            {', '.join(inner)}{',' if inner else '()'} = {name}\n"
@@ -223,7 +252,7 @@ def _result(outputs: Any) -> str:
 
 
 _CODE = """\
-def make(recorder, known, general, Value, getframe, absent):
+def make(recorder, known, general, Value, Shared, getframe, absent):
     index = sites = {outs} = None
     {slots} = absent
 
@@ -259,14 +288,21 @@ def make(recorder, known, general, Value, getframe, absent):
 
     return call
 """
-_TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_value(x{i})\n"
-_AS_VALUE = "                    if type(x{i}) is not Value: x{i} = recorder.as_value(x{i})"
+_TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})\n"
+_AS_VALUE = "                    if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})"
+_IS_MATRIX = "                    if type(w{i}) is not Shared or not w{i}.is_matrix: raise TypeError\n"
 _VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
 
 
 @lru_cache(maxsize=256)
 def _unroll(
-    names: tuple[str, ...], unpacking: str, num_operands: int, result: str, num_outputs: int, gets_tensors: bool
+    names: tuple[str, ...],
+    unpacking: str,
+    num_operands: int,
+    num_matrices: int,
+    result: str,
+    num_outputs: int,
+    gets_tensors: bool,
 ) -> Callable[..., _Call]:
     """The maker of unrolled calls of one form, definition (2). With `gets_tensors` they look for plain tensors first:
     constants of the instance, one a call perhaps."""
@@ -275,20 +311,22 @@ def _unroll(
         return between.join(text.format(i=i) for i in range(count))
 
     given = ", ".join(names)
+    now = [f"x{i}.slot" for i in range(num_operands)] + [f"w{i}" for i in range(num_matrices)]
+    last = [f"s{i}" for i in range(num_operands)] + [f"m{i}" for i in range(num_matrices)]
     code = _CODE.format(
         general=f"general(self, tuple([x for x in ({given},) if x is not absent]) + rest, kwargs)",
         arguments=", ".join(f"{name}=absent" for name in names),
         unpacking=unpacking,
         result=result,
         num_outputs=num_outputs,
-        slots=each("s{i}", num_operands, " = "),
+        slots=" = ".join(last),
         outs=each("o{i}", num_outputs, " = "),
-        slots_=each("s{i}", num_operands),
+        slots_=", ".join(last),
         outs_=each("o{i}", num_outputs),
-        differs=each("x{i}.slot is not s{i}", num_operands, " or "),
-        operand_slots=each("x{i}.slot", num_operands),
+        differs=" or ".join(f"{x} is not {s}" for x, s in zip(now, last, strict=True)),
+        operand_slots=", ".join(now),
         tensors_as_values=each(_TENSOR_AS_VALUE, num_operands if gets_tensors else 0, ""),
-        as_values=each(_AS_VALUE, num_operands, "\n"),
+        as_values=each(_IS_MATRIX, num_matrices, "") + each(_AS_VALUE, num_operands, "\n"),
         keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
         made=f"({each('v{i}', num_outputs)},)",
         values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: Recorder, of_call: bool) -> bool:
     """Append what tells a call from others, and its operands; False for arguments that only `describe` knows.
 
-    Parameters are operands of a cell (`of_call`), and constants of a function. A stack is a node to a cell; to a
+    Vectors of parameters are operands of a cell (`of_call`); matrices, with which products are made once they are
+    packed, are constants of it, and any parameter is one of a function. A stack is a node to a cell; to a
     function it may be none (`stack.sum(0)`), so it stays a stack among the operands. Tensors of numbers that the
     instance brings are operands; a list of indices is where an operand comes before it, and may be a look-up else.
     """
@@ -33,7 +34,7 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
             operands.append(item.ref)
             parts.append(item.slot)
         elif kind is Shared:
-            if not of_call:
+            if not of_call or item.is_matrix:
                 parts.append(item.key)
             else:
                 whole = rec.whole(item)

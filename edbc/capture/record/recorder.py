@@ -722,7 +722,7 @@ class Recorder:
         self.draws = []
 
     def as_value(self, item: Any) -> Any:
-        """A parameter, a tensor or what is no node yet as an operand of a cell; anything else as it is."""
+        """A parameter, a tensor or what is no node yet as a value; anything else as it is."""
         kind = type(item)
         if kind is Shared:
             return self.whole(item)
@@ -730,6 +730,10 @@ class Recorder:
             rows = adopted(self, item) if self.ragged else item
             return self.constant(item) if rows is item else rows
         return item.materialise() if issubclass(kind, Lazy) else item
+
+    def as_operand(self, item: Any) -> Any:
+        """The same for an argument of a cell, where matrices of parameters stay what they are."""
+        return item if type(item) is Shared and item.is_matrix else self.as_value(item)
 
     def whole(self, shared: Shared) -> Value:
         """The external for a parameter passed as an operand (a learned initial state)."""
@@ -1223,7 +1227,8 @@ class Recorder:
             slots.append(item.slot)
             return item.slot, Hole(len(slots) - 1)
         if kind is Shared:
-            return self.describe(self.whole(item), *rest) if shared_as_operand else (item.key, item.ref)
+            as_operand = shared_as_operand and not item.is_matrix
+            return self.describe(self.whole(item), *rest) if as_operand else (item.key, item.ref)
         if issubclass(kind, Lazy):
             return self.describe(item.materialise(), *rest)
         if kind is tuple or kind is list or kind is torch.Size:

@@ -596,6 +596,8 @@ class Shared(Symbol):
 
     _is_param = property(lambda self: isinstance(self.rec.tracer.shared(self.ref), torch.nn.Parameter))
     """How nn.Parameter tells its instances."""
+    is_matrix = property(lambda self: sum(size > 1 for size in self.tensor.shape) > 1)
+    """Whether there is more than a row, however it is seen."""
     slot = None
     """No slot of any Value: how an unrolled call (`trace.calls`) tells one from the other."""
 

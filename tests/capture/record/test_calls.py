@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradients import require_equal_gradients
 from helpers import graph_of, model_file, require_parity, seeded
 from test_cache import described
 from test_cells import IDS, Around
@@ -162,6 +163,47 @@ def test_the_dtype_of_another_tensor() -> None:
         return narrow.type_as(h) * h, narrow.to(net.start), stack.type_as(narrow), stack.to(stack) + h
 
     require_parity(seeded(lambda: Around(Scaled(), cast)), IDS)
+
+
+class Multiplied(nn.Module):
+    """A product with a matrix that the caller names, and an addend."""
+
+    def forward(self, xs: list[torch.Tensor], weight: torch.Tensor, addend: Any = None) -> torch.Tensor:
+        return torch.tanh(nn.functional.linear(xs[0] * xs[1], weight, addend))
+
+
+class OfRules(Around):
+    """A matrix and a vector of parameters for each rule."""
+
+    def __init__(self, use: Any) -> None:
+        super().__init__(Multiplied(), use)
+        self.matrices = nn.ParameterList(torch.randn(SIZE, SIZE) for _ in range(3))
+        self.vectors = nn.ParameterList(torch.randn(SIZE) for _ in range(3))
+
+
+def of_matrices(net: Any, ids: list[int]) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        xs = [net.row(i), found[-1]]
+        found += [net.inner(xs, net.matrices[i % 3], net.vectors[i % 2]), net.inner(xs, net.matrices[0], found[-1])]
+        found += [
+            net.inner([found[-1], net.start], net.matrices[i % 3], net.row(i)),
+            net.inner(xs, net.matrices[i % 2]),
+        ]
+        found += [net.inner([net.start, net.start], net.matrices[0], net.vectors[0])]
+        found += [net.inner(xs, net.matrices[1] * 2, net.row(i)), net.inner(xs, torch.ones(SIZE, SIZE), net.row(i))]
+    return found
+
+
+def test_matrices_of_parameters_are_no_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell has a type for each; vectors beside them are operands of one type. Values and gradients as in eager."""
+    model = seeded(lambda: OfRules(of_matrices))
+    unrolled, general = both(model, IDS, monkeypatch)
+    assert described(unrolled) == described(general)
+    of_parameters = [t for t in unrolled.graph.types if "inner" in t.name and "matrices." in t.constants]
+    assert all(len(c.shape) == 1 for t in of_parameters for c in t.operands)
+    assert {t.constants for t in of_parameters} >= {f"[_, _], matrices.{i}, _" for i in range(3)}
+    require_equal_gradients(require_parity(model, IDS), IDS, tolerance=1e-4)
 
 
 def test_reflected_operators_take_their_operands_in_order() -> None:
