@@ -236,16 +236,29 @@ def _assignments(node: ast.AST) -> Iterator[str]:
             continue
         if isinstance(child, ast.Attribute) and not isinstance(child.ctx, ast.Load):
             yield child.attr
-        if isinstance(child, ast.Call) and _last_name(child.func) in _ASSIGN:
-            name = next((a.value for a in child.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), ANY)
-            yield name
+        if isinstance(child, ast.Call) and _called(child.func) in _ASSIGN:
+            yield from _assigned_by(child)
         if isinstance(child, ast.Attribute) and child.attr == "__dict__":
             yield ANY
         yield from _assignments(child)
 
 
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+def _assigned_by(call: ast.Call) -> Iterator[str]:
+    """What a call of a function of _ASSIGN may assign, which a text among its arguments may tell."""
+    text = next((a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), None)
+    if text is None or _called(call.func) == "vars":
+        yield ANY
+    elif _called(call.func) in ("exec", "eval"):
+        yield from _assigned_in_text(text)
+    else:
+        yield text
+
+
+def _called(node: ast.expr) -> str:
+    """The name of a function; of methods (`model.eval()`) that of Python's own alone (`object.__setattr__`)."""
+    if isinstance(node, ast.Attribute):
+        return node.attr if node.attr.startswith("__") or _is_named(node.value, "builtins") else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _imported(module: ModuleType) -> Iterator[ModuleType]:

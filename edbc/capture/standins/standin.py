@@ -421,18 +421,37 @@ def _user_defined(name: str) -> property:
     return property(lambda self: getattr(torch.Tensor, name).__get__(self, torch.Tensor))
 
 
-def _refused(name: str) -> property:
+def _refusing(name: str) -> Callable[..., NoReturn]:
     def refusing(self: Symbol, *value: Any) -> NoReturn:
         if self.rec.has_ended:
             refuse_ended()
-        refuse(f"'.{name}' of a tensor was used while recording", "use the tensor itself")
+        refuse(f"'.{name}' of a tensor was {'assigned' if value else 'used'} while recording", "use the tensor itself")
 
-    return property(refusing, refusing)
+    return refusing
+
+
+_DATA = property(lambda self: self.detach(), _refusing("data"))
+"""Of what is read only, `x.data` is `x.detach()`, through which changes in place are refused."""
+
+
+def _new(self: Symbol, *data: Any, **options: Any) -> torch.Tensor:
+    """`x.new(sizes)`, whose elements nobody has written yet, and `x.new(list)`, from before there was torch.empty."""
+    is_of_sizes = not data or all(type(item) is int for item in data) or type(data[0]) is torch.Size
+    made = torch.empty(*data) if data and is_of_sizes else torch.tensor(*(data or [[]]))
+    return made.to(self.dtype, **options)
+
+
+def _new_empty(self: Symbol, *size: Any, **options: Any) -> torch.Tensor:
+    """A tensor whose elements nobody has written yet."""
+    return torch.empty(*size, **{"dtype": self.dtype, **options})
 
 
 _OWN = frozenset(vars(Symbol))
 _answered: tuple[int, str] = (0, "")
 """How many attributes torch.Tensor had, and which was the last, when Symbol answered all of them."""
+
+
+_ANSWERS = {"data": _DATA, "grad": property(_refusing("grad"), _refusing("grad")), "new": _new, "new_empty": _new_empty}
 
 
 def answer_all_of_torch() -> None:
@@ -454,8 +473,8 @@ def answer_all_of_torch() -> None:
 
 
 def _answer(name: str, found: Any) -> Any:
-    if name in ("data", "grad"):
-        return _refused(name)
+    if name in _ANSWERS:
+        return _ANSWERS[name]
     defined = found.fget if isinstance(found, property) else found
     if isinstance(defined, FunctionType) and not f"{defined.__module__}.".startswith("torch."):
         return _user_defined(name)

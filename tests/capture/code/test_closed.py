@@ -273,7 +273,8 @@ class Made(nn.Module):
 
 @pytest.mark.parametrize(
     "line", ["setattr(self, 'mode', x)", "setattr(self, x.name, 2)", "vars(self)['mode'] = 2",
-             "self.__dict__['mode'] = 2", "object.__setattr__(self, 'mode', 2)", "self.mode = 2", "del self.mode"]
+             "self.__dict__['mode'] = 2", "object.__setattr__(self, 'mode', 2)", "self.mode = 2", "del self.mode",
+             "exec('self.mode = 2')", "import builtins; builtins.exec(x.code)"]
 )  # fmt: skip
 def test_what_may_be_assigned_is_not_read(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whatever name: a method that reads one is open, one that does not stays closed."""
@@ -284,6 +285,19 @@ def test_what_may_be_assigned_is_not_read(line: str, tmp_path: Path, monkeypatch
 
     assert Closed(made).obstacle(made, "combine") is not None
     assert Closed(made).obstacle(made, "layer") is None
+
+
+@pytest.mark.parametrize("line", ["self.eval()", "self.train().eval()", "x.vars()", "x.exec('mode = 2')"])
+def test_methods_are_not_the_functions_of_their_names(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`model.eval()` assigns nothing by a name that is made."""
+    (tmp_path / "evaluates.py").write_text(ASSIGNS.format(line))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "evaluates", raising=False)
+    made = importlib.import_module("evaluates").Made()
+
+    assert Closed(made).obstacle(made, "combine") is None
 
 
 def test_files_that_a_model_imports_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,70 @@
+"""Code from before torch.empty: `.data` to read a parameter by, `x.new(sizes)` for a state that is then filled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gradients import require_equal_gradients
+from helpers import bound, require_parity, seeded
+from torch import nn
+
+from edbc.errors import UnsupportedError
+
+SIZE = 6
+
+
+class OldRNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(9, SIZE), nn.GRUCell(SIZE, SIZE)
+
+    def start(self) -> torch.Tensor:
+        weight = next(self.parameters()).data
+        return weight.new(1, SIZE).zero_()
+
+    def forward(self, words: list[int]) -> Any:
+        h = self.start()
+        for word in words:
+            h = self.cell(self.words(torch.tensor([word])), h)
+        halves = h.new_empty(SIZE).fill_(0.5)
+        return h * halves + h.data.sum(), h.new([1.0, 2.0]) * h[0, 0], h.new(torch.Size([2])).fill_(3.0) + h[0, :2]
+
+
+class Assigned(nn.Module):
+    def __init__(self, use: Any) -> None:
+        super().__init__()
+        self.linear, self.use = nn.Linear(SIZE, SIZE), use
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self.linear(x))
+
+
+def assigns(h: torch.Tensor) -> torch.Tensor:
+    h.data = h * 2
+    return h
+
+
+def changes(h: torch.Tensor) -> torch.Tensor:
+    h.data.mul_(2)
+    return h
+
+
+WORDS = [[i % 9] * (1 + i % 3) for i in range(32)]
+
+
+def test_states_made_as_they_used_to_be() -> None:
+    """Values and gradients as in eager: none passes through `.data`."""
+    model = seeded(OldRNN)
+    require_parity(model, WORDS)
+    model = model.double()
+    require_equal_gradients(bound(model, WORDS), WORDS, tolerance=1e-12)
+
+
+@pytest.mark.parametrize(("use", "what"), [(assigns, "'.data' of a tensor was assigned"), (changes, ".detach()")])
+def test_data_is_for_reading(use: Any, what: str) -> None:
+    """What autograd would not see is refused, with the line."""
+    with pytest.raises(UnsupportedError, match=r"test_old_makers.py:\d+") as error:
+        bound(seeded(lambda: Assigned(use)), [torch.ones(SIZE)])
+    assert what in str(error.value)
