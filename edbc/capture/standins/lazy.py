@@ -51,6 +51,8 @@ _OF_FUNCTION = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max
 class Stack(Lazy):
     """Definition (1)."""
 
+    slot = None
+    """As that of Shared."""
     __slots__ = ("cat", "items", "rec")
 
     def __init__(self, rec: Recorder, items: list[Value], cat: bool):

@@ -714,8 +714,6 @@ class Lazy(Symbol):
 
     __slots__ = ("whole",)
     whole: Value | None
-    slot = None
-    """As that of Shared."""
 
     def make(self) -> Value:
         """The tensor as a node."""
