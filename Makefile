@@ -87,8 +87,7 @@ gpu-dry: venv ## what `make gpu` runs, on one small instance in Triton's interpr
 	$(BIN)/python benchmarks/gpu.py --dry --json build/gpu-dry.json
 
 gpu-code: venv ## compile the step kernels of all plans for GPUs, without one: registers, stack, shared memory
-	$(BIN)/python benchmarks/gpu_code.py --passes forward --dtypes f32,bf16,f64
-	$(BIN)/python benchmarks/gpu_code.py --passes backward
+	$(BIN)/python benchmarks/gpu_code.py --dtypes f32,bf16,f64
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow -n $(JOBS) --dist worksteal

@@ -11,7 +11,8 @@ A step kernel runs one branch after the other. So every branch is compiled as a 
 plans that have it, and what the largest takes is printed; `--whole` compiles step kernels as chains launch them, with
 `--loop` as the loop does (4 to 30 s each). What a text takes is kept in `--kept` by text and Triton's version, so that
 a run that was stopped goes on where it was; one that the compiler has not done after `--seconds`, or that it refuses,
-is named with the reason, and the exit code is 1.
+is named with the reason, and the exit code is 1. All plans in three types, both passes, are some 1,700 texts and 25
+minutes of processor time.
 
 Without names all plans of the folder `plans`; the name TABLE stands for every element-wise operation, every reduction,
 and every kind of value wherever one may be read, at --hidden elements.

@@ -38,9 +38,11 @@ from enum import IntEnum
 
 from edbc.cells.values.value import REDUCTIONS, pieces_of
 from edbc.run.cuda.body import ELEMENT, START, STEP, Body, Tile, compute_type, power, tiles
-from edbc.run.cuda.stages import Job, Stages
+from edbc.run.cuda.stages import Job, Stages, whole
 
 CONSTANTS = ("PROGRAMS", "PRECISION", "PDL")
+MOST_STORES = 4
+"""Of a map that takes a product in, for a tile of 64 columns."""
 ALIGNED = ("a", "o", "w", "b", "work")
 """Addresses that 16 divides, so that neighbouring elements go together."""
 
@@ -305,12 +307,16 @@ class _Writer:
         """Small tiles, so that a batch of few rows occupies many multiprocessors; and large ones, which read weights
         and operands less often."""
         products = [product for product, _ in job.sums] or [job.v]
-        widest = max((piece.size for product in products for piece in pieces_of(product.sources[0])), default=1)
+        pieces = [piece for product in products for piece in pieces_of(product.sources[0])]
+        widest = max((piece.size for piece in pieces), default=1)
         inner, sums = power(widest, 16, self._inner), sum(len(firsts) for _, firsts in job.sums) or 1
         found = [Tile(16, 16, inner)]
         if not self.is_double:
-            # what several gates become fills the registers, and so do factors of float32, which no tensor core holds
-            rows, most = (32, 16) if sums > 1 else (64, 32 if self.stages.dtype == "f32" else 64)
+            # what several gates become fills the registers, and so do factors of float32, which no tensor core holds:
+            # elements, or what stands in the workspace; and what is stored in many places
+            is_large = self.stages.dtype == "f32" or len(job.stores) > MOST_STORES
+            is_large = is_large or any(whole(piece) in self.stages.places for piece in pieces)
+            rows, most = (32, 16) if sums > 1 else (64, 32 if is_large else 64)
             found.append(Tile(rows, power(job.v.size, 16, most), inner))
         return found
 

@@ -90,7 +90,5 @@ class TensorArenas:
 
 def arena_bytes(placement: Placement, externals: bool = True) -> int:
     """Bytes of all rows, those of externals counted or not."""
-    bytes_of = placement.row_bytes.tolist()
-    rows = placement.class_rows.tolist()
-    first = [0] * len(rows) if externals else placement.class_externals.tolist()
-    return int(sum((row - begin) * size for row, begin, size in zip(rows, first, bytes_of, strict=True)))
+    rows = placement.class_rows if externals else placement.class_rows - placement.class_externals
+    return int(rows @ placement.row_bytes)
