@@ -24,12 +24,21 @@ NO_VIEWS = {
     "to": "changes dtypes: one of CASTS",
     "unfold": "has elements several times: a node, which what reads it may see as a view",
     "split_with_sizes": "is torch's own, for split",
-}
+    **dict.fromkeys("adjoint dsplit expand_as hsplit linalg_diagonal mH matrix_H moveaxis numpy_T reshape_as "
+                    "resolve_conj resolve_neg vsplit".split(), "is a node, which may not be changed in place"),
+    **dict.fromkeys("_autocast_to_full_precision _autocast_to_reduced_precision _conj _fw_primal _make_dual _neg_view "
+                    "_nested_get_values _nested_view_from_jagged _test_autograd_multiple_dispatch_view slice_inverse"
+                    .split(), "is torch's own"),
+    **dict.fromkeys("_indices _sparse_broadcast_to _values ccol_indices coalesce col_indices crow_indices indices "
+                    "row_indices values".split(), "is of sparse tensors, which are not recorded"),
+}  # fmt: skip
 """Operators whose results share their operand's memory and that are recorded otherwise, and why."""
 NO_DROPOUTS = {
     **dict.fromkeys(
         ("lstm", "gru", "rnn_tanh", "rnn_relu", "_cudnn_rnn", "miopen_rnn"), "draw where they drop out only"
     ),
+    "_cudnn_init_dropout_state": "is torch's own",
+    "_lstm_mps": "is torch's own",
     "native_dropout": "is torch's own, for dropout on devices",
     "rrelu_with_noise": "draws into an operand: refused",
     "rrelu_with_noise_functional": "is torch's own, for rrelu",
@@ -37,11 +46,15 @@ NO_DROPOUTS = {
 """Operators that draw while training and do something else otherwise."""
 
 
+_all_operators: Any = torch._C._dispatch_get_all_op_names  # type: ignore[attr-defined]
+
+
 def operators() -> Iterator[tuple[str, Any]]:
     """Every overload of torch's own, but those that write to memory that they are given."""
-    for name in dir(torch.ops.aten):
+    names = {name.removeprefix("aten::").partition(".")[0] for name in _all_operators() if name.startswith("aten::")}
+    for name in sorted(names):
         packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+        for overload in packet.overloads():
             if "out" not in overload and not name.endswith("_"):
                 yield name, getattr(packet, overload)
 

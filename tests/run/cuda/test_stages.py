@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from random_values import Case, viewed
 from torch import nn
 
+import edbc
 from edbc.cells.parts import SplitCell
 from edbc.cells.program import Call, Load, Map, Product, Program, Span, Store
 from edbc.cells.values.evaluate import evaluate
@@ -217,7 +218,7 @@ def test_what_no_kernel_knows_is_left_to_torch() -> None:
 
     assert stages_of(power, lambda _: ()) is None
     vectors = [torch.arange(4.0), torch.arange(4.0).flip(0)]
-    net = bound(BestTwo(), vectors)
+    net = bound(nn.Sequential(edbc.cell(BestTwo())), vectors)
     refused = [p for p in programs(net, vectors) if staged(net, p) is None]
     assert refused
     assert all(any(isinstance(step, Call) for step in program.steps) for program in refused)
