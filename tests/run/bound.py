@@ -51,7 +51,7 @@ class RandomTreeModel(nn.Module):
             children = [self.encode(child, seen) for child in tree]
             total = sum(children[1:]) if len(children) > 1 else self.start
             if self.mixed and len(children) == 2:
-                total = torch.cumsum(total, 0)
+                total = torch.logcumsumexp(total, 0)
             h = torch.tanh(self.inner(children[0], total, children[0])[0])
         seen.append(self.out(h))
         return h

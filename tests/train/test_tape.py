@@ -23,12 +23,12 @@ INSTANCES = [(0, [1, 2, 3]), (1, [2]), (0, [4, 1]), (2, [3, 3, 3])]
 
 @edbc.cell
 class Look(nn.Module):
-    """Convolutions, which no native code knows."""
+    """Convolutions, of which no native code knows the transposed one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.picture = nn.Conv2d(2, 4, kernel_size=1)
-        self.near = nn.Conv2d(4, 1, kernel_size=3, padding=1)
+        self.near = nn.ConvTranspose2d(4, 1, kernel_size=3, padding=1)
         self.word = nn.Linear(3, 4)
 
     def forward(self, picture: Tensor, word: Tensor, at: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def test_random_cells_equal_eager_in_float64(seed: int) -> None:
 
 
 def test_torch_runs_what_triton_does_not_know() -> None:
-    """A cumulative sum between cells: both paths work on the same arenas, and each type says which is its own."""
+    """A function without a kernel between cells: both work on the same arenas, and each type says which is its own."""
     instances = random_trees(3, 4)
     model = RandomTreeModel(3, 6, mixed=True)
     net = on_device(plan_for(model, instances), model)
