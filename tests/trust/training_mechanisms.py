@@ -258,7 +258,7 @@ TRAINING = (
         "what crosses",
         "results do not cross the borders of segments",
         "edbc/run/passes/placeloops.py",
-        "            crosses[batch_of[result_nodes[i]], result_outputs[i]] = True\n",
+        "            crosses[b, 0 if segmented[batch_type[b]] else result_outputs[i]] = True\n",
         "            pass\n",
         (CUT + "::test_every_segment_runs_again_from_what_crosses",),
     ),

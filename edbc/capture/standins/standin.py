@@ -425,7 +425,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
     def refusing(self: Symbol, *value: Any) -> NoReturn:
         if self.rec.has_ended:
             refuse_ended()
-        refuse(f"'.{name}' of a tensor was {'assigned' if value else 'used'} while recording", "use the tensor itself")
+        refuse(f"'.{name}' of a tensor was used while recording", "use the tensor itself")
 
     return refusing
 

@@ -40,7 +40,7 @@ from edbc.capture.patterns.fusions import Fusions, Planned
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.lower import lower
-from edbc.errors import EdbcError
+from edbc.errors import EdbcError, UnsupportedError
 from edbc.run.backend import Backend, backend_of
 from edbc.run.session import cell_of
 from edbc.schedule.policy import Policy
@@ -102,7 +102,11 @@ class _Mining:
                 return None
             self._left -= 1
             with_it = self._fused([*kept, pattern])
-            new, new_launches = self._cost(with_it)
+            try:
+                new, new_launches = self._cost(with_it)
+            except UnsupportedError:  # a member is read through a view that only changes in place make
+                self._refused.add(pattern)
+                continue
             kind = next(k for k, known in self._pattern_of.items() if known == pattern)
             if new < (1 - LEAST) * cost and self._is_native(kind):
                 return pattern, with_it, new, new_launches

@@ -25,9 +25,9 @@ from edbc.vertex import VertexInstance
 load_all()
 NO_RECORD = {
     "AccumulateOnNodes", "StateOnSelf", "MemoOnSelf", "LastActivation", "ChildSumOfBatchOne", "StatesOnNodes",
-    "UpAndDown", "Circuit", "InputsReturned",
+    "UpAndDown", "Circuit", "InputsReturned", "FreshLeaves",
 }  # fmt: skip
-"""Programs of the corpus that keep tensors on instances, or return tensors that are no recorded ones."""
+"""Programs of the corpus that keep tensors on instances, make leaves, or return tensors that are no recorded ones."""
 
 
 def net_of(model: Any = None, instances: Any = None) -> Any:

@@ -93,10 +93,10 @@ def test_a_forward_that_remembers_is_refused(name: str, tmp_path: Path) -> None:
     """At the line where the graphs part, with the attribute that forward changes; no plan is written."""
     before, after, words = REFUSED[name]
     line = next(i for i, text in enumerate(MODEL.splitlines(), 1) if "AFTER" in text)
-    with pytest.raises(UnsupportedError, match=rf"^net\.py:\d+: expected the same graph .*{words}") as caught:
+    with pytest.raises(UnsupportedError, match=rf"^(net\.py:\d+(, |: ))+expected the same graph .*{words}") as caught:
         compile_with(tmp_path, before, after)
 
-    assert f"net.py:{line if after != 'pass' else line - 1}: " in str(caught.value)
+    assert f"net.py:{line if after != 'pass' else line - 1}" in str(caught.value).partition(": ")[0]
     assert not (tmp_path / "net.yaml").exists()
 
 

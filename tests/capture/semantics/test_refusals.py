@@ -109,10 +109,6 @@ def dropout(net: Any, _: Any) -> Any:
     return F.dropout(state(net), 0.5, True)
 
 
-def parameter_data(net: Any, _: Any) -> Any:
-    return net.start.data + state(net)
-
-
 def assign_parameter(net: Any, _: Any) -> Any:
     net.start = nn.Parameter(torch.zeros(SIZE))
     return state(net)
@@ -133,7 +129,7 @@ def returned_object(net: Any, _: Any) -> Any:
 
 REFUSED = [
     branch, compare, item, call_item, to_numpy, numpy_method, value_assert, mask_index, nonzero, where_alone,
-    random_like, random_factory, dropout, parameter_data, assign_parameter, user_object,
+    random_like, random_factory, dropout, assign_parameter, user_object,
 ]  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def test_states_made_as_they_used_to_be() -> None:
     require_equal_gradients(bound(model, WORDS), WORDS, tolerance=1e-12)
 
 
-@pytest.mark.parametrize(("use", "what"), [(assigns, "'.data' of a tensor was assigned"), (changes, ".detach()")])
+@pytest.mark.parametrize(("use", "what"), [(assigns, "'.data' of a tensor was used"), (changes, ".detach()")])
 def test_data_is_for_reading(use: Any, what: str) -> None:
     """What autograd would not see is refused, with the line."""
     with pytest.raises(UnsupportedError, match=r"test_old_makers.py:\d+") as error:
