@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from edbc.capture.captured import checkloops, joinloops
-from edbc.capture.captured.block import Block, capture_of
+from edbc.capture.captured.block import capture_of
 from edbc.capture.captured.instance import WORD, Captured, Constants, Words, sections
 from edbc.capture.captured.joinloops import Parts
 from edbc.capture.captured.nesttext import classes_in, nest_in, stacks_in, text_of
@@ -189,7 +189,7 @@ def _pools(built: Capture, externals: Longs) -> list[tuple[int, list[torch.Tenso
 class Joined(NamedTuple):
     """A mini-batch in the numbers of a lexicon: a block, its parts, and constants by source."""
 
-    block: Block
+    block: np.ndarray
     parts: Parts
     slot: int
     """See `joinloops.one_of`."""

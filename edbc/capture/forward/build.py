@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edbc.base.frozen import frozen
-from edbc.base.graph import Graph, NodeType
+from edbc.base.graph import Graph, GraphArrays, NodeType
 from edbc.capture.forward.carried import Carried, Given
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.fibers import MAX_READS, Reads
@@ -180,7 +180,8 @@ def fused(captured: Capture, table: TypeTable, matchers: Matchers | None) -> Cap
     remaining, *nodes, result_node = fuseloops.fuse(*graph.arrays, captured.result_node, flags, matchers)
     if len(remaining) == graph.num_nodes:
         return captured
-    graph = Graph(table.graph_types(), *map(_frozen, nodes), graph.external_class, graph.classes)
+    arrays = GraphArrays(*(_frozen(array) for array in nodes))
+    graph = Graph(table.graph_types(), *arrays, graph.external_class, graph.classes)
     return captured.changed(
         graph=graph, result_node=result_node, detached=None if detached is None else detached[remaining]
     )
@@ -249,9 +250,10 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
             detached = detached[remaining]
             recorded_as = remaining if recorded_as is None else recorded_as[remaining]
     source = as_longs(recording.external_source)
+    arrays = GraphArrays(*(_frozen(array) for array in nodes))
     graph = Graph(
         table.graph_types(),
-        *map(_frozen, nodes),
+        *arrays,
         _frozen(of_entry.source_class[source]),
         table.classes(),
     )
@@ -324,7 +326,7 @@ def _only(
     )
 
 
-def _frozen(array: Ints) -> NDArray[np.int32]:
+def _frozen(array: Any) -> NDArray[np.int32]:
     result = np.ascontiguousarray(array, dtype=np.int32)
     result.setflags(write=False)
     return result

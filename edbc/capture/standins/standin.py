@@ -615,8 +615,8 @@ class Shared(Symbol):
 
     _is_param = property(lambda self: isinstance(self.rec.tracer.shared(self.ref), torch.nn.Parameter))
     """How nn.Parameter tells its instances."""
-    is_matrix = property(lambda self: sum(size > 1 for size in self.tensor.shape) > 1)
-    """Whether there is more than a row, however it is seen."""
+    is_matrix = property(lambda self: self.tensor.ndim == 2 and min(self.tensor.shape) > 1)
+    """Whether it may be what a product is made with; one row is not, nor are the maps that states begin with."""
     slot = None
     """No slot of any Value: how an unrolled call (`trace.calls`) tells one from the other."""
 

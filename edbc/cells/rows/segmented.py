@@ -39,9 +39,9 @@ class RunKernel:
     """A RunFunction in torch, node by node."""
 
     def __init__(self, operation: Operation, segmented: bool):
-        self.function: Any = operation.call
-        self.segmented = segmented
-        self.slots = operation.slots[: len(self.function.places) + self.function.has_marks]
+        function: Any = operation.call
+        self.function, self.segmented = function, segmented
+        self.slots = operation.slots[: len(function.places) + function.has_marks]
 
     def run(self, items: Sequence[torch.Tensor], ptr: Sequence[int], output: torch.Tensor) -> None:
         """`items[f][ptr[v]:ptr[v + 1]]` is field f of node v, `(items, size)`."""

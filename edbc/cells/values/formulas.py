@@ -147,12 +147,12 @@ def _in_order(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
     above, below = exceeds(others, mine), exceeds(mine, others)
     before = above if descending else below
     ties = [[j < i for j in range(n)] for i in range(n)]
-    place = [
+    place: list[Any] = [
         sum(before[i, j].to(x.dtype) + (ties[i][j] * (1 - above[i, j].to(x.dtype)) * (1 - below[i, j].to(x.dtype)))
             for j in range(n) if j != i)
         for i in range(n)
     ] if n > 1 else [torch.zeros_like(rows[0])]  # fmt: skip
-    found = [sum(torch.where(place[i] == k, rows[i], 0.0) for i in range(n)) for k in range(n)]
+    found = [reduce(torch.add, [torch.where(place[i] == k, rows[i], 0.0) for i in range(n)]) for k in range(n)]
     return torch.stack(found).movedim(0, dim), None
 
 
@@ -205,7 +205,7 @@ def _by_place(
 
 def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], *others: Any) -> Tensor | None:
     """Pairs of dimensions, across windows and inside them, where these are all there is, side by side."""
-    height, width = kernel if len(kernel) == 2 else kernel * 2
+    height, width = kernel if len(kernel) == 2 else (*kernel, *kernel)
     if tuple(stride or kernel) != tuple(kernel) or any(others) or x.shape[-2] % height or x.shape[-1] % width:
         return None
     return x.reshape(*x.shape[:-2], x.shape[-2] // height, height, x.shape[-1] // width, width)

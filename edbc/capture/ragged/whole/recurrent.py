@@ -13,7 +13,7 @@ from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.standin import Value
 
-_CELLS = {
+_CELLS: dict[str, Any] = {
     "lstm": torch.lstm_cell,
     "gru": torch.gru_cell,
     "rnn_tanh": torch.rnn_tanh_cell,
