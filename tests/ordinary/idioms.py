@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ordinary.data import FEATURES, LABELS, VOCAB, dag, edge_graph, normal, points, sentence, series, tree
+from ordinary.data import FEATURES, LABELS, VOCAB, binary_tree, dag, edge_graph, normal, points, sentence, series, tree
 from ordinary.registry import program
 
 
@@ -363,3 +363,71 @@ class BoxesByScore(nn.Module):
         canvas[: len(order)] = boxes * torch.tensor(sorted(image["scores"], reverse=True)).unsqueeze(1)
         canvas += 0.1
         return self.mix(canvas).mean(0)
+
+
+class GatesMadeInForward(nn.Module):
+    """Gates of two children whose activations are modules made at each call."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.left, self.right = nn.Linear(size, 3 * size), nn.Linear(size, 3 * size)
+
+    def forward(self, left, right):
+        keep, take, new = (self.left(left) + self.right(right)).chunk(3, dim=1)
+        return nn.Sigmoid()(keep) * left + nn.Sigmoid()(take) * right + nn.Tanh()(new)
+
+
+@program(binary_tree)
+class TreeOfMadeActivations(nn.Module):
+    """A batch dimension of one, words as tensors, a module that makes modules."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.join = nn.Embedding(VOCAB, size), GatesMadeInForward(size)
+
+    def forward(self, tree):
+        if isinstance(tree, int):
+            return nn.Tanh()(self.words(torch.tensor([tree])))
+        return self.join(*[self.forward(part) for part in tree])
+
+
+@program(binary_tree)
+class RulesOfAGrammar(nn.Module):
+    """Matrices and biases in lists of parameters, chosen by rule and by symbol."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, size)
+        self.rules = nn.ParameterList(torch.randn(size, 2 * size) * 0.1 for _ in range(3))
+        self.symbols = nn.ParameterList(torch.zeros(size) for _ in range(4))
+
+    def expand(self, tree, depth):
+        bias = self.symbols[depth % 4]
+        if isinstance(tree, int):
+            h = self.words(torch.tensor([tree])) + bias
+        else:
+            parts = torch.cat([self.expand(part, depth + 1) for part in tree], dim=1)
+            h = F.linear(parts, self.rules[depth % 3], bias)
+        return torch.tanh(h)
+
+    def forward(self, tree):
+        return self.expand(tree, 0)
+
+
+@program(sentence)
+class StateOfAnotherTime(nn.Module):
+    """A state made of a parameter's data, from before torch.zeros knew dtypes."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.cell, self.size = nn.Embedding(VOCAB, size), nn.LSTMCell(size, size), size
+
+    def init_hidden(self):
+        weight = next(self.parameters()).data
+        return weight.new(1, self.size).zero_(), weight.new(1, self.size).zero_()
+
+    def forward(self, words):
+        h, c = self.init_hidden()
+        for word in words:
+            h, c = self.cell(self.words(torch.tensor([word])), (h, c))
+        return h.squeeze(0)

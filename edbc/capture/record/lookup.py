@@ -92,7 +92,7 @@ def _rows_by_number(recorder: Any, module: Any) -> Callable[[Any], Any]:
         if not tables:
             tables.append(looked_up(module.weight, module.padding_idx, module.sparse))
         [table] = tables
-        if type(numbers) is int and 0 <= numbers < table.rows:  # `Shared.row` without its call
+        if type(numbers) is int and 0 <= numbers < (table.rows or table.look()):  # `Shared.row` without its call
             recorder.external_source.append(table.source)
             recorder.external_index.append(numbers)
             value = Value()

@@ -691,18 +691,23 @@ class Shared(Symbol):
 
     def lookup(self, index: int) -> Value:
         """Row `index` as an external. Raises IndexError as a tensor would."""
-        rows = self.rows or len(self.tensor)
+        rows = self.look()
         if not -rows <= index < rows:
             raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")
-        if not self.rows:
-            tensor = self.tensor
-            self.source = self.rec.table.source(self.ref, tensor)
-            self.row_slot = self.rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
-            self.rows = rows
         row = self.row(index if index >= 0 else index + rows)
         if self.rec.books is not None:
             self.rec.books.hold([row])
         return row
+
+
+    def look(self) -> int:
+        """The number of rows, which `lookup` may take from now on."""
+        if not self.rows:
+            tensor = self.tensor
+            self.source = self.rec.table.source(self.ref, tensor)
+            self.row_slot = self.rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
+            self.rows = len(tensor)
+        return self.rows
 
 
 def _is_of_no_rows(index: torch.Tensor) -> bool:

@@ -237,7 +237,8 @@ class OneRow(nn.Module):
     def forward(self, rows: torch.Tensor) -> Any:
         word = torch.tensor([rows.shape[0] % WIDTH]).add(0)
         heads = torch.tanh(self.linear(self.words(word).view(1, 4, WIDTH)) + rows[0])
-        return heads, self.words(word) * 2, torch.relu(self.words(word)).view(4, WIDTH)
+        written_out = self.words(torch.tensor([rows.shape[0] % WIDTH])).view(1, 4, WIDTH)
+        return heads, torch.relu(written_out), self.words(word) * 2, torch.relu(self.words(word)).view(4, WIDTH)
 
 
 def rows_of(sizes: list[int], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
