@@ -547,7 +547,8 @@ class Net:
         return batch.changed(schedule=self.schedule(capture)) if known is None else batch.changed(**known)
 
     def _in_parts(self, batch: MiniBatch) -> MiniBatch:
-        if batch.has("placement") or not self.split or any(t.segmented for t in batch.capture.graph.types):
+        is_segmented = bool(self.view.ragged) and any(t.segmented for t in batch.capture.graph.types)
+        if batch.has("placement") or not self.split or is_segmented:
             return batch
         split = self._splitter.split(batch.capture, batch.schedule)
         return batch if split is None else batch.changed(capture=split.capture, schedule=split.schedule, split=split)

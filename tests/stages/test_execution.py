@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -25,6 +25,8 @@ from edbc.stages.plan_graph import Limits, schedule_graph, whole_schedule
 from edbc.stages.search import Machine
 from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Costs, CostTable
 from edbc.tools.parity import Eager, Parity
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 NAMES = sorted(TINY)
 
@@ -54,15 +56,6 @@ def merging(static: StaticModel) -> Schedule:
 def split(static: StaticModel) -> Schedule:
     """Every unit over all threads."""
     return [(((u,),), SPLIT) for u in range(len(static.graph.units))]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """torch's second thread waits spinning where tests run side by side."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=NAMES)

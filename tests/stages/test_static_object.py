@@ -16,6 +16,8 @@ from edbc.tools.compile.modelobject import ModelObject
 from edbc.tools.staged.choosing import is_static_object
 from edbc.tools.staged.net import StaticNet
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STAGES = edbc.Stages(gap=0.5, threads=2)
 
 
@@ -77,15 +79,6 @@ def images(count: int, height: int = 6, seed: int = 0) -> list[Tensor]:
     return list(torch.randn(count, 1, 3, height, 6, generator=torch.Generator().manual_seed(seed)))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    """torch's second thread waits spinning where tests run side by side."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
     """A network as people have it, with norms that have seen data."""
@@ -96,7 +89,7 @@ def model() -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def net(model: nn.Module, _one_thread: None) -> StaticNet:
+def net(model: nn.Module, one_thread: None) -> StaticNet:
     """Compiled once; nobody says that it is static."""
     found = edbc.compile(model, images(8))
     assert isinstance(found, StaticNet)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner, Result
 
 import edbc.tools.staged.compiling as compiling
@@ -33,6 +32,7 @@ from edbc.stages.forms import chosen_form
 from edbc.stages.table import Cost, CostTable, Entry, parse_table, read_table, require_table, table_text, write_table
 from edbc.tools.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 MODEL = """
 import torch
 from torch import nn
@@ -62,17 +62,8 @@ def edbc(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(map(str, arguments)))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    """torch's second thread waits spinning where tests run side by side."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory, _one_thread: None) -> Path:
+def compiled(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """A static plan of a small model in a folder, measured."""
     folder = tmp_path_factory.mktemp("static")
     (folder / "net.py").write_text(MODEL)

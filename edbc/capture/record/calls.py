@@ -37,7 +37,7 @@ from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
+from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, is_matrix
 
 MAX_OPERANDS = 16
 """Calls of more operands are not unrolled: what a loop costs is little beside them."""
@@ -102,7 +102,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 form.gets_tensors = True
                 unroll(form)
             recorded = _recorded(args, kwargs) if is_at_once and form.demands else None
-            if any(issubclass(type(x), _OPERANDS) and not _is_matrix(x) for x in leaves) and form.is_met_by(recorded):
+            if any(issubclass(type(x), _OPERANDS) and not is_matrix(x) for x in leaves) and form.is_met_by(recorded):
                 given = [_each(recorder.as_operand, arg) for arg in args]
                 if recorded is None or form.knows(given):
                     return form.call(self, *given)
@@ -125,7 +125,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 form.gets_tensors = False
                 unroll(form)
             form.demands.update(entry.demands)
-            matrices = filter(_is_matrix, _leaves(args, (tuple, list)))
+            matrices = filter(is_matrix, _leaves(args, (tuple, list)))
             found = entry.index, recorder.sites[entry.index], *entry.output_slots
             form.known[(*entry.operation.slots, *matrices)] = found
         return result
@@ -163,8 +163,8 @@ class _Form:
     def knows(self, args: Sequence[Any]) -> bool:
         """Whether calls of operands like these were met."""
         leaves = list(_leaves(tuple(args), (tuple, list)))
-        slots = [getattr(x, "slot", None) for x in leaves if not _is_matrix(x)]
-        return (*slots, *filter(_is_matrix, leaves)) in self.known
+        slots = [getattr(x, "slot", None) for x in leaves if not is_matrix(x)]
+        return (*slots, *filter(is_matrix, leaves)) in self.known
 
 
 def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
@@ -172,11 +172,6 @@ def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
     tensors = [x for x in leaves_of((*args, *kwargs.values())) if is_tensor(x)]
     found = frozenset(i for i, x in enumerate(tensors) if type(x) not in _AT_ONCE)
     return None if len(found) == len(tensors) else found
-
-
-def _is_matrix(item: Any) -> bool:
-    """True for a matrix of parameters, which is no operand of a cell."""
-    return type(item) is Shared and item.is_matrix
 
 
 def _form_of(item: Any) -> Any:

@@ -86,6 +86,7 @@ from edbc.capture.standins.standin import (
     Value,
     answer_all_of_torch,
     class_of,
+    is_matrix,
     refuse,
     short_key,
     torch_dtype,
@@ -733,7 +734,7 @@ class Recorder:
 
     def as_operand(self, item: Any) -> Any:
         """The same for an argument of a cell, where matrices of parameters stay what they are."""
-        return item if type(item) is Shared and item.is_matrix else self.as_value(item)
+        return item if is_matrix(item) else self.as_value(item)
 
     def whole(self, shared: Shared) -> Value:
         """The external for a parameter passed as an operand (a learned initial state)."""

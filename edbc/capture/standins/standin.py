@@ -699,7 +699,6 @@ class Shared(Symbol):
             self.rec.books.hold([row])
         return row
 
-
     def look(self) -> int:
         """The number of rows, which `lookup` may take from now on."""
         if not self.rows:
@@ -708,6 +707,11 @@ class Shared(Symbol):
             self.row_slot = self.rec.table.slot(ValueClass(tuple(tensor.shape[1:]), _NAME_OF_DTYPE[tensor.dtype]))
             self.rows = len(tensor)
         return self.rows
+
+
+def is_matrix(item: Any) -> bool:
+    """True for a matrix of parameters, which is no operand of a cell."""
+    return type(item) is Shared and item.is_matrix
 
 
 def _is_of_no_rows(index: torch.Tensor) -> bool:

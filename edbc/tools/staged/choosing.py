@@ -44,10 +44,9 @@ def compile_file_in_stages(
     costs: str | Path | None, profile: bool, weights: str | Path | None, guards: dict[str, Guard], stages: Stages,
     progress: Callable[..., None],
 ) -> CompiledStatic | None:  # fmt: skip
-    """Compile a model file and write plan and table, definition (1); None where it is not one of these."""
+    """Compile a model file and write plan and table, where costs are at hand or to be measured, definition (1); None
+    where its instances do not stack."""
     source = table_for(target, costs)
-    if not profile and source is None:
-        return None
     file = import_model_file(model)
     if not is_stackable(file.sample(2, seed, file.config(settings))):
         if source is not None and costs is not None:

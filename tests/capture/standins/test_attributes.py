@@ -31,18 +31,19 @@ def test_an_unknown_attribute_is_what_it_is_of_a_tensor(of: str) -> None:
         graph_of(seeded(Base, forward), [True])
 
 
-@pytest.mark.parametrize("name", ["data", "grad"])
-def test_data_is_not_set_and_grad_is_not_read_either(name: str) -> None:
+@pytest.mark.parametrize(("name", "use"), [
+    ("data", lambda h: setattr(h, "data", h)), ("grad", lambda h: setattr(h, "grad", h)), ("grad", lambda h: h.grad),
+])  # fmt: skip
+def test_data_is_not_set_and_grad_not_read_either(name: str, use: Any) -> None:
     """They would go around the recording."""
-    for use in (lambda h: h.grad, lambda h: setattr(h, name, h))[name == "data" :]:
 
-        def forward(net: Any, _: Any, use: Any = use) -> Any:
-            h = state(net)
-            use(h)
-            return h
+    def forward(net: Any, _: Any) -> Any:
+        h = state(net)
+        use(h)
+        return h
 
-        with pytest.raises(UnsupportedError, match=rf"'\.{name}' of a tensor was used"):
-            graph_of(seeded(Base, forward), [None])
+    with pytest.raises(UnsupportedError, match=rf"'\.{name}' of a tensor was used"):
+        graph_of(seeded(Base, forward), [None])
 
 
 def test_properties_and_methods_are_recorded() -> None:

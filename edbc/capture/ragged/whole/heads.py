@@ -28,7 +28,7 @@ def multi_head_attention(call: Call) -> Any:
         return NotImplemented
     heads = given["num_heads"]
     q, k, v = (_of_heads(x, heads) for x in _projected(call, given))
-    weights, result = None, None
+    weights = None
     mask = _mask(call, given, query)
     if given["need_weights"]:
         weights = call.rec.function(torch.matmul, (q * math.sqrt(1 / q.shape[-1]), k.transpose(-2, -1)), {})

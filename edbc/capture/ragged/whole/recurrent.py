@@ -32,17 +32,17 @@ def recurrent(call: Call) -> Any:
         return NotImplemented
     rec, is_lstm = call.rec, call.name == "lstm"
     rec.counted = True
-    state = [_state(rec, s, 0) for s in (states if is_lstm else (states,))]
+    state = [_first_state(rec, s) for s in (states if is_lstm else (states,))]
     outputs = _steps(call, sequence.values(), state, weights)
     rows = rows_at(rec, [value.ref for value in outputs], outputs[0].slot, sequence.at)
     return (rows, *[rec.function(torch.stack, ([last],), {}) for last in state])
 
 
-def _state(rec: Any, states: Any, number: int) -> Any:
-    """The first state of a layer and direction."""
-    if type(states) is torch.Tensor:
-        return rec.constant_row(states[number].contiguous()) if not states.requires_grad else states[number]
-    return states[number]
+def _first_state(rec: Any, states: Any) -> Any:
+    """The state before the first step; states made of zeros by torch are equal rows."""
+    if type(states) is torch.Tensor and not states.requires_grad:
+        return rec.constant_row(states[0].contiguous())
+    return states[0]
 
 
 def _steps(call: Call, values: Sequence[Value], state: list[Any], weights: Sequence[Any]) -> list[Value]:
