@@ -73,10 +73,11 @@ def test_the_wheel_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> N
     venv.create(home, with_pip=True)
     programs = home / ("Scripts" if os.name == "nt" else "bin")
     # Its dependencies are those of this environment, which take minutes to install; edbc itself is not among them,
-    # because what is named in a .pth file is a folder of packages and nothing that its own .pth files add.
+    # because what is named in a .pth file is a folder of packages and nothing that its own .pth files add; that pip
+    # finds it noted there must not keep it from installing.
     inside = sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)})
     (Path(inside) / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed"]
     subprocess.run([*pip, str(wheel)], check=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "EDBC"))}
     environment["NUMBA_CACHE_DIR"] = str(tmp_path / "kernels")
