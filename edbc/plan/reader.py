@@ -94,15 +94,15 @@ def _bytes(text: bytes | str) -> bytes:
     return text.encode() if isinstance(text, str) else bytes(text)
 
 
-def read_bytes(path: str | os.PathLike[str], where: str) -> bytes:
+def read_bytes(path: str | os.PathLike[str], where: str, what: str = "plan") -> bytes:
     """The bytes of a file, one more than a document may have at most. Raises PlanError."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise PlanError(f"{where}: expected a plan file, got {found_at(path)}; check the path")
+            raise PlanError(f"{where}: expected a {what} file, got {found_at(path)}; check the path")
         with Path(path).open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise PlanError(f"{where}: expected a readable plan, got: {error.strerror}; check the path") from None
+        raise PlanError(f"{where}: expected a readable {what}, got: {error.strerror}; check the path") from None
     except ValueError:
         raise PlanError(f"{where}: expected a path, got one with a null character; check the path") from None
 

@@ -162,7 +162,8 @@ def schedule_block(
 ) -> Scheduled:
     """The cheapest schedule, (3). `known` are measured costs; with `measure` what is needed is added to it.
 
-    Raises StaleError where a unit alone, or the greedy schedule, is not in the table and nothing measures.
+    Raises StaleError where nothing measures and a cost is missing: of a unit alone, of the greedy schedule, of a stage
+    without which the gap is not proven, or of one strategy of a stage that has others.
     """
 
     def need(stages: Iterable[Groups]) -> None:
@@ -173,16 +174,16 @@ def schedule_block(
                         told = " | ".join(" ".join(map(str, group)) for group in groups)
                         raise StaleError(
                             f"cost table: expected stage '{told}' {run}, got none; measure it with 'edbc compile "
-                            "--profile'"
+                            "--profile' and the same --gap"
                         )
                     known.setdefault(groups, {})[run] = measure(groups, run)
 
-    need(problem.singles())
-    need(problem.greedy())
+    need([*problem.singles(), *problem.greedy(), *known])
     programme = _Programme(problem, known, overhead)
-    for allowed in ((MERGE,), (CONCURRENT,), (MERGE, CONCURRENT)):
-        programme.measure_lazily(allowed, gap, need if measure is not None else None)
-    best = programme.best((MERGE, CONCURRENT))
+    if measure is not None:
+        for allowed in ((MERGE,), (CONCURRENT,)):
+            programme.lazily(allowed, gap, need)
+    best = programme.lazily((MERGE, CONCURRENT), gap, need)
     forms = {
         "one thread": tuple(_stage(groups, known, CONCURRENT) for groups in problem.singles()),
         "sequential": tuple(_stage(groups, known) for groups in problem.singles()),
@@ -216,6 +217,8 @@ class _Best(NamedTuple):
     stages: tuple[Stage, ...]
     cost: int
     gap: float
+    unknown: list[Groups]
+    """Stages that are not measured and may be part of a cheaper schedule."""
 
 
 class _Programme:
@@ -277,30 +280,20 @@ class _Programme:
             state = int(found.rest[step[state]])
         return int(cost[-1]), path[::-1]
 
-    def measure_lazily(
-        self, allowed: Sequence[str], gap: float, need: Callable[[Iterable[Groups]], None] | None
-    ) -> None:
-        """Definition (3)."""
-        while need is not None:
-            charge, rank, chosen = self._charges(allowed, True)
-            lower, path = self._solve(charge, rank)
-            unknown = [at for at in path if at not in chosen]
-            if not unknown or self._is_near(allowed, lower, gap):
-                return
-            need([self.problem.groups(int(self.problem.transitions.stages[at])) for at in unknown])
-
-    def _is_near(self, allowed: Sequence[str], lower: int, gap: float) -> bool:
-        charge, rank, _ = self._charges(allowed, False)
-        upper, _ = self._solve(charge, rank)
-        return upper - lower <= gap * upper
+    def lazily(self, allowed: Sequence[str], gap: float, need: Callable[[Iterable[Groups]], None]) -> _Best:
+        """Definition (3): what `best` gives when its gap is small enough."""
+        while (best := self.best(allowed)).gap > gap:
+            need(best.unknown)
+        return best
 
     def best(self, allowed: Sequence[str]) -> _Best:
         """The cheapest schedule of measured stages, and how far from the optimum it can be."""
         charge, rank, chosen = self._charges(allowed, False)
         upper, path = self._solve(charge, rank)
-        lower, _ = self._solve(*self._charges(allowed, True)[:2])
+        lower, cheaper = self._solve(*self._charges(allowed, True)[:2])
         stages = tuple(chosen[at] for at in path)
-        return _Best(stages, sum(stage.median for stage in stages), max(0.0, (upper - lower) / upper))
+        unknown = [self.problem.groups(int(self.problem.transitions.stages[at])) for at in cheaper if at not in chosen]
+        return _Best(stages, sum(stage.median for stage in stages), max(0.0, (upper - lower) / upper), unknown)
 
 
 @inner

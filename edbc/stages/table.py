@@ -237,7 +237,7 @@ def groups_of(dag: Dag, units: list[int]) -> Groups:
 
 def read_table(path: str | os.PathLike[str]) -> CostTable:
     """The table in a file. Raises PlanError, or StaleError."""
-    return parse_table(read_bytes(path, os.fspath(path)), os.fspath(path))
+    return parse_table(read_bytes(path, os.fspath(path), "cost table"), os.fspath(path))
 
 
 def write_table(table: CostTable, path: str | os.PathLike[str]) -> str:

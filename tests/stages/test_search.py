@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_endings import FIRE, INCEPTION_E, dag_of, dags
+from test_endings import INCEPTION_E, dag_of, dags
 
 from edbc.errors import StaleError
 from edbc.stages.endings import Dag, members
@@ -137,14 +138,33 @@ def test_planning_again_needs_no_device() -> None:
 
 
 def test_a_missing_stage_is_told() -> None:
-    """Without a measured cost of a unit alone there is no schedule, and the error says what is missing."""
-    known: dict[Groups, dict[str, Cost]] = {}
-    problem = problem_of(dag_of(FIRE), limits=(3, 8))
-    schedule_block(problem, known, 0, 0.01, random_costs(5))
-    del known[((4,),)]
+    """Without a cost of a unit alone, of a stage of the path, or of a strategy that stands beside another one, there is
+    no schedule, and the error says what is missing."""
+    costs: dict[Groups, dict[str, Cost]] = {}
+    problem = problem_of(dag_of(INCEPTION_E), merges_of(dag_of(INCEPTION_E)), (3, 8))
+    scheduled = schedule_block(problem, costs, 0, 0.0, random_costs(5))
+    needed = next(stage for stage in scheduled.stages if len(stage.groups) > 1 and stage.groups not in problem.greedy())
+    merged = next(groups for groups, by in costs.items() if len(by) > 1 and MERGE in by)
 
-    with pytest.raises(StaleError, match="expected stage '4' concurrent, got none"):
-        schedule_block(problem, known, 0, 0.01, None)
+    for groups, run in ((((4,),), CONCURRENT), (needed.groups, needed.run), (merged, MERGE)):
+        known = {g: dict(by) for g, by in costs.items()}
+        del known[groups][run]
+        known = {g: by for g, by in known.items() if by}
+        told = " | ".join(" ".join(map(str, group)) for group in groups)
+        with pytest.raises(StaleError, match=re.escape(f"expected stage '{told}' {run}, got none")):
+            schedule_block(problem, known, 0, 0.0, None)
+
+
+def test_a_block_beyond_the_budget_is_scheduled_within_tighter_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where groups are too many the first tighter limits that fit are taken, and the schedule tells them."""
+    monkeypatch.setattr("edbc.stages.endings.MOST_GROUPS", len(INCEPTION_E))  # a unit each
+
+    scheduled = schedule_block(problem_of(dag_of(INCEPTION_E), limits=(3, 8)), {}, 0, 0.0, random_costs(3))
+
+    assert scheduled.limits == (1, 2)
+    assert scheduled.note == "too wide for r 3, s 8: r 1, s 2 instead"
+    assert all(len(group) == 1 for stage in scheduled.stages for group in stage.groups)
+    assert max(len(stage.groups) for stage in scheduled.stages) <= 2
 
 
 def test_the_spread_never_decides() -> None:

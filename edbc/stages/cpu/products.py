@@ -10,11 +10,13 @@
 (3) Where the merged product makes more positions than the parts, what is too much is cut off; where it makes fewer
     (padding behind is smaller than before), the input is padded on that side first.
 
-Packing is for the number of threads that runs the product: oneDNN chooses layouts by it.
+Packing is for the number of threads that runs the product: oneDNN chooses layouts by it. Preparing a call takes oneDNN
+some 60 microseconds whatever its size, more than packed weights save a product of less than PLAIN operations.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -26,6 +28,8 @@ from torch import Tensor, nn
 
 from edbc.stages.graph import UnitGraph
 
+PLAIN = 4_000_000
+"""Floating-point operations, two per multiplication."""
 MOST_MERGED = 8
 """Units of one input of which all subsets are tried."""
 Pair = tuple[int, int]
@@ -142,6 +146,8 @@ class Runner:
         self.product, self.positions = product, tuple(positions)
         self.pad = () if product.is_linear else self._missing(shape)
         self.padding = [0, 0] if self.pad else list(product.padding)
+        layout = torch.contiguous_format if product.is_linear else torch.channels_last
+        self.weight = product.weight.contiguous(memory_format=layout)
         self.packed = self._pack(shape)
 
     def _missing(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -156,28 +162,28 @@ class Runner:
 
     def _pack(self, shape: Sequence[int]) -> Tensor | None:
         p = self.product
-        if p.is_linear or p.weight.dtype != torch.float32 or not can_pack():
+        is_small = 2 * p.weight.numel() * shape[0] * math.prod(self.positions) < PLAIN
+        if p.is_linear or is_small or p.weight.dtype != torch.float32 or not can_pack():
             return None
         size = list(shape)
         if self.pad:
             size = [*shape[:2], shape[2] + sum(self.pad[2:]), shape[3] + sum(self.pad[:2])]
-        weight = p.weight.contiguous(memory_format=torch.channels_last)
         return torch.ops.mkldnn._reorder_convolution_weight(
-            weight, self.padding, list(p.stride), list(p.dilation), p.groups, size
+            self.weight, self.padding, list(p.stride), list(p.dilation), p.groups, size
         )
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product, of the positions that are wanted."""
         p = self.product
         if p.is_linear:
-            return F.linear(x, p.weight, p.bias)
+            return F.linear(x, self.weight, p.bias)
         x = F.pad(x, self.pad) if self.pad else x
         if self.packed is not None:
             y = torch.ops.mkldnn._convolution_pointwise(
                 x, self.packed, p.bias, self.padding, list(p.stride), list(p.dilation), p.groups, "none", [], ""
             )
         else:
-            y = F.conv2d(x, p.weight, p.bias, p.stride, self.padding, p.dilation, p.groups)
+            y = F.conv2d(x, self.weight, p.bias, p.stride, self.padding, p.dilation, p.groups)
         return y[:, :, : self.positions[0], : self.positions[1]]
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from edbc.base.files import one_line
-from edbc.errors import PlanError, StaleError
+from edbc.base.files import found_at, one_line
+from edbc.errors import StaleError
 from edbc.plan.plan import FileRef
 from edbc.plan.reader import read_bytes
 from edbc.plan.static import StaticPlan
@@ -32,10 +32,13 @@ from edbc.tools.staged.compiling import Target, guards_of, parity_of, static_sec
 def table_of_plan(path: Path, plan: StaticPlan) -> CostTable:
     """The cost table that a plan names. Raises StaleError where it is missing, changed, or of something else."""
     where = path.parent / plan.static.costs.name
-    try:
-        data = read_bytes(where, one_line(where))
-    except PlanError as error:
-        raise StaleError(f"{error} (the plan was made from this cost table)") from None
+    found = found_at(where)
+    if found != "a file":
+        raise StaleError(
+            f"{one_line(where)}: expected the cost table that the plan was made from, got {found}; put it back, or "
+            "measure again with 'edbc compile --profile'"
+        )
+    data = read_bytes(where, one_line(where), "cost table")
     have = hashlib.sha256(data).hexdigest()
     if have != plan.static.costs.sha256:
         raise StaleError(

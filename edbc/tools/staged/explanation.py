@@ -73,7 +73,8 @@ def verdict(plan: StaticPlan) -> str:
         return f"{runs}; the whole network was not measured"
     if form in PLAIN:
         staged = min((cost for name, cost in measured.items() if name not in PLAIN), default=plain)
-        return f"{runs}; stages are not faster here, {staged / 1e6:.2f} ms against {measured[form] / 1e6:.2f}"
+        both = f"{staged / 1e6:.2f} ms against {measured[form] / 1e6:.2f}"
+        return f"{runs}; stages are not faster by more than the spread, {both}"
     return f"{runs}; {plain / measured[form]:.2f} times as fast as the best without"
 
 
