@@ -84,6 +84,18 @@ class Constant(NamedTuple):
         return rec.shared_constant(self.key, self.make)
 
 
+class Offset(NamedTuple):
+    """Where an excerpt begins."""
+
+    source: int
+    offset: int
+    slot: Slot
+
+    def again(self, rec: Recorder) -> Value:
+        """In this mini-batch."""
+        return rec.external(self.source, self.offset, self.slot)
+
+
 class Whole(NamedTuple):
     """A parameter that is an operand."""
 
@@ -172,7 +184,7 @@ class Ragged(Lazy):
 
     def values(self) -> list[Value]:
         """All rows."""
-        return [self.value(i) for i in range(len(self))]
+        return [self.value(i) for i in range(len(self.refs))]
 
     def _slice(self, which: slice) -> range:
         """Rows from one to another; what is to be kept says which."""

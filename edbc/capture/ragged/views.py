@@ -213,7 +213,18 @@ def _indexed(ragged: Ragged, items: list[Any]) -> Any:
     if len(others) > 1:
         return NotImplemented
     before = sum(i is None or isinstance(i, slice) for i in rest[:place])
-    return each_row(ragged.rec, [taken], lambda row: row[tuple(rest)], before)
+    gone = _of_size_one(ragged, rest)
+    take = (lambda row: row.squeeze(gone)) if gone else lambda row: row[tuple(rest)]
+    return each_row(ragged.rec, [taken], take, before)
+
+
+def _of_size_one(ragged: Ragged, rest: list[Any]) -> tuple[int, ...]:
+    """The dimensions of a row that are of size 1 and indexed by a number, which makes a view; none of other indices."""
+    if None in [i for i in rest if not isinstance(i, torch.Tensor)]:
+        return ()
+    gone = tuple(d for d, i in enumerate(rest) if type(i) is int)
+    others = [i for i in rest if type(i) is not int]
+    return gone if _is_whole(others) and all(ragged.row.shape[d] == 1 and rest[d] in (0, -1) for d in gone) else ()
 
 
 def _picked(ragged: Ragged, own: torch.Tensor, rest: list[Any]) -> Any:

@@ -36,7 +36,7 @@ from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.program import CannotKeep, Numbers, Program, Reduction, RunOf, size_of
 from edbc.capture.ragged.rows import Pool, adopted
 from edbc.capture.ragged.rules import ragged_call
-from edbc.capture.ragged.value import Constant, Number, Ragged, Sizes, Whole, ragged_class
+from edbc.capture.ragged.value import Constant, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
 from edbc.capture.record.functionalise import Changes, MustKeepBooks, change_in_place
@@ -453,7 +453,7 @@ class Recorder:
         self._whole: dict[Any, Value] = {}
         self.zeros: set[int] = set()
         """Refs of zeros, and where ranges of them begin."""
-        self.remade: dict[int, Number | Constant | Whole] = {}
+        self.remade: dict[int, Number | Constant | Offset | Whole] = {}
         """What every mini-batch has anew, by refs, where classes are ragged."""
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
@@ -644,19 +644,21 @@ class Recorder:
         self._class_of_constant[key] = found
         return found
 
-    def rows_of_table(self, table: Shared, indices: Sequence[int]) -> Ragged | None:
-        """Rows of a parameter, where their class is ragged."""
+    def rows_of_table(self, table: Shared, indices: Sequence[int], checked: bool = False) -> Ragged | None:
+        """Rows of a parameter, where their class is ragged; indices that are `checked` are of rows from 0 on."""
         row_shape, dtype = table.shape[1:], table.dtype
         self.note_size(len(indices), row_shape, dtype)
         if not self.ragged or not self.is_ragged(table.tensor) or not table.shape[0]:
             return None
-        for index in {*indices[:1], *([min(indices), max(indices)] if len(indices) else [])}:
-            table.lookup(index)  # raises where there is no such row
-        if not len(indices):
-            table.lookup(0)
-        rows = table.rows
+        if checked and table.rows:  # it has been looked at
+            self.external_index += indices
+        else:
+            for index in {*indices[:1], *([min(indices), max(indices)] if len(indices) else [])}:
+                table.lookup(index)  # raises where there is no such row
+            if not len(indices):
+                table.lookup(0)
+            self.external_index += [index if index >= 0 else index + table.rows for index in indices]
         self.external_source += [table.source] * len(indices)
-        self.external_index += [index if index >= 0 else index + rows for index in indices]
         first = self.last_external - 1
         self.last_external -= len(indices)
         return Ragged(self, range(first, first - len(indices), -1), table.row_slot)
@@ -868,7 +870,7 @@ class Recorder:
         """Rows of a parameter by indices of the instance's. Raises CannotKeep where they are no rows."""
         found = None
         if numbers.size and numbers.lowest >= 0 and numbers.highest < table.shape[0]:
-            found = self.rows_of_table(table, numbers.array.tolist())
+            found = self.rows_of_table(table, numbers.array.tolist(), True)
         if found is None:
             raise CannotKeep
         self.lookups[found.refs.start] = table, numbers
@@ -966,6 +968,8 @@ class Recorder:
         self.external_source.append(known.source)
         self.external_index.append(offset)
         self.last_external -= 1
+        if self.ragged:
+            self.remade[self.last_external] = Offset(known.source, offset, known.entry.operation.slots[1])
         part: Value = self.emit(known.entry, (whole.ref, self.last_external))
         return part
 

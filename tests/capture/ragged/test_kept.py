@@ -27,6 +27,18 @@ class Closed(nn.Module):
         self.out, self.kinds = nn.Linear(HIDDEN, 4), nn.Embedding(9, HIDDEN)
 
 
+class Attends(Closed):
+    """A dimension of one sequence that is made and taken away again, and part of each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(HIDDEN, 2, 12, batch_first=True)
+
+    def forward(self, ids):
+        h = self.layer(self.words(torch.tensor(ids))[None])[0]
+        return h.mean(0), h[:, 2:5].sum(0)
+
+
 class Divides(Closed):
     def forward(self, ids):
         h = self.words(torch.tensor(ids))
@@ -126,7 +138,8 @@ def test_closed_forwards_give_eager_numbers(kind: type[Closed], make: Callable[[
     of_model(kind(), make, rounds=2)
 
 
-@pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns)])
+@pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
+                                           (Attends, sentence)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)

@@ -27,18 +27,40 @@ class Windows(nn.Module):
 
 
 class Steps(nn.Module):
-    """A recurrent layer in one direction."""
+    """A recurrent layer in one direction, of a sequence without a batch."""
 
-    def __init__(self, layer: type[nn.Module]) -> None:
+    def __init__(self, layer: type[nn.Module], **options: Any) -> None:
         super().__init__()
-        self.words, self.layer = nn.Embedding(VOCAB, HIDDEN), layer(HIDDEN, 6)
+        self.words, self.layer = nn.Embedding(VOCAB, HIDDEN), layer(HIDDEN, 6, **options)
 
     def forward(self, ids: list[int]) -> Any:
         states, last = self.layer(self.words(torch.tensor(ids)))
         return states.mean(0), last[0].sum(0)
 
 
-@pytest.mark.parametrize("make", [Windows, *(lambda kind=kind: Steps(kind) for kind in (nn.LSTM, nn.GRU, nn.RNN))])
+class Layers(Steps):
+    """Two layers in both directions, whose first states are given."""
+
+    def __init__(self, layer: type[nn.Module], **options: Any) -> None:
+        super().__init__(layer, num_layers=2, bidirectional=True, **options)
+        self.first = nn.Parameter(torch.randn(4, 1, 6))
+
+    def forward(self, ids: list[int]) -> Any:
+        first, batch = self.first, self.layer.batch_first
+        given = (first, torch.zeros_like(first)) if type(self.layer) is nn.LSTM else first
+        states, last = self.layer(self.words(torch.tensor(ids)).unsqueeze(0 if batch else 1), given)
+        return states.squeeze(0 if batch else 1), last[0], last[-1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Windows,
+        *(lambda kind=kind: Steps(kind) for kind in (nn.LSTM, nn.GRU, nn.RNN)),
+        lambda: Layers(nn.LSTM, batch_first=True),
+        lambda: Layers(nn.GRU, bias=False),
+    ],
+)
 def test_windows_and_steps_give_eager_numbers_and_gradients(make: Any) -> None:
     """Forward and backward, from one word on; no function takes rows whole."""
     torch.manual_seed(0)

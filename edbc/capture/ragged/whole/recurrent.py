@@ -1,5 +1,6 @@
-"""`nn.LSTM`, `nn.GRU` and `nn.RNN` of one layer and direction over a ragged sequence, unrolled into steps whose nodes
-batch over instances. Those of more are taken whole."""
+"""`nn.LSTM`, `nn.GRU` and `nn.RNN` over a ragged sequence, unrolled into steps whose nodes batch over instances: of
+each layer and direction a cell for each row, whichever the policy takes first. With projections they are taken whole.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.rows import rows_at
@@ -25,34 +27,46 @@ def recurrent(call: Call) -> Any:
     """`lstm(input, states, weights, has_biases, layers, dropout, training, both_ways, batch_first)` and its like."""
     if len(call.args) != 9 or call.kwargs or type(call.args[0]) is not Ragged:
         return NotImplemented
-    sequence, states, weights, has_biases, layers, _, _, both_ways, batch_first = call.args
-    if sequence.ndim != 3 or sequence.at != int(batch_first) or layers > 1 or both_ways:
+    sequence, states, weights, has_biases, layers, dropout, training, both_ways, batch_first = call.args
+    if sequence.ndim != 3 or sequence.at != int(batch_first):
         return NotImplemented
-    if len(weights) != (4 if has_biases else 2):  # projections
+    directions, each = 2 if both_ways else 1, 4 if has_biases else 2
+    if len(weights) != layers * directions * each:  # projections
         return NotImplemented
     rec, is_lstm = call.rec, call.name == "lstm"
     rec.counted = True
-    state = [_first_state(rec, s) for s in (states if is_lstm else (states,))]
-    outputs = _steps(call, sequence.values(), state, weights)
-    rows = rows_at(rec, [value.ref for value in outputs], outputs[0].slot, sequence.at)
-    return (rows, *[rec.function(torch.stack, ([last],), {}) for last in state])
+    last: list[list[Any]] = []
+    for layer in range(layers):
+        ways = []
+        for way in range(directions):
+            number = layer * directions + way
+            state = [_first_state(rec, s, number) for s in (states if is_lstm else (states,))]
+            own = weights[number * each : (number + 1) * each]
+            ways.append(_steps(call, sequence, way == 1, state, own))
+            last.append(state)
+        sequence = ways[0] if directions == 1 else rec.function(torch.cat, (ways, -1), {})
+        if training and dropout and layer < layers - 1:
+            sequence = rec.function(F.dropout, (sequence, dropout, True), {})
+    return (sequence, *[rec.function(torch.stack, (list(of),), {}) for of in zip(*last, strict=True)])
 
 
-def _first_state(rec: Any, states: Any) -> Any:
-    """The state before the first step; states made of zeros by torch are equal rows."""
+def _first_state(rec: Any, states: Any, number: int) -> Any:
+    """The state of a layer and direction before its first step; states made of zeros by torch are equal rows."""
     if type(states) is torch.Tensor and not states.requires_grad:
-        return rec.constant_row(states[0].contiguous())
-    return states[0]
+        return rec.constant_row(states[number].contiguous())
+    return states[number]
 
 
-def _steps(call: Call, values: Sequence[Value], state: list[Any], weights: Sequence[Any]) -> list[Value]:
+def _steps(call: Call, rows: Ragged, backwards: bool, state: list[Any], weights: Sequence[Any]) -> Ragged:
     """Outputs of one layer in one direction; `state` becomes the last one."""
-    cell, is_lstm, found = _CELLS[call.name], call.name == "lstm", []
-    for value in values:
+    cell, is_lstm = _CELLS[call.name], call.name == "lstm"
+    found: list[Value] = []
+    for value in reversed(rows.values()) if backwards else rows.values():
         made = call.rec.function(cell, (value, tuple(state) if is_lstm else state[0], *weights), {})
         state[:] = made if is_lstm else [made]
         found.append(state[0])
-    return found
+    refs = [value.ref for value in (reversed(found) if backwards else found)]
+    return rows_at(call.rec, refs, found[0].slot, rows.at)
 
 
 RULES: dict[str, Rule] = dict.fromkeys(_CELLS, recurrent)
