@@ -1,15 +1,18 @@
-"""Ragged values beside eager and beside what people batch by hand: padding with masks, concatenated graphs.
+"""Ragged values beside eager and beside what people batch by hand: padding with masks, concatenation, jagged tensors.
 
-    python benchmarks/ragged.py [--hidden 64] [--batch 32] [--rounds 9]
+    python benchmarks/ragged.py [--hidden 64] [--batch 32] [--rounds 9] [--data FOLDER]
 
-A row: types, nodes; milliseconds of processor time of a mini-batch by eager, by hand and by edbc (recording included),
-forward without gradients, medians of rounds that alternate in one process with one thread; eager's and the hand's time
-over edbc's; and the milliseconds that recording takes. Outputs by hand are compared with eager's first.
+Sentences and trees are those of UD English-EWT, molecules those of ESOL, from the shared data. A row: types;
+milliseconds of processor time of a mini-batch by eager, by the fastest of the ways by hand, which is named, and by edbc
+(recording included), forward without gradients, medians of rounds that alternate in one process with one thread;
+eager's and the hand's time over edbc's; and the milliseconds that recording takes. Outputs by hand are compared with
+eager's first.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -23,15 +26,35 @@ import torch.nn.functional as F
 from torch import nn
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "models")]
 
+from _conllu import read_conllu  # noqa: E402
+from _molecules import read_strings  # noqa: E402
+from _smiles import parse_smiles  # noqa: E402
+from _text import word_id  # noqa: E402
 from helpers import bound  # noqa: E402
 
 from edbc.capture.record.recorder import LOOKS  # noqa: E402
 from edbc.run.session import Stats  # noqa: E402
 from edbc.tools.health import processor_name  # noqa: E402
 
-VOCAB, FEATURES = 200, 5
+VOCAB, ELEMENTS = 1000, ["C", "c", "N", "n", "O", "o", "S", "s", "F", "Cl", "Br"]
+Graph = tuple[torch.Tensor, torch.Tensor]
+Tree = tuple[int, list[Any]]
+
+
+def padded(batch: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and a mask, (instances, longest)."""
+    longest = max(map(len, batch))
+    ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids in batch])
+    return ids, torch.arange(longest)[None] < torch.tensor([len(ids) for ids in batch])[:, None]
+
+
+def jagged(batch: list[list[int]]) -> torch.Tensor:
+    """Ids as one tensor of torch.nested."""
+    lengths = torch.tensor([len(ids) for ids in batch])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    return torch.nested.nested_tensor_from_jagged(torch.tensor([i for ids in batch for i in ids]), offsets)
 
 
 class Sentences(nn.Module):
@@ -48,16 +71,19 @@ class Sentences(nn.Module):
         weights = self.score(h).softmax(0)
         return self.out(torch.cat([h.mean(0), (weights * h).sum(0)]))
 
-    def by_hand(self, batch: list[list[int]]) -> torch.Tensor:
-        """Padded, with a mask."""
-        longest = max(map(len, batch))
-        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids in batch])
-        mask = torch.arange(longest)[None] < torch.tensor([len(ids) for ids in batch])[:, None]
+    def by_padding(self, batch: list[list[int]]) -> torch.Tensor:
+        ids, mask = padded(batch)
         h = self.words(ids)
         h = self.norm(F.gelu(self.hidden(h)) + h)
         weights = self.score(h).squeeze(-1).masked_fill(~mask, float("-inf")).softmax(1)
         mean = (h * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
         return self.out(torch.cat([mean, (weights.unsqueeze(-1) * h).sum(1)], -1))
+
+    def by_jagged(self, batch: list[list[int]]) -> torch.Tensor:
+        h = self.words(jagged(batch))
+        h = self.norm(F.gelu(self.hidden(h)) + h)
+        weights = torch.softmax(self.score(h), 1)
+        return self.out(torch.cat([h.mean(1), (weights * h).sum(1)], -1))
 
 
 class Encoder(nn.Module):
@@ -72,13 +98,125 @@ class Encoder(nn.Module):
     def forward(self, ids: list[int]) -> torch.Tensor:
         return self.out(self.layers(self.words(torch.tensor(ids))[None])[0].mean(0))
 
-    def by_hand(self, batch: list[list[int]]) -> torch.Tensor:
-        """Padded, with a mask."""
-        longest, counts = max(map(len, batch)), torch.tensor([len(ids) for ids in batch])
-        ids = torch.tensor([ids + [0] * (longest - len(ids)) for ids in batch])
-        mask = torch.arange(longest)[None] < counts[:, None]
+    def by_padding(self, batch: list[list[int]]) -> torch.Tensor:
+        ids, mask = padded(batch)
         h = self.layers(self.words(ids), src_key_padding_mask=~mask)
-        return self.out((h * mask.unsqueeze(-1)).sum(1) / counts[:, None])
+        return self.out((h * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True))
+
+    def by_jagged(self, batch: list[list[int]]) -> torch.Tensor:
+        h = self.words(jagged(batch))
+        for layer in self.layers.layers:
+            own = layer.self_attn
+            normed, parts = layer.norm1(h), zip(own.in_proj_weight.chunk(3), own.in_proj_bias.chunk(3), strict=True)
+            q, k, v = (F.linear(normed, w, b).unflatten(-1, (own.num_heads, -1)).transpose(1, 2) for w, b in parts)
+            h = h + own.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+            h = h + layer.linear2(torch.relu(layer.linear1(layer.norm2(h))))
+        return self.out(h.mean(1))
+
+
+class Pointer(nn.Module):
+    """A pointer network: a recurrent reader that looks at one word after the other, by attention over all of them."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.words, self.keys, self.query = nn.Embedding(VOCAB, size), nn.Linear(size, size), nn.Linear(size, size)
+        self.score, self.cell, self.out = nn.Linear(size, 1), nn.GRUCell(size, size), nn.Linear(size, 4)
+
+    def forward(self, ids: list[int]) -> torch.Tensor:
+        h = self.words(torch.tensor(ids))
+        keys, state = self.keys(h), h.mean(0)
+        for _ in range(3):
+            weights = self.score(torch.tanh(keys + self.query(state))).softmax(0)
+            state = self.cell((weights * h).sum(0), state)
+        return self.out(state)
+
+    def by_padding(self, batch: list[list[int]]) -> torch.Tensor:
+        ids, mask = padded(batch)
+        h = self.words(ids)
+        keys, state = self.keys(h), (h * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+        for _ in range(3):
+            scores = self.score(torch.tanh(keys + self.query(state).unsqueeze(1)))
+            weights = scores.masked_fill(~mask.unsqueeze(-1), float("-inf")).softmax(1)
+            state = self.cell((weights * h).sum(1), state)
+        return self.out(state)
+
+
+class Children(nn.Module):
+    """A tree encoder: each node attends over its children."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.words, self.query, self.join = nn.Embedding(VOCAB, size), nn.Linear(size, size), nn.Linear(2 * size, size)
+        self.out = nn.Linear(size, 4)
+
+    def forward(self, tree: Tree) -> torch.Tensor:
+        return self.out(self.encode(tree))
+
+    def encode(self, tree: Tree) -> torch.Tensor:
+        word = self.words.weight[tree[0]]
+        if not tree[1]:
+            return torch.tanh(self.join(torch.cat([word, word])))
+        children = torch.stack([self.encode(child) for child in tree[1]])
+        weights = (children @ self.query(word)).softmax(0)
+        return torch.tanh(self.join(torch.cat([word, weights @ children])))
+
+    def by_levels(self, batch: list[Tree]) -> torch.Tensor:
+        """All nodes of one height at a time, their children padded."""
+        order: list[list[tuple[Tree, list[int]]]] = []
+        place: list[tuple[int, int]] = []
+
+        def put(tree: Tree) -> tuple[int, int]:
+            below = [put(child) for child in tree[1]]
+            height = 1 + max((h for h, _ in below), default=-1)
+            while len(order) <= height:
+                order.append([])
+            order[height].append((tree, below))  # type: ignore[arg-type]
+            return height, len(order[height]) - 1
+
+        place = [put(tree) for tree in batch]
+        first, states = [0], torch.zeros(0)
+        for number, level in enumerate(order):
+            words = self.words(torch.tensor([tree[0] for tree, _ in level]))
+            joined = words
+            if number:
+                most = max(len(below) for _, below in level)
+                rows = [[first[h] + k for h, k in below] + [0] * (most - len(below)) for _, below in level]  # type: ignore
+                mask = torch.arange(most)[None] < torch.tensor([len(below) for _, below in level])[:, None]
+                children = states[torch.tensor(rows)]
+                scores = (children @ self.query(words).unsqueeze(-1)).squeeze(-1)
+                weights = scores.masked_fill(~mask, float("-inf")).softmax(1)
+                joined = (weights.unsqueeze(1) @ children).squeeze(1)
+            made = torch.tanh(self.join(torch.cat([words, joined], -1)))
+            states = torch.cat([states, made]) if number else made
+            first.append(len(states))
+        return self.out(states[torch.tensor([first[h] + k for h, k in place])])
+
+
+class Sets(nn.Module):
+    """Deep sets: a function of each atom, a mean and a maximum, a function of both."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.one = nn.Sequential(nn.Linear(len(ELEMENTS), size), nn.ReLU(), nn.Linear(size, size), nn.ReLU())
+        self.all = nn.Sequential(nn.Linear(2 * size, size), nn.ReLU(), nn.Linear(size, 2))
+
+    def forward(self, graph: Graph) -> torch.Tensor:
+        h = self.one(graph[0])
+        return self.all(torch.cat([h.mean(0), h.amax(0)]))
+
+    def by_concatenation(self, batch: list[Graph]) -> torch.Tensor:
+        h, lengths = self.one(torch.cat([x for x, _ in batch])), torch.tensor([len(x) for x, _ in batch])
+        owner = torch.repeat_interleave(torch.arange(len(batch)), lengths)
+        mean = torch.zeros(len(batch), h.shape[1]).index_add(0, owner, h) / lengths[:, None]
+        return self.all(torch.cat([mean, torch.segment_reduce(h, "max", lengths=lengths)], -1))
+
+    def by_padding(self, batch: list[Graph]) -> torch.Tensor:
+        x = nn.utils.rnn.pad_sequence([x for x, _ in batch], batch_first=True)
+        lengths = torch.tensor([len(x) for x, _ in batch])
+        mask = (torch.arange(x.shape[1])[None] < lengths[:, None]).unsqueeze(-1)
+        h = self.one(x)
+        mean = (h * mask).sum(1) / lengths[:, None]
+        return self.all(torch.cat([mean, h.masked_fill(~mask, float("-inf")).amax(1)], -1))
 
 
 class Graphs(nn.Module):
@@ -86,7 +224,7 @@ class Graphs(nn.Module):
 
     def __init__(self, size: int):
         super().__init__()
-        self.up, self.message = nn.Linear(FEATURES, size), nn.Linear(2 * size, size)
+        self.up, self.message = nn.Linear(len(ELEMENTS), size), nn.Linear(2 * size, size)
         self.update, self.out = nn.GRUCell(size, size), nn.Linear(size, 2)
 
     def nodes(self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -97,11 +235,11 @@ class Graphs(nn.Module):
             h = self.update(torch.zeros(x.shape[0], h.shape[1]).index_add(0, target, message), h)
         return h
 
-    def forward(self, graph: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def forward(self, graph: Graph) -> torch.Tensor:
         return self.out(self.nodes(graph[0], graph[1][0], graph[1][1]).sum(0))
 
-    def by_hand(self, batch: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-        """Concatenated, with shifted indices."""
+    def by_concatenation(self, batch: list[Graph]) -> torch.Tensor:
+        """With shifted indices."""
         counts = torch.tensor([len(x) for x, _ in batch])
         shifts = (counts.cumsum(0) - counts).tolist()
         edges = torch.cat([e + shift for (_, e), shift in zip(batch, shifts, strict=True)], 1)
@@ -110,16 +248,34 @@ class Graphs(nn.Module):
         return self.out(torch.zeros(len(batch), h.shape[1]).index_add(0, owner, h))
 
 
-def sentence(rng: Random) -> list[int]:
-    """5 to 35 words."""
-    return [rng.randrange(VOCAB) for _ in range(rng.randint(5, 35))]
+def sentences_and_trees(folder: Path) -> tuple[list[list[int]], list[Tree]]:
+    """Word ids of each sentence, and its dependency tree."""
+    sentences, trees = [], []
+    for words in read_conllu(str(folder / "ud_ewt" / "en_ewt-ud-dev-every2nd.conllu")):
+        ids = [word_id(word.form, VOCAB) for word in words]
+        below: list[list[int]] = [[] for _ in range(len(words) + 1)]
+        for number, word in enumerate(words, 1):
+            below[word.head].append(number)
+
+        def tree(number: int, ids: list[int] = ids, below: list[list[int]] = below) -> Tree:
+            return ids[number - 1], [tree(child, ids, below) for child in below[number]]
+
+        sentences.append(ids)
+        trees.append(tree(below[0][0]))
+    return sentences, trees
 
 
-def graph(rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
-    """8 to 30 nodes, twice as many edges: the sizes of small molecules."""
-    nodes = rng.randint(8, 30)
-    features = torch.tensor([rng.gauss(0, 1) for _ in range(nodes * FEATURES)]).view(nodes, FEATURES)
-    return features, torch.tensor([[rng.randrange(nodes) for _ in range(2 * nodes)] for _ in range(2)])
+def molecules(folder: Path) -> list[Graph]:
+    """Elements of the atoms as one-hots, and bonds in both directions."""
+    found = []
+    for number, text in read_strings(str(folder / "molecules" / "esol-first900.csv")):
+        molecule = parse_smiles(text, str(number))
+        kinds = [ELEMENTS.index(a) if a in ELEMENTS else 0 for a in molecule.atoms]
+        pairs = [(a, b) for a, b, *_ in molecule.bonds]
+        if pairs:
+            edges = torch.tensor(pairs + [(b, a) for a, b in pairs]).t().contiguous()
+            found.append((F.one_hot(torch.tensor(kinds), len(ELEMENTS)).float(), edges))
+    return found
 
 
 def timed(run: Callable[[], Any]) -> float:
@@ -130,44 +286,53 @@ def timed(run: Callable[[], Any]) -> float:
 
 
 @torch.no_grad()
-def measure(model: Any, make: Callable[[Random], Any], options: argparse.Namespace) -> str:
+def measure(model: Any, instances: list[Any], options: argparse.Namespace) -> str:
     """One row of the table."""
     rng = Random(0)
-    net = bound(model.eval(), [make(rng) for _ in range(options.batch)], cells="auto", rows=True)
+    batch_of = lambda: rng.sample(instances, options.batch)  # noqa: E731
+    net = bound(model.eval(), batch_of(), cells="auto", rows=True)
     for _ in range(LOOKS + 1):
-        net([make(rng) for _ in range(options.batch)])
-    times: dict[str, list[float]] = {"eager": [], "hand": [], "edbc": [], "recording": []}
+        net(batch_of())
+    ways = {name.removeprefix("by_"): getattr(model, name) for name in dir(model) if name.startswith("by_")}
+    times: dict[str, list[float]] = {name: [] for name in ("eager", "edbc", "recording", *ways)}
     for _ in range(options.rounds):
-        batch = [make(rng) for _ in range(options.batch)]
-        torch.testing.assert_close(model.by_hand(batch), torch.stack([model(x) for x in batch]), rtol=1e-3, atol=1e-4)
-        stats = Stats()
+        batch, stats = batch_of(), Stats()
+        wanted = torch.stack([model(x) for x in batch])
+        for name, way in ways.items():
+            torch.testing.assert_close(way(batch), wanted, rtol=1e-3, atol=1e-4)
+            times[name].append(timed(lambda batch=batch, way=way: way(batch)))
         times["eager"].append(timed(lambda batch=batch: [model(x) for x in batch]))
-        times["hand"].append(timed(lambda batch=batch: model.by_hand(batch)))
         times["edbc"].append(timed(lambda batch=batch, stats=stats: net.run(batch, stats)))
         times["recording"].append(1e3 * stats.seconds.construction)
-    eager, hand, ours, recording = (statistics.median(times[k]) for k in ("eager", "hand", "edbc", "recording"))
-    return (f"| {type(model).__name__} | {len(net.plan.types)} | {eager:.2f} | {hand:.2f} | {ours:.2f} | "
-            f"{eager / ours:.2f} x | {hand / ours:.2f} x | {recording:.2f} |")  # fmt: skip
+    found = {name: statistics.median(of) for name, of in times.items()}
+    best = min(ways, key=found.__getitem__)
+    eager, ours = found["eager"], found["edbc"]
+    hand = f"{found[best]:.2f} ({best}) | {ours:.2f} | {eager / ours:.2f} x | {found[best] / ours:.2f} x"
+    types, name = len(net.plan.types), type(model).__name__
+    return f"| {name} | {options.hidden} | {types} | {eager:.2f} | {hand} | {found['recording']:.2f} |"
 
 
 def main() -> None:
     """Print the table."""
+    data = os.environ.get("EDBC_DATA", str(ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--data", default=data, help="folder with the shared data sets")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
-    print("| model | types | eager ms | by hand ms | edbc ms | of eager | of by hand | recording ms |")
-    print("|---|---|---|---|---|---|---|---|")
-    for model, make in (
-        (Sentences(options.hidden), sentence),
-        (Encoder(options.hidden), sentence),
-        (Graphs(options.hidden), graph),
-    ):
-        print(measure(model, make, options), flush=True)
+    sentences, trees = sentences_and_trees(Path(options.data))
+    graphs = molecules(Path(options.data))
+    print(f"{processor_name()}, mini-batches of {options.batch}")
+    print("| model | hidden | types | eager ms | by hand ms | edbc ms | of eager | of by hand | recording ms |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for model, instances in (
+        (Sentences, sentences), (Encoder, sentences), (Pointer, sentences), (Children, trees), (Graphs, graphs),
+        (Sets, graphs),
+    ):  # fmt: skip
+        print(measure(model(options.hidden), instances, options), flush=True)
 
 
 if __name__ == "__main__":

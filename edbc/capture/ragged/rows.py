@@ -81,7 +81,8 @@ def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equa
     known = rec.ragged_constants.get(key)
     if known is not None:
         return Ragged(rec, known[1].refs, known[1].row, dim)
-    moved = (tensor.clone() if tensor.layout is torch.strided else tensor.to_dense()).movedim(dim, 0).contiguous()
+    moved = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    moved = (moved.movedim(dim, 0) if dim else moved).clone(memory_format=torch.contiguous_format)
     count = moved.shape[0]
     slot = rec.slot_of_constant(moved.shape[1:], tensor.dtype)[1]
     refs = range(0)
