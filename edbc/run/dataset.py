@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Dataset
 
-from edbc.base.files import found_at
+from edbc.base.files import found_at, require_target
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.store import Store, write_store
 from edbc.capture.captured.structurecache import CHECK_EVERY
@@ -54,7 +54,11 @@ class CapturedDataset(Dataset[Any]):
         """By lexicon, that is by mode, and item: None for what cannot be captured."""
         self._stored: dict[Any, Store] = {}
         self._lock = threading.RLock()
-        if self.file is not None and found_at(self.file) == "a file":
+        if limit < 0:
+            raise InputError(f"CapturedDataset: expected a limit of 0 bytes or more, got {limit}; 0 keeps nothing")
+        if self.file is not None and found_at(self.file) == "nothing":
+            require_target(self.file, "captured instances", "name another file")
+        elif self.file is not None:
             lexicon = net.in_mode().lexicon
             self._stored[lexicon] = Store(self.file, lexicon, self._learn, len(dataset))
 

@@ -100,15 +100,15 @@ class Store:
         try:
             vocabulary = vocabulary_of(header)
             exemplars, nests = header["exemplars"], header["nests"]
-            need(all(type(item) is int and 0 <= item < count for item in exemplars))
+            self._require_items(exemplars, count)
             maps = lexicon.read(vocabulary, lambda: learn(exemplars))
             self._words = tensors.pop("words").numpy()
             self._begin = tensors.pop("begin").numpy()
             items, self._nest = tensors.pop("items").tolist(), tensors.pop("nest").tolist()
+            self._require_items(items, count)
             need(self._words.dtype == WORD and self._begin.dtype == np.int64 and self._begin.ndim == 1)
             need(len(self._begin) == len(items) + 1 == len(self._nest) + 1 and self._begin[0] == 0)
             need(bool((np.diff(self._begin) > 0).all()) and self._begin[-1] == len(self._words))
-            need(not items or (min(items) >= 0 and max(items) < count))
             numbers = lexicon.class_numbers(vocabulary)
             self._nests = [(nest_in(text, numbers), text) for text in nests]
             self._num_classes = len(vocabulary.classes)
@@ -144,6 +144,11 @@ class Store:
         if _digest(header, tensors) != given:
             raise self._refused("what its digest is of; it was altered")
         return header, tensors
+
+    def _require_items(self, items: list[int], count: int) -> None:
+        need(all(type(item) is int and item >= 0 for item in items))
+        if max(items, default=-1) >= count:
+            raise self._refused(f"items of a data set of {count:,}")
 
     def _refused(self, what: str) -> InputError:
         return InputError(f"{self.path}: expected {what}, got something else; remove the file and capture again")

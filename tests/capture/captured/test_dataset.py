@@ -195,5 +195,17 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StaleError, match="expected training 'training'"):
         CapturedDataset(plain, net, file=file)
     net.model.eval()
-    with pytest.raises(InputError, match="expected the tensors and texts"):
+    with pytest.raises(InputError, match="expected items of a data set of 3, got"):
         CapturedDataset(plain[:3], net, file=file)
+
+
+def test_a_place_for_no_file_is_told_at_once(tmp_path: Path) -> None:
+    """A folder, a path in no folder, or a limit below nothing: an error before anything is captured."""
+    net = net_of()
+    for options, message in (
+        ({"file": tmp_path}, "expected captured instances, got a folder"),
+        ({"file": tmp_path / "none" / "x.safetensors"}, "expected to write captured instances there, got nothing"),
+        ({"limit": -1}, "expected a limit of 0 bytes or more, got -1"),
+    ):
+        with pytest.raises(EdbcError, match=message):
+            CapturedDataset(sentences(3), net, **options)  # type: ignore[arg-type]
