@@ -13,7 +13,7 @@ placing. `made` is what torch takes to make as many tensors as forward returns, 
 is what the main process spends on receiving, checking and reading a mini-batch that a worker captured and joined,
 beyond what a loader takes whose workers capture too and send a number; mini-batches execute in between. It is given as
 a part of recording one in the main process, and as its share of construction: of what worker and main process spend on
-a mini-batch together. One thread.
+a mini-batch together, the worker by the clock, so that only an idle machine tells the share. One thread.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ MOST_UNITS = 10_000
 INPUT = "input"
 """What units read that are not units."""
 STRATEGIES = ("split", "merge", "concurrent")
+"""In the order in which ties are decided."""
 PRODUCTS = ("Conv2d(", "Linear(")
 FORMS = ("one thread", "all threads", "sequential", "merge", "greedy", "concurrent", "both", "no barriers")
 """Schedules of a whole network, the plainest first: each unit in one thread; in all threads; each by the cheaper of the
@@ -350,7 +351,8 @@ def _lines(plan: StaticPlan) -> Iterator[str]:
     static = plan.static
     for name in ("batch_size", "dtype", "device", "threads"):
         yield f"  {name}: {scalar_text(getattr(static, name))}"
-    yield f"  costs: {{name: {scalar_text(static.costs.name, in_flow=True)}, sha256: {_quoted(static.costs.sha256)}}}"
+    name, sha256 = (scalar_text(text, in_flow=True) for text in (static.costs.name, static.costs.sha256))
+    yield f"  costs: {{name: {name}, sha256: {sha256}}}"
     for name in ("r", "s", "gap", "form"):
         yield f"  {name}: {scalar_text(getattr(static, name))}"
     yield from form_lines("  ", "measured", static.measured)
@@ -375,7 +377,3 @@ def form_lines(indent: str, name: str, forms: tuple[FormCost, ...]) -> Iterator[
     yield f"{indent}{name}:" if forms else f"{indent}{name}: []"
     for cost in forms:
         yield f"{indent}- {{form: {cost.form}, median_ns: {cost.median_ns}, spread_ns: {cost.spread_ns}}}"
-
-
-def _quoted(text: str) -> str:
-    return scalar_text(text, in_flow=True)

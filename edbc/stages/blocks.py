@@ -84,16 +84,3 @@ def _chains(parts: list[list[int]]) -> Iterator[list[int]]:
             chain = chain + part
     if chain:
         yield chain
-
-
-def width(dag_before: Sequence[int], units: Sequence[int]) -> int:
-    """The largest number of units of which none is before another (Dilworth, by bipartite matching)."""
-    import networkx as nx
-
-    pairs = nx.Graph()
-    pairs.add_nodes_from(("late", unit) for unit in units)
-    inside = set_of(units)
-    for unit in units:
-        pairs.add_edges_from((("late", unit), ("early", other)) for other in members(dag_before[unit] & inside))
-    matched = nx.bipartite.hopcroft_karp_matching(pairs, [("late", unit) for unit in units])
-    return len(units) - sum(("late", unit) in matched for unit in units)

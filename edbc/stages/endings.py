@@ -79,13 +79,6 @@ class Dag:
                 after[other] |= 1 << unit
         return before, after
 
-    def is_ending(self, some: int, state: int) -> bool:
-        """Whether `some` is an up-set of the state."""
-        return some & ~state == 0 and not any(reads & some for reads in self._of(state & ~some))
-
-    def _of(self, some: int) -> list[int]:
-        return [self.reads[unit] for unit in members(some)]
-
     def groups_of(self, some: int) -> list[int]:
         """The connected components of a set, by their first units."""
         readers, found = self.readers(), []

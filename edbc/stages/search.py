@@ -36,11 +36,9 @@ from edbc.errors import ModelError, StaleError
 from edbc.native.kernelcache import U
 from edbc.native.kinds import inner, native
 from edbc.stages.endings import Dag, TooWide, Transitions, members, transitions
-from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Cost, Groups, Known
+from edbc.stages.table import CONCURRENT, MERGE, SPLIT, STRATEGIES, Cost, Groups, Known, groups_of
 
 LADDER = ((3, 8), (2, 4), (2, 2), (1, 2), (1, 1))
-ORDER = (SPLIT, MERGE, CONCURRENT)
-"""Of strategies in ties."""
 UNKNOWN = np.int64(1) << np.int64(60)
 Measure = Callable[[Groups, str], Cost]
 Integers = NDArray[np.int64]
@@ -100,10 +98,6 @@ class Problem:
         self.dag, self.machine, self.merges = dag, machine, merges
         self.transitions, self.limits, self.note = _within(dag, r, s)
         self._stages = self.transitions.stages.tolist()
-
-    def groups(self, stage: int) -> Groups:
-        """A stage's canonical form."""
-        return tuple(tuple(members(group)) for group in self.dag.groups_of(stage))
 
     def index(self, groups: Groups) -> int | None:
         """The number of a stage, None where it is beyond the limits."""
@@ -205,7 +199,7 @@ def schedule_block(
 
 def _stage(groups: Groups, known: dict[Groups, dict[str, Cost]], run: str = "") -> Stage:
     """A stage by a strategy, the cheapest for none."""
-    run = run or min(known[groups], key=lambda run: (known[groups][run].median, ORDER.index(run)))
+    run = run or min(known[groups], key=lambda run: (known[groups][run].median, STRATEGIES.index(run)))
     return Stage(groups, run, known[groups][run].median)
 
 
@@ -268,7 +262,7 @@ class _Programme:
             return None
         streams = min(len(groups), self.problem.machine.streams) if run == CONCURRENT else 1
         charged = cost.median + (cost.spread if streams > 1 else 0)
-        return charged, streams, ORDER.index(run), Stage(groups, run, cost.median)
+        return charged, streams, STRATEGIES.index(run), Stage(groups, run, cost.median)
 
     def _solve(self, charge: Integers, rank: Integers) -> tuple[int, list[int]]:
         """The least charge of the whole block, and the stages of the path."""
@@ -292,7 +286,8 @@ class _Programme:
         upper, path = self._solve(charge, rank)
         lower, cheaper = self._solve(*self._charges(allowed, True)[:2])
         stages = tuple(chosen[at] for at in path)
-        unknown = [self.problem.groups(int(self.problem.transitions.stages[at])) for at in cheaper if at not in chosen]
+        found = self.problem.transitions.stages
+        unknown = [groups_of(self.problem.dag, int(found[at])) for at in cheaper if at not in chosen]
         return _Best(stages, sum(stage.median for stage in stages), max(0.0, (upper - lower) / upper), unknown)
 
 

@@ -27,12 +27,10 @@ from edbc.plan.plan import FORMAT_VERSION
 from edbc.plan.reader import parse_as, read_bytes
 from edbc.plan.scalars import scalar_text
 from edbc.plan.schema import VERSION, Choice, Integer, ListOf, Record, Text
-from edbc.plan.static import FORM_COSTS, FormCost, form_lines, verify_forms
-from edbc.stages.endings import MOST_UNITS, Dag
+from edbc.plan.static import FORM_COSTS, STRATEGIES, FormCost, form_lines, verify_forms
+from edbc.stages.endings import MOST_UNITS, Dag, members, set_of
 
-CONCURRENT, SPLIT, MERGE = "concurrent", "split", "merge"
-STRATEGIES = (SPLIT, MERGE, CONCURRENT)
-"""In the order in which ties are decided."""
+SPLIT, MERGE, CONCURRENT = STRATEGIES
 MOST_NANOSECONDS = 10**12
 """A quarter of an hour: no stage takes as long."""
 SUFFIX = ".costs.yaml"
@@ -224,15 +222,13 @@ def _verify_entries(block: BlockCosts, dag: Dag, place: str) -> None:
         units = [unit for group in entry.groups for unit in group]
         if len(set(units)) < len(units) or max(units) >= dag.size:
             raise PlanError(f"{place}: expected units of the block, each once, got '{told}'; {_REMEDY}")
-        if groups_of(dag, units) != entry.groups:
+        if groups_of(dag, set_of(units)) != entry.groups:
             raise PlanError(f"{place}: expected the connected groups of a stage, got '{told}'; {_REMEDY}")
 
 
-def groups_of(dag: Dag, units: list[int]) -> Groups:
+def groups_of(dag: Dag, stage: int) -> Groups:
     """A stage in canonical form: its groups, each in order, by their first units."""
-    from edbc.stages.endings import members, set_of
-
-    return tuple(tuple(members(group)) for group in dag.groups_of(set_of(units)))
+    return tuple(tuple(members(group)) for group in dag.groups_of(stage))
 
 
 def read_table(path: str | os.PathLike[str]) -> CostTable:

@@ -10,8 +10,10 @@ from helpers import model_file
 from torch import nn
 
 from edbc.stages.capture import trace
+from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.fusion import fuse
 from edbc.stages.graph import UnitGraph
+from edbc.stages.table import CONCURRENT
 
 TINY: dict[str, tuple[dict[str, Any], int]] = {
     "inception_v3": ({"width": 2}, 75),
@@ -37,6 +39,11 @@ def tiny(name: str, seed: int = 0) -> nn.Module:
 def tiny_images(name: str, count: int, seed: int = 0) -> list[torch.Tensor]:
     """Images for it."""
     return model_file(name).sample(count, seed, image_size=TINY[name][1])
+
+
+def sequential(graph: UnitGraph) -> Schedule:
+    """Every unit a stage of its own, in one thread."""
+    return [(((unit,),), CONCURRENT) for unit in range(len(graph.units))]
 
 
 @lru_cache

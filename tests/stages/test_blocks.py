@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import networkx as nx
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,9 @@ from networks import units
 from torch import Tensor, nn
 
 from edbc.errors import UnsupportedError
-from edbc.stages.blocks import find_blocks, width
+from edbc.stages.blocks import find_blocks
 from edbc.stages.capture import is_stackable, trace
-from edbc.stages.endings import transitions
+from edbc.stages.endings import members, set_of, transitions
 from edbc.stages.fusion import fuse
 from edbc.stages.graph import UnitGraph, block_dag
 
@@ -48,6 +49,17 @@ def test_known_blocks_have_known_transitions() -> None:
 
     assert (len(last.states), last.count, len(last.stages)) == (181, 4631, 790)
     assert (len(fire.states), fire.count) == (13, 51)
+
+
+def width(dag_before: Sequence[int], units: Sequence[int]) -> int:
+    """The largest number of units of which none is before another (Dilworth, by bipartite matching)."""
+    pairs = nx.Graph()
+    pairs.add_nodes_from(("late", unit) for unit in units)
+    inside = set_of(units)
+    for unit in units:
+        pairs.add_edges_from((("late", unit), ("early", other)) for other in members(dag_before[unit] & inside))
+    matched = nx.bipartite.hopcroft_karp_matching(pairs, [("late", unit) for unit in units])
+    return len(units) - sum(("late", unit) in matched for unit in units)
 
 
 def test_randwire_is_wide() -> None:

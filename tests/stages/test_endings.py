@@ -24,13 +24,18 @@ def dags(draw: st.DrawFn, most: int = 7) -> Dag:
     return Dag(tuple(draw(st.integers(0, (1 << unit) - 1)) for unit in range(size)))
 
 
+def is_ending(dag: Dag, some: int, state: int) -> bool:
+    """Whether `some` is an up-set of the state."""
+    return some & ~state == 0 and not any(dag.reads[unit] & some for unit in members(state & ~some))
+
+
 def by_brute_force(dag: Dag, r: int, s: int) -> tuple[set[int], set[tuple[int, int]]]:
     """States and transitions by trying every subset of every state."""
     states, pairs, waiting = {dag.everything, 0}, set(), [dag.everything]
     while waiting:
         state = waiting.pop()
         for ending in range(1, state + 1):
-            if ending & ~state or not dag.is_ending(ending, state):
+            if not is_ending(dag, ending, state):
                 continue
             found = dag.groups_of(ending)
             if (s and len(found) > s) or (r and any(len(members(group)) > r for group in found)):

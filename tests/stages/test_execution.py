@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from networks import TINY, tiny, tiny_images
+from networks import TINY, sequential, tiny, tiny_images
 from simulated import MACHINE, OVERHEAD, measured, unit_costs
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ from edbc.errors import InputError, LayoutError, UnsupportedError
 from edbc.stages.cpu.execute import Team
 from edbc.stages.cpu.kernels import Task
 from edbc.stages.cpu.lifetimes import Schedule, plan_arena, verify_arena
-from edbc.stages.cpu.net import StagedNet, StaticModel, sequential
+from edbc.stages.cpu.net import StagedNet, StaticModel
 from edbc.stages.cpu.products import merge_sets
 from edbc.stages.endings import members
 from edbc.stages.plan_graph import Limits, schedule_graph, whole_schedule

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_endings import INCEPTION_E, dag_of, dags
+from test_endings import INCEPTION_E, dag_of, dags, is_ending
 
 from edbc.errors import StaleError
 from edbc.stages.endings import Dag, members
 from edbc.stages.search import Machine, Problem, Scheduled, schedule_block
-from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Cost, Groups
+from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Cost, Groups, groups_of
 
 MACHINE = Machine(streams=2, splits=True)
 
@@ -59,8 +59,8 @@ def cheapest(dag: Dag, problem: Problem, measure: Callable[[Groups, str], Cost])
         if state not in best:
             costs = []
             for ending in range(1, state + 1):
-                if ending & ~state == 0 and dag.is_ending(ending, state):
-                    groups = problem.groups(ending)
+                if is_ending(dag, ending, state):
+                    groups = groups_of(dag, ending)
                     costs.append(charge(groups) + all_of(state & ~ending))
             best[state] = min(costs)
         return best[state]
@@ -192,5 +192,4 @@ def test_baselines_stand_beside_the_schedule() -> None:
     alone = [min(measure(((u,),), run).median for run in (CONCURRENT, SPLIT)) for u in range(dag.size)]
     assert scheduled.cost_of("sequential") == sum(alone)
     assert all(scheduled.cost <= scheduled.cost_of(name) for name in ("sequential", "merge", "concurrent"))
-    assert any(stage.run == MERGE for stage in scheduled.stages) or scheduled.cost_of("merge") >= scheduled.cost
     assert sorted(members(dag.everything)) == sorted(u for stage in scheduled.stages for u in stage.units)

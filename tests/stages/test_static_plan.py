@@ -391,12 +391,13 @@ def test_merging_what_has_no_common_kernel_is_refused_when_bound(plans: Path) ->
 
 
 def test_mutated_plans_are_refused_or_right(compiled: Path) -> None:
-    """Any line of a plan dropped or doubled: an error of edbc's own, or the same plan."""
+    """Any line of a plan dropped or doubled: an error of edbc's own, or a plan that reads back as itself."""
     lines = (compiled / "net.yaml").read_text().split("\n")
     for i in range(len(lines) - 1):
         for text in ("\n".join(lines[:i] + lines[i + 1 :]), "\n".join(lines[: i + 1] + lines[i:])):
             with suppress(EdbcError):
-                verify_static_plan(parse_static_plan(text, "plan"))
+                plan = verify_static_plan(parse_static_plan(text, "plan"))
+                assert parse_static_plan(static_plan_text(plan), "plan") == plan
 
 
 def test_dynamic_models_are_profiled_as_before(tmp_path: Path) -> None:

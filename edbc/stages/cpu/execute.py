@@ -30,7 +30,7 @@ import torch
 from edbc.stages.cpu.kernels import Task, Tasks
 from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.graph import UnitGraph
-from edbc.stages.table import CONCURRENT, MERGE, SPLIT
+from edbc.stages.table import CONCURRENT, MERGE
 
 Wrap = Callable[[Sequence[int], Task], Task]
 
@@ -239,6 +239,3 @@ def flow_of(graph: UnitGraph, units: Sequence[int], tasks: Tasks, wrap: Wrap) ->
     for u in sorted(units, reverse=True):
         priority[u] = graph.units[u].flops + 1 + max((priority[r] for r in readers[u]), default=0)
     return Flow({u: wrap([u], tasks.whole(u)) for u in units}, waits, readers, priority)
-
-
-__all__ = ["MERGE", "SPLIT", "Flow", "Step", "Team", "Wrap", "flow_of", "steps_of"]

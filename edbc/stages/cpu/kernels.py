@@ -21,7 +21,6 @@ from weakref import WeakValueDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from edbc.stages.capture import Traced
 from edbc.stages.cpu.products import Product, Runner, merged, product_of
@@ -192,22 +191,12 @@ def placed_operands(graph: UnitGraph, cats: Mapping[int, list[tuple[int, int]]])
     return placed
 
 
-class Views:
-    """Where the values of one batch stand: `value[number]` by the numbers of `Unit.reads`."""
-
-    def __init__(self, values: dict[int, Any]):
-        self.value = values
-
-    def batch(self) -> int:
-        """Images."""
-        return next(int(leaf.shape[0]) for leaf in pytree.tree_leaves(self.value) if isinstance(leaf, Tensor))
-
-
 class Tasks:
-    """Makes the tasks of units over given views; `threads` are torch's own in a task for all threads."""
+    """Makes the tasks of units; `values` are by the numbers of `Unit.reads`, `threads` torch's own in a task for all
+    threads."""
 
-    def __init__(self, bound: Bound, views: Views, threads: int):
-        self.bound, self.views, self.threads = bound, views, threads
+    def __init__(self, bound: Bound, values: Mapping[int, Any], threads: int):
+        self.bound, self.values, self.threads = bound, values, threads
         self._operands = bound._operands_of_cats()
         self._kept: list[Runner] = []
 
@@ -222,8 +211,8 @@ class Tasks:
         if unit in self._operands:
             return self._cat(unit)
         steps = [self._computed(step) for step in self.bound.steps[unit]]
-        reads = {self.bound.source(n): self.views.value[n] for n in self.bound.graph.units[unit].reads}
-        out, node = self.views.value[unit], self.bound.graph.units[unit].value
+        reads = {self.bound.source(n): self.values[n] for n in self.bound.graph.units[unit].reads}
+        out, node = self.values[unit], self.bound.graph.units[unit].value
         relu, constants = self.bound._key(node) in RELUS, self.bound.constants
 
         def run() -> None:
@@ -243,8 +232,8 @@ class Tasks:
         """Units as one product, in all threads."""
         steps = [self.bound.steps[unit][0] for unit in units]
         nodes = tuple(step.product for step in steps if step.product is not None)
-        x = self.views.value[self.bound.graph.units[units[0]].reads[0]]
-        outs = [self.views.value[unit] for unit in units]
+        x = self.values[self.bound.graph.units[units[0]].reads[0]]
+        outs = [self.values[unit] for unit in units]
         relus = [self.bound._key(self.bound.graph.units[unit].value) in RELUS for unit in units]
         runner: Runner | None = None
 
@@ -298,10 +287,10 @@ class Tasks:
 
     def _cat(self, unit: int) -> Task:
         """Copies of the operands that are not in place."""
-        out, copies = self.views.value[unit], []
+        out, copies = self.values[unit], []
         for operand, at in self._operands[unit]:
             if operand not in self.bound.placed:
-                value = self.views.value[operand]
+                value = self.values[operand]
                 copies.append((out.narrow(1, at, value.shape[1]), value))
 
         def run() -> None:
@@ -324,6 +313,3 @@ def _write(value: Tensor, out: Tensor, relu: bool) -> None:
         torch.clamp_min(value, 0, out=out)
     else:
         out.copy_(value)
-
-
-__all__ = ["Bound", "Task", "Tasks", "Views"]

@@ -184,6 +184,3 @@ def _events(graph: UnitGraph, schedule: Schedule, barriers: bool) -> object:
             if follow is not None:
                 events.add_edges_from((u, f"before {follow}") for g in groups for u in g)
     return events
-
-
-__all__ = ["Arena", "happens_before", "plan_arena", "touches", "verify_arena"]

@@ -8,6 +8,7 @@ quartiles.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from edbc.stages.cpu.execute import Step, Team, steps_of
-from edbc.stages.cpu.kernels import Tasks, Views
+from edbc.stages.cpu.kernels import Tasks
 from edbc.stages.cpu.lifetimes import Arena
 from edbc.stages.cpu.net import StaticModel, views_of
 from edbc.stages.graph import Block
@@ -32,15 +33,15 @@ class Measurement:
     def __init__(self, static: StaticModel, batch: int, team: Team):
         self.static, self.team = static, team
         graph = static.graph
-        sizes = [torch.Size(unit.shape[1:]).numel() for unit in graph.units]
+        sizes = [math.prod(unit.shape[1:]) for unit in graph.units]
         offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         generator = torch.Generator().manual_seed(0)
         dtype = next(static.model.parameters()).dtype
         memory = torch.rand(batch * sum(sizes), generator=generator).to(dtype)
         arena = Arena(tuple(offsets), sum(sizes))
         given = pytree.tree_map_only(torch.Tensor, lambda t: _stacked(t, batch), static.example)
-        views = Views({**views_of(graph, static.bound.placed, arena, memory, batch), -1: given})
-        self.tasks = Tasks(static.bound, views, team.threads)
+        values = {**views_of(graph, static.bound.placed, arena, memory, batch), -1: given}
+        self.tasks = Tasks(static.bound, values, team.threads)
 
     def stage(self, block: Block, groups: Groups, run: str) -> Cost:
         """What a stage of a block takes."""

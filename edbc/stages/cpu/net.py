@@ -7,6 +7,7 @@ arena, so that they own their memory.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,11 +20,10 @@ from edbc.base.kept import Kept
 from edbc.errors import InputError
 from edbc.stages.capture import Traced, stacked, trace, unstacked
 from edbc.stages.cpu.execute import Step, Team, Wrap, steps_of
-from edbc.stages.cpu.kernels import Bound, Tasks, Views
+from edbc.stages.cpu.kernels import Bound, Tasks
 from edbc.stages.cpu.lifetimes import Arena, Schedule, plan_arena, verify_arena
 from edbc.stages.fusion import fuse
 from edbc.stages.graph import UnitGraph
-from edbc.stages.table import CONCURRENT
 
 MOST_SIZES = 4
 
@@ -36,11 +36,6 @@ class StaticModel:
         self.traced: Traced = trace(model, instance, where)
         self.graph: UnitGraph = fuse(self.traced)
         self.bound = Bound(self.traced, self.graph, model)
-
-
-def sequential(graph: UnitGraph) -> Schedule:
-    """Every unit a stage of its own, in one thread."""
-    return [(((unit,),), CONCURRENT) for unit in range(len(graph.units))]
 
 
 class StagedNet:
@@ -107,13 +102,13 @@ class _Ready:
         dtype = next((p.dtype for p in net.static.model.parameters()), first.dtype)
         self.memory = torch.empty(net.arena.size * first.shape[0], dtype=dtype)
         values = views_of(self.graph, self.bound.placed, net.arena, self.memory, first.shape[0])
-        self.views = Views({**values, -1: given})
-        tasks = Tasks(self.bound, self.views, net.team.threads)
+        self.values = {**values, -1: given}
+        tasks = Tasks(self.bound, self.values, net.team.threads)
         self.steps = steps_of(self.graph, net.schedule, tasks, net.barriers, net._wrap)
 
     def results(self) -> Any:
         """What forward returns, in memory of its own."""
-        env: dict[fx.Node, Any] = {self.bound.source(n): self.views.value[n] for n in self.graph.results}
+        env: dict[fx.Node, Any] = {self.bound.source(n): self.values[n] for n in self.graph.results}
         env |= self.bound.constants
         for node in self.graph.tail:
             env[node] = self.bound.call(node, env)
@@ -143,18 +138,11 @@ def views_of(graph: UnitGraph, placed: Mapping[int, tuple[int, int]], arena: Are
                 found[unit] = view(cat).narrow(1, at, shape[0])
             else:
                 start = arena.offsets[unit] * batch
-                flat = memory[start : start + batch * _size(shape)]
+                flat = memory[start : start + batch * math.prod(shape)]
                 found[unit] = _channels_last(flat, batch, shape)
         return found[unit]
 
     return {unit: view(unit) for unit in range(len(graph.units))}
-
-
-def _size(shape: Sequence[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _channels_last(flat: Tensor, batch: int, shape: Sequence[int]) -> Tensor:
