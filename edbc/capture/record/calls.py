@@ -37,7 +37,7 @@ from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, is_matrix
+from edbc.capture.standins.standin import AsksForValue, Lazy, Shared, Slot, Value, is_matrix
 
 MAX_OPERANDS = 16
 """Calls of more operands are not unrolled: what a loop costs is little beside them."""
@@ -56,8 +56,10 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                   otherwise: _Call | None = None, inside: _Call | None = None) -> _Call:  # fmt: skip
     """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place. Of an
     automatic cell `otherwise` serves calls that are none (`trace.automatic`). A call with ragged arguments runs what is
-    `inside`, whose operations are recorded row by row (`capture.ragged`)."""
+    `inside`, whose operations are recorded row by row (`capture.ragged`); so does one that asks for the value of a
+    tensor that its caller has: nn.TransformerEncoder looks whether its mask is causal."""
     forms: dict[Any, _Form] = {}
+    asks = False
 
     def forget() -> None:
         recorder.standing -= len(forms)
@@ -81,6 +83,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         return form.call(self, *args)
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal asks
         if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):
             rows = cell_rows(recorder, self, args) if inside and not kwargs else None
             run = inside or otherwise
@@ -107,7 +110,15 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 if recorded is None or form.knows(given):
                     return form.call(self, *given)
         if otherwise is None:
-            result = recorder.call(path, kind, self, args, kwargs)
+            try:
+                if asks:
+                    return inside(self, *args, **kwargs)
+                result = recorder.call(path, kind, self, args, kwargs)
+            except AsksForValue:
+                if asks or inside is None or kind == "cell":
+                    raise
+                asks = True
+                return inside(self, *args, **kwargs)
         else:
             try:
                 if not is_cellable(args, kwargs):

@@ -77,9 +77,13 @@ class Slot:
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
 
-def refuse(what: str, remedy: str) -> NoReturn:
+class AsksForValue(UnsupportedError):
+    """A value was asked for that nobody has: while a module is traced also of what its caller has (a mask)."""
+
+
+def refuse(what: str, remedy: str, error: type[UnsupportedError] = UnsupportedError) -> NoReturn:
     """Raise UnsupportedError at the user's line."""
-    raise UnsupportedError(f"{user_location()}: {what}; {remedy}")
+    raise error(f"{user_location()}: {what}; {remedy}")
 
 
 def refuse_ended() -> NoReturn:
@@ -265,7 +269,7 @@ class Symbol:
         if self.rec.has_ended:
             refuse_ended()
         if self.rec.reading is None:
-            refuse(_LOOK, LOOK_REMEDY)
+            refuse(_LOOK, LOOK_REMEDY, AsksForValue)
         return self.rec.reading(self)
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:

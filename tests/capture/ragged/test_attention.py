@@ -102,7 +102,7 @@ class Encoder(OfWords):
 class CausalEncoder(Encoder):
     def forward(self, ids: list[int]) -> Any:
         mask = nn.Transformer.generate_square_subsequent_mask(len(ids))
-        return self.encoder(self.rows(ids)[None], mask=mask, is_causal=True)[0].mean(0)
+        return self.encoder(self.rows(ids)[None], mask=mask)[0].mean(0)
 
 
 @pytest.mark.parametrize("kind", [Written, Causal, Scores, Masked, Module, Across, Encoder, CausalEncoder])
