@@ -62,7 +62,8 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator,
     ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
-_CONTEXTS = (torch.no_grad, torch.enable_grad, torch.autocast)
+_CLASSES = (torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable)
+"""Of torch, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
 _ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
 ANY = "*"
@@ -451,7 +452,7 @@ class _Reading:
                 self._require_plain(node, text, item)
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
-            if found not in _CONTEXTS and not is_named_tuple and not _holds_nothing(found):
+            if found not in _CLASSES and not is_named_tuple and not _holds_nothing(found):
                 self.refuse(node, f"{text} makes objects of a class")
         elif not only_computes(found):
             if type(found) is not FunctionType or _is_torchs(found.__module__ or ""):

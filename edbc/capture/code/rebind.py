@@ -12,7 +12,10 @@ What a copy calls instead:
 (2) of a function of the user's, or one around it (a decorator's): a copy of that;
 (3) of `type`: what answers for a stand-in, and for a module of a shadow, as eager execution's would;
 (4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data;
-(5) of `torch.zeros` and its like: what describes the constant (`capture.standins.made`).
+(5) of `torch.zeros` and its like: what describes the constant (`capture.standins.made`);
+(6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
+(7) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches: zeros, as what memory holds by
+    chance is no graph that comes twice.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -36,6 +39,7 @@ from edbc.capture.code.rewrite import LookUp, Scope, rewritten
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
+from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import MAKERS, Made, described
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
@@ -45,6 +49,9 @@ _OF_CLASSES = frozenset(
     "__new__ __init__ __init_subclass__ __getattr__ __getattribute__ __setattr__ __delattr__ __del__".split()
 )
 """Methods that make and keep an object rather than compute."""
+_AROUND = (torch.nn.functional.sigmoid, torch.nn.functional.tanh, torch.nn.functional.hardsigmoid,
+           torch.nn.functional.hardswish)  # fmt: skip
+_CLASSES: dict[Any, torch.dtype | None] = {torch.Tensor: None, torch.FloatTensor: torch.float32}
 
 
 class Copies:
@@ -129,6 +136,10 @@ class Copies:
     def _instead(self, found: Any) -> Any:
         if found is type:
             return type_of
+        if found is torch.autograd.Variable:
+            return _variable
+        if found is torch.Tensor or found is torch.FloatTensor:
+            return _of_sizes(found)
         if any(found is maker for maker in MAKERS):
             return _of_maker(found)
         if any(found is constructor for constructor in CONSTRUCTORS):
@@ -186,8 +197,9 @@ class _Cells(Mapping[str, Any]):
 
 @cache
 def overridable() -> dict[int, Any]:
-    """The torch functions that may be overridden, by identity."""
-    return {id(f): f for functions in torch.overrides.get_overridable_functions().values() for f in functions}
+    """The torch functions that may be overridden, or are Python around one that may, by identity."""
+    every = (*torch.overrides.get_overridable_functions().values(), _AROUND)
+    return {id(f): f for functions in every for f in functions}
 
 
 def type_of(item: Any, *rest: Any) -> Any:
@@ -232,6 +244,29 @@ def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
         made = described(func, args, kwargs)
         return func(*args, **kwargs) if made is None else made
+
+    return make
+
+
+def _variable(data: Any = None, requires_grad: bool = False, *rest: Any, **kwargs: Any) -> Any:
+    """(6): its memory, apart from what it was computed of. What forward has just made is itself, so that changes of
+    either show in both."""
+    rec: Any = watcher_of_thread()
+    is_fresh = type(data) is Made or (rec is not None and rec.books is not None and rec.books.is_fresh(data))
+    if not is_fresh and not issubclass(type(data), Symbol):
+        return torch.autograd.Variable(data, requires_grad, *rest, **kwargs)
+    made = data if is_fresh else data.detach()
+    return made.requires_grad_() if requires_grad else made
+
+
+@cache
+def _of_sizes(kind: Any) -> Callable[..., Any]:
+    """(7)."""
+    zeros = _of_maker(torch.zeros)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        is_of_sizes = bool(args) and not kwargs and all(type(size) is int for size in args)
+        return zeros(*args, dtype=_CLASSES[kind]) if is_of_sizes else kind(*args, **kwargs)
 
     return make
 

@@ -64,7 +64,7 @@ class Regions:
     """The regions of one model's methods."""
 
     def __init__(self, model: nn.Module, closed: Closed):
-        self._closed = closed
+        self.closed = closed
         self._modules: dict[type, list[nn.Module]] = {}
         for module in model.modules():
             self._modules.setdefault(type(module), []).append(module)
@@ -110,7 +110,7 @@ class Regions:
         if same is None or not is_same(same, function.__code__):
             return None
         module = self._modules[kind][0]
-        return _Outliner(self._closed, module, function, copy.deepcopy(definition))
+        return _Outliner(self.closed, module, function, copy.deepcopy(definition))
 
 
 def _attribute(function: FunctionType) -> str:

@@ -151,7 +151,7 @@ class ModelView(CellTracer):
     data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
 
     def __init__(self, model: nn.Module, needs_data: bool = True, automatic: Iterable[str] = (),
-                 ragged: Iterable[str] = ()):  # fmt: skip
+                 ragged: Iterable[str] = (), code: Regions | None = None):  # fmt: skip
         if not isinstance(model, nn.Module):
             what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
             raise ModelError(f"bind: expected a model, an nn.Module, got {what}; build it first")
@@ -169,8 +169,9 @@ class ModelView(CellTracer):
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
-        self.closed = Closed(model)
-        self.regions = Regions(model, self.closed)
+        self.regions = Regions(model, Closed(model)) if code is None else code
+        """What is known of the code, which another view of the same model may have read."""
+        self.closed = self.regions.closed
         self.automatic = self._proven(automatic)
         """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
         self.ragged = frozenset(ragged)

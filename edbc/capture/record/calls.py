@@ -37,7 +37,7 @@ from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import AsksForValue, Lazy, Shared, Slot, Value, is_matrix
+from edbc.capture.standins.standin import AsksForValue, Lazy, Rows, Shared, Slot, Value, is_matrix
 
 MAX_OPERANDS = 16
 """Calls of more operands are not unrolled: what a loop costs is little beside them."""
@@ -70,9 +70,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
 
     def unroll(form: _Form) -> None:
         is_first = next(iter(forms.values())) is form
-        make = _unroll(*form.texts, form.gets_tensors)
+        make = _unroll(*form.texts, form.gets)
         fallback = of_another_form if is_first else general
-        form.call = make(recorder, form.known, fallback, Value, Shared, sys._getframe, _ABSENT)
+        form.call = make(recorder, form.known, fallback, Value, Shared, Rows, sys._getframe, _ABSENT)
         if is_first:
             become(form.call)
 
@@ -101,8 +101,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             leaves = list(_leaves(args, (tuple, list)))
             kinds = set(map(type, leaves))
             is_at_once = not kinds.isdisjoint(_AT_ONCE)
-            if is_at_once and not form.gets_tensors and not form.demands:
-                form.gets_tensors = True
+            gets = _TENSOR_AS_VALUE if is_at_once and not form.demands else _ROWS_AS_VALUE if Rows in kinds else ""
+            if gets and form.gets != gets and form.gets != _TENSOR_AS_VALUE:
+                form.gets = gets
                 unroll(form)
             recorded = _recorded(args, kwargs) if is_at_once and form.demands else None
             if any(issubclass(type(x), _OPERANDS) and not is_matrix(x) for x in leaves) and form.is_met_by(recorded):
@@ -133,7 +134,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             unroll(form)
         if form is not None and form.shape == _shape(entry):
             if entry.demands and not form.demands:
-                form.gets_tensors = False
+                form.gets = _ROWS_AS_VALUE if form.gets else ""
                 unroll(form)
             form.demands.update(entry.demands)
             matrices = filter(is_matrix, _leaves(args, (tuple, list)))
@@ -163,7 +164,8 @@ class _Form:
         self.texts = _texts(entry)
         self.known: dict[tuple[Slot | Shared, ...], tuple[Any, ...]] = {}
         """By the operands' slots, then the matrices."""
-        self.gets_tensors = False
+        self.gets = ""
+        """What calls that met other operands than values look for first."""
         self.demands: set[frozenset[int]] = set()
         """Those of all its entries."""
 
@@ -258,7 +260,7 @@ def _result(outputs: Any) -> str:
 
 
 _CODE = """\
-def make(recorder, known, general, Value, Shared, getframe, absent):
+def make(recorder, known, general, Value, Shared, Rows, getframe, absent):
     index = sites = {outs} = None
     {slots} = absent
 
@@ -295,6 +297,7 @@ def make(recorder, known, general, Value, Shared, getframe, absent):
     return call
 """
 _TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})\n"
+_ROWS_AS_VALUE = "            if type(x{i}) is Rows: x{i} = x{i}.materialise()\n"
 _AS_VALUE = "                    if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})"
 _IS_MATRIX = "                    if type(w{i}) is not Shared or not w{i}.is_matrix: raise TypeError\n"
 _VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
@@ -308,10 +311,10 @@ def _unroll(
     num_matrices: int,
     result: str,
     num_outputs: int,
-    gets_tensors: bool,
+    gets: str,
 ) -> Callable[..., _Call]:
-    """The maker of unrolled calls of one form, definition (2). With `gets_tensors` they look for plain tensors first:
-    constants of the instance, one a call perhaps."""
+    """The maker of unrolled calls of one form, definition (2). They look first for what a
+    form `gets` beside values: plain tensors, constants of the instance, one a call perhaps; or rows of one look-up."""
 
     def each(text: str, count: int, between: str = ", ") -> str:
         return between.join(text.format(i=i) for i in range(count))
@@ -331,7 +334,7 @@ def _unroll(
         outs_=each("o{i}", num_outputs),
         differs=" or ".join(f"{x} is not {s}" for x, s in zip(now, last, strict=True)),
         operand_slots=", ".join(now),
-        tensors_as_values=each(_TENSOR_AS_VALUE, num_operands if gets_tensors else 0, ""),
+        tensors_as_values=each(gets, num_operands, ""),
         as_values=each(_IS_MATRIX, num_matrices, "") + each(_AS_VALUE, num_operands, "\n"),
         keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
         made=f"({each('v{i}', num_outputs)},)",

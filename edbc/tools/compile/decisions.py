@@ -64,16 +64,17 @@ class Decided(NamedTuple):
     ragged: tuple[str, ...]
     patterns: tuple[Pattern, ...] = ()
 
-    def of(self, model: nn.Module) -> tuple[ModelView, TypeTable]:
+    def of(self, model: nn.Module, code: Regions | None = None) -> tuple[ModelView, TypeTable]:
         """What records a model so."""
-        view = ModelView(model, automatic=self.automatic, ragged=self.ragged)
+        view = ModelView(model, automatic=self.automatic, ragged=self.ragged, code=code)
         return view, TypeTable(patterns=map(Planned, self.patterns))
 
 
 def decide(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Decided:
     """What a capture of these instances is to do. O(recordings of them); see `choose` for how many."""
-    decided = _cells_and_rows(model, instances, given)
-    patterns = _mined(model, instances, decided) if given.patterns is None else given.patterns
+    code = Regions(model, Closed(model))
+    decided = _cells_and_rows(model, code, instances, given)
+    patterns = _mined(model, code, instances, decided) if given.patterns is None else given.patterns
     return decided._replace(patterns=patterns)
 
 
@@ -82,18 +83,18 @@ def patterns_in(plan: Plan) -> tuple[Pattern, ...]:
     return tuple(p.pattern for p in patterns_of([(t.name, t.signature) for t in plan.types], plan.fused))
 
 
-def _cells_and_rows(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Decided:
+def _cells_and_rows(model: nn.Module, code: Regions, instances: Sequence[Any], given: Decisions) -> Decided:
     if given.ragged is not None:
         return Decided(automatic_cells(model, instances, given.automatic, given.ragged), given.ragged)
-    whole = _chosen(model, instances, given.automatic, ())
-    ragged = ragged_classes(model, instances)
-    rows = _chosen(model, instances, given.automatic, ragged) if ragged else whole
+    whole = _chosen(model, code, instances, given.automatic, ())
+    ragged = _ragged_classes(model, code, instances)
+    rows = _chosen(model, code, instances, given.automatic, ragged) if ragged else whole
     return Decided(rows.automatic, ragged) if rows.cost < whole.cost else Decided(whole.automatic, ())
 
 
-def _mined(model: nn.Module, instances: Sequence[Any], decided: Decided) -> tuple[Pattern, ...]:
+def _mined(model: nn.Module, code: Regions, instances: Sequence[Any], decided: Decided) -> tuple[Pattern, ...]:
     """Definition (3)."""
-    view, table = decided.of(model)
+    view, table = decided.of(model, code)
     with unchanged(instances):
         run_segment = SegmentsUnplanned(model, view, table)
         parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
@@ -105,11 +106,11 @@ class _Chosen(NamedTuple):
     cost: float
 
 
-def _chosen(model: nn.Module, instances: Sequence[Any], names: Collection[str] | None,
+def _chosen(model: nn.Module, code: Regions, instances: Sequence[Any], names: Collection[str] | None,
             ragged: Sequence[str]) -> _Chosen:  # fmt: skip
     """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
-    attempt = partial(_attempt, model, instances, ragged)
-    found = _candidates(model, names)
+    attempt = partial(_attempt, model, code, instances, ragged)
+    found = _candidates(model, code, names)
     if names is None and found:
         found, trial = choose(found, attempt)
     else:
@@ -122,32 +123,36 @@ def automatic_cells(
 ) -> dict[str, str]:
     """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
     instances, or those of the names that may be."""
+    code = Regions(model, Closed(model))
     if names is None:
-        return _chosen(model, instances, names, ragged).automatic
-    return {c.name: c.location for c in _candidates(model, names)}
+        return _chosen(model, code, instances, names, ragged).automatic
+    return {c.name: c.location for c in _candidates(model, code, names)}
 
 
-def _candidates(model: nn.Module, names: Collection[str] | None) -> list[Candidate]:
+def _candidates(model: nn.Module, code: Regions, names: Collection[str] | None) -> list[Candidate]:
     """All of them, or those of the names."""
     if names is not None and not names:
         return []
-    closed = Closed(model)
-    found, _ = candidates(model, closed, Regions(model, closed))
+    found, _ = candidates(model, code.closed, code)
     return [c for c in found if names is None or c.name in names]
 
 
 def ragged_classes(model: nn.Module, instances: Sequence[Any]) -> tuple[str, ...]:
     """The classes whose leading size differs within the instances (`capture.ragged`); none for a model that does with
     rows what rows cannot follow."""
+    return _ragged_classes(model, Regions(model, Closed(model)), instances)
+
+
+def _ragged_classes(model: nn.Module, code: Regions, instances: Sequence[Any]) -> tuple[str, ...]:
     sizes: Sizes = {}
-    found = _recorded_with(model, instances, (), sizes)
-    return found if not found or _recorded_with(model, instances, found, None) else ()
+    found = _recorded_with(model, code, instances, (), sizes)
+    return found if not found or _recorded_with(model, code, instances, found, None) else ()
 
 
-def _recorded_with(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str],
+def _recorded_with(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: Sequence[str],
                    sizes: Sizes | None) -> tuple[str, ...]:  # fmt: skip
     """Record a mini-batch; the classes that vary in `sizes`, or those that are ragged in the end."""
-    view, table = ModelView(model, ragged=ragged), TypeTable()
+    view, table = ModelView(model, ragged=ragged, code=code), TypeTable()
     shadow, recorder = recording_shadow(view, table)
     recorder.sizes = sizes
     with unchanged(instances):
@@ -156,9 +161,10 @@ def _recorded_with(model: nn.Module, instances: Sequence[Any], ragged: Sequence[
     return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
 
 
-def _attempt(model: nn.Module, instances: Sequence[Any], ragged: Sequence[str], names: frozenset[str]) -> Trial:
+def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: Sequence[str],
+             names: frozenset[str]) -> Trial:  # fmt: skip
     """Record a mini-batch with the methods of these names as cells."""
-    view, table = ModelView(model, automatic=names, ragged=ragged), TypeTable()
+    view, table = ModelView(model, automatic=names, ragged=ragged, code=code), TypeTable()
     with unchanged(instances):
         run_segment = SegmentsUnplanned(model, view, table)
         shadow, recorder = recording_shadow(view, table)

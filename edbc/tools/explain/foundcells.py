@@ -3,8 +3,9 @@ people."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 from torch import nn
 
@@ -14,6 +15,7 @@ from edbc.capture.code.regions import Regions
 from edbc.plan.plan import Plan
 from edbc.tools.explain.observe import Observation
 
+T = TypeVar("T", int, float)
 MOST = 3
 """Methods and regions told that are no cells."""
 
@@ -30,16 +32,20 @@ def fused_text(plan: Plan, name: str) -> str:
 
 
 def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[str]:
-    """The automatic cells, and the methods and regions in which most nodes are recorded one by one, with the reason."""
+    """The automatic cells, and the methods and regions in which most nodes are recorded one by one, with the reason and
+    what recording and running them takes of a mini-batch, a clock's figure."""
     if plan.automatic:
         yield f"cells that nobody marked: {cells_text(plan.automatic)}"
     for name in plan.fused:
         yield f"{name} is mined: {fused_text(plan, name)}"
     counts: Counter[tuple[str, int]] = Counter()
+    seconds: dict[tuple[str, int], float] = defaultdict(float)
+    recording = observed.construction_seconds / max(observed.num_nodes, 1)
     for step in observed.steps:
         file, _, line = observed.types[step.kind].source.partition(",")[0].rpartition(":")
         if line.isdigit() and not observed.types[step.kind].signature.startswith(("cell ", "module ")):
             counts[file, int(line)] += step.size
+            seconds[file, int(line)] += step.seconds + step.size * recording
     closed = Closed(model)
     regions = Regions(model, closed)
     of_regions, obstacles = candidates(model, closed, regions)
@@ -48,17 +54,22 @@ def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[
         path, method = located(model, name)
         code = methods_of(model.get_submodule(path))[method].__code__
         lines = range(code.co_firstlineno, 1 + max((line for *_, line in code.co_lines() if line), default=0))
-        nodes = _nodes_in(counts, obstacle.location, lines)
-        found.append((nodes, name, f"{obstacle.location}: {obstacle.reason}"))
+        file = obstacle.location.rpartition(":")[0]
+        found.append((_within(counts, file, lines), _within(seconds, file, lines), name,
+                      f"{obstacle.location}: {obstacle.reason}"))  # fmt: skip
     for candidate in of_regions:
         region = regions.find(candidate.kind, candidate.method)
         if region is not None and region.is_whole and candidate.name not in plan.automatic:
-            nodes = _nodes_in(counts, candidate.location, region.lines)
-            found.append((nodes, candidate.name, f"{candidate.location}: on the sample that costs less"))
-    for nodes, name, reason in sorted((x for x in found if x[0]), key=lambda x: (-x[0], x[1]))[:MOST]:
-        yield f"{name} is no cell, so that {nodes:,} nodes in it are recorded one by one: {reason}"
+            file = candidate.location.rpartition(":")[0]
+            found.append((_within(counts, file, region.lines), _within(seconds, file, region.lines), candidate.name,
+                          f"{candidate.location}: on the sample that costs less"))  # fmt: skip
+    for nodes, took, name, reason in sorted((x for x in found if x[0]), key=lambda x: (-x[0], x[2]))[:MOST]:
+        yield (
+            f"{name} is no cell, so that {nodes:,} nodes in it are recorded one by one, which with running them takes "
+            f"{1e6 * took:,.0f} us of the mini-batch: {reason}"
+        )
 
 
-def _nodes_in(counts: Counter[tuple[str, int]], location: str, lines: range) -> int:
-    file = location.rpartition(":")[0]
-    return sum(count for (where, line), count in counts.items() if where == file and line in lines)
+def _within(of_lines: Mapping[tuple[str, int], T], file: str, lines: range) -> T | int:
+    """The sum of what lines of a file have."""
+    return sum(number for (where, line), number in of_lines.items() if where == file and line in lines)

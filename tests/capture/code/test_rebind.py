@@ -166,6 +166,14 @@ class Net(Base):
         copies = torch.tensor(x) * x + torch.as_tensor(x, dtype=torch.float64).to(x.dtype)
         return copies + of_lists.sum() * torch.as_tensor([0, total])[1]
 
+    def by_old_name(self, x: Tensor) -> Tensor:
+        return torch.autograd.Variable(F.tanh(x)) + F.sigmoid(x) * torch.autograd.Variable(torch.ones(SIZE))
+
+    def by_memory(self, x: Tensor) -> Tensor:
+        filled = torch.autograd.Variable(torch.Tensor(2, SIZE))
+        filled[0], filled[1] = x, F.sigmoid(x)
+        return filled.sum(0)
+
     def by_nested_library(self, x: Tensor) -> Tensor:
         return functools.reduce(lambda a, b: torch.maximum(a, b), map(helper, [x, x + x]))
 
@@ -180,8 +188,9 @@ class Refused(Net):
 
 HELPER = helper
 IDIOMS = [name.removeprefix("by_") for name in vars(Net) if name.startswith("by_")]
-SLOW = {"choice", "helper", "identity", "nested_library", "super"}
-"""Where a function is called that was kept in a variable, or one of a base class: torch finds the stand-ins there."""
+SLOW = {"choice", "helper", "identity", "memory", "nested_library", "super"}
+"""Where memory changes, or a function is called that was kept in a variable, or one of a base class: torch finds the
+stand-ins there."""
 
 
 def model(idiom: str) -> Net:
