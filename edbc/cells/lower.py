@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from edbc.base.operations import ELEMENTWISE
 from edbc.capture.record.table import SharedRef
-from edbc.cells.opgraph import CellGraph, CellOp, Source
+from edbc.cells.opgraph import NUMBERED, CellGraph, CellOp, Source
 from edbc.cells.program import Call, Copy, Load, Map, Packed, Placed, Product, Program, Span, Step, Store
 from edbc.errors import LayoutError
 
@@ -116,7 +116,7 @@ class _Lowering:
         names = [self.direct[name].name if name in self.direct else name for name, _ in self.cell.operands]
         loads = [Load(i, self.spans[name]) for i, name in enumerate(names)]
         stores = [Store(i, self.spans[name]) for i, name in enumerate(self.cell.outputs)]
-        dtype = next(c.dtype for c in self.classes.values() if c.dtype != "bool") if self.is_uniform else ""
+        dtype = next(c.dtype for c in self.classes.values() if c.dtype not in NUMBERED) if self.is_uniform else ""
         widths = () if self.is_uniform else tuple(self.widths.items())
         return Program(sum(self.widths.values()), tuple(loads), tuple(self.steps), tuple(stores), tuple(self.weights),
                        dtype, self.cell, widths)  # fmt: skip

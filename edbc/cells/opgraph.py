@@ -92,6 +92,10 @@ class CellOp:
         return self.inputs[len(self.weights)] if self.op == "affine" and len(self.inputs) > len(self.weights) else None
 
 
+NUMBERED = frozenset(("bool", "i64"))
+"""Dtypes whose values native code has as numbers of the cell's own dtype (`edbc.cells.values.dispatched`)."""
+
+
 @dataclass(frozen=True, eq=False)
 class CellGraph:
     """Definition (1) to (4). `prefix` is the cell's own dotted name with a dot, stripped from parameters in text."""
@@ -110,14 +114,11 @@ class CellGraph:
         return {name: value_class.size for name, value_class in self.classes().items()}
 
     def is_uniform(self) -> bool:
-        """True when all variables have one floating dtype, so that they can share a row of memory. Truth values that do
-        not leave the cell, and that calls of torch's make, are 1 and 0 in it."""
-        dtypes = {value_class.dtype for value_class in self.classes().values()}
-        truths = {op.name for op in self.ops if op.result.dtype == "bool" and op.op == "generic"}
-        if any(c.dtype == "bool" for name, c in self.classes().items() if name not in truths):
-            return False
-        dtypes.discard("bool")
-        return len(dtypes) == 1 and dtypes <= {"f32", "f64", "bf16", "f16"} and truths.isdisjoint(self.outputs)
+        """True when all variables have one floating dtype, so that they can share a row of memory. Truth values and
+        numbers of elements (`argmax`) that do not leave the cell, and that calls of torch's make, are numbers in it."""
+        made = {op.name for op in self.ops if op.op == "generic" and op.result.dtype in NUMBERED}
+        dtypes = {value_class.dtype for name, value_class in self.classes().items() if name not in made}
+        return len(dtypes) == 1 and dtypes <= {"f32", "f64", "bf16", "f16"} and made.isdisjoint(self.outputs)
 
     def lines(self) -> tuple[str, ...]:
         """Text of every operation in the grammar of `edbc.plan.oplines`: operands, parameters, then operations.

@@ -105,6 +105,10 @@ class Replay(TorchFunctionMode):
         if len(self.seen) == len(self.reads):
             return tensor
         site, ours = self.reads[len(self.seen)]
+        if ours is None and tensor.numel() == 1 and not tensor.is_floating_point() and user_location() == site:
+            self.seen.append(Replayed(tensor, None))
+        if ours is None:
+            return tensor
         is_alike = ours.shape == tensor.shape and ours.is_floating_point() == tensor.is_floating_point()
         if not is_alike or user_location() != site:
             return tensor
@@ -141,7 +145,7 @@ class Decisions:
         """Take in one instance. `slack` is the parity rule's for the model's dtype, as a share of the scale."""
         self.fault = self.fault or eager.fault or reference.fault
         for read, ours, exact in zip(reads, eager.seen, reference.seen, strict=False):
-            if ours.own.is_floating_point():
+            if read.tensor is None or ours.own.is_floating_point():
                 continue
             self.reads += 1
             if ours.choice is not None:
@@ -173,4 +177,5 @@ def _fault(read: Read, ours: Replayed, exact: Replayed, slack: float) -> str:
 def floating(reads: Sequence[Read], replay: Replay | None = None) -> list[torch.Tensor]:
     """Definition (3): the numbers that were read, edbc's or those of a replay."""
     tensors = [read.tensor for read in reads] if replay is None else [read.own for read in replay.seen]
-    return [tensor for tensor, read in zip(tensors, reads, strict=False) if read.tensor.is_floating_point()]
+    pairs = zip(tensors, reads, strict=False)
+    return [x for x, read in pairs if x is not None and read.tensor is not None and read.tensor.is_floating_point()]

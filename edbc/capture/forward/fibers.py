@@ -42,6 +42,7 @@ from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
 from edbc.capture.standins.source import location_of, user_frame, user_location
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value
+from edbc.capture.standins.unread import Unread, read_survivors
 from edbc.errors import UnsupportedError
 from edbc.native.memory import require_memory
 
@@ -69,19 +70,22 @@ class Read(NamedTuple):
     """What an instance has read: where, and the numbers. The tensor shares memory with nothing that changes."""
 
     site: str
-    tensor: torch.Tensor
+    tensor: torch.Tensor | None
+    """None where nobody has looked at the numbers (`standins.unread`)."""
 
 
 class Noted(NamedTuple):
     """A Read of which nobody has made a tensor yet: row `at` of `rows`, seen by some views."""
 
     site: str
-    rows: Sequence[torch.Tensor]
-    at: int
-    views: tuple[Any, ...]
+    rows: Sequence[torch.Tensor] = ()
+    at: int = -1
+    views: tuple[Any, ...] = ()
 
     def read(self) -> Read:
         """With the tensor."""
+        if self.at < 0:
+            return Read(self.site, None)
         tensor = self.rows[self.at].detach()
         for step in self.views:
             tensor = step.apply(tensor)
@@ -124,10 +128,10 @@ class Reads:
 
     def sites(self) -> dict[str, int]:
         """How many reads there are of each line."""
-        return dict(Counter(noted.site for noted in itertools.chain.from_iterable(self.noted)))
+        return dict(Counter(noted.site for noted in itertools.chain.from_iterable(self.noted) if noted.at >= 0))
 
 
-def first_read(symbol: Symbol, as_number: bool = False) -> NoReturn:
+def first_read(symbol: Symbol, as_number: bool = False, place: int = -1) -> NoReturn:
     """What the first read of a recorder does."""
     require_greenlet()
     symbol.rec.reads = True
@@ -149,12 +153,14 @@ def require_greenlet() -> Any:
 class Fiber:
     """One instance, and what was the state of its recording and of torch when it was suspended."""
 
-    __slots__ = ("away", "flows", "greenlet", "instance", "noted", "number", "result", "wanted")
+    __slots__ = ("away", "flows", "greenlet", "instance", "noted", "number", "result", "unread", "wanted")
 
     def __init__(self, greenlet: Any, number: int, instance: Any):
         self.greenlet = greenlet
         self.noted: list[Noted] = []
         """What it has read."""
+        self.unread: list[Unread] = []
+        """Integers that it may look at."""
         self.number = number
         self.instance = instance
         self.away: Away | None = None
@@ -192,10 +198,17 @@ class Fibers:
         Raises what forward raises; no fiber is left then, the others' `finally` blocks have run.
         """
         rec, hub = self.recorder, self.greenlet.getcurrent()
-        rec.reading, rec.made = self.read, []
+        rec.reading, rec.note_read, rec.made = self.read, self.note, []
+
+        def run_one(instance: Any) -> Any:
+            result = forward(instance)
+            assert self.running is not None
+            read_survivors(self.running.unread)
+            return result
+
         try:
             for number, instance in enumerate(instances):
-                greenlet = self.greenlet.greenlet(forward, hub)
+                greenlet = self.greenlet.greenlet(run_one, hub)
                 greenlet.gr_context = contextvars.copy_context()
                 fiber = Fiber(greenlet, number, instance)
                 fiber.flows = self.home_flows
@@ -212,7 +225,7 @@ class Fibers:
             return [fiber.result for fiber in self.fibers]
         finally:
             self._cancel()
-            rec.reading = rec.made = None
+            rec.reading = rec.note_read = rec.made = None
 
     def _require_memory(self, count: int) -> None:
         """Raise DeviceError where so many instances, suspended like those so far, take more memory than there is."""
@@ -227,7 +240,7 @@ class Fibers:
     def _go_on(self, fiber: Fiber, *started_with: Any) -> None:
         """Let an instance run until it reads or ends."""
         rec, greenlet = self.recorder, fiber.greenlet
-        self.running, rec.instance = fiber, fiber.number
+        self.running, rec.instance, rec.unread = fiber, fiber.number, fiber.unread
         if fiber.away is not None or rec.flows is not fiber.flows:
             self._come_back(fiber)
         try:
@@ -283,23 +296,14 @@ class Fibers:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, symbol: Symbol, as_number: bool = False) -> Any:
+    def read(self, symbol: Symbol, as_number: bool = False, place: int = -1) -> Any:
         """The tensor that a stand-in stands for, once it exists; where it is of one element, that `as_number`, which is
-        told where its class is known to be of one."""
-        rec, fiber = self.recorder, self.running
-        if self.is_cancelled:
-            raise self.greenlet.GreenletExit
-        if fiber is None or self._getcurrent() is not fiber.greenlet:
-            raise UnsupportedError(
-                f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
-                "runs"
-            )
-        frame = _getframe(2)
-        known = self._sites.get((id(frame.f_code), frame.f_lasti))
-        site = self._site(frame) if known is None else known[0]
+        told where its class is known to be of one. `place` is what `note` said of a read that waited."""
+        rec, fiber = self.recorder, self._reader()
         noted = fiber.noted
-        if len(noted) >= rec.max_reads:
-            self._stop(fiber, site)
+        if place < 0:
+            place = self._noted(fiber, _getframe(2))
+        site = noted[place].site
         value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
         if value.ref >= 0:
             fiber.wanted = value
@@ -311,12 +315,35 @@ class Fibers:
             rows, index = [self._parameter(number)], 0
         if type(rows) is Carried:
             if as_number and rows.are_numbers and not value.slot.views:
-                noted.append(Noted(site, rows, index, ()))
+                noted[place] = Noted(site, rows, index)
                 return rows.number(index)
             if rec.device.type != "cpu":
                 rows, index = [rows.on_host(index)], 0
-        noted.append(Noted(site, rows, index, value.slot.views))
-        return noted[-1].read().tensor
+        noted[place] = Noted(site, rows, index, value.slot.views)
+        return noted[place].read().tensor
+
+    def note(self) -> int:
+        """The place of a read that waits until somebody looks at the number (`standins.unread`)."""
+        return self._noted(self._reader(), _getframe(3))
+
+    def _reader(self) -> Fiber:
+        if self.is_cancelled:
+            raise self.greenlet.GreenletExit
+        fiber = self.running
+        if fiber is None or self._getcurrent() is not fiber.greenlet:
+            raise UnsupportedError(
+                f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
+                "runs"
+            )
+        return fiber
+
+    def _noted(self, fiber: Fiber, frame: FrameType) -> int:
+        known = self._sites.get((id(frame.f_code), frame.f_lasti))
+        site = self._site(frame) if known is None else known[0]
+        if len(fiber.noted) >= self.recorder.max_reads:
+            self._stop(fiber, site)
+        fiber.noted.append(Noted(site))
+        return len(fiber.noted) - 1
 
     def _stop(self, fiber: Fiber, site: str) -> NoReturn:
         """End an instance that reads too often."""

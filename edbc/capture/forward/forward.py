@@ -35,6 +35,7 @@ from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers
 from edbc.capture.standins.source import location_of_function, raised_at
 from edbc.capture.standins.standin import refuse
+from edbc.capture.standins.unread import read_survivors
 from edbc.errors import EdbcError, ModelError, UnsupportedError, described
 
 
@@ -81,6 +82,8 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                 while True:
                     try:
                         result = _on_large_stack(recorder, forward, instance) if is_deep else forward(instance)
+                        if recorder.unread:
+                            read_survivors(recorder.unread)
                         break
                     except MustKeepBooks:
                         recorder.keep_books()
@@ -88,6 +91,10 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                     except NotRagged:
                         drop_ragged(recorder)
                         recorder.books = Changes(recorder) if recorder.keeps_books else None
+                    except TypeError:
+                        if not recorder.unread:
+                            raise
+                        recorder.reads_at_once = True
                     except RecursionError:
                         if has_large_stack or is_deep:
                             raise too_deep() from None
@@ -140,6 +147,10 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
             return fibers, fibers.run(forward, instances)
     except MustKeepBooks:
         recorder.keep_books()
+    except TypeError:
+        if not recorder.unread:
+            raise
+        recorder.reads_at_once = True
     except RecursionError:
         if recorder.needs_deep_stack:
             with Recorded("forward", "instance", recorder.first_instance + recorder.instance):
@@ -239,9 +250,13 @@ class _OfFiber(Recorded):
 
     def __init__(self, recorder: Recorder, number: int, instance: Any):
         super().__init__("forward", "instance", recorder.first_instance + number, (recorder, instance))
+        self.recorder = recorder
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, MustKeepBooks | RecursionError):
+        is_recorded_anew = isinstance(error, MustKeepBooks | RecursionError) or (
+            isinstance(error, TypeError) and bool(self.recorder.unread)
+        )
+        if not is_recorded_anew:
             super().__exit__(kind, error, traceback)
 
 

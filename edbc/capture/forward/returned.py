@@ -16,6 +16,7 @@ from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Made, with_tensors
 from edbc.capture.standins.nests import rebuilt, remade
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
+from edbc.capture.standins.unread import Unread
 from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
     """Results that are neither tensors nor plain lists, tuples and dicts."""
     if isinstance(item, torch.Tensor):
         return item
+    if type(item) is Unread:
+        return item.number
     if isinstance(item, tuple | list | deque):
         return rebuilt(item, map(walk, item))
     if isinstance(item, dict):

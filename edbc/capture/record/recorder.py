@@ -92,6 +92,7 @@ from edbc.capture.standins.standin import (
     torch_dtype,
     value_of,
 )
+from edbc.capture.standins.unread import Unread
 
 _STACK = torch.stack
 _STRIDED = torch.strided
@@ -215,6 +216,7 @@ class Recorder:
         "needs_deep_stack",
         "next_value",
         "nodes_of_runs",
+        "note_read",
         "num_runs",
         "numbers",
         "plain",
@@ -223,6 +225,7 @@ class Recorder:
         "ragged_constants",
         "reading",
         "reads",
+        "reads_at_once",
         "recorded_reads",
         "refs",
         "remade",
@@ -240,6 +243,7 @@ class Recorder:
         "symbolic",
         "table",
         "taken",
+        "unread",
         "zeros",
     )  # fmt: skip
     _serial = itertools.count()
@@ -322,6 +326,12 @@ class Recorder:
         """Whether forward reads values, as far as is known."""
         self.reading: Callable[..., Any] | None = None
         """What gives the tensor that a stand-in stands for, or its number; None where values are not read."""
+        self.note_read: Callable[[], int] | None = None
+        """What notes a read whose number nobody has looked at yet (`standins.unread`), where reads are noted."""
+        self.unread: list[Unread] = []
+        """Such reads of the instance that runs."""
+        self.reads_at_once = False
+        """Whether there are none, as forward does what only Python's own integers can."""
         self.made: list[Value] | None = None
         """Stand-ins for values of nodes since the last segment; None where nobody waits for values."""
         self.max_reads = 0
@@ -723,6 +733,7 @@ class Recorder:
         """From now on it is this instance of the mini-batch that runs."""
         self.instance = number
         self.draws = []
+        self.unread = []
 
     def as_value(self, item: Any) -> Any:
         """A parameter, a tensor or what is no node yet as a value; anything else as it is."""
@@ -1133,7 +1144,7 @@ class Recorder:
             if filling is not None:
                 known = self.functions[key] = OfConstant(*filling)
                 return self.shared_constant(known.key, known.make)
-        result = special(self, func, name, args, kwargs)
+        result = special(self, func, name, args, kwargs, key)
         if result is not NotImplemented:
             return result
         if name in rules.VIEWS and is_view(self, name, args, kwargs):
@@ -1256,6 +1267,8 @@ class Recorder:
         if isinstance(item, tuple):
             pairs = [self.describe(x, *rest) for x in item]
             return (kind, *[k for k, _ in pairs]), rebuilt(item, [t for _, t in pairs])
+        if kind is Unread:
+            return self.describe(item.number, *rest)
         if item is None or item is Ellipsis or is_constant(item):
             return (kind, item), item
         return refuse(

@@ -66,8 +66,8 @@ def refuse_look(name: str) -> NoReturn:
     refuse(f"'{name}' asks for the value of a tensor while recording", LOOK_REMEDY)
 
 
-def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions that are no node, or another node, in some cases."""
+def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+    """Functions that are no node, or another node, in some cases. `key` is the call's, None where it has none."""
     if name in rules.DROPOUTS and rules.is_off(name, args, kwargs):
         return args[0]
     if name == "requires_grad_":
@@ -98,7 +98,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if name == "getitem" and isinstance(args[0], Symbol):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
-            return rec.node(pick, (args[0], *index), {}, "pick")
+            return rec.node(pick, (args[0], *index), {}, "pick", key)
     if name == "repeat_interleave" and args and isinstance(args[0], Symbol):
         return _interleaved(rec, *args, **kwargs)
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now

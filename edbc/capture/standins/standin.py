@@ -30,6 +30,7 @@ from edbc.base.graph import ValueClass
 from edbc.capture.semantics import autocast
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.source import asked_by_torch, user_location
+from edbc.capture.standins.unread import INTEGERS, Unread, unread
 from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -281,10 +282,21 @@ class Symbol:
                "use x.detach().clone(), or torch.stack of several")  # fmt: skip
 
     __bool__, __int__ = _reading_number("__bool__", bool), _reading_number("__int__", int)
-    __float__, item = _reading_number("__float__", float), _reading_number("item")
+    __float__ = _reading_number("__float__", float)
     __index__, __complex__, __array__ = _reading("__index__"), _reading("__complex__"), _reading("__array__")
     tolist, numpy, is_nonzero = _reading("tolist"), _reading("numpy"), _reading("is_nonzero")
     __contains__, equal, allclose = _reading("__contains__"), _reading("equal"), _reading("allclose")
+
+    def item(self) -> Any:
+        """The number; an integer waits until somebody looks at it (`standins.unread`)."""
+        return _item(self)
+
+    def read_integer(self, place: int) -> int:
+        """The number, read as the instance's read of this place."""
+        if self.rec.has_ended or self.rec.reading is None:
+            self._read()
+        found = self.rec.reading(self, True, place)
+        return int(found.item()) if issubclass(type(found), torch.Tensor) else found
 
     def __repr__(self) -> str:
         meta = self._meta()
@@ -315,16 +327,28 @@ class Symbol:
         return self.rec.add(other, self)
 
 
+_item = _reading_number("item")
+
+
 def _as_python_has_it(index: Any) -> Any:
-    """An index with NumPy's integers as Python's, which torch takes them for."""
+    """An index with NumPy's integers, and those in tensors of the instance, as Python's, which torch takes them for.
+    What nobody has read stays so."""
     kind = type(index)
     if kind is int:
         return index
+    if kind is Unread:
+        return index.index
     if kind is tuple:
         return tuple(map(_as_python_has_it, index))
+    if kind is torch.Tensor and not index.ndim and index.dtype in INTEGERS:
+        return index.item()
     if kind is slice:
-        return slice(*map(_as_python_has_it, (index.start, index.stop, index.step)))
+        return slice(*map(_as_bound, (index.start, index.stop, index.step)))
     return int(index) if issubclass(kind, np.integer) else index
+
+
+def _as_bound(item: Any) -> Any:
+    return int(item) if type(item) is Unread or issubclass(type(item), np.integer) else item
 
 
 def _operator(function: Any) -> Callable[[Any, Any], Any]:
@@ -552,6 +576,11 @@ class Value(Symbol):
         """True for floating dtypes."""
         return self.slot.floats
 
+    def item(self) -> Any:
+        """As of Symbol."""
+        later = None if self.rec.has_ended else unread(self.rec, self)
+        return _item(self) if later is None else later
+
 
 def value_of(rec: Recorder, ref: int, slot: Slot) -> Value:
     """A Value."""
@@ -636,6 +665,7 @@ class Shared(Symbol):
             value.ref = rec.last_external = rec.last_external - 1
             value.slot = self.row_slot
             return value
+        index = _as_python_has_it(index)
         if not rec.in_cell:
             if not rec.flows:
                 seen = rec.without_gradient(self)

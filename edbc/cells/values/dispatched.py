@@ -16,6 +16,8 @@ Definitions.
     all rows of a batch at once. (Of a vector and a parameter it is a product of the cell, for a whole batch.)
 (6) A formula is a function in plain PyTorch (`edbc.cells.values.formulas`), for what torch has no decomposition of, or
     one whose gradients are not eager's.
+(7) The number of an element, which `argmax` and its like give, is a number like any other while it stays in the cell,
+    where it is what elements are picked by: those along a dimension of MOST_RUNS at most, one of which is equal to it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from edbc.base.operations import BINARY, OPERATIONS, UNARY
 from edbc.capture.record.table import SharedRef, View, fill
 from edbc.capture.semantics.rules import name_of
 from edbc.capture.semantics.shapes import split_outputs
-from edbc.cells.opgraph import CellOp
+from edbc.capture.standins.standin import torch_dtype
+from edbc.cells.opgraph import NUMBERED, CellOp
 from edbc.cells.program import Call, Span
 from edbc.cells.values.formulas import FORMULAS, MOST_SLICES
 from edbc.cells.values.value import Sizes, V, Values
@@ -114,7 +117,7 @@ class _Dispatch(TorchDispatchMode):
             return self._without_data(shape, self.values.parameter(ref, 0, math.prod(shape)))
 
         with torch.no_grad():
-            row = [self._without_data(c.shape, read(span), c.dtype == "bool") for span, c in step.sources]
+            row = [self._without_data(c.shape, read(span), c.dtype) for span, c in step.sources]
             with self:
                 seen = [_through(variable.views, x, shared) for variable, x in zip(variables, row, strict=True)]
                 args, kwargs = fill(step.op.template, seen, shared)
@@ -123,13 +126,16 @@ class _Dispatch(TorchDispatchMode):
                 except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
                     raise _UnknownError from error
         result = results[step.op.output or 0]
-        wanted = torch.bool if step.op.result.dtype == "bool" else self.dtype
+        wanted = self._dtype(step.op.result.dtype)
         if result.dtype is not wanted or result.numel() != step.result.size:
             raise _UnknownError("another result than was recorded")
         return self.value(result)
 
-    def _without_data(self, shape: Sequence[int], v: V, is_bool: bool = False) -> torch.Tensor:
-        tensor = torch.empty(tuple(shape), dtype=torch.bool if is_bool else self.dtype, device="meta")
+    def _dtype(self, name: str) -> torch.dtype:
+        return torch_dtype(name) if name in NUMBERED else self.dtype
+
+    def _without_data(self, shape: Sequence[int], v: V, dtype: str = "") -> torch.Tensor:
+        tensor = torch.empty(tuple(shape), dtype=self._dtype(dtype), device="meta")
         self.known[id(tensor)] = tensor, v
         return tensor
 
@@ -161,10 +167,14 @@ class _Dispatch(TorchDispatchMode):
         if name not in _READERS:
             return self._apart(func, name, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
-        first, *_ = result if isinstance(result, tuple) else (result,)
-        if first.dtype not in (self.dtype, torch.bool) or not 0 < first.numel() <= MOST_ELEMENTS:
+        first, *others = result if isinstance(result, tuple) else (result,)
+        is_known = first.dtype in (self.dtype, torch.bool) or name in _CHOICES
+        if not is_known or not 0 < first.numel() <= MOST_ELEMENTS:
             raise _UnknownError(name)
         v = _READERS[name](self, given, tuple(first.shape), name)
+        if others and name in _CHOICES.values() and isinstance(given.get("dim"), int):
+            number = _choice(self, given, tuple(first.shape), name)
+            self.known[id(others[0])] = others[0], number
         if v is None:
             return self._apart(func, name, args, kwargs or {})
         self.known[id(first)] = first, v
@@ -252,6 +262,12 @@ class _Dispatch(TorchDispatchMode):
             v = self.values.spread(v, (math.prod(narrow[: d + 1]), n, math.prod(shape[last + 1 :])))
             d -= d == last
         return v
+
+    def along(self, numbers: Sequence[int], sizes: Sizes) -> V:
+        """Numbers along the middle of (outer, n, inner) elements."""
+        outer, n, inner = sizes
+        v = self.values.spread(self.values.cat(self.values.number(x, 1) for x in numbers), (1, outer, n))
+        return self.values.spread(v, (outer * n, inner, 1))
 
     def map(self, op: str, shape: Sequence[int], *sources: Any) -> V:
         """An element-wise operation of values, tensors and numbers."""
@@ -378,16 +394,60 @@ def _first_extreme(r: _Dispatch, v: V, shape: Sequence[int], d: int, op: str) ->
     none."""
     if math.prod(shape[d:]) <= 1:
         return v
-    outer, n, inner = sizes = math.prod(shape[:d]), shape[d], math.prod(shape[d + 1 :])
+    sizes = _, n, _ = math.prod(shape[:d]), shape[d], math.prod(shape[d + 1 :])
     if n > MOST_RUNS:
         raise _UnknownError(op)
-    values = r.values
-    falling = values.spread(values.cat(values.number(n - i, 1) for i in range(n)), (1, outer, n))
-    falling = values.spread(falling, (outer * n, inner, 1))
+    values, falling = r.values, r.along(range(n, 0, -1), sizes)
     is_it = values.map("equal", (v, values.spread(values.reduce(op, v, sizes), sizes)))
     of_it = values.map("mul", (is_it, falling))
     first = values.map("equal", (of_it, values.spread(values.reduce("largest", of_it, sizes), sizes)))
     return values.reduce("total", values.map("chosen", (first, v)), sizes)
+
+
+def _choice(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    """The number of the first element that is largest or smallest along a dimension, or of all; one that is no number
+    comes before all others. Definition (7)."""
+    x, dim = given["self"], given.get("dim")
+    v, n = r.value(x), x.shape[dim] if dim is not None and x.ndim else x.numel()
+    if x.dtype is not r.dtype or not 0 < n <= MOST_RUNS:
+        raise _UnknownError(op)
+    d = 0 if dim is None else dim % max(x.ndim, 1)
+    outer, inner = (1, 1) if dim is None else (math.prod(x.shape[:d]), math.prod(x.shape[d + 1 :]))
+    sizes, values = (outer, n, inner), r.values
+    largest = values.reduce(_REDUCTIONS[_CHOICES.get(op, op)], v, sizes)
+    is_none = values.map("equal", (values.map("equal", (v, v)), values.number(0.0, v.size)))
+    is_it = values.map("maximum", (values.map("equal", (v, values.spread(largest, sizes))), is_none))
+    falling = r.along(range(n, 0, -1), sizes)
+    best = values.reduce("largest", values.map("mul", (is_it, falling)), sizes)
+    return values.map("sub", (values.number(n, best.size), best))
+
+
+def _picked(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
+    """Elements along a dimension at numbers that are values: definition (7)."""
+    x = given["weight" if op == "embedding" else "self"]
+    if op == "index":
+        at = [(d, index) for d, index in enumerate(given["indices"]) if index is not None]
+        if len(at) != 1:
+            raise _UnknownError(op)
+        [(d, index)] = at
+    else:
+        d, index = given.get("dim", 0) % max(x.ndim, 1), given["indices" if op == "embedding" else "index"]
+    if x.dtype is not r.dtype or index.dtype is not torch.int64 or not x.ndim or not 0 < x.shape[d] <= MOST_RUNS:
+        raise _UnknownError(op)
+    v, numbers, values = r.value(x), r.value(index), r.values
+    sizes = outer, n, _ = math.prod(x.shape[:d]), x.shape[d], math.prod(x.shape[d + 1 :])
+    count = index.numel()
+    if op == "gather":
+        if [*index.shape] != [*x.shape[:d], 1, *x.shape[d + 1 :]]:
+            raise _UnknownError(op)
+        wanted = [values.spread(numbers, sizes)]
+    elif count == 1 or (outer == 1 and count <= MOST_RUNS):
+        wanted = [values.spread(values.part(numbers, i, 1), (1, v.size, 1)) for i in range(count)]
+    else:
+        raise _UnknownError(op)
+    here = r.along(range(n), sizes)
+    masks = [values.map("equal", (here, number)) for number in wanted]
+    return values.cat(values.reduce("total", values.map("chosen", (mask, v)), sizes) for mask in masks)
 
 
 def _product(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
@@ -409,6 +469,8 @@ _MOVEMENTS = frozenset(
     "broadcast_in_dim collapse_view".split()
 )
 _REDUCTIONS = {"sum": "total", "amax": "largest", "max": "largest", "amin": "smallest", "min": "smallest"}
+_CHOICES = {"argmax": "max", "argmin": "min"}
+"""Which are numbers of elements, and what finds these elements."""
 _COMPARISONS = {"lt": ("less", False), "gt": ("less", True), "le": ("at_most", False), "ge": ("at_most", True),
                 "eq": ("equal", False), "ne": ("equal", False)}  # fmt: skip
 """Values' operations, and whether their operands are the other way round."""
@@ -427,5 +489,7 @@ _READERS: dict[str, _Reader] = {
     **dict.fromkeys(("_to_copy", "convert_element_type"), _cast),
     **dict.fromkeys(_NUMBERS, _number),
     **dict.fromkeys(_REDUCTIONS, _reduced),
+    **dict.fromkeys(_CHOICES, _choice),
+    **dict.fromkeys(("index", "index_select", "gather", "embedding"), _picked),
     **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
 }  # fmt: skip

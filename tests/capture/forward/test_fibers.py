@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import json
 import random
 import sys
 import threading
@@ -489,14 +490,16 @@ def test_the_first_mini_batch_is_cut_as_all_others(how: Callable[[Any, Any], Any
     assert first == second
 
 
-def test_an_index_that_is_a_tensor_is_no_read() -> None:
-    """An arg-max that is only used as an index stays in the graph: one segment, nothing waited for."""
+@pytest.mark.parametrize("index", [lambda best: best, lambda best: best.item()], ids=["tensor", "number"])
+def test_an_index_is_no_read(index: Callable[[torch.Tensor], Any]) -> None:
+    """An arg-max that is only used as an index stays in the graph, also as a number: one segment, nobody waits."""
 
     def choose(net: Reading, words: list[int]) -> Any:
         h = net.encode(words)
         for _ in range(3):
             scores = net.out(h)
-            h = net.step(net.embedding.weight[scores.argmax()], h) * scores[scores.argmax()]
+            best = index(scores.argmax())
+            h = net.step(net.embedding.weight[best], h) * scores[best] + scores[None][0, best]
         return h
 
     model = model_of(choose)
@@ -504,6 +507,49 @@ def test_an_index_that_is_a_tensor_is_no_read() -> None:
         _, prepared = bound(model, some(6)).run(some(6))
 
     assert prepared.capture.reads is None
+    require_parity(bound(model, some(6)), some(6))
+
+
+def backwards(net: Reading, words: list[int]) -> Any:
+    """Numbers that are indices at once, and wanted one by one when all has been computed."""
+    h, pointers, total = net.encode(words), [], torch.zeros(1)
+    for _ in range(4):
+        scores = net.out(h)
+        best = scores.argmax().item()
+        pointers.append([best, scores.argmin().item()])
+        total, h = total + scores[best], net.step(h, h)
+    at = 0
+    for choices in reversed(pointers):
+        at = choices[at % 2]
+    return total, at, pointers
+
+
+def test_a_number_waits_until_somebody_looks_at_it() -> None:
+    """So an instance that looks at many waits once; what leaves forward are integers of Python's."""
+    net = bound(model_of(backwards), some(6))
+    with torch.no_grad():
+        net(some(6))  # the first time nobody knows what will be looked at
+        results, prepared = net.run(some(6))
+
+    assert prepared.capture.reads.segments == 1
+    assert {type(x) for _, at, pointers in results for x in (at, *pointers[0])} == {int}
+    require_parity(net, some(6))
+
+
+def test_a_number_is_an_integer_to_python() -> None:
+    """Arithmetic, comparisons, containers and formats ask for it, and C code that takes nothing but an int of Python's
+    has the mini-batch recorded anew, with each read at its place."""
+
+    def use(net: Reading, words: list[int]) -> Any:
+        best = net.out(net.encode(words)).argmax().item()
+        told = f"{best:03d}", isinstance(best, int), best + 1, 2 * best, -best, best in range(99), {best: 1}[int(best)]
+        return net.embedding.weight[best : best + 1], told, np.array([best]).tolist(), json.dumps([best])
+
+    model = model_of(use)
+    with torch.no_grad():
+        ours, theirs = bound(model, some(6))(some(6)), [model(x) for x in some(6)]
+
+    assert [x[1:] for x in ours] == [x[1:] for x in theirs]
     require_parity(bound(model, some(6)), some(6))
 
 

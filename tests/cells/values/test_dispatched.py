@@ -30,6 +30,13 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
     "sums": lambda net, v, m: (m.sum(), m.sum(0), torch.sum(m, 1, keepdim=True), m.sum((0, 1)), m.sum(dim=-2)),
     "means": lambda net, v, m: (m.mean(), m.mean(0), torch.mean(m, dim=(1,)), v.mean(-1, keepdim=True)),
     "of-all": lambda net, v, m: (m.sum(dim=[]), m.mean(()), m.amax(dim=[]), m.sum(None, True), v.amin(())),
+    "numbers-of-elements": lambda net, v, m: (
+        m[0].gather(0, m[0].argmax(0, keepdim=True)) * v + m.gather(0, m.max(0)[1].unsqueeze(0)),
+        m.index_select(0, v.argmax().reshape(1))
+        + m.gather(1, m.min(1, True).indices).sum()
+        + m[:, v.argmin().reshape(1)],
+        F.embedding(m.argmax(1), net.matrix),
+    ),
     "extremes": lambda net, v, m: (m.amax(0), m.amin(1), torch.amax(v, 0), m.amin()),
     "of-four-dimensions": lambda net, v, m: (
         m.reshape(2, 2, 2, 2).sum((1, 2)) + m.view(2, 2, 2, 2).softmax(2).amax((0, 1))
@@ -180,7 +187,7 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
 LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "other-dtype": lambda net, v, m: m.softmax(0, dtype=torch.float16),
     "other-dtype-by-position": lambda net, v, m: torch.softmax(m, 0, torch.float32).double() * m.double(),
-    "with-indices": lambda net, v, m: m.gather(0, m.max(0)[1].unsqueeze(0)),
+    "a-number-that-is-computed-with": lambda net, v, m: m.gather(0, (m.max(0)[1] // 2).unsqueeze(0)),
     "any-of-equal-ones": lambda net, v, m: v.topk(4)[0],
     "windows-that-overlap": lambda net, v, m: F.max_pool2d(m.unsqueeze(0), 3, stride=1),
     "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
@@ -265,7 +272,7 @@ def test_known_calls_run_natively_and_equal_eager(name: str, dtype: torch.dtype)
         net = net_for(Model(KNOWN[name], as_cell).to(dtype), INSTANCES)
 
         graph = net.mini_batch(INSTANCES).graph
-        if as_cell or name not in ("choices", "prefixes"):  # between cells truth values and indices are torch
+        if as_cell or name not in ("choices", "prefixes", "numbers-of-elements"):  # between cells these are torch's
             assert all(net.backend.runs_natively(t, net.kernel(k)) for k, t in enumerate(graph.types))
         require_eager(net)
         if dtype is torch.float64:
@@ -304,6 +311,18 @@ def test_gradients_equal_eager(name: str) -> None:
 
 def _leaves(result: Any) -> list[torch.Tensor]:
     return [result] if isinstance(result, torch.Tensor) else [x for item in result for x in _leaves(item)]
+
+
+def test_the_first_of_equal_elements_is_chosen_and_no_number_before_all() -> None:
+    """As torch's choices are, with what is picked by them."""
+    net = net_for(Model(KNOWN["numbers-of-elements"]), INSTANCES)
+    with torch.no_grad():
+        for row, special in enumerate((0.0, -0.0, float("inf"), float("nan"))):
+            net.model.vectors[row] = torch.tensor([special, 1.0, special, 1.0])
+            net.model.matrices[row] = torch.tensor([[1.0, special, special, 1.0]] * 4)
+
+    for ours, instance in zip(net(INSTANCES), INSTANCES, strict=True):
+        torch.testing.assert_close(ours, net.model(instance), equal_nan=True)
 
 
 def test_a_change_of_weights_is_seen() -> None:
