@@ -8,14 +8,14 @@ Definitions.
 (1) A method or function is *closed* when all that its code reads is
     (a) its arguments, and what it makes itself;
     (b) of the module that it is a method of: parameters, buffers, other modules whose calls are closed, closed methods,
-        and attributes that are plain (numbers, texts, tuples of them, torch functions) and that no code of the user's
-        assigns outside of `__init__`; attributes of those attributes in the same way (`self.config.size`);
+        and attributes that are plain (numbers, texts, tuples, lists and dicts of them, torch functions) and that no
+        code of the user's assigns outside of `__init__`; attributes of those in the same way (`self.config.size`);
     (c) global names of torch, of `math`, of built-in functions that only compute, of plain values, of closed
         functions, and of torch's modules that hold nothing (`nn.Sigmoid()`), which may be made;
     and when it assigns to local variables only. What is not known to be so (`getattr`, `try`, `yield`, `super`, a list
-    kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
-(2) What a closed function reads of names and of attributes outside of modules are `LookUp`s: while they find the same
-    objects, it computes the same. What it reads of modules is held by `ModelView.require_unchanged`.
+    of tensors kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
+(2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s:
+    while they find the same, it computes the same. What it reads of modules is held by `ModelView.require_unchanged`.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
@@ -66,6 +66,9 @@ _CLASSES = (torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Var
 """Of torch, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
 _ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
+_OF_DICTS = frozenset(("get", "keys", "values", "items"))
+MOST_ITEMS = 64
+"""Of a dict or list that a look-up compares with what it held."""
 ANY = "*"
 _CHANGING = frozenset(
     "append appendleft extend extendleft insert pop popleft popitem remove discard clear sort reverse rotate update "
@@ -83,6 +86,26 @@ class Obstacle(NamedTuple):
 
     location: str
     reason: str
+
+
+class _Content:
+    """What stands in a list or dict, as a namespace of a `LookUp`: the same object while it is equal, in its order."""
+
+    __slots__ = ("holder", "kinds", "known")
+
+    def __init__(self, holder: Any):
+        self.holder = holder
+        self.known = _items(holder)
+        self.kinds = [*map(type, self.known)]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What stood there, or the default where something else does."""
+        now = _items(self.holder)
+        return self.known if now == self.known and [*map(type, now)] == self.kinds else default
+
+
+def _items(holder: Any) -> list[Any]:
+    return [*holder, *holder.values()] if type(holder) is dict else [*holder]
 
 
 class _Open(Exception):
@@ -400,6 +423,8 @@ class _Reading:
                 found, is_known = self._of_module(node, found, name)
                 if is_known:
                     return
+            elif type(found) is dict and name in _OF_DICTS:
+                break
             elif isinstance(found, ModuleType) or name in getattr(found, "__dict__", ()):
                 if not isinstance(found, ModuleType):
                     self._unassigned(node, name)
@@ -450,6 +475,9 @@ class _Reading:
         elif isinstance(found, tuple):
             for item in found:
                 self._require_plain(node, text, item)
+        elif type(found) in (dict, list) and _is_of_plain(found):
+            content = _Content(found)
+            self.closed.look_ups.append(LookUp(content, "", content.known))
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             if found not in _CLASSES and not is_named_tuple and not _holds_nothing(found):
@@ -458,6 +486,10 @@ class _Reading:
             if type(found) is not FunctionType or _is_torchs(found.__module__ or ""):
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
             self.closed.require_function(found, None)
+
+
+def _is_of_plain(found: Any) -> bool:
+    return len(found) <= MOST_ITEMS and all(isinstance(item, _PLAIN) for item in _items(found))
 
 
 @functools.cache

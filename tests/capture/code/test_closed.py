@@ -79,7 +79,8 @@ class Net(nn.Module):
         self.other, self.weight = Layer(), nn.Parameter(torch.ones(SIZE))
         self.counts, self.config, self.activation = Counts(), Config(), torch.tanh
         self.calls_itself, self.hooked = Calls(), Hooked()
-        self.memory: list[Tensor] = []
+        self.memory, self.parts = [torch.ones(SIZE)], {"low": torch.ones(SIZE)}
+        self.sizes, self.tags = [1, SIZE], {"start": 0, "stop": 1}
         self.names, self.steps, self.last = ("a", "b"), 3, 0.0
 
     def touch(self) -> None:
@@ -97,6 +98,9 @@ class Net(nn.Module):
 
     def of_parameters(self, x: Tensor) -> Tensor:
         return self.activation(x * self.weight + self.config.scale) * self.limit + self.steps
+
+    def of_plain_nests(self, x: Tensor) -> Tensor:
+        return x[self.tags["start"]] * self.tags.get("none", 2) + sum(self.sizes) * LIMITS["low"]
 
     def of_modules(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -129,7 +133,7 @@ class Net(nn.Module):
         return x + self.memory[-1]
 
     def reads_a_dict(self, x: Tensor) -> Tensor:
-        return x + LIMITS["low"]
+        return x + self.parts["low"]
 
     def reads_what_is_assigned(self, x: Tensor) -> Tensor:
         return x + self.last
@@ -215,7 +219,6 @@ OPEN = {
     "calls_a_method_that_counts": "self.calls is assigned",
     "compares_objects": "which objects arguments are",
     "asks_torch": "objects may change unseen",
-    "names_a_variable_as_a_global": "'dict' objects may change unseen",
     "prints": "print does more than compute",
     "gets": "getattr does more than compute",
     "recurses": "recurses calls itself",
