@@ -208,6 +208,7 @@ MODELS = (
             "a captured mini-batch",
             "of the data set: expected the instance that it was",
             "CapturedDataset.save",
+            "CapturedDataset: expected",
             "two classes of results are named",
             "remove the file and capture again",
             "instances that this net captured",

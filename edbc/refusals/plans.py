@@ -161,7 +161,6 @@ PLANS = (
             "expected costs of",
             "ranks: expected",
             "the cost table that the plan was made from",
-            "made from this cost table",
             "expected the plan's config",
         ),
     ),
