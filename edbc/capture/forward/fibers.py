@@ -59,7 +59,10 @@ FRAMES = 16 << 10
 """Bytes of Python's own stack that each suspended instance takes beside what it has of the C stack."""
 _AS_IT_IS = contextlib.nullcontext()
 MOST_CANCELLED = 100
-"""Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled."""
+"""Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled, before
+it is left where it is."""
+_LEFT: list[Any] = []
+"""Greenlets that nothing ends: one that nobody refers to would run on."""
 
 
 class MustSuspend(BaseException):
@@ -153,7 +156,7 @@ def require_greenlet() -> Any:
 class Fiber:
     """One instance, and what was the state of its recording and of torch when it was suspended."""
 
-    __slots__ = ("away", "flows", "greenlet", "instance", "noted", "number", "result", "unread", "wanted")
+    __slots__ = ("away", "cancelled", "flows", "greenlet", "instance", "noted", "number", "result", "unread", "wanted")
 
     def __init__(self, greenlet: Any, number: int, instance: Any):
         self.greenlet = greenlet
@@ -164,6 +167,8 @@ class Fiber:
         self.number = number
         self.instance = instance
         self.away: Away | None = None
+        self.cancelled = 0
+        """Reads since its mini-batch has ended."""
         self.flows = True
         self.wanted: Value | None = None
         """What it waits for."""
@@ -281,9 +286,7 @@ class Fibers:
         """End all fibers that wait."""
         self.is_cancelled = True
         for fiber in self.fibers:
-            for _ in range(MOST_CANCELLED):
-                if fiber.greenlet.dead:
-                    break
+            while not fiber.greenlet.dead and fiber.cancelled <= MOST_CANCELLED:
                 self.running, self.recorder.instance = fiber, fiber.number
                 self._come_back(fiber)
                 try:
@@ -327,9 +330,9 @@ class Fibers:
         return self._noted(self._reader(), _getframe(3))
 
     def _reader(self) -> Fiber:
-        if self.is_cancelled:
-            raise self.greenlet.GreenletExit
         fiber = self.running
+        if self.is_cancelled and fiber is not None:
+            self._refuse(fiber)
         if fiber is None or self._getcurrent() is not fiber.greenlet:
             raise UnsupportedError(
                 f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
@@ -344,6 +347,14 @@ class Fibers:
             self._stop(fiber, site)
         fiber.noted.append(Noted(site))
         return len(fiber.noted) - 1
+
+    def _refuse(self, fiber: Fiber) -> NoReturn:
+        """End an instance whose mini-batch has ended; where it catches that again and again, leave it."""
+        fiber.cancelled += 1
+        if fiber.cancelled > MOST_CANCELLED:
+            _LEFT.append(fiber.greenlet)
+            fiber.greenlet.parent.switch()
+        raise self.greenlet.GreenletExit
 
     def _stop(self, fiber: Fiber, site: str) -> NoReturn:
         """End an instance that reads too often."""

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 import edbc
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import capture
-from edbc.capture.forward.fibers import FRAMES
+from edbc.capture.forward.fibers import _LEFT, FRAMES
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Value
 from edbc.errors import DeviceError, StaleError, UnsupportedError
@@ -740,6 +740,31 @@ def test_an_endless_loop_is_stopped() -> None:
     told = r"test_fibers\.py:\d+: .*50 values.*--max-reads.*instance 1"
     with torch.no_grad(), pytest.raises(UnsupportedError, match=told):
         net([[1], [1, 2, 3], [2]])
+
+
+def test_an_endless_loop_that_catches_everything_is_left() -> None:
+    ends: list[bool] = []
+
+    def stubborn(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        if net.score(h) > 1e9:
+            return h
+        while True:
+            try:
+                if net.score(h) > 1e9 or len(words) < 3:
+                    return h
+            except BaseException:  # what nobody should write
+                if ends:
+                    raise
+                h = -h
+
+    net = bound(model_of(stubborn), [[1, 2]], max_reads=20)
+
+    with torch.no_grad(), pytest.raises(UnsupportedError, match=r"20 values.*instance 1"):
+        net([[1], [1, 2, 3], [2]])
+    require_parity(net, [[1], [2, 3]])
+    ends.append(True)
+    _LEFT.pop().throw()
 
 
 def test_reads_of_an_empty_tensor_are_eagers_error() -> None:
