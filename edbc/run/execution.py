@@ -125,7 +125,7 @@ class Execution:
 
     def _check(self, of: Sequence[Value], done: int) -> None:
         graph = self._segment.graph
-        available = graph.num_outputs()
+        available = graph.num_outputs() if of else ()
         for node, output in of:
             if not 0 <= node < graph.num_nodes or not 0 <= output < available[node]:
                 raise GraphError(f"value ({node}, {output}): expected an output of one of {graph.num_nodes} nodes")

@@ -71,5 +71,5 @@ def precision() -> str:
     torch has two names for it and raises when the older one is read after the newer one was set.
     """
     matmul = torch.backends.cuda.matmul
-    is_tf32 = matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
-    return "tf32" if is_tf32 else "ieee"
+    told = getattr(matmul, "fp32_precision", None)
+    return "tf32" if told == "tf32" or (told is None and matmul.allow_tf32) else "ieee"

@@ -214,15 +214,14 @@ class CudaBackend:
 
     def _known(self, segment: Segment, kernel_of_type: KernelOfType) -> Known:
         """What is known of the types of a segment, remembered for the very same ones with the very same kernels."""
-        types = segment.graph.types
-        kernels = {k: kernel_of_type(k) for k in segment.placement.widest_batches}
-        key = id(types), *kernels, *map(id, kernels.values())
-
-        def worked_out() -> Known:
-            runs = {k: self._triton(types[k], kernel) or kernel for k, kernel in kernels.items()}
-            return known_of(types, runs, tuple(kernels.values()))
-
-        return self._known_types.of(key, worked_out)
+        types, kinds = segment.graph.types, segment.placement.widest.nonzero()[0].tolist()
+        kernels = list(map(kernel_of_type, kinds))
+        key = id(types), *kinds, *map(id, kernels)
+        known = self._known_types.get(key)
+        if known is None:
+            runs = {k: self._triton(types[k], kernel) or kernel for k, kernel in zip(kinds, kernels, strict=True)}
+            known = self._known_types.add(key, known_of(types, runs, tuple(kernels)))
+        return known
 
     def _runs(self, segment: Segment, known: Known, apart: bool = False) -> tuple[tuple[Run, ...], int]:
         """The stretches of a segment, and bytes of workspace; `apart` gives each batch its own."""
@@ -356,14 +355,13 @@ class _Execution:
         """Those of copies, then those of batches, in the order of the stretches."""
         arenas, placement = self.arenas, self.placement
         library = self.backend.forward.library
-        begins = [tensor.data_ptr() for tensor in arenas.tensors]
-        addresses = np.array(begins, np.int64)
+        addresses = arenas.addresses
         for k, (binding, kernel) in enumerate(zip(self.fills, self.copies, strict=True)):
             assert binding.table is not None
             assert binding.rows is not None
             rows = binding.rows.address
-            told = {"a0": binding.table.data_ptr(), "at0": rows + 4 * binding.count, "o0": begins[binding.class_index],
-                    "at1": rows}  # fmt: skip
+            told = {"a0": binding.table.data_ptr(), "at0": rows + 4 * binding.count, "at1": rows,
+                    "o0": addresses[binding.class_index]}  # fmt: skip
             out[k, : len(kernel.names)] = [told[name] for name in kernel.names]
         in_steps = [run for run in self.runs if not run.in_torch]
         if not in_steps:
@@ -408,6 +406,9 @@ _NONE = np.zeros(0, np.int64)
 
 def _divided(arenas: CudaArenas, in_steps: bool) -> tuple[list[Binding], list[Binding]]:
     """The bindings that a step fills, and the others."""
-    copies = [b for b in arenas.bindings if in_steps and b.is_copy(arenas.tensors[b.class_index])
-              and arenas.placement.classes[b.class_index].dtype in ELEMENTS]  # fmt: skip
-    return copies, [binding for binding in arenas.bindings if binding not in copies]
+    copies, others = list[Binding](), list[Binding]()
+    for binding in arenas.bindings:
+        dtype = arenas.placement.classes[binding.class_index].dtype
+        is_filled = in_steps and dtype in ELEMENTS and binding.is_copy(dtype)
+        (copies if is_filled else others).append(binding)
+    return copies, others

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from edbc.native.memory import MemoryErrors
+from edbc.capture.standins.standin import torch_dtype
 from edbc.run.backend import Demand
 from edbc.run.cuda.upload import ALIGNMENT, Part, Upload
 from edbc.run.passes.arenas import TensorArenas
@@ -37,12 +37,12 @@ class Binding:
         """Externals."""
         return len(self.externals)
 
-    def is_copy(self, arena: torch.Tensor) -> bool:
-        """True where a step can fill them: rows of a table as they are."""
+    def is_copy(self, dtype: str) -> bool:
+        """True where a step can fill them, values of that dtype: rows of a table as they are."""
         table = self.table
         return (
             table is not None
-            and table.dtype == arena.dtype
+            and table.dtype == torch_dtype(dtype)
             and table.is_contiguous()
             and table.data_ptr() % ALIGNMENT == 0
         )
@@ -52,11 +52,9 @@ class CudaArenas(TensorArenas):
     """See the module's docstring and `edbc.run.passes.arenas.Arenas`."""
 
     def __init__(self, placement: Placement, device: torch.device, demand: Demand):
-        super().__init__(placement, device)
+        super().__init__(placement, device, demand.workspace)
         self.demand = demand
         self.upload = Upload(device)
-        with MemoryErrors("the workspace of this mini-batch"):
-            self.workspace = torch.empty(demand.workspace, dtype=torch.uint8, device=device)
         self.indices: Part | None = None
         """On the device: operand rows of all batches."""
         self.segment: Part | None = None

@@ -7,7 +7,7 @@ in, and is compiled anew then; a plan's types are all met by the first few mini-
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,15 +61,11 @@ class Library:
         self._branches: dict[Branch, int] = {}
         self._packs: dict[TritonKernel, Pack] = {}
         self._lock = threading.Lock()
+        self.width = _width(())
+        """Of a record."""
         self.tables = self._tables()
         self.text = ""
         """Of the step kernel."""
-
-    @property
-    def width(self) -> int:
-        """Of a record; a power of two, so that records begin where 16 divides addresses."""
-        most = FIELDS + max((len(branch.names) for branch in self._branches), default=0)
-        return 1 << (most - 1).bit_length()
 
     @property
     def num_branches(self) -> int:
@@ -90,6 +86,7 @@ class Library:
                 for branch in (b for jobs in kernel.branches for variants in jobs for b in variants):
                     self._branches.setdefault(branch, len(self._branches))
             if new:
+                self.width = _width(self._branches)
                 self.tables = self._tables()
                 self.text = step_kernel(list(self._branches), self.width)
             for kernel in kernels:
@@ -141,6 +138,12 @@ class Library:
             np.array([branch.grid for _, branch in variants], np.int64).reshape(-1, 3),
             arguments,
         )  # fmt: skip
+
+
+def _width(branches: Iterable[Branch]) -> int:
+    """A power of two, so that records begin where 16 divides addresses."""
+    most = FIELDS + max((len(branch.names) for branch in branches), default=0)
+    return 1 << (most - 1).bit_length()
 
 
 def _longs(values: Sequence[int]) -> Longs:

@@ -37,7 +37,8 @@ class Part:
     @property
     def tensor(self) -> torch.Tensor:
         """The part on the device; its upload is sent first if need be."""
-        return self.upload.buffer[self.begin : self.end].view(self.dtype).view(self.shape)
+        flat = self.upload.buffer[self.begin : self.end].view(self.dtype)
+        return flat if len(self.shape) == 1 else flat.view(self.shape)
 
     def part(self, first: int, count: int) -> Part:
         """So many of its elements, which stand in a row."""

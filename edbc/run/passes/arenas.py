@@ -1,14 +1,15 @@
-"""Arenas of one mini-batch as tensors: one matrix per value class, externals copied in; what reference and device
-use."""
+"""Arenas of one mini-batch as matrices, one per value class, externals copied in; what reference and device use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from edbc.base.graph import ValueClass
 from edbc.capture.forward.carried import Carried
 from edbc.capture.standins.standin import torch_dtype
 from edbc.native.memory import MemoryErrors, require_memory
@@ -44,20 +45,39 @@ class Arenas(Protocol):
         """Nothing needs the values any more."""
 
 
-class TensorArenas:
-    """One tensor per value class, `(rows, size)`. Not initialised: every row is written before it is read."""
+ALIGNMENT = 128
+"""Bytes at whose multiples arenas begin: a device's line of memory."""
 
-    def __init__(self, placement: Placement, device: torch.device):
+
+class TensorArenas:
+    """One matrix per value class, `(rows, size)`, all in one piece of memory. Not initialised: every row is written
+    before it is read. So many bytes of `workspace` stand behind them."""
+
+    def __init__(self, placement: Placement, device: torch.device, workspace: int = 0):
         self.placement = placement
         self.shared: Shared = {}
         self.device = device
-        self.tensors: list[torch.Tensor] = []
+        sizes = -(-placement.class_rows * placement.row_bytes // ALIGNMENT) * ALIGNMENT
+        ends = sizes.cumsum()
+        self._begins = ends - sizes
+        self.end = int(ends[-1]) if len(ends) else 0
+        """Of all arenas."""
         if device.type == "cpu":
-            require_memory(arena_bytes(placement), "the values of this mini-batch")
+            require_memory(self.end + workspace, "the values of this mini-batch")
         with MemoryErrors("the values of this mini-batch"):
-            for value_class, rows in zip(placement.classes, placement.class_rows.tolist(), strict=True):
-                self.tensors.append(torch.empty(rows, value_class.size, dtype=torch_dtype(value_class.dtype),
-                                                device=device))  # fmt: skip
+            self.memory = torch.empty(self.end + workspace, dtype=torch.uint8, device=device)
+        self.workspace = self.memory[self.end :]
+
+    @property
+    def addresses(self) -> Longs:
+        """Where each class begins."""
+        return self._begins + self.memory.data_ptr()
+
+    @cached_property
+    def tensors(self) -> list[torch.Tensor]:
+        """The matrices."""
+        rows = zip(self.placement.classes, self.placement.class_rows.tolist(), self._begins.tolist(), strict=True)
+        return [_matrix(self.memory, begin, count, value_class) for value_class, count, begin in rows]
 
     def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: copies the rows."""
@@ -84,8 +104,15 @@ class TensorArenas:
         return arena.index_select(0, torch.from_numpy(rows).to(arena.device))
 
     def release(self) -> None:
-        """See Arenas: the allocator takes the tensors back."""
-        self.tensors = []
+        """See Arenas: the allocator takes the memory back."""
+        for name in ("tensors", "memory", "workspace"):
+            self.__dict__.pop(name, None)
+
+
+def _matrix(memory: torch.Tensor, begin: int, rows: int, value_class: ValueClass) -> torch.Tensor:
+    dtype = torch_dtype(value_class.dtype)
+    end = begin + rows * value_class.size * dtype.itemsize
+    return memory[begin:end].view(dtype).view(rows, value_class.size)
 
 
 def arena_bytes(placement: Placement, externals: bool = True) -> int:

@@ -140,9 +140,10 @@ def pieces(capture: Capture) -> tuple[Longs, Longs]:
     count = len(capture.result_node)
     if not capture.stacks:
         return np.arange(count), np.zeros(count, np.int64)
-    start, stop = np.fromiter(itertools.chain.from_iterable(capture.stacks), np.int64).reshape(-1, 2).T
-    if (stop - start).sum() == count:
-        return start, stop - start
+    start, stop = np.array(list(zip(*capture.stacks, strict=True)), np.int64)
+    rows = stop - start
+    if rows.sum() == count:
+        return start, rows
     inside = np.zeros(count + 1, np.int64)
     inside[start] += 1
     inside[stop] -= 1

@@ -225,7 +225,8 @@ def operand_rows(
     for t in range(len(arity)):
         max_arity = max(max_arity, arity[t])
     batch_of, position = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
-    row_of = np.empty((len(nodes), width), np.int64)
+    row_of = np.empty((len(nodes), width), np.int32)
+    has_segmented = segmented.any()
     external_row = np.full(len(external_class), -1, np.int64)
     met = np.zeros(num_classes, np.int64)
     rows = np.empty(len(operands), np.int64)
@@ -241,10 +242,13 @@ def operand_rows(
         before_v = np.int64(0)
         for p in range(first, last):
             v = U(nodes[p])
-            total += U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
+            count = U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
+            total += count
             batch_of[v] = b
-            position[v] = before_v if segmented[t] else p - first
-            before_v += (np.int64(operand_ptr[v + U(1)]) - np.int64(operand_ptr[v])) // np.int64(max(fields, U(1)))
+            position[v] = p - first
+            if segmented[t]:
+                position[v] = before_v
+                before_v += np.int64(count // max(fields, U(1)))
             for j in range(U(width)):
                 row_of[v, j] = output_row[b, j] + position[v]
         of_each = total // max(fields, U(1))
@@ -269,10 +273,10 @@ def operand_rows(
                         row = external_row[e]
                     else:
                         u = U(operands[i])
-                        if segmented[batch_type[batch_of[u]]]:
-                            row = row_of[u, U(0)] + operand_output[i]
+                        if has_segmented and segmented[batch_type[batch_of[u]]]:
+                            row = np.int64(row_of[u, U(0)] + operand_output[i])
                         else:
-                            row = row_of[u, U(operand_output[i])]
+                            row = np.int64(row_of[u, U(operand_output[i])])
                     if at > begin and row != before + 1:
                         contiguous = False
                     rows[at] = row
