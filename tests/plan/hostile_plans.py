@@ -326,7 +326,7 @@ LARGE: dict[str, tuple[Callable[[], bytes], str]] = {
     "many states": (lambda: _around("  table", _keys(600_000, "out")), "at most 100,000 keys"),
     "many config keys": (lambda: _around("  config", _keys(700_000, "0")), "at most 1,000 keys"),
     "many training values": (
-        lambda: _around("  training", _keys(900, f"[{', '.join(['0'] * 999)}]")), "at most 300,000 values"
+        lambda: _around("  training", _keys(330, f"[{', '.join(['0'] * 999)}]")), "at most 300,000 values"
     ),
     "many cells": (lambda: VALID.replace("guards:", "".join(
         f"  c{i}: {{operations: [x = input()], batches: [], layout: [x], weights: [], copies: 0}}\n"

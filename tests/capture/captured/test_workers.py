@@ -31,15 +31,15 @@ def loader(data: Any, net: Any, **options: Any) -> Any:
     return DataLoader(data, batch_size=5, collate_fn=collate(net, instance), **options)
 
 
-@pytest.mark.parametrize(("context", "persistent"), [("fork", False), ("fork", True), ("spawn", False)])
+@pytest.mark.parametrize(("context", "persistent"), [("fork", True), ("spawn", False)])
 def test_workers_give_the_bits_of_recording(context: str, persistent: bool) -> None:
-    """Two workers, three epochs, and a net that has recorded nothing itself: outputs and gradients are the same."""
+    """Two workers, two epochs, and a net that has recorded nothing itself: outputs and gradients are the same."""
     plain = sentences(23)
     net, reference = net_of(), net_of()
     batches = loader(plain, net, num_workers=2, multiprocessing_context=context, persistent_workers=persistent)
     expected = [plain[i : i + 5] for i in range(0, 23, 5)]
 
-    for _ in range(1 if context == "spawn" else 3):
+    for _ in range(2 if persistent else 1):
         found = list(batches)
         assert all(type(batch) is CapturedBatch for batch in found)
         assert outputs(net, found) == outputs(reference, expected)
@@ -210,7 +210,7 @@ if __name__ == "__main__":
     words = [[1, 2, 3], [4], [5, 6]]
     net = edbc.compile(Words().eval(), words)
     loader = DataLoader(words, 3, num_workers=1, collate_fn=edbc.collate(net), multiprocessing_context="spawn")
-    assert all(map(torch.allclose, net(next(iter(loader))), net(words)))
+    torch.testing.assert_close(net(next(iter(loader))), net(words))  # the latter in eager where that is faster
 """
 
 

@@ -15,11 +15,20 @@ from edbc.run.backend import backend_of
 from edbc.run.cuda.cudabackend import CudaBackend
 from edbc.run.passes.boundary import collect, load_externals, wanted
 
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", NINE)
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=pytest.mark.slow if dtype is DTYPES[1 + number % 2] else ())
+        for number, name in enumerate(NINE)
+        for dtype in DTYPES
+    ],
+    ids=str,
+)
 def test_nine_workloads_equal_eager(name: str, dtype: torch.dtype) -> None:
-    """Every type in torch, memory poisoned before the run."""
+    """Every type in torch, memory poisoned before the run; in float64 and one of the others, in all with `--slow`."""
     net, instances = zoo_net(name, dtype, use_triton=False, count=4)
     require_parity(net, instances)
 
