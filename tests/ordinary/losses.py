@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ordinary.data import FEATURES, LABELS, classified, labelled_sentence, two_vectors, vector
+from ordinary.data import FEATURES, LABELS, VOCAB, classified, labelled_sentence, two_vectors, vector
 from ordinary.registry import program
 
 
@@ -137,3 +137,46 @@ class GaussianLikelihood(nn.Module):
     def forward(self, x):
         mean, log_variance = self.net(x).chunk(2)
         return 0.5 * (log_variance + (x - mean) ** 2 / log_variance.exp()).sum()
+
+
+TAGS = {"first": 0, "inner": 1, "none": 2}
+
+
+def tagged(rng):
+    words = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 6))]
+    return torch.tensor(words), torch.tensor([rng.randrange(len(TAGS)) for _ in words])
+
+
+def log_of_sum(scores):
+    top = scores[0, scores.max(1)[1].item()]
+    return top + (scores - top.view(1, 1).expand_as(scores)).exp().sum().log()
+
+
+@program(tagged)
+class TagAfterTag(nn.Module):
+    """A chain of tags that is normalised one tag after the other, shifted by the largest score, which is read."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.tags, self.words = dict(TAGS), nn.Embedding(VOCAB, size)
+        self.states, self.out = nn.LSTM(size, size // 2, bidirectional=True), nn.Linear(size, len(TAGS))
+        self.follows = nn.Parameter(torch.randn(len(TAGS), len(TAGS)))
+
+    def all_ways(self, scores):
+        seen = torch.full((1, len(self.tags)), -100.0)
+        seen[0][self.tags["none"]] = 0.0
+        for here in scores:
+            ways = [
+                log_of_sum(seen + self.follows[t].view(1, -1) + here[t].view(1, 1)).view(1) for t in range(len(here))
+            ]
+            seen = torch.cat(ways).view(1, -1)
+        return log_of_sum(seen)
+
+    def forward(self, sentence):
+        words, tags = sentence
+        scores = self.out(self.states(self.words(words).view(len(words), 1, -1))[0].view(len(words), -1))
+        tags = torch.cat([torch.tensor([self.tags["none"]]), tags])
+        gold = torch.zeros(1)
+        for i, here in enumerate(scores):
+            gold = gold + self.follows[tags[i + 1], tags[i]] + here[tags[i + 1]]
+        return self.all_ways(scores) - gold
