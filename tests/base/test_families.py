@@ -46,7 +46,7 @@ from torch import nn
 class Model(nn.Module):
     def __init__(self, size):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(12))
+        self.layers = nn.ModuleList(nn.Linear(size, size) for _ in range(40))
         self.start = nn.Parameter(torch.ones(size))
 
     def forward(self, words):
@@ -61,7 +61,7 @@ def build(size: int = 4):
 
 
 def sample(count, seed):
-    return [[(3 * seed + 2 * i + j) % 12 for j in range(1 + i % 7)] for i in range(count)]
+    return [[(3 * seed + 2 * i + j) % 40 for j in range(1 + i % 7)] for i in range(count)]
 '''
 
 
@@ -77,23 +77,23 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "words.py").write_text(MODEL)
     result = edbc("compile", folder / "words.py", "-o", folder / "words.yaml", "--policy", "critical", "--profile")
     assert result.exit_code == 0, result.output
-    assert re.search(r"layers_\d+ \+11: 1 operations", result.stdout)
-    assert re.search(r"layers_\d+ \+11: [\d.]+ to [\d.]+ \+ ", result.stdout)
-    assert len(result.stdout.splitlines()) < 30
+    assert re.search(r"layers_\d+ \+39: 1 operations", result.stdout)
+    assert re.search(r"layers_\d+ \+39: [\d.]+ to [\d.]+ \+ ", result.stdout)
+    assert len(result.stdout.splitlines()) < 25
     return folder / "words.yaml"
 
 
 def test_explaining_shows_families_and_json_all_types(plan: Path, tmp_path: Path) -> None:
-    """Text and page have one row for twelve layers, with their nodes in sum; the schedule's picture too."""
+    """Text and page have one row for forty layers, with their nodes in sum; the schedule's picture too."""
     text = edbc("explain", plan).stdout
     content = json.loads(edbc("explain", plan, "--format", "json").stdout)
     assert edbc("explain", plan, "--html", tmp_path / "page.html").exit_code == 0
     page = (tmp_path / "page.html").read_text()
     layers = [t for t in content["types"] if t["name"].startswith("layers_")]
 
-    assert len(layers) == 12
+    assert len(layers) == 40
     row = next(line.split() for line in text.splitlines() if line.startswith("  layers_"))
-    assert row[1] == "+11"
+    assert row[1] == "+39"
     assert int(row[2]) == sum(t["nodes"] for t in layers)
     assert len(set(re.findall(r"layers_\d+", text))) == len(set(re.findall(r"layers_\d+", page))) == 1
     assert "+N after a type" in text
@@ -101,23 +101,23 @@ def test_explaining_shows_families_and_json_all_types(plan: Path, tmp_path: Path
 
 
 def test_checking_and_comparing_tell_a_family_once(plan: Path, tmp_path: Path) -> None:
-    """Twelve cells that are not the plan's are one finding, and one change."""
+    """Forty cells that are not the plan's are one finding, and one change."""
     other = plan.with_name("other.yaml")
     other.write_text(plan.read_text().replace("    layout: [input, v1]\n", "    layout: [v1, input]\n"))
     found = edbc("check", other)
     compared = edbc("diff", plan, other).stdout
 
     assert found.exit_code == 1
-    assert len(re.findall(r"cell layers_\d+ \+11: compiling again gives other layout", found.output)) == 1
+    assert len(re.findall(r"cell layers_\d+ \+39: compiling again gives other layout", found.output)) == 1
     assert len(re.findall(r"layers_\d+", compared)) == 1
-    assert "(+11 alike)" in compared
+    assert "(+39 alike)" in compared
 
 
 def test_running_tells_families(plan: Path) -> None:
     """What no native code runs, and what the plan has not seen, by families."""
     output = edbc("run", plan, "--limit", 8, "--set", "size=5", "--backend", "reference").output
 
-    assert "+11" in output or len(re.findall(r"layers_\d+", output)) <= 1, output
+    assert "+39" in output or len(re.findall(r"layers_\d+", output)) <= 1, output
 
 
 def test_without_load_there_is_nothing_to_read_files_with(plan: Path, tmp_path: Path) -> None:
