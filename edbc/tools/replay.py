@@ -152,24 +152,24 @@ class Decisions:
                 self.closest = min(self.closest, ours.choice.closest)
             if not torch.equal(ours.own, read.tensor.to(ours.own.device)):
                 self.different += 1
-                self.fault = self.fault or _fault(read, ours, exact, slack)
+                self.fault = self.fault or _fault(read.site, read.tensor, ours, exact, slack)
 
     def __str__(self) -> str:
         closest = "unknown" if self.closest == float("inf") else f"{self.closest:.2e}"
         return f"{self.reads:,}, {self.different:,} of them not eager's own; the closest by a margin of {closest}"
 
 
-def _fault(read: Read, ours: Replayed, exact: Replayed, slack: float) -> str:
+def _fault(site: str, taken: torch.Tensor, ours: Replayed, exact: Replayed, slack: float) -> str:
     """Why a decision may not differ, if so."""
     if ours.choice is None or exact.choice is None:
-        return f"{read.site}: edbc read {read.tensor.tolist()}, eager {ours.own.tolist()}"
+        return f"{site}: edbc read {taken.tolist()}, eager {ours.own.tolist()}"
     scores, reference = ours.choice.scores.double(), exact.choice.scores.double()
     allowed = slack * float(reference.abs().max()) + 4 * float((scores - reference).abs().max())
-    margin = ours.choice.margin(read.tensor)
+    margin = ours.choice.margin(taken)
     if margin <= allowed:
         return ""
     return (
-        f"{read.site}: edbc read {read.tensor.tolist()}, eager {ours.own.tolist()} by a margin of {margin:.3g}, "
+        f"{site}: edbc read {taken.tolist()}, eager {ours.own.tolist()} by a margin of {margin:.3g}, "
         f"at most {allowed:.3g} allowed"
     )
 

@@ -477,7 +477,7 @@ class _Reading:
                 self._require_plain(node, text, item)
         elif type(found) in (dict, list) and _is_of_plain(found):
             content = _Content(found)
-            self.closed.look_ups.append(LookUp(content, "", content.known))
+            self.closed.look_ups.append(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             if found not in _CLASSES and not is_named_tuple and not _holds_nothing(found):
