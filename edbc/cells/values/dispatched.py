@@ -425,6 +425,8 @@ def _choice(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> 
 def _picked(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
     """Elements along a dimension at numbers that are values: definition (7)."""
     x = given["weight" if op == "embedding" else "self"]
+    if given.get("padding_idx", -1) >= 0 or given.get("scale_grad_by_freq"):  # gradients of its own
+        raise _UnknownError(op)
     if op == "index":
         at = [(d, index) for d, index in enumerate(given["indices"]) if index is not None]
         if len(at) != 1:

@@ -188,6 +188,7 @@ LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "other-dtype": lambda net, v, m: m.softmax(0, dtype=torch.float16),
     "other-dtype-by-position": lambda net, v, m: torch.softmax(m, 0, torch.float32).double() * m.double(),
     "a-number-that-is-computed-with": lambda net, v, m: m.gather(0, (m.max(0)[1] // 2).unsqueeze(0)),
+    "a-row-without-a-gradient": lambda net, v, m: F.embedding(v.argmax(), net.matrix, padding_idx=1),
     "any-of-equal-ones": lambda net, v, m: v.topk(4)[0],
     "windows-that-overlap": lambda net, v, m: F.max_pool2d(m.unsqueeze(0), 3, stride=1),
     "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
