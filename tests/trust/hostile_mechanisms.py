@@ -27,7 +27,7 @@ HOSTILE = (
     Mechanism(
         "storage",
         "whether a parameter still has its memory is not asked",
-        "edbc/run/weights/packed.py",
+        "edbc/run/weights/touched.py",
         "    if count and (last + 1) * tensor.itemsize > held:\n",
         "    if False:\n",
         (CALLERS,),
@@ -35,8 +35,8 @@ HOSTILE = (
     Mechanism(
         "moved",
         "models that moved to another device are not noticed",
-        "edbc/run/weights/packed.py",
-        "            if now.device.type != self.device.type:\n",
+        "edbc/run/weights/touched.py",
+        "            if tensor.device.type != device.type:\n",
         "            if False:\n",
         (CALLERS,),
     ),

@@ -24,7 +24,7 @@ from edbc.native.memory import require_memory
 from edbc.run.passes.arenas import Arenas
 from edbc.run.passes.placement import Longs, Placement
 from edbc.run.passes.randomrows import draw_seeds, drawn
-from edbc.run.weights.packed import require_storage
+from edbc.run.weights.touched import require_storage
 
 _NO_SEEDS = np.zeros(0, np.int64)
 

@@ -1,4 +1,5 @@
-"""Packing parameters into the matrices of products: every block of a program's weights in one native call.
+"""Weights that share an input, packed side by side: gates of a cell (`weights.packed`), merged layers of a static graph
+(`stages.cpu.products`). All blocks are placed in one native call; in torch where native code cannot.
 
 Definitions.
 
@@ -56,12 +57,24 @@ class Moves:
     biases: tuple[tuple[int, int], ...]
     """The same."""
 
-    def pack(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """A matrix and a bias per packed weight. All tensors are contiguous, on the CPU and of one type of `_LIKE`."""
-        dtype = tensors[0].dtype
-        buffer = (torch.empty if self.is_full else torch.zeros)(self.size, dtype=dtype)
-        addresses = np.array([t.data_ptr() for t in tensors], np.int64)
-        move_blocks(self.table, addresses, buffer.data_ptr(), dtype.itemsize, _LIKE[dtype])
+    @classmethod
+    def of(cls, moves: Sequence[Sequence[int]], size: int, matrices: Sequence[tuple[int, ...]],
+           biases: Sequence[tuple[int, int]]) -> Moves:  # fmt: skip
+        """The moves to matrices and biases at these places."""
+        table = np.array(moves, np.int64).reshape(-1, MOVE_FIELDS)
+        written = sum(move[2] * move[3] for move in moves if not move[8])
+        read = sum(math.prod(sizes) for _, *sizes in matrices) + sum(n for first, n in biases if first >= 0)
+        return cls(table, size, written == read, tuple(matrices), tuple(biases))
+
+    def pack(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype,
+             device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor | None]]:  # fmt: skip
+        """A matrix and a bias per packed weight."""
+        buffer = (torch.empty if self.is_full else torch.zeros)(self.size, dtype=dtype, device=device)
+        if can_move(tensors, dtype, device):
+            addresses = np.array([t.data_ptr() for t in tensors], np.int64)
+            move_blocks(self.table, addresses, buffer.data_ptr(), dtype.itemsize, _LIKE[dtype])
+        else:
+            self._move([tensor.detach().reshape(-1) for tensor in tensors], buffer)
         return [
             (
                 buffer[first : first + math.prod(sizes)].view(sizes),
@@ -70,13 +83,20 @@ class Moves:
             for (first, *sizes), (bias, columns) in zip(self.matrices, self.biases, strict=True)
         ]
 
+    def _move(self, sources: Sequence[torch.Tensor], buffer: torch.Tensor) -> None:
+        """Definition (1) in torch, which casts; of flat tensors."""
+        for number, first, rows, columns, stride, at, target_stride, transposes, adds in self.table.tolist():
+            strides = (1, target_stride) if transposes else (target_stride, 1)
+            target = buffer[at:].as_strided((rows, columns), strides)
+            source = sources[number][first:].as_strided((rows, columns), (stride, 1))
+            (target.add_ if adds else target.copy_)(source)
 
-def can_move(tensors: Sequence[torch.Tensor]) -> bool:
-    """True when `Moves.pack` takes these tensors. Without the compiler memory cannot be read by address."""
-    if config.DISABLE_JIT or not tensors or tensors[0].dtype not in _LIKE:  # type: ignore[attr-defined]
+
+def can_move(tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device) -> bool:
+    """True when native code moves these tensors. Without the compiler memory cannot be read by address."""
+    if config.DISABLE_JIT or dtype not in _LIKE or device.type != "cpu":  # type: ignore[attr-defined]
         return False
-    first = tensors[0].dtype
-    return all(t.dtype == first and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
+    return all(t.dtype == dtype and t.device == device and t.is_contiguous() for t in tensors)
 
 
 def moves_of(weights: Sequence[Packed], shapes: Mapping[SharedRef, tuple[int, ...]],
@@ -84,7 +104,8 @@ def moves_of(weights: Sequence[Packed], shapes: Mapping[SharedRef, tuple[int, ..
     """The moves that pack some weights, as matrices or in panels of a shape, given the shapes of the parameters."""
     number = {ref: i for i, ref in enumerate(shapes)}
     moves: list[list[int]] = []
-    matrices, biases, size, used = [], [], 0, 0
+    matrices: list[tuple[int, ...]] = []
+    biases, size = [], 0
     for packed in weights:
         columns = packed.columns if shape is None else shape.padded(packed.columns)
         matrices.append((size, packed.rows, columns) if shape is None else (size, packed.rows * columns))
@@ -94,10 +115,7 @@ def moves_of(weights: Sequence[Packed], shapes: Mapping[SharedRef, tuple[int, ..
         biases.append((size if packed.biases else -1, columns))
         moves += _of_biases(packed, size, number)
         size += aligned(columns) if packed.biases else 0
-        used += columns * (packed.rows + bool(packed.biases))
-    written = sum(move[2] * move[3] for move in moves if not move[8])
-    table = np.array(moves, np.int64).reshape(-1, MOVE_FIELDS)
-    return Moves(table, size, written == used, tuple(matrices), tuple(biases))
+    return Moves.of(moves, size, matrices, biases)
 
 
 def _of_blocks(packed: Packed, first: int, number: Mapping[SharedRef, int],

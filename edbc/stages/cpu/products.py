@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edbc.run.weights.packing import Moves
 from edbc.stages.graph import UnitGraph
 
 PLAIN = 4_000_000
@@ -51,6 +52,11 @@ class Product:
     def is_linear(self) -> bool:
         """Whether it is a matrix product."""
         return self.weight.dim() == 2
+
+    @property
+    def taps(self) -> Pair:
+        """Height and width of the kernel; of a matrix, a row."""
+        return (1, self.weight.shape[1]) if self.is_linear else (self.weight.shape[2], self.weight.shape[3])
 
     @property
     def outputs(self) -> int:
@@ -80,30 +86,34 @@ def _folded(weight: Tensor, bias: Tensor | None, norm: Any) -> tuple[Tensor, Ten
 
 
 def merged(products: Sequence[Product]) -> Product:
-    """The products as one, definition (2). They must be `mergeable`."""
-    first = products[0]
-    bias = torch.cat([_bias(p) for p in products]) if any(p.bias is not None for p in products) else None
-    if first.is_linear:
-        return Product(torch.cat([p.weight for p in products]), bias)
+    """The products as one, definition (2), packed as a cell's gates are. They must be `mergeable`."""
+    first, outputs = products[0], sum(p.outputs for p in products)
     padding, kernel = _merged_size(products)
-    weights = []
+    sizes = (outputs, *first.weight.shape[1:2]) if first.is_linear else (outputs, first.weight.shape[1], *kernel)
+    size, area, at = math.prod(sizes), math.prod(kernel), 0
+    moves, sources = [], list[Tensor]()
     for p in products:
-        before = [(padding[i] - p.padding[i]) // p.dilation[i] for i in range(2)]
-        behind = [kernel[i] - before[i] - p.weight.shape[2 + i] for i in range(2)]
-        weights.append(F.pad(p.weight, (before[1], behind[1], before[0], behind[0])))
-    return Product(torch.cat(weights), bias, first.stride, padding, first.dilation)
-
-
-def _bias(product: Product) -> Tensor:
-    return product.weight.new_zeros(product.outputs) if product.bias is None else product.bias
+        height, width = p.taps
+        top, left = ((padding[i] - p.padding[i]) // p.dilation[i] for i in range(2))
+        rows, to = p.weight.numel() // (height * width), at * size // outputs + top * kernel[1] + left
+        for tap in range(height):
+            source = len(sources), tap * width, rows, width, height * width
+            moves.append((*source, to + tap * kernel[1], area, False, False))
+        sources.append(p.weight)
+        if p.bias is not None:
+            moves.append((len(sources), 0, 1, p.outputs, 0, size + at, 0, False, False))
+            sources.append(p.bias)
+        at += p.outputs
+    bias = (size if len(sources) > len(products) else -1, outputs)
+    packing = Moves.of(moves, size + outputs, [(0, *sizes)], [bias])
+    [(weight, merged_bias)] = packing.pack(sources, first.weight.dtype, first.weight.device)
+    return Product(weight, merged_bias, first.stride, padding, first.dilation)
 
 
 def _merged_size(products: Sequence[Product]) -> tuple[Pair, Pair]:
     """Padding and taps of the merged kernel, both ways."""
     padding = [max(p.padding[i] for p in products) for i in range(2)]
-    taps = [
-        max((padding[i] - p.padding[i]) // p.dilation[i] + p.weight.shape[2 + i] for p in products) for i in range(2)
-    ]
+    taps = [max((padding[i] - p.padding[i]) // p.dilation[i] + p.taps[i] for p in products) for i in range(2)]
     return (padding[0], padding[1]), (taps[0], taps[1])
 
 

@@ -2,8 +2,8 @@
 
 (1) Instances are stacked to one batch, which runs by the plan's schedule whatever its size. Results have no gradients,
     so a model in training mode is refused.
-(2) Kernels hold weights packed; when a parameter or a buffer has changed, by identity, address or version, they are
-    packed anew, and layers may have been exchanged, so that the units are compared again.
+(2) Kernels hold weights packed; when a parameter or a buffer has changed (`run.weights.touched`), they are packed anew,
+    and layers may have been exchanged, so that the units are compared again.
 (3) Which shapes an instance has no plan says: a plan that is bound to a model without an instance is held against the
     model by the first one.
 """
@@ -24,6 +24,7 @@ from torch import nn
 from edbc.errors import DeviceError, InputError
 from edbc.plan.static import StaticPlan, write_static_plan
 from edbc.run.session import check_requirements
+from edbc.run.weights.touched import Seen
 from edbc.stages.cpu.net import StagedNet, StaticModel
 from edbc.stages.table import CostTable, table_path, write_table
 from edbc.tools.staged.explanation import StagesExplanation
@@ -67,7 +68,7 @@ class StaticNet:
         self.plan, self.model = plan, model
         self._bound: StagedNet | None = None
         self._ending: weakref.finalize[Any, StaticNet] | None = None
-        self._seen: tuple[Any, ...] = ()
+        self._seen: Seen | None = None
         if example is not None:
             self._ready(example)
 
@@ -101,19 +102,17 @@ class StaticNet:
         """The schedule with the weights as they are now, definition (2)."""
         from edbc.tools.staged.compiling import bound_net
 
-        seen = tuple(_identity(t) for t in itertools.chain(self.model.parameters(), self.model.buffers()))
-        if self._bound is None or seen != self._seen:
+        named = dict(itertools.chain(self.model.named_parameters(), self.model.named_buffers()))
+        if self._seen is None:
             _require_cpu(self.model)
+        seen = Seen.now([*named.values()], [*named], torch.device("cpu"), self._seen)
+        if self._bound is None or seen is not self._seen:
             if self._ending is not None:
                 self._ending()
             self._bound = bound_net(StaticModel(self.model, example, self.plan.model.path), self.plan)
             self._seen = seen
             self._ending = weakref.finalize(self, self._bound.close)
         return self._bound
-
-
-def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return id(tensor), tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
 def _require_cpu(model: nn.Module) -> None:

@@ -12,6 +12,7 @@ from edbc.cells.opgraph import Block
 from edbc.cells.program import Packed, Placed
 from edbc.run.weights.packing import can_move, moves_of
 
+CPU = torch.device("cpu")
 Case = tuple[Packed, dict[SharedRef, torch.Tensor]]
 
 
@@ -55,19 +56,20 @@ def reference(packed: Packed, tensors: dict[SharedRef, torch.Tensor]) -> tuple[t
 
 @pytest.mark.compiled
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(cases=st.lists(packings(), min_size=1, max_size=2), single=st.booleans())
-def test_moves_equal_the_reference(cases: list[Case], single: bool) -> None:
-    """Blocks of every size, transposed or not, added where they share a place, zeros where none stands."""
+@given(cases=st.lists(packings(), min_size=1, max_size=2), single=st.booleans(), in_torch=st.booleans())
+def test_moves_equal_the_reference(cases: list[Case], single: bool, in_torch: bool) -> None:
+    """Blocks of every size, transposed or not, added where they share a place, zeros where none stands; natively, and
+    in torch where they are cast."""
     packs = [packed for packed, _ in cases]
     renamed = [{SharedRef(f"{n}.{ref.name}"): t for ref, t in of.items()} for n, (_, of) in enumerate(cases)]
     tensors = {ref: t.float() if single else t for of in renamed for ref, t in of.items()}
     packs = [_renamed(packed, n) for n, packed in enumerate(packs)]
-    if not can_move(list(tensors.values())):
-        assert not tensors
-        return
+    dtype = torch.float32 if single else torch.float64
     moves = moves_of(packs, {ref: tuple(t.shape) for ref, t in tensors.items()})
+    given = [t.double() for t in tensors.values()] if in_torch else [*tensors.values()]
+    assert can_move(given, dtype, CPU) == (not in_torch or not single or not tensors)
 
-    for packed, (matrix, bias) in zip(packs, moves.pack(list(tensors.values())), strict=True):
+    for packed, (matrix, bias) in zip(packs, moves.pack(given, dtype, CPU), strict=True):
         expected, expected_bias = reference(packed, {ref: t.double() for ref, t in tensors.items()})
         torch.testing.assert_close(matrix.double(), expected, rtol=1e-6, atol=1e-6 if single else 0)
         if bias is not None:
@@ -87,12 +89,11 @@ def _renamed(packed: Packed, number: int) -> Packed:
 @pytest.mark.parametrize(
     "tensors",
     [
-        [],
         [torch.zeros(4, 4, dtype=torch.bfloat16)],
         [torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.float64)],
         [torch.zeros(4, 4).t(), torch.zeros(4, 6)[:, :4]],
     ],
 )
 def test_other_tensors_are_left_to_torch(tensors: list[torch.Tensor]) -> None:
-    """No tensors, other dtypes, two dtypes, gaps between rows."""
-    assert not can_move(tensors)
+    """Other dtypes, two dtypes, gaps between rows."""
+    assert not can_move(tensors, tensors[0].dtype, CPU)
