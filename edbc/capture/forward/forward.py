@@ -23,7 +23,7 @@ from torch import nn
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, first_read
 from edbc.capture.forward.returned import settled
-from edbc.capture.ragged.kept import whole_call
+from edbc.capture.ragged.forwards import Forwards
 from edbc.capture.ragged.value import NotRagged
 from edbc.capture.record.functionalise import Changes, KeepsBooks, MustKeepBooks
 from edbc.capture.record.recorder import Recorder
@@ -71,7 +71,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
     aborted = (0, 0)
     has_large_stack = recorder.needs_deep_stack
     random_state = _random_state()
-    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow)
+    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow, instances)
     named = Recorded("forward", "instance", recorder.first_instance, None)
     with watched_by(recorder):
         with named:
@@ -112,7 +112,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                 ends.append(len(recorder.entries))
         were_drawn = random_state != _random_state()
         if were_drawn:
-            _refuse_random(forward, instances)
+            _refuse_random(recorder, forward, instances)
     if were_drawn:  # by another thread; what the search for them recorded is left behind
         recorder.begin()
         return _record(shadow, recorder, instances, settles)
@@ -161,12 +161,10 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
     return _run_fibers(shadow, recorder, instances)
 
 
-def _of_rows(recorder: Recorder, shadow: nn.Module) -> Callable[[Any], Any]:
-    """`forward`; as a run where its code is closed, and its instances bring rows (`ragged.kept`)."""
-    if not recorder.ragged or not recorder.tracer.is_forward_closed:
-        return shadow.forward
-    function = type(shadow).forward
-    return lambda instance: whole_call(recorder, "", function, shadow, (instance,), {}, of_instance=True)
+def _of_rows(recorder: Recorder, shadow: nn.Module, instances: Sequence[Any]) -> Callable[[Any], Any]:
+    """`forward`; as runs where its code is closed, and its instances bring rows (`ragged.forwards`)."""
+    is_kept = recorder.ragged and recorder.tracer.is_forward_closed
+    return Forwards(recorder, shadow, instances) if is_kept else shadow.forward
 
 
 def drop_ragged(recorder: Recorder) -> None:
@@ -270,12 +268,13 @@ def _runs_eagerly(recorder: Recorder, instance: Any) -> bool:
     return True
 
 
-def _refuse_random(forward: Callable[[Any], Any], instances: Sequence[Any]) -> None:
+def _refuse_random(recorder: Recorder, forward: Callable[[Any], Any], instances: Sequence[Any]) -> None:
     """Find the line that drew random numbers by running again. When nothing is drawn now, it was another thread that
     did."""
     random_state = _random_state()
     with NoRandomNumbers():
-        for instance in instances:
+        for number, instance in enumerate(instances):
+            recorder.next_instance(number)
             forward(instance)
     if random_state != _random_state():
         refuse("forward draws random numbers", DRAW_REMEDY)

@@ -240,6 +240,18 @@ def extent(numbers):  # type: ignore[no-untyped-def]
     return low, high
 
 
+@native
+def extents(numbers, begins, ends):  # type: ignore[no-untyped-def]
+    """`extent` of the numbers in each range."""
+    low, high = np.zeros(len(begins), np.int64), np.full(len(begins), -1, np.int64)
+    for i in range(len(begins)):
+        for k in range(begins[i], ends[i]):
+            number = numbers[k]
+            low[i] = number if k == begins[i] else min(low[i], number)
+            high[i] = number if k == begins[i] else max(high[i], number)
+    return low, high
+
+
 @inner
 def resolved(ref, first_value, virtual, real):  # type: ignore[no-untyped-def]
     """The ref that a recorded one comes to: itself, of externals and of other mini-batches."""

@@ -65,9 +65,9 @@ class Given(NamedTuple):
         offsets = [numbers.offset for numbers in self.indices]
         return all(len(set(of)) == len(of) for of in (starts, self.values, offsets))
 
-    def sizes(self) -> list[int]:
+    def sizes(self) -> tuple[int, ...]:
         """How many rows and indices there are."""
-        return [len(row.refs) for row in self.rows] + [numbers.size for numbers in self.indices]
+        return (*[len(row.refs) for row in self.rows], *[numbers.size for numbers in self.indices])
 
     def triples(self) -> list[int]:
         """As arguments of a run."""
@@ -87,9 +87,13 @@ class Literal(NamedTuple):
 
     numbers: np.ndarray
 
-    def triple(self, rec: Recorder, given: Given) -> Triple:
+    def triple(self, rec: Recorder, given: Given | None) -> Triple:
         """As an argument of a run."""
         return rec.hold(self.numbers).offset, INDICES, len(self.numbers)
+
+    def size(self, indices: Sequence[Numbers]) -> int:
+        """How many there are."""
+        return len(self.numbers)
 
 
 class Remade(NamedTuple):
@@ -98,9 +102,13 @@ class Remade(NamedTuple):
     what: Any
     times: int = 1
 
-    def triple(self, rec: Recorder, given: Given) -> Triple:
+    def triple(self, rec: Recorder, given: Given | None) -> Triple:
         """As an argument of a run."""
         return self.what.again(rec).ref, 0, self.times
+
+    def size(self, indices: Sequence[Numbers]) -> int:
+        """How many there are."""
+        return self.times
 
 
 class LookedUp(NamedTuple):
@@ -112,6 +120,10 @@ class LookedUp(NamedTuple):
     def triple(self, rec: Recorder, given: Given) -> Triple:
         """As an argument of a run. Raises CannotKeep where there is no such row."""
         return triple(rec.looked_up(self.table, given.indices[self.number]).refs)
+
+    def size(self, indices: Sequence[Numbers]) -> int:
+        """How many there are."""
+        return indices[self.number].size
 
 
 class Rows(NamedTuple):
@@ -144,16 +156,17 @@ class KeptCall(NamedTuple):
     least: tuple[tuple[Count, int], ...]
     """Sizes that must be no smaller than that."""
 
-    def fits(self, given: Given, sizes: Sequence[int]) -> bool:
-        """Whether arguments have the sizes that the program needs."""
+    def fits(self, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
+        """Whether arguments have the sizes that the program needs; of arrays, one item per call, which of them do."""
+        fit: Any = True
         for a, b in self.equal:
-            if size_of(a, sizes) != size_of(b, sizes):
-                return False
+            fit = fit & (size_of(a, sizes) == size_of(b, sizes))
         for number, count, negative in self.below:
-            size, numbers = size_of(count, sizes), given.indices[number]
-            if numbers.highest >= size or numbers.lowest < -size * negative:
-                return False
-        return all(size_of(count, sizes) >= least for count, least in self.least)
+            size, numbers = size_of(count, sizes), indices[number]
+            fit = fit & (numbers.highest < size) & (numbers.lowest >= -size * negative)
+        for count, least in self.least:
+            fit = fit & (size_of(count, sizes) >= least)
+        return fit
 
     def again(self, rec: Recorder, given: Given) -> Any:
         """The call on other arguments; NotImplemented where they do not fit. O(arguments)."""
@@ -163,30 +176,31 @@ class KeptCall(NamedTuple):
                 flat += extra.triple(rec, given)
         except CannotKeep:
             return NotImplemented
-        if not self.fits(given, flat[2::3]):
-            return NotImplemented
-        results = rec.run(self.program, flat)
-        return _filled(rec, self.result, results, given)
+        return self.of(rec, flat) if self.fits(given.indices, flat[2::3]) else NotImplemented
+
+    def of(self, rec: Recorder, flat: Sequence[int]) -> Any:
+        """The call on these arguments of the program, which fit."""
+        return _filled(rec, self.result, rec.run(self.program, flat), flat)
 
 
-def _filled(rec: Recorder, item: Any, results: Sequence[range], given: Given) -> Any:
+def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:
     kind = type(item)
-    if kind is Rows:
+    if kind is Rows or kind is One:
         source = item.source
-        return Ragged(rec, results[source] if source >= 0 else given.rows[-1 - source].refs, item.slot, item.at)
-    if kind is One:
-        source = item.source
-        ref = results[source].start if source >= 0 else given.values[-1 - source - len(given.rows)]
-        return value_of(rec, ref, item.slot)
+        if source >= 0:
+            refs = results[source]
+        else:
+            first, step, count = flat[-3 - 3 * source : -3 * source]
+            refs = range(first, first + (step or 1) * count, step or 1)
+        return Ragged(rec, refs, item.slot, item.at) if kind is Rows else value_of(rec, refs.start, item.slot)
     if isinstance(item, tuple | list):
-        found = [_filled(rec, x, results, given) for x in item]
+        found = [_filled(rec, x, results, flat) for x in item]
         return found if kind is list else rebuilt(item, found)
     return item
 
 
-def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given, of_instance: bool = False) -> bool:
-    """Append what tells a call from others; False for calls that have no key, or none whose result lasts. In what is an
-    instance, or a part of one, a list of integers is a vector of indices."""
+def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given) -> bool:
+    """Append what tells a call from others; False for calls that have no key, or none whose result lasts."""
     for item in items:
         kind = type(item)
         if kind is Ragged:
@@ -200,18 +214,14 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
         elif kind in PLAIN or (kind is float and item and item == item):
             parts += kind, item
         elif kind is torch.Tensor or kind is Made:
-            if rec.books is not None or not _is_keyed_tensor(rec, item, parts, given, of_instance):
+            if rec.books is not None or not _is_keyed_tensor(rec, item, parts, given):
                 return False
         elif kind is Index:
             given.indices.extend(item.vectors)
             parts += Numbers, item.along, len(item.vectors)
         elif kind is tuple or kind is list:
-            if of_instance and kind is list and item and {int} == set(map(type, item)):
-                given.indices.append(rec.hold(np.array(item, np.int64), False))
-                parts += list, Numbers
-                continue
             parts += kind, len(item)
-            if not is_keyed(rec, item, parts, given, of_instance):
+            if not is_keyed(rec, item, parts, given):
                 return False
         elif kind is slice:
             parts += kind, item.start, item.stop, item.step
@@ -222,7 +232,7 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
     return True
 
 
-def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given, of_instance: bool) -> bool:
+def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given) -> bool:
     """`is_keyed` for a tensor of the instance's, or a constant that forward makes."""
     if type(item) is torch.Tensor and item.dtype is torch.int64:
         found = vectors_of(rec, item)
@@ -230,7 +240,7 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given, o
             given.indices.extend(found[0])
             parts += Numbers, found[1], len(found[0])
         return found is not None
-    rows = adopted(rec, item, not of_instance)
+    rows = adopted(rec, item)
     if type(rows) is Ragged:
         given.rows.append(rows)
         parts += Ragged, rows.row, 0
@@ -243,51 +253,53 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given, o
     return True
 
 
-def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers], of_instance: bool) -> Any:
-    """An argument as code that is being kept gets it: tensors of the instance's are stand-ins."""
+def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
+               kwargs: dict[str, Any]) -> Any:  # fmt: skip
+    """A call of closed code with ragged arguments, as one run where it is known."""
+    given = Given([], [], [])
+    parts: list[Any] = [KeptCall, path, module.training]
+    if not can_keep(rec) or kwargs or not is_keyed(rec, args, parts, given):
+        return function(module, *args, **kwargs)
+    key = tuple(parts)
+    known = rec.functions.get(key)
+    by_sizes = known is BY_SIZES
+    if by_sizes:
+        known = rec.functions.get((key, given.sizes()))
+    if type(known) is KeptCall:
+        found = known.again(rec, given)
+        return function(module, *args) if found is NotImplemented else found
+    if known is NOT_KEPT or rec.keeping or not may_keep(given):
+        return function(module, *args)
+    rows, indices = iter(given.rows), iter(given.indices)
+    shown = tuple(_symbolic(rec, arg, rows, indices) for arg in args)
+    call = lambda of: function(module, *of)  # noqa: E731
+    return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args))
+
+
+def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers]) -> Any:
+    """An argument as code that is being kept gets it."""
     kind = type(item)
-    if kind is Ragged or (kind is Made and rec.is_ragged(item)):
+    if kind is torch.Tensor or (kind is Made and rec.is_ragged(item)):
+        return symbolic_tensor(rec, item, rows, indices)
+    if kind is Ragged:
         return next(rows)
     if kind is Index:
         for _ in item.vectors:
             next(indices)
         return item
-    if kind is torch.Tensor:
-        if item.dtype is torch.int64:
-            along = along_of(item)
-            return Index(rec, item, tuple(next(indices) for _ in range(1 if along < 0 else item.shape[along])), along)
-        return next(rows) if item.ndim and rec.is_ragged(item) else rec.constant(item)
-    if kind is tuple or kind is list:
-        if of_instance and kind is list and item and {int} == set(map(type, item)):
-            numbers = next(indices)
-            return Index(rec, rec.tensor_of(numbers), (numbers,), -1)
-        return kind([_symbolic(rec, x, rows, indices, of_instance) for x in item])
-    return item
+    return kind([_symbolic(rec, x, rows, indices) for x in item]) if kind is tuple or kind is list else item
 
 
-def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
-               kwargs: dict[str, Any], of_instance: bool = False) -> Any:  # fmt: skip
-    """A call of closed code with ragged arguments, as one run where it is known."""
-    given = Given([], [], [])
-    parts: list[Any] = [KeptCall, path, module.training]
-    if not can_keep(rec) or kwargs or not is_keyed(rec, args, parts, given, of_instance):
-        return function(module, *args, **kwargs)
-    key = tuple(parts)
-    known = rec.functions.get(key)
-    if known is _BY_SIZES:
-        key = (*key, *given.sizes())
-        known = rec.functions.get(key)
-    if type(known) is KeptCall:
-        found = known.again(rec, given)
-        return function(module, *args) if found is NotImplemented else found
-    if known is _NOT_KEPT or rec.keeping or not may_keep(given):
-        return function(module, *args)
-    rows, indices = iter(given.rows), iter(given.indices)
-    shown = tuple(_symbolic(rec, arg, rows, indices, of_instance) for arg in args)
-    return _first_whole_call(rec, key, given, lambda of: function(module, *of), (shown, args))
+def symbolic_tensor(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers]) -> Any:
+    """A tensor of the instance's as code that is being kept gets it: a stand-in."""
+    if item.dtype is torch.int64:
+        along = along_of(item.shape)
+        return Index(rec, item, tuple(next(indices) for _ in range(1 if along < 0 else item.shape[along])), along)
+    return next(rows) if item.ndim and rec.is_ragged(item) else rec.constant(item)
 
 
-_BY_SIZES, _NOT_KEPT = "by sizes", "not kept"
+BY_SIZES, NOT_KEPT = "by sizes", "not kept"
+"""What is known of a call that is kept for each combination of sizes apart, and of one that is not kept."""
 
 
 def can_keep(rec: Recorder) -> bool:
@@ -300,23 +312,23 @@ def may_keep(given: Given) -> bool:
     return all(len(row.refs) > 1 for row in given.rows) and given.are_distinct()
 
 
-def _first_whole_call(rec: Recorder, key: tuple[Any, ...], given: Given, function: Callable[[Any], Any],
-                      args: tuple[Any, Any]) -> Any:  # fmt: skip
-    """A call that is not known: of stand-ins for what differs between instances; where that does not do, as it is."""
+def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: bool, given: Given,
+                     function: Callable[[Any], Any], args: tuple[Any, Any]) -> Any:  # fmt: skip
+    """A call that is not known: of stand-ins for what differs between instances; where that does not do, as it is. It
+    is kept for all sizes, or `by_sizes`."""
     shown, written = args
     begin = rec.place()
     rec.keeping = rec.symbolic = True
     rec.asked_size = rec.counted = False
     try:
         result = function(shown)
-        if (rec.asked_size or rec.counted) and rec.functions.get(key) is None:
-            rec.functions[key] = _BY_SIZES
-            key = (*key, *given.sizes())
-        rec.functions[key] = _Keeping(rec, begin, given).kept(result)
+        if (rec.asked_size or rec.counted) and not by_sizes:
+            rec.functions[key], by_sizes = BY_SIZES, True
+        rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(result)
         rec.kept_wholes = []
         return result
     except (CannotKeep, Exception):  # the code's own are raised again below
-        rec.functions[key] = _NOT_KEPT
+        rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
     finally:
         rec.keeping = rec.symbolic = False
     rec.forget_since(*begin)

@@ -94,8 +94,8 @@ Count = int | None | Sum | Part
 """How many values a register has: as many as argument number k, one (None), or what follows from other sizes."""
 
 
-def size_of(count: Count, sizes: Sequence[int]) -> int:
-    """How many that are where arguments have these sizes."""
+def size_of(count: Count, sizes: Sequence[Any]) -> Any:
+    """How many that are where arguments have these sizes, which may be arrays of them."""
     if type(count) is int:
         return sizes[count]
     if count is None:
@@ -103,7 +103,10 @@ def size_of(count: Count, sizes: Sequence[int]) -> int:
     if isinstance(count, Sum):
         return sum(size_of(part, sizes) for part in count.parts)
     assert isinstance(count, Part)
-    return len(range(size_of(count.whole, sizes))[slice(*count.bounds)])
+    whole, which = size_of(count.whole, sizes), slice(*count.bounds)
+    if isinstance(whole, np.ndarray):
+        return np.array([len(range(size)[which]) for size in whole.tolist()], np.int64)
+    return len(range(whole)[which])
 
 
 def count_after(op: int, parameters: Sequence[int], counts: Sequence[Count]) -> Count:

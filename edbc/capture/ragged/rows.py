@@ -62,7 +62,7 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
     if type(tensor) is Ragged and tensor.at == dim:
         return tensor
     if type(tensor) is torch.Tensor:
-        return _rows_of_constant(rec, tensor, dim)
+        return constant_rows_of(rec, tensor, dim)
     if isinstance(tensor, Lazy):
         tensor = tensor.materialise()
     moved = tensor.movedim(dim, 0) if dim else tensor
@@ -74,8 +74,8 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
     return excerpts_of_rows(rec, moved).like_at(dim)
 
 
-def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal: bool = True) -> Ragged:
-    """One external per row; one alone where all rows are equal and there is no gradient."""
+def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal: bool = True) -> Ragged:
+    """One external per row; one alone where all rows are equal, as they `may_be`, and there is no gradient."""
     version = 0 if tensor.is_inference() else tensor._version
     key = "rows", id(tensor), version, dim
     known = rec.ragged_constants.get(key)
@@ -101,9 +101,8 @@ def _rows_of_constant(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equa
     return found
 
 
-def adopted(rec: Recorder, item: Any, may_be_equal: bool = True) -> Any:
-    """A tensor of numbers that the instance brings as rows, where its class is ragged; anything else as it is. Rows
-    that are all equal are one constant, where they `may_be_equal`."""
+def adopted(rec: Recorder, item: Any) -> Any:
+    """A tensor of numbers that the instance brings as rows, where its class is ragged; anything else as it is."""
     if type(item) is Made:
         item = _rows_of_made(rec, item) if item.tensor is None else item.tensor
     if type(item) is not torch.Tensor or not item.ndim or not item.is_floating_point():
@@ -112,11 +111,7 @@ def adopted(rec: Recorder, item: Any, may_be_equal: bool = True) -> Any:
         item = rec.books.stand_in(item)
         if type(item) is not torch.Tensor:
             return item
-    return (
-        (rows_of(rec, item, 0) if may_be_equal else _rows_of_constant(rec, item, 0, False))
-        if rec.is_ragged(item)
-        else item
-    )
+    return rows_of(rec, item, 0) if rec.is_ragged(item) else item
 
 
 def _rows_of_made(rec: Recorder, made: Made) -> Any:

@@ -8,7 +8,7 @@ recorded as it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -143,12 +143,12 @@ MOST_VECTORS = 4
 """Of a matrix of indices: edges have two."""
 
 
-def along_of(tensor: torch.Tensor) -> int:
+def along_of(shape: Sequence[int]) -> int:
     """The dimension that vectors of indices are numbered along: two ends of edges, else the smaller one; -1 of a
     vector."""
-    if tensor.ndim == 1:
+    if len(shape) == 1:
         return -1
-    rows, columns = tensor.shape
+    rows, columns = shape
     return int(rows != 2 and (columns == 2 or columns < rows))
 
 
@@ -158,7 +158,7 @@ def vectors_of(rec: Recorder, tensor: torch.Tensor) -> tuple[tuple[Numbers, ...]
         return None
     if tensor.ndim == 1:
         return (rec.numbers_of(tensor),), -1
-    along = along_of(tensor)
+    along = along_of(tensor.shape)
     if not 0 < tensor.shape[along] <= MOST_VECTORS:
         return None
     rows = tensor.numpy() if along == 0 else tensor.numpy().T

@@ -203,6 +203,7 @@ class Recorder:
         "is_of_ragged",
         "keeping",
         "keeps_books",
+        "kept_forwards",
         "kept_wholes",
         "last_external",
         "literals",
@@ -350,6 +351,8 @@ class Recorder:
         """Automatic cells that were called with ragged values, and recorded by their operations."""
         self.keeping = False
         """Whether what closed code records is to be kept (`ragged.kept`)."""
+        self.kept_forwards = 0
+        """Of how many keys `forward` was tried (`ragged.forwards`)."""
         self.kept_wholes: list[Lazy] = []
         """What has become a node in such code, which is none any more if that is forgotten."""
         self.symbolic = False
@@ -941,7 +944,11 @@ class Recorder:
 
     def is_ragged(self, tensor: Any) -> bool:
         """Whether a tensor is of a ragged class."""
-        key = tensor.shape[1:], tensor.dtype
+        return self.has_rows(tensor.shape[1:], tensor.dtype)
+
+    def has_rows(self, row_shape: Sequence[int], dtype: torch.dtype) -> bool:
+        """Whether tensors of such rows are."""
+        key = row_shape, dtype
         known = self.is_of_ragged.get(key)
         if known is None:
             known = self.is_of_ragged[key] = ragged_class(*key) in self.ragged

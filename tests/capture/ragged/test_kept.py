@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
 from torch import nn
 
 from edbc.capture.ragged.expandloops import bounds, extent
+from edbc.capture.ragged.forwards import MOST_KEYS
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import NONE
 
@@ -125,9 +126,29 @@ def kinds(rng: Random) -> Any:
     return {"x": x, "kinds": torch.tensor([rng.randrange(9) for _ in x]), "scale": rng.choice([0.5, 1.0])}
 
 
+class Graph(NamedTuple):
+    """A graph with names for its parts."""
+
+    x: torch.Tensor
+    edges: torch.Tensor
+    scale: float = 0.5
+
+
+class Named(Closed):
+    def forward(self, graph):
+        h = self.up(graph.x)
+        return self.out(h.index_add(0, graph.edges[1], h[graph.edges[0]])).mean(0) * graph.scale
+
+
+def named(rng: Random) -> Any:
+    """A named tuple."""
+    return Graph(*graph(rng))
+
+
 MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
+    (Named, named),
 ]  # fmt: skip
 
 
@@ -139,7 +160,7 @@ def test_closed_forwards_give_eager_numbers(kind: type[Closed], make: Callable[[
 
 
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
-                                           (Attends, sentence)])  # fmt: skip
+                                           (Attends, sentence), (Named, named)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
@@ -197,8 +218,11 @@ def test_indices_that_are_no_rows_are_told_as_by_eager() -> None:
     net = of_model(Sends(), graph, rounds=1)
     with pytest.raises(IndexError):
         net([(torch.ones(3, 3), torch.tensor([[0, 3], [1, 2]]))])
+    words = of_model(Divides(), sentence, rounds=1)
     with pytest.raises(IndexError):
-        of_model(Divides(), sentence, rounds=1)([[1, VOCAB]])
+        words([[1, VOCAB]])
+    with pytest.raises((ValueError, RuntimeError)):  # beyond 64 bits
+        words([[1, 2], [1 << 70]])
 
 
 def test_no_edges_and_one_node() -> None:
@@ -224,3 +248,28 @@ def test_extent_is_least_and_greatest(numbers: list[int]) -> None:
     """0 and -1 of none."""
     found = extent(np.array(numbers, np.int64))
     assert tuple(found) == ((min(numbers), max(numbers)) if numbers else (0, -1))
+
+
+def test_instances_of_one_mini_batch_are_taken_in_at_once() -> None:
+    """Those that fit; one whose indices are no rows, and one of a single row are on their own."""
+    torch.manual_seed(0)
+    net = of_model(Sends(), graph, rounds=1)
+    rng = Random(3)
+    alone = torch.ones(1, 3), torch.zeros(2, 1, dtype=torch.int64)
+    shared = graph(rng)
+    batch = [shared, graph(rng), alone, shared, (shared[0], graph(Random(1))[1] * 0)]
+    require_eager(net, net.model, batch)
+    wrong = torch.ones(3, 3), torch.tensor([[0, 3], [1, 2]])
+    with pytest.raises(IndexError):
+        net([*batch, wrong])
+    require_eager(net, net.model, batch)
+
+
+def test_constants_that_always_differ_are_not_kept_for_ever() -> None:
+    """A number that no two instances share tells keys apart, of which there are so many at most."""
+    torch.manual_seed(0)
+    net = of_model(Named(), named, rounds=1)
+    recorder = net._idle[0][1]
+    recorder.kept_forwards = MOST_KEYS
+    require_eager(net, net.model, [Graph(*graph(Random(i)), 1.5 + i) for i in range(3)])
+    assert len([key for key in recorder.functions if key[:2] == (KeptCall, "")]) == 1
