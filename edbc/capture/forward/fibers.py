@@ -14,14 +14,18 @@ Definitions.
 
 A stand-in is alive where anybody but the list of those that were made refers to it: references are counted.
 
-Nothing here runs for a model that does not read: the first read of a recorder's life has the mini-batch recorded anew
-with fibers, as it is when tensors turn out to change in place. A plan that knows of reads spares that.
+(4) Instances interleave, and take turns in one thread. One that *holds a lock* where it reads (`standins.locks`) goes
+    on before any other does, by segments of its own: whoever waited for the lock would keep it from giving it back.
+
+A model that does not read has no fibers: the first read of a recorder's life has the mini-batch recorded anew with
+them, as it is when tensors turn out to change in place. A plan that knows of reads spares that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import ctypes
 import gc
 import itertools
 import time
@@ -31,15 +35,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from sys import _getframe, getrefcount
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 
 from edbc.capture.forward.carried import Carried, copy_to_host
 from edbc.capture.forward.cutting import RunSegment, cut
 from edbc.capture.semantics.autocast import entered
-from edbc.capture.semantics.gradmode import watched_by
+from edbc.capture.semantics.gradmode import watched_by, watcher_of_thread
 from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
+from edbc.capture.standins.locks import holds_lock, takes_locks
 from edbc.capture.standins.source import location_of, user_frame, user_location
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value
 from edbc.capture.standins.unread import Unread, read_survivors
@@ -57,12 +62,13 @@ _OWN_REFERENCES = 3
 """To a stand-in that nobody else has while it is looked at: a list's, a variable's and an argument's."""
 FRAMES = 16 << 10
 """Bytes of Python's own stack that each suspended instance takes beside what it has of the C stack."""
+T = TypeVar("T")
 _AS_IT_IS = contextlib.nullcontext()
 MOST_CANCELLED = 100
 """Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled, before
 it is left where it is."""
-_LEFT: list[Any] = []
-"""Greenlets that nothing ends: one that nobody refers to would run on."""
+_LEFT: list[Fiber] = []
+"""Those that nothing ends, and the torch that they left (`_abandon`)."""
 
 
 class MustSuspend(BaseException):
@@ -134,11 +140,48 @@ class Reads:
         return dict(Counter(noted.site for noted in itertools.chain.from_iterable(self.noted) if noted.at >= 0))
 
 
-def first_read(symbol: Symbol, as_number: bool = False, place: int = -1) -> NoReturn:
-    """What the first read of a recorder does."""
-    require_greenlet()
-    symbol.rec.reads = True
-    raise MustSuspend
+def until_first_read(recorder: Recorder, run: Callable[[], T]) -> T:
+    """`run()`. Raises MustSuspend where forward reads a value, also where it catches that again and again."""
+    try:
+        from greenlet import getcurrent, greenlet
+    except ImportError:
+        recorder.reading = lambda *_: require_greenlet()
+        return run()
+    home, flows, hub, caught = torch_state(), recorder.flows, getcurrent(), 0
+
+    def first_read(symbol: Symbol, as_number: bool = False, place: int = -1) -> NoReturn:
+        nonlocal caught
+        recorder.reads = True
+        caught += 1
+        if caught > MOST_CANCELLED and getcurrent() is attempt:
+            hub.switch()
+        raise MustSuspend
+
+    recorder.reading = first_read
+    attempt = greenlet(run, hub)
+    attempt.gr_context = hub.gr_context
+    try:
+        with watched_by(watcher_of_thread()):
+            result: T = attempt.switch()
+    except Exception:
+        if not caught:
+            raise
+        raise MustSuspend from None  # it comes of the read that was not answered
+    if not attempt.dead:
+        left = Fiber(attempt, -1, None)
+        left.away = None if kept_as(home)() else leave(home)
+        _abandon(left)
+        if recorder.flows is not flows:
+            recorder.switch_gradients(flows)
+        raise MustSuspend
+    return result
+
+
+def _abandon(fiber: Fiber) -> None:
+    """Leave one where it is, for ever: what catches every exception would also catch the one that ends a greenlet to
+    which nobody refers, as when the process ends."""
+    _LEFT.append(fiber)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(fiber.greenlet))
 
 
 def require_greenlet() -> Any:
@@ -156,7 +199,10 @@ def require_greenlet() -> Any:
 class Fiber:
     """One instance, and what was the state of its recording and of torch when it was suspended."""
 
-    __slots__ = ("away", "cancelled", "flows", "greenlet", "instance", "noted", "number", "result", "unread", "wanted")
+    __slots__ = (
+        "away", "cancelled", "flows", "greenlet", "holds_lock", "instance", "noted", "number", "result", "unread",
+        "wanted",
+    )  # fmt: skip
 
     def __init__(self, greenlet: Any, number: int, instance: Any):
         self.greenlet = greenlet
@@ -170,6 +216,8 @@ class Fiber:
         self.cancelled = 0
         """Reads since its mini-batch has ended."""
         self.flows = True
+        self.holds_lock = False
+        """Definition (4)."""
         self.wanted: Value | None = None
         """What it waits for."""
         self.result: Any = None
@@ -192,6 +240,10 @@ class Fibers:
         self.fibers: list[Fiber] = []
         self.running: Fiber | None = None
         self.is_cancelled = False
+        self.strayed: UnsupportedError | None = None
+        """What was told to a thread or greenlet of forward's own, which may keep it to itself."""
+        self.outermost: CodeType | None = None
+        """Where the user's frames end."""
         self.reads = Reads([])
         self._sites: dict[tuple[int, int], tuple[str, CodeType]] = {}
         """Lines that read, by the code, which is kept alive, and the place in it."""
@@ -211,6 +263,7 @@ class Fibers:
             read_survivors(self.running.unread)
             return result
 
+        self.outermost = run_one.__code__
         try:
             for number, instance in enumerate(instances):
                 greenlet = self.greenlet.greenlet(run_one, hub)
@@ -219,14 +272,14 @@ class Fibers:
                 fiber.flows = self.home_flows
                 self.fibers.append(fiber)
                 self.reads.noted.append(fiber.noted)
-                self._go_on(fiber, instance)
+                self._let_run(fiber, instance)
                 if number & (number + 1) == 0:
                     self._require_memory(len(instances))
             self._require_memory(len(instances))
             while waiting := [fiber for fiber in self.fibers if not fiber.greenlet.dead]:
                 self._cut(waiting)
                 for fiber in waiting:
-                    self._go_on(fiber)
+                    self._let_run(fiber)
             return [fiber.result for fiber in self.fibers]
         finally:
             self._cancel()
@@ -242,6 +295,13 @@ class Fibers:
 
     # --- switching -------------------------------------------------------------------------------------------------
 
+    def _let_run(self, fiber: Fiber, *started_with: Any) -> None:
+        """Let an instance run until it ends, or reads and holds no lock."""
+        self._go_on(fiber, *started_with)
+        while fiber.holds_lock and not fiber.greenlet.dead:
+            self._cut([fiber])
+            self._go_on(fiber)
+
     def _go_on(self, fiber: Fiber, *started_with: Any) -> None:
         """Let an instance run until it reads or ends."""
         rec, greenlet = self.recorder, fiber.greenlet
@@ -252,11 +312,15 @@ class Fibers:
             result = greenlet.switch(*started_with)
             if greenlet.dead:
                 fiber.result = result
+                if self.strayed is not None:
+                    raise self.strayed
             elif result:  # an error of `_stop`
                 raise result
-        except BaseException:
+        except BaseException as error:
             self._leave(fiber)
             with self.guarded(rec, fiber.number, fiber.instance):
+                if self.strayed is not None and error is not self.strayed:
+                    raise self.strayed from error
                 raise
         if rec.flows is self.home_flows and self.is_home():
             self.running, fiber.flows = None, self.home_flows
@@ -295,6 +359,8 @@ class Fibers:
                     continue
                 finally:
                     self._leave(fiber)
+            if not fiber.greenlet.dead:
+                _abandon(fiber)
         self.fibers = []
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -310,6 +376,8 @@ class Fibers:
         value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
         if value.ref >= 0:
             fiber.wanted = value
+            if rec.takes_locks:
+                fiber.holds_lock = holds_lock(_getframe(2), self.outermost)
             fiber.greenlet.parent.switch()
             fiber.wanted = None
         number = -1 - (value.ref + rec.first_external)
@@ -334,10 +402,11 @@ class Fibers:
         if self.is_cancelled and fiber is not None:
             self._refuse(fiber)
         if fiber is None or self._getcurrent() is not fiber.greenlet:
-            raise UnsupportedError(
+            self.strayed = UnsupportedError(
                 f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
                 "runs"
             )
+            raise self.strayed
         return fiber
 
     def _noted(self, fiber: Fiber, frame: FrameType) -> int:
@@ -352,7 +421,6 @@ class Fibers:
         """End an instance whose mini-batch has ended; where it catches that again and again, leave it."""
         fiber.cancelled += 1
         if fiber.cancelled > MOST_CANCELLED:
-            _LEFT.append(fiber.greenlet)
             fiber.greenlet.parent.switch()
         raise self.greenlet.GreenletExit
 
@@ -367,6 +435,8 @@ class Fibers:
 
     def _site(self, frame: FrameType) -> str:
         """The user's line, known by its place from now on where `frame` is its own."""
+        if not self.recorder.takes_locks:
+            self.recorder.takes_locks = takes_locks(frame, self.outermost)
         user = user_frame(start=frame)
         site = location_of(user)
         if user is frame:
@@ -386,7 +456,9 @@ class Fibers:
     def _cut(self, waiting: Sequence[Fiber]) -> None:
         """Execute what is needed of what has been recorded (`forward.cutting`)."""
         rec, live = self.recorder, self._live()
-        wanted = [fiber.wanted.ref for fiber in waiting if fiber.wanted is not None]
+        wanted = [fiber.wanted.ref for fiber in waiting if fiber.wanted is not None and fiber.wanted.ref >= 0]
+        if not wanted:  # computed with a segment of one that held a lock
+            return
         segment = cut(rec, live, wanted, self.aborted)
         self.aborted = 0
         begin = time.perf_counter()

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
-from edbc.capture.forward.fibers import Fibers, MustSuspend, first_read
+from edbc.capture.forward.fibers import Fibers, MustSuspend, until_first_read
 from edbc.capture.forward.returned import settled
 from edbc.capture.ragged.forwards import Forwards
 from edbc.capture.ragged.value import NotRagged
@@ -55,8 +55,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], set
         return _record_in_turn(shadow, recorder, instances, settles)
     try:
         if not recorder.reads:
-            recorder.reading = first_read
-            return _record_in_turn(shadow, recorder, instances, settles)
+            return until_first_read(recorder, lambda: _record_in_turn(shadow, recorder, instances, settles))
     except MustSuspend:
         pass
     finally:

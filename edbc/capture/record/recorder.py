@@ -244,6 +244,7 @@ class Recorder:
         "symbolic",
         "table",
         "taken",
+        "takes_locks",
         "unread",
         "zeros",
     )  # fmt: skip
@@ -333,6 +334,8 @@ class Recorder:
         """Such reads of the instance that runs."""
         self.reads_at_once = False
         """Whether there are none, as forward does what only Python's own integers can."""
+        self.takes_locks = False
+        """Whether a function that was on the stack of a read takes what may be a lock (`standins.locks`)."""
         self.made: list[Value] | None = None
         """Stand-ins for values of nodes since the last segment; None where nobody waits for values."""
         self.max_reads = 0
@@ -1195,6 +1198,8 @@ class Recorder:
                 refuse_look(name)
             if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
                 refuse_drawing(name)
+            if not all(slot.shape.numel() for slot in slots):
+                self._try_on_none(func, template, slots)
             outputs, metas = split_outputs(result)
             if not metas:
                 return result if asked_by_torch(func) else told_by_shape(func, name, template, slots, self.shared_meta)
@@ -1236,6 +1241,12 @@ class Recorder:
         makers = (torch.ones, torch.zeros, functools.partial(torch.full, fill_value=0.5))
         calls = (filled_by(make, template, slots, self.shared_meta) for make in makers)
         return any(draws(functools.partial(func, *args, **kwargs)) for args, kwargs in calls)
+
+    def _try_on_none(self, func: Callable[..., Any], template: Any, slots: Sequence[Slot]) -> None:
+        """Raise what a function of tensors without elements raises (the maximum of none), which shapes do not tell."""
+        args, kwargs = filled_by(torch.zeros, template, slots, self.shared_meta)
+        with torch.no_grad():
+            func(*args, **kwargs)
 
     # --- describing arguments --------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import ctypes
 import gc
 import json
 import random
@@ -29,7 +31,8 @@ from edbc.capture.forward.build import capture
 from edbc.capture.forward.fibers import _LEFT, FRAMES
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Value
-from edbc.errors import DeviceError, StaleError, UnsupportedError
+from edbc.errors import DeviceError, ModelError, StaleError, UnsupportedError
+from edbc.plan.plan import Plan
 from edbc.run.session import Net, Stats
 from edbc.tools.compile.compiler import SegmentsUnplanned
 from edbc.tools.explain.observe import observe
@@ -229,6 +232,12 @@ def require_parity(net: Net, instances: list[Any], sizes: tuple[int, ...] = (1, 
                 results, prepared = net.run(batch)
                 parity.add_all(results, prepared.capture.reads, eager, batch)
             parity.require()
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Of a model that reads, but knows of no line that does: a stranger's first mini-batch."""
+    return replace(bound(model_of(branch), [[1, 2]]).plan, reads=())
 
 
 @pytest.fixture(autouse=True)
@@ -659,6 +668,18 @@ def test_torch_state_belongs_to_the_fiber(name: str, training: bool) -> None:
 # --- errors --------------------------------------------------------------------------------------------------------
 
 
+def end_left() -> None:
+    """End one that was left, where it now lets that happen."""
+    fiber = _LEFT.pop()
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        if fiber.away is not None:
+            fiber.away.come_back()
+            fiber.away = None
+        with contextlib.suppress(ModelError):
+            fiber.greenlet.throw()
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(fiber.greenlet))
+
+
 def failing(cleaned: list[int], error: type[BaseException]) -> Callable[[Any, Any], Any]:
     def fail(net: Reading, words: list[int]) -> Any:
         h = net.encode(words)
@@ -764,19 +785,25 @@ def test_an_endless_loop_that_catches_everything_is_left() -> None:
         net([[1], [1, 2, 3], [2]])
     require_parity(net, [[1], [2, 3]])
     ends.append(True)
-    _LEFT.pop().throw()
+    end_left()
 
 
-def test_reads_of_an_empty_tensor_are_eagers_error() -> None:
+@pytest.mark.parametrize(
+    "read", [lambda h: h.item(), lambda h: h.max().item(), lambda h: int(h.argmax())], ids=["item", "max", "argmax"]
+)
+def test_reads_of_an_empty_tensor_are_eagers_error(read: Callable[[Any], Any], plan: Plan) -> None:
     def empty(net: Reading, words: list[int]) -> Any:
-        return net.encode(words) * net.encode(words)[:0].item()
+        return net.encode(words) * read(net.encode(words)[: len(words) - 1])
 
-    net = bound(model_of(branch), [[1]])
-    net = Net(net.plan, model_of(empty))
+    model = model_of(empty)
+    with torch.no_grad():
+        with pytest.raises((RuntimeError, IndexError)) as expected:
+            model([2])
+        with pytest.raises(expected.type) as caught:
+            Net(plan, model)([[1, 2], [2]])
 
-    with torch.no_grad(), pytest.raises(RuntimeError, match="0 elements") as caught:
-        net([[1, 2]])
-    assert "instance 0" in "".join(caught.value.__notes__)
+    assert str(caught.value) == str(expected.value)
+    assert "instance 1" in "".join(caught.value.__notes__)
 
 
 def test_not_a_number_is_chosen_as_in_eager() -> None:
@@ -843,26 +870,120 @@ def test_an_unplanned_read_is_refused_where_strict() -> None:
         net(some(4))
 
 
-def test_a_lock_held_over_a_read_can_be_tried() -> None:
-    """Another instance finds it taken, as from another thread; whoever does not wait for it gets on."""
-    lock, taken = threading.Lock(), []
+LOCK = threading.Lock()
+
+
+def with_lock(net: Reading, words: list[int], inside: Callable[[], Any]) -> Any:
+    with LOCK:
+        return inside()
+
+
+def acquired(net: Reading, words: list[int], inside: Callable[[], Any]) -> Any:
+    lock = net.how.locks[0]
+    lock.acquire()
+    try:
+        return inside()
+    finally:
+        lock.release()
+
+
+def with_reentrant_lock(net: Reading, words: list[int], inside: Callable[[], Any]) -> Any:
+    with net.how.reentrant:
+        return inside()
+
+
+def with_semaphore(net: Reading, words: list[int], inside: Callable[[], Any]) -> Any:
+    semaphore = net.how.semaphore
+    with semaphore:
+        return inside()
+
+
+@pytest.mark.parametrize("take", [with_lock, acquired, with_reentrant_lock, with_semaphore], ids=lambda f: f.__name__)
+def test_who_reads_with_a_lock_goes_on_before_the_others(take: Callable[..., Any], plan: Plan) -> None:
+    """Nobody waits for ever, and nobody else is inside in between, though some read before, and some take none."""
+    inside: list[int] = []
 
     def locked(net: Reading, words: list[int]) -> Any:
         h = net.encode(words)
-        mine = lock.acquire(blocking=False)
-        taken.append(mine)
-        try:
-            return h if net.score(h) > 0 else -h
-        finally:
-            if mine:
-                lock.release()
+        h = h if net.score(h) > 0 else -h
 
-    net = bound(model_of(locked), some(2))
-    taken.clear()
+        def alone() -> Any:
+            state, before = h, len(inside)
+            for _ in words:
+                state = net.step(state, h) if net.score(state) > 0 else -state
+                inside.append(words[0])
+            assert inside[before:] == [words[0]] * len(words)
+            return state
 
-    require_parity(net, some(4), (4,))
-    assert taken[:4] == [True, False, False, False]
-    assert not lock.locked()
+        return take(net, words, alone) if len(words) > 1 else h
+
+    locked.locks = [threading.Lock()]
+    locked.reentrant, locked.semaphore = threading.RLock(), threading.Semaphore(1)
+
+    require_parity(Net(plan, model_of(locked)), some(6), (6,))
+
+
+def test_without_a_lock_held_instances_keep_company(plan: Plan) -> None:
+    """Those that have given it back before they read."""
+
+    def locked(net: Reading, words: list[int]) -> Any:
+        with LOCK:
+            h = net.encode(words)
+        return h if net.score(h) > 0 else -h
+
+    net, stats = Net(plan, model_of(locked)), Stats()
+    with torch.no_grad():
+        net.run(some(6), stats)
+
+    assert stats.segments == 2
+
+
+def test_a_read_in_a_thread_of_forwards_own_is_told_though_the_thread_keeps_it(plan: Plan) -> None:
+    """What the thread did not find out must not be missing from the result."""
+
+    def threaded(net: Reading, words: list[int]) -> Any:
+        h, found = net.encode(words), []
+        h = h if net.score(h) > 0 else -h
+
+        def look() -> None:
+            with contextlib.suppress(Exception):
+                found.append(float(h[0]))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        return h * sum(found)
+
+    with torch.no_grad(), pytest.raises(UnsupportedError, match=r"test_fibers\.py:\d+: .* thread .*instance 0"):
+        Net(plan, model_of(threaded))(some(2))
+
+
+def test_a_first_read_that_is_tried_until_it_is_answered(plan: Plan) -> None:
+    """Around which every exception is caught, in a mode of torch that is left behind: the mini-batch is recorded anew,
+    and torch is as it was."""
+
+    def stubborn(net: Reading, words: list[int]) -> Any:
+        h = net.encode(words)
+        while True:
+            with torch.inference_mode(), Noting():
+                try:
+                    return h * float(net.score(h))
+                except BaseException:  # what nobody should write
+                    if ends:
+                        raise
+
+    ends: list[bool] = []
+    model = model_of(stubborn)
+    net, before = Net(plan, model), seen_state()
+    with torch.no_grad():
+        results = net(some(3))
+        assert not torch.is_grad_enabled()
+        for result, words in zip(results, some(3), strict=True):
+            torch.testing.assert_close(result, model(words))
+
+    assert seen_state() == before
+    ends.append(True)
+    end_left()
 
 
 def test_a_recursion_that_reads_too_deep_names_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
