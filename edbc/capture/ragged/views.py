@@ -17,6 +17,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.value import Ragged, each_row, one_step
+from edbc.capture.record import packing
 from edbc.capture.standins.standin import Symbol
 
 
@@ -269,6 +270,8 @@ def selected(call: Call) -> Any:
     if type(ragged) is not Ragged or type(dim) is not int or type(index) is not torch.Tensor:
         return NotImplemented
     dim %= ragged.ndim
+    if dim != ragged.at and (alone := packing.selected(call.rec, ragged, dim, index)) is not NotImplemented:
+        return alone
     if dim == ragged.at:
         return ragged.take(call.rec.numbers_of(index if index.ndim else index.reshape(1)))
     args, kwargs = call.with_argument(1, "dim", dim - (dim > ragged.at))

@@ -34,6 +34,7 @@ from edbc.capture.ragged.kept import whole_call
 from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
 from edbc.capture.ragged.value import each_row
+from edbc.capture.record.packing import is_packed, on_rows
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.standins.made import Made
@@ -84,6 +85,8 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal asks
+        if is_packed(self, args):
+            return on_rows(lambda *rows: general(self, rows, {}), *args, *kwargs.values())
         if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):
             rows = cell_rows(recorder, self, args) if inside and not kwargs else None
             run = inside or otherwise

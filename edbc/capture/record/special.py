@@ -12,6 +12,7 @@ from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged, ragged_class
+from edbc.capture.record import packing
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.lookup import looked_up
@@ -27,12 +28,6 @@ from edbc.capture.standins.standin import LOOK_REMEDY, Lazy, Rows, Shared, Symbo
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
-
-_OF_ONE_SEQUENCE = frozenset(("_pack_padded_sequence", "_pad_packed_sequence"))
-_NO_PADDING = (
-    "an instance has one sequence, which needs no padding: call the RNN on it as it is (nn.LSTM takes (length, size)); "
-    "sequences of all lengths are batched"
-)
 
 
 class OfMany(NamedTuple):
@@ -53,8 +48,6 @@ def refuse_what_cannot_be_batched(
     refuse_namesake(rec.table.functions, func, name)
     if name in rules.MEMORY:
         refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
-    if name in _OF_ONE_SEQUENCE:
-        refuse("sequences are packed while recording", _NO_PADDING)
     if rules.looks_at_values(func, name) or rules.is_mask(name, args):
         refuse_look(name)
     if rules.writes_operands(name):
@@ -101,6 +94,8 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
             return rec.node(pick, (args[0], *index), {}, "pick", key)
     if name == "repeat_interleave" and args and isinstance(args[0], Symbol):
         return _interleaved(rec, *args, **kwargs)
+    if name in packing.FUNCTIONS and not kwargs:
+        return packing.FUNCTIONS[name](rec, *args)
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented

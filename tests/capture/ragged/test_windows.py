@@ -57,7 +57,6 @@ class Layers(Steps):
     [
         Windows,
         *(lambda kind=kind: Steps(kind) for kind in (nn.LSTM, nn.GRU, nn.RNN)),
-        lambda: Layers(nn.LSTM, batch_first=True),
         lambda: Layers(nn.GRU, bias=False),
     ],
 )

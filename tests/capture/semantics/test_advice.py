@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from gradients import require_equal_gradients
 from helpers import bound, require_parity
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from edbc.errors import UnsupportedError
@@ -25,7 +24,7 @@ class Base(nn.Module):
     def __init__(self, use: Callable[..., Any]) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.table, self.lin, self.lstm = nn.Embedding(10, 4), nn.Linear(4, 4), nn.LSTM(4, 4)
+        self.table, self.lin = nn.Embedding(10, 4), nn.Linear(4, 4)
         self.use = use
 
     def forward(self, word: int) -> Any:
@@ -38,10 +37,6 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 def cubed(x: torch.Tensor) -> torch.Tensor:
     return x.pow(3).sum()
-
-
-def packed(net: Base, h: torch.Tensor) -> Any:
-    return net.lstm(pack_padded_sequence(h.view(1, 1, 4), torch.tensor([1])))[1]
 
 
 def advice(use: Callable[..., Any]) -> str:
@@ -88,11 +83,6 @@ ADVICE: dict[str, tuple[Callable[..., Any], str]] = {
         lambda m, h: checkpoint(doubled, h, use_reentrant=True),
         "checkpoint(use_reentrant=True) gives gradients only where an argument requires one, which recording does not "
         "know; pass use_reentrant=False",
-    ),
-    "packed": (
-        packed,
-        "sequences are packed while recording; an instance has one sequence, which needs no padding: call the RNN on "
-        "it as it is (nn.LSTM takes (length, size)); sequences of all lengths are batched",
     ),
     "made-up values": (
         lambda m, h: F.ctc_loss(h.view(2, 2).log_softmax(1), torch.tensor([1]), torch.tensor(2), torch.tensor(1)),

@@ -125,16 +125,6 @@ def test_a_state_that_eager_left_on_the_model() -> None:
     require_parity(model, [1, 2, 3])
 
 
-def test_packing_is_refused() -> None:
-    """A packed sequence of one instance is the sequence: the refusal says what to write."""
-
-    def packed(h: Any) -> Any:
-        return nn.utils.rnn.pack_padded_sequence(h.view(3, 1, 1), torch.tensor([3])).data
-
-    with pytest.raises(UnsupportedError, match=r"test_odd_functions.py:\d+: sequences are packed.*call the RNN on it"):
-        captured(seeded(Model, packed), [1])
-
-
 def test_a_module_made_in_forward() -> None:
     """A module without weights may be made in forward; one with weights is told to be made in __init__."""
     require_parity(seeded(Model, lambda h: nn.Softmax(dim=-1)(h)), [1, 2])

@@ -1,5 +1,7 @@
 """`nn.LSTM`, `nn.GRU` and `nn.RNN` over a ragged sequence, unrolled into steps whose nodes batch over instances: of
-each layer and direction a cell for each row, whichever the policy takes first. With projections they are taken whole.
+each layer and direction a cell for each row, whichever the policy takes first. With projections (Sak et al., "Long
+short-term memory recurrent neural network architectures for large scale acoustic modeling", 2014, section 2), of which
+torch has no cell, a step is several functions.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.value import Ragged
+from edbc.capture.record import packing
 from edbc.capture.standins.standin import Value
 
 _CELLS: dict[str, Any] = {
@@ -30,9 +33,7 @@ def recurrent(call: Call) -> Any:
     sequence, states, weights, has_biases, layers, dropout, training, both_ways, batch_first = call.args
     if sequence.ndim != 3 or sequence.at != int(batch_first):
         return NotImplemented
-    directions, each = 2 if both_ways else 1, 4 if has_biases else 2
-    if len(weights) != layers * directions * each:  # projections
-        return NotImplemented
+    directions, each = 2 if both_ways else 1, len(weights) // layers // (2 if both_ways else 1)
     rec, is_lstm = call.rec, call.name == "lstm"
     rec.counted = True
     last: list[list[Any]] = []
@@ -60,13 +61,33 @@ def _first_state(rec: Any, states: Any, number: int) -> Any:
 def _steps(call: Call, rows: Ragged, backwards: bool, state: list[Any], weights: Sequence[Any]) -> Ragged:
     """Outputs of one layer in one direction; `state` becomes the last one."""
     cell, is_lstm = _CELLS[call.name], call.name == "lstm"
+    if len(weights) % 2:
+        cell, weights = projected_lstm_cell, (*weights[:-1], *[None] * (5 - len(weights)), weights[-1])
     found: list[Value] = []
     for value in reversed(rows.values()) if backwards else rows.values():
-        made = call.rec.function(cell, (value, tuple(state) if is_lstm else state[0], *weights), {})
+        given = value, tuple(state) if is_lstm else state[0], *weights
+        made = cell(*given) if cell is projected_lstm_cell else call.rec.function(cell, given, {})
         state[:] = made if is_lstm else [made]
         found.append(state[0])
     refs = [value.ref for value in (reversed(found) if backwards else found)]
     return rows_at(call.rec, refs, found[0].slot, rows.at)
 
 
-RULES: dict[str, Rule] = dict.fromkeys(_CELLS, recurrent)
+def projected_lstm_cell(value: Any, state: tuple[Any, Any], of_input: Any, of_state: Any, input_bias: Any, bias: Any,
+                        projection: Any) -> list[Any]:  # fmt: skip
+    """The next state of an LSTM whose output is projected."""
+    gates = F.linear(value, of_input, input_bias) + F.linear(state[0], of_state, bias)
+    enter, keep, new, leave = gates.chunk(4, -1)
+    content = keep.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
+    return [F.linear(leave.sigmoid() * content.tanh(), projection), content]
+
+
+def of_one_sequence(call: Call) -> Any:
+    """What packs and pads the one sequence of an instance (`record.packing`)."""
+    return NotImplemented if call.kwargs else packing.FUNCTIONS[call.name](call.rec, *call.args)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_CELLS, recurrent),
+    **dict.fromkeys(("_pack_padded_sequence", "_pad_packed_sequence", "pad_sequence"), of_one_sequence),
+}

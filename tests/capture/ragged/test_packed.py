@@ -1,0 +1,62 @@
+"""Packed sequences and projections: what code for padded batches does with the one sequence of an instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import bound
+from rowparity import HIDDEN, VOCAB, of_model, require_eager, sentence
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+
+from edbc.errors import UnsupportedError
+
+
+class Packs(nn.Module):
+    """A reader of packed batches of one, with states of its own, the last word left out; one in both directions, of two
+    layers, sorted; and one with projections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.first = nn.Embedding(VOCAB, HIDDEN), nn.Parameter(torch.randn(2, 1, 1, HIDDEN))
+        self.reader = nn.LSTM(HIDDEN, HIDDEN, batch_first=True)
+        self.both = nn.GRU(HIDDEN, HIDDEN // 2, 2, bidirectional=True)
+        self.projected = nn.LSTM(HIDDEN, 12, proj_size=4, bias=False, bidirectional=True)
+
+    def forward(self, ids: list[int]) -> Any:
+        x = self.words(torch.tensor(ids))
+        packed = pack_padded_sequence(x[None], torch.tensor([max(1, len(ids) - 1)]), batch_first=True)
+        output, (h, c) = self.reader(packed, (self.first[0], self.first[1]))
+        padded, lengths = pad_packed_sequence(output, batch_first=True, padding_value=0.5, total_length=len(ids))
+        both, last = self.both(pack_padded_sequence(x[:, None], [len(ids)], enforce_sorted=False))
+        back, _ = pad_packed_sequence(both)
+        projected, states = self.projected(pack_sequence([x]))
+        return padded[0].sum(0) / lengths[0], h, c, back[:, 0].amax(0), last, projected.data.mean(0), *states
+
+
+def test_packed_sequences_are_their_rows() -> None:
+    """As rows and as whole values; no function takes rows whole."""
+    torch.manual_seed(0)
+    model = Packs()
+    net = of_model(model, sentence, rounds=1)
+    assert not net.taken_whole()
+    instances = [[1, 2, 3], [4], [5, 6, 7]]
+    require_eager(bound(model, instances), model, instances)
+
+
+class PacksMany(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.reader = nn.Embedding(VOCAB, HIDDEN), nn.GRU(HIDDEN, HIDDEN)
+
+    def forward(self, ids: list[int]) -> Any:
+        x = self.words(torch.tensor(ids))
+        return self.reader(pack_padded_sequence(pad_sequence([x[:1], x[1:]]), [1, 1]))[1]
+
+
+def test_several_sequences_of_an_instance_are_refused() -> None:
+    """With what to write."""
+    with pytest.raises(UnsupportedError, match=r"test_packed.py:\d+: several sequences are packed.*the RNN on each"):
+        bound(PacksMany(), [[1, 2]])
