@@ -361,8 +361,8 @@ MODELS = (
         "E0508",
         "UnsupportedError",
         "A torch function cannot take what stands for tensors",
-        "It looks below the level at which calls are recorded: transforms, scripts, several packed sequences, containers "
-        "of its own.",
+        "It looks below the level at which calls are recorded: transforms, scripts, several packed sequences, "
+        "containers of its own.",
         "Do what the message says, mostly: write it with other torch functions.",
         "def forward(self, words):\n    h = self.words.weight[words[0]]\n    return torch.func.grad(torch.sum)(h)",
         (

@@ -1,7 +1,7 @@
 """Packed sequences (`torch.nn.utils.rnn`) of the one sequence that an instance has: its rows, in their order.
 
-Code that was written for padded batches packs a batch of one. What torch does below its Python then is to take the batch
-dimension off and to put it back; a recurrent module is called with the rows.
+Code that was written for padded batches packs a batch of one. What torch does below its Python then is to take the
+batch dimension off and to put it back; a recurrent module is called with the rows.
 """
 
 from __future__ import annotations

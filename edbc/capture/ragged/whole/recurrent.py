@@ -30,7 +30,7 @@ def recurrent(call: Call) -> Any:
     """`lstm(input, states, weights, has_biases, layers, dropout, training, both_ways, batch_first)` and its like."""
     if len(call.args) != 9 or call.kwargs or type(call.args[0]) is not Ragged:
         return NotImplemented
-    sequence, states, weights, has_biases, layers, dropout, training, both_ways, batch_first = call.args
+    sequence, states, weights, _, layers, dropout, training, both_ways, batch_first = call.args
     if sequence.ndim != 3 or sequence.at != int(batch_first):
         return NotImplemented
     directions, each = 2 if both_ways else 1, len(weights) // layers // (2 if both_ways else 1)
