@@ -14,7 +14,8 @@ What a copy calls instead:
 (4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data;
 (5) of `torch.zeros` and its like: what describes the constant (`capture.standins.made`);
 (6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
-(7) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches: zeros, as what memory holds by
+(7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
+(8) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches: zeros, as what memory holds by
     chance is no graph that comes twice.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
@@ -43,6 +44,7 @@ from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import MAKERS, Made, described
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
+from edbc.capture.standins.unread import Unread, unread
 
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
 _OF_CLASSES = frozenset(
@@ -136,6 +138,8 @@ class Copies:
     def _instead(self, found: Any) -> Any:
         if found is type:
             return type_of
+        if found is int or found is operator.index:
+            return _of_integer(found)
         if found is torch.autograd.Variable:
             return _variable
         if found is torch.Tensor or found is torch.FloatTensor:
@@ -207,6 +211,8 @@ def type_of(item: Any, *rest: Any) -> Any:
     kind = type(item, *rest)
     if issubclass(kind, Symbol):
         return nn.Parameter if kind is Shared and item._is_param else torch.Tensor
+    if kind is Unread:
+        return int
     return user_class(item) if isinstance(item, nn.Module) else kind
 
 
@@ -260,8 +266,26 @@ def _variable(data: Any = None, requires_grad: bool = False, *rest: Any, **kwarg
 
 
 @cache
+def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(7): an `int` of one is that one."""
+
+    def integer(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            item = args[0]
+            if type(item) is Unread:
+                return item
+            if type(item) is Value:
+                found = unread(item.rec, item)
+                if found is not None:
+                    return found
+        return func(*args, **kwargs)
+
+    return integer
+
+
+@cache
 def _of_sizes(kind: Any) -> Callable[..., Any]:
-    """(7)."""
+    """(8)."""
     zeros = _of_maker(torch.zeros)
 
     def make(*args: Any, **kwargs: Any) -> Any:

@@ -47,7 +47,7 @@ from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
 from edbc.capture.standins.locks import holds_lock, takes_locks
 from edbc.capture.standins.source import location_of, user_frame, user_location
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value
-from edbc.capture.standins.unread import Unread, read_survivors
+from edbc.capture.standins.unread import Site, Unread, read_survivors
 from edbc.errors import UnsupportedError
 from edbc.native.memory import require_memory
 
@@ -83,22 +83,20 @@ class Read(NamedTuple):
     """None where nobody has looked at the numbers (`standins.unread`)."""
 
 
-class Noted(NamedTuple):
-    """A Read of which nobody has made a tensor yet: row `at` of `rows`, seen by some views."""
+Noted = tuple[str, Sequence[torch.Tensor], int, tuple[Any, ...]]
+"""A Read of which nobody has made a tensor yet: where, and row so many of some, seen by some views; row -1 of those at
+which nobody has looked."""
 
-    site: str
-    rows: Sequence[torch.Tensor] = ()
-    at: int = -1
-    views: tuple[Any, ...] = ()
 
-    def read(self) -> Read:
-        """With the tensor."""
-        if self.at < 0:
-            return Read(self.site, None)
-        tensor = self.rows[self.at].detach()
-        for step in self.views:
-            tensor = step.apply(tensor)
-        return Read(self.site, tensor)
+def _read_of(noted: Noted) -> Read:
+    """With the tensor."""
+    site, rows, at, views = noted
+    if at < 0:
+        return Read(site, None)
+    tensor = rows[at].detach()
+    for step in views:
+        tensor = step.apply(tensor)
+    return Read(site, tensor)
 
 
 class Cut(NamedTuple):
@@ -133,11 +131,11 @@ class Reads:
     @cached_property
     def of_instance(self) -> list[list[Read]]:
         """What each instance has read, in order."""
-        return [[noted.read() for noted in each] for each in self.noted]
+        return [list(map(_read_of, each)) for each in self.noted]
 
     def sites(self) -> dict[str, int]:
         """How many reads there are of each line."""
-        return dict(Counter(noted.site for noted in itertools.chain.from_iterable(self.noted) if noted.at >= 0))
+        return dict(Counter(site for site, _, at, _ in itertools.chain.from_iterable(self.noted) if at >= 0))
 
 
 def until_first_read(recorder: Recorder, run: Callable[[], T]) -> T:
@@ -245,8 +243,6 @@ class Fibers:
         self.outermost: CodeType | None = None
         """Where the user's frames end."""
         self.reads = Reads([])
-        self._sites: dict[tuple[int, int], tuple[str, CodeType]] = {}
-        """Lines that read, by the code, which is kept alive, and the place in it."""
         self._getcurrent = self.greenlet.getcurrent
 
     def run(self, forward: Callable[[Any], Any], instances: Sequence[Any]) -> list[Any]:
@@ -255,7 +251,7 @@ class Fibers:
         Raises what forward raises; no fiber is left then, the others' `finally` blocks have run.
         """
         rec, hub = self.recorder, self.greenlet.getcurrent()
-        rec.reading, rec.note_read, rec.made = self.read, self.note, []
+        rec.reading, rec.read_integer, rec.made = self.read, self.read_integer, []
 
         def run_one(instance: Any) -> Any:
             result = forward(instance)
@@ -283,7 +279,7 @@ class Fibers:
             return [fiber.result for fiber in self.fibers]
         finally:
             self._cancel()
-            rec.reading = rec.note_read = rec.made = None
+            rec.reading = rec.read_integer = rec.made = None
 
     def _require_memory(self, count: int) -> None:
         """Raise DeviceError where so many instances, suspended like those so far, take more memory than there is."""
@@ -365,57 +361,83 @@ class Fibers:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, symbol: Symbol, as_number: bool = False, place: int = -1) -> Any:
+    def read(self, symbol: Symbol, as_number: bool = False, place: int = -1, site: Site | None = None) -> Any:
         """The tensor that a stand-in stands for, once it exists; where it is of one element, that `as_number`, which is
-        told where its class is known to be of one. `place` is what `note` said of a read that waited."""
-        rec, fiber = self.recorder, self._reader()
+        told where its class is known to be of one. `place` is that of an integer that was not read yet."""
+        rec, fiber = self.recorder, self.running
+        if self.is_cancelled or fiber is None or self._getcurrent() is not fiber.greenlet:
+            self._refuse_reader()
         noted = fiber.noted
-        if place < 0:
-            place = self._noted(fiber, _getframe(2))
-        site = noted[place].site
+        where = noted[place][0] if place >= 0 else (site or self._site(_getframe(2), fiber)).where
         value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
         if value.ref >= 0:
-            fiber.wanted = value
-            if rec.takes_locks:
-                fiber.holds_lock = holds_lock(_getframe(2), self.outermost)
-            fiber.greenlet.parent.switch()
-            fiber.wanted = None
+            self._wait(fiber, value)
         number = -1 - (value.ref + rec.first_external)
-        rows, index = rec.constants.get(rec.external_source[number]), rec.external_index[number]
+        rows, index, views = (
+            rec.constants.get(rec.external_source[number]),
+            rec.external_index[number],
+            value.slot.views,
+        )
         if rows is None:
             rows, index = [self._parameter(number)], 0
-        if type(rows) is Carried:
-            if as_number and rows.are_numbers and not value.slot.views:
-                noted[place] = Noted(site, rows, index)
-                return rows.number(index)
-            if rec.device.type != "cpu":
-                rows, index = [rows.on_host(index)], 0
-        noted[place] = Noted(site, rows, index, value.slot.views)
-        return noted[place].read().tensor
+        is_number = as_number and type(rows) is Carried and rows.are_numbers and not views
+        if not is_number and type(rows) is Carried and rec.device.type != "cpu":
+            rows, index = [rows.on_host(index)], 0
+        read = where, rows, index, views
+        if place >= 0:
+            noted[place] = read
+        else:
+            noted.append(read)
+        return rows.number(index) if is_number else _read_of(read).tensor
 
-    def note(self) -> int:
-        """The place of a read that waits until somebody looks at the number (`standins.unread`)."""
-        return self._noted(self._reader(), _getframe(3))
+    def read_integer(self, value: Value) -> Any:
+        """The integer in a value of one element: as one that is read when somebody looks at it (`standins.unread`), or
+        at once where all that were read at this place were looked at before anything else was recorded."""
+        fiber = self.running
+        if self.is_cancelled or fiber is None or self._getcurrent() is not fiber.greenlet:
+            self._refuse_reader()
+        site = self._site(_getframe(3), fiber)
+        if site.at_once:
+            found = self.read(value, True, -1, site)
+            return found.item() if issubclass(type(found), torch.Tensor) else found
+        fiber.noted.append((site.where, (), -1, ()))
+        return Unread(value, len(fiber.noted) - 1, site)
 
-    def _reader(self) -> Fiber:
+    def _wait(self, fiber: Fiber, value: Value) -> None:
+        """Suspend the instance that runs until a value is computed."""
+        rec = self.recorder
+        fiber.wanted = value
+        if not rec.takes_locks and not fiber.noted:
+            rec.takes_locks = takes_locks(_getframe(2), self.outermost)
+        if rec.takes_locks:
+            fiber.holds_lock = holds_lock(_getframe(2), self.outermost)
+        fiber.greenlet.parent.switch()
+        fiber.wanted = None
+
+    def _refuse_reader(self) -> NoReturn:
+        """End an instance of a mini-batch that has ended, or tell somebody else that it may not read."""
         fiber = self.running
         if self.is_cancelled and fiber is not None:
             self._refuse(fiber)
-        if fiber is None or self._getcurrent() is not fiber.greenlet:
-            self.strayed = UnsupportedError(
-                f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward "
-                "runs"
-            )
-            raise self.strayed
-        return fiber
+        self.strayed = UnsupportedError(
+            f"{user_location()}: a value was read by a thread or greenlet of forward's own; read it where forward runs"
+        )
+        raise self.strayed
 
-    def _noted(self, fiber: Fiber, frame: FrameType) -> int:
-        known = self._sites.get((id(frame.f_code), frame.f_lasti))
-        site = self._site(frame) if known is None else known[0]
+    def _site(self, frame: FrameType, fiber: Fiber) -> Site:
+        """The user's line from which a frame was called, for one more read."""
+        sites = self.recorder.read_sites
+        found = sites.get((id(frame.f_code), frame.f_lasti))
+        if found is None:
+            user = user_frame(start=frame)
+            key = (0, 0) if user is None else (id(user.f_code), user.f_lasti)
+            found = sites.get(key)
+            if found is None:
+                found = sites.add(key, Site(location_of(user), None if user is None else user.f_code))
+                self.recorder.takes_locks |= takes_locks(frame, self.outermost)
         if len(fiber.noted) >= self.recorder.max_reads:
-            self._stop(fiber, site)
-        fiber.noted.append(Noted(site))
-        return len(fiber.noted) - 1
+            self._stop(fiber, found.where)
+        return found
 
     def _refuse(self, fiber: Fiber) -> NoReturn:
         """End an instance whose mini-batch has ended; where it catches that again and again, leave it."""
@@ -432,16 +454,6 @@ class Fibers:
         )
         fiber.greenlet.parent.switch(error)
         raise self.greenlet.GreenletExit
-
-    def _site(self, frame: FrameType) -> str:
-        """The user's line, known by its place from now on where `frame` is its own."""
-        if not self.recorder.takes_locks:
-            self.recorder.takes_locks = takes_locks(frame, self.outermost)
-        user = user_frame(start=frame)
-        site = location_of(user)
-        if user is frame:
-            self._sites[id(frame.f_code), frame.f_lasti] = site, frame.f_code
-        return site
 
     def _parameter(self, number: int) -> torch.Tensor:
         """What an external is that is no mini-batch's own."""

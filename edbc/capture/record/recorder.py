@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 from edbc.base.graph import NodeType, ValueClass
+from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
 from edbc.capture.forward.fibers import read_function
@@ -92,7 +93,7 @@ from edbc.capture.standins.standin import (
     torch_dtype,
     value_of,
 )
-from edbc.capture.standins.unread import Unread
+from edbc.capture.standins.unread import Site, Unread
 
 _STACK = torch.stack
 _STRIDED = torch.strided
@@ -217,13 +218,14 @@ class Recorder:
         "needs_deep_stack",
         "next_value",
         "nodes_of_runs",
-        "note_read",
         "num_runs",
         "numbers",
         "plain",
         "positions",
         "ragged",
         "ragged_constants",
+        "read_integer",
+        "read_sites",
         "reading",
         "reads",
         "reads_at_once",
@@ -328,8 +330,10 @@ class Recorder:
         """Whether forward reads values, as far as is known."""
         self.reading: Callable[..., Any] | None = None
         """What gives the tensor that a stand-in stands for, or its number; None where values are not read."""
-        self.note_read: Callable[[], int] | None = None
-        """What notes a read whose number nobody has looked at yet (`standins.unread`), where reads are noted."""
+        self.read_integer: Callable[[Value], Any] | None = None
+        """What makes an integer that may be read later (`standins.unread`), where reads are noted."""
+        self.read_sites: Kept[tuple[int, int], Site] = Kept(4096)
+        """Where forward reads, by the identity of the code and the place in it."""
         self.unread: list[Unread] = []
         """Such reads of the instance that runs."""
         self.reads_at_once = False

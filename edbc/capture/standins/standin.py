@@ -578,8 +578,18 @@ class Value(Symbol):
 
     def item(self) -> Any:
         """As of Symbol."""
-        later = None if self.rec.has_ended else unread(self.rec, self)
-        return _item(self) if later is None else later
+        rec = self.rec
+        later = None if self.slot.floats else unread(rec, self)
+        if later is not None:
+            return later
+        if rec.has_ended or rec.reading is None:
+            self._read()
+        found = rec.reading(self, True)
+        return found.item() if issubclass(type(found), torch.Tensor) else found
+
+    def tolist(self) -> Any:
+        """Nested lists, or the number itself."""
+        return Symbol.tolist(self) if self.slot.shape else self.item()
 
 
 def value_of(rec: Recorder, ref: int, slot: Slot) -> Value:

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import operator
 import random
 import sys
 import threading
@@ -31,6 +32,7 @@ from edbc.capture.forward.build import capture
 from edbc.capture.forward.fibers import _LEFT, FRAMES
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Value
+from edbc.capture.standins.unread import Unread
 from edbc.errors import DeviceError, ModelError, StaleError, UnsupportedError
 from edbc.plan.plan import Plan
 from edbc.run.session import Net, Stats
@@ -499,24 +501,90 @@ def test_the_first_mini_batch_is_cut_as_all_others(how: Callable[[Any, Any], Any
     assert first == second
 
 
-@pytest.mark.parametrize("index", [lambda best: best, lambda best: best.item()], ids=["tensor", "number"])
-def test_an_index_is_no_read(index: Callable[[torch.Tensor], Any]) -> None:
-    """An arg-max that is only used as an index stays in the graph, also as a number: one segment, nobody waits."""
+class Indexing(Reading):
+    """Arg-max that is only used as an index; `how` says as what."""
 
-    def choose(net: Reading, words: list[int]) -> Any:
-        h = net.encode(words)
+    def forward(self, words: Any) -> Any:
+        h = self.encode(words)
         for _ in range(3):
-            scores = net.out(h)
-            best = index(scores.argmax())
-            h = net.step(net.embedding.weight[best], h) * scores[best] + scores[None][0, best]
+            scores = self.out(h)
+            best = self.index(scores.argmax())
+            h = self.step(self.embedding.weight[best], h) * scores[best] + scores[None][0, best]
         return h
 
-    model = model_of(choose)
+    def index(self, best: torch.Tensor) -> Any:
+        """As what is asked for."""
+        if self.how == "item":
+            return best.item()
+        if self.how == "int":
+            return int(best)
+        if self.how == "int of item":
+            return int(best.item())
+        if self.how == "index":
+            return operator.index(best)
+        return best.tolist() if self.how == "tolist" else best
+
+
+@pytest.mark.parametrize("how", ["tensor", "item", "int", "int of item", "index", "tolist"])
+def test_an_index_is_no_read(how: str, plan: Plan) -> None:
+    """It stays in the graph, also as a number: one segment, nobody waits."""
+    net = Net(plan, seeded(Indexing, how))
     with torch.no_grad():
-        _, prepared = bound(model, some(6)).run(some(6))
+        _, prepared = net.run(some(6))
 
     assert prepared.capture.reads is None
-    require_parity(bound(model, some(6)), some(6))
+    require_parity(net, some(6), (6,))
+
+
+class Integers(Reading):
+    """`int` where it is called, compared, kept, passed on, an annotation, and of anything but a recorded integer."""
+
+    def forward(self, words: Any) -> Any:
+        def same(x: int) -> int:
+            return x
+
+        h, text = self.encode(words), "12"
+        best, kinds = int(self.out(h).argmax()), {int: "int", str: "str"}
+        told = kinds[type(words[0])], isinstance(best, int), same.__annotations__["x"], kinds[type(best)], best == 3
+        told += int(text), int("ff", 16), int(3.7), int(h[0] * 100), list(map(int, text)), int(np.int64(4))
+        with contextlib.suppress(TypeError):
+            operator.index(1.5)
+            told = ()
+        return self.embedding.weight[best] * 1, told, best
+
+
+def test_int_is_itself_but_where_it_is_called(plan: Plan) -> None:
+    model = seeded(Integers, None)
+    with torch.no_grad():
+        ours, theirs = Net(plan, model)(some(3)), [model(x) for x in some(3)]
+
+    assert [x[1:] for x in ours] == [x[1:] for x in theirs]
+
+
+KINDS: list[type] = []
+
+
+class Looking(Reading):
+    """Looks at the second of two integers as soon as it has it."""
+
+    def forward(self, words: Any) -> Any:
+        h, exact = self.encode(words), type
+        first = int(self.out(h).argmax())
+        second = int(self.out(h).argmin())
+        KINDS[:] = [exact(first), exact(second)]
+        return (h if second < first else -h) * second
+
+
+def test_where_integers_are_looked_at_at_once_they_are_pythons_own(plan: Plan) -> None:
+    """From the second mini-batch on: nothing is won by waiting."""
+    net = Net(plan, seeded(Looking, None))
+    with torch.no_grad():
+        net(some(1))
+        assert [Unread, Unread] == KINDS
+        net(some(3))
+
+    assert [Unread, int] == KINDS
+    require_parity(net, some(3), (3,))
 
 
 def backwards(net: Reading, words: list[int]) -> Any:
@@ -545,21 +613,24 @@ def test_a_number_waits_until_somebody_looks_at_it() -> None:
     require_parity(net, some(6))
 
 
-def test_a_number_is_an_integer_to_python() -> None:
+class Counting(Reading):
+    """What Python does with an integer."""
+
+    def forward(self, words: Any) -> Any:
+        best = int(self.out(self.encode(words)).argmax())
+        told = f"{best:03d}", isinstance(best, int), best + 1, 2 * best, -best, best in range(99), {best: 1}[int(best)]
+        return self.embedding.weight[best : best + 1], told, np.array([best]).tolist(), json.dumps([best])
+
+
+def test_a_number_is_an_integer_to_python(plan: Plan) -> None:
     """Arithmetic, comparisons, containers and formats ask for it, and C code that takes nothing but an int of Python's
     has the mini-batch recorded anew, with each read at its place."""
-
-    def use(net: Reading, words: list[int]) -> Any:
-        best = net.out(net.encode(words)).argmax().item()
-        told = f"{best:03d}", isinstance(best, int), best + 1, 2 * best, -best, best in range(99), {best: 1}[int(best)]
-        return net.embedding.weight[best : best + 1], told, np.array([best]).tolist(), json.dumps([best])
-
-    model = model_of(use)
+    net = Net(plan, seeded(Counting, None))
     with torch.no_grad():
-        ours, theirs = bound(model, some(6))(some(6)), [model(x) for x in some(6)]
+        ours, theirs = net(some(6)), [net.model(x) for x in some(6)]
 
     assert [x[1:] for x in ours] == [x[1:] for x in theirs]
-    require_parity(bound(model, some(6)), some(6))
+    require_parity(net, some(6), (6,))
 
 
 def test_a_timeline_has_a_span_per_segment() -> None:
