@@ -427,8 +427,8 @@ MODELS = (
         "E0513",
         "UnsupportedError",
         "An instance cannot be captured",
-        "Forward keeps tensors on it, reads one that requires a gradient, reads values, or returns "
-        "objects that are no plain data.",
+        "Forward reads a tensor that requires a gradient, reads values, returns no tensor but keeps some on the "
+        "instance, or returns, or keeps on the model, objects that are no plain data.",
         "Run the instance as it is.",
         says=(
             "no captured instance holds",

@@ -399,8 +399,9 @@ class Net:
         """The instance captured, for this net in its present mode: forward runs now, and for what this returns never
         again. See `edbc.capture.captured`.
 
-        Raises UnsupportedError for an instance that cannot be captured: forward keeps tensors on it, returns objects
-        that are no plain data, or reads a tensor of it that requires a gradient.
+        Raises UnsupportedError for an instance that cannot be captured: forward returns objects that are no plain
+        data, or keeps such on the model, or reads a tensor of the instance that requires a gradient. The instance holds
+        then what it held before.
         """
         return self.capture_all([instance])[0]
 

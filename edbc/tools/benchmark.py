@@ -249,7 +249,7 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
 def _leaves(net: Net, batch: list[Any]) -> bool:
     """Run a mini-batch for the first time, and say whether forward keeps tensors on the instances."""
     with unchanged(batch):
-        return net.run(batch)[1].capture.left is not None
+        return bool(net.run(batch)[1].capture.left)
 
 
 def _left_alone(_: Sequence[Any]) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ those of an instance that company does not order (`captured.joinloops`), so outp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +26,11 @@ from edbc.capture.captured.splitloops import split
 from edbc.capture.captured.vocabulary import Lexicon, Longs, Nest, require_home
 from edbc.capture.forward.build import Capture, build_collected
 from edbc.capture.forward.forward import NoGarbageCollection
-from edbc.capture.forward.left import Left, joined_left, recorded
+from edbc.capture.forward.left import Assigned, Left, recorded
 from edbc.capture.forward.returned import Collected, shifted_results
 from edbc.capture.forward.structures import LARGEST
 from edbc.capture.record.recorder import Recorder
+from edbc.capture.standins.objects import unchanged
 from edbc.capture.standins.standin import class_of
 from edbc.errors import EdbcError, InputError, UnsupportedError
 
@@ -68,16 +70,25 @@ def capture_each(
     shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]
 ) -> list[Captured | UnsupportedError]:
     """Run `forward` on instances and give what each adds to a mini-batch; an UnsupportedError in the place of one that
-    cannot be captured: forward keeps tensors on it, returns what has no text (`captured.nesttext`), or reads a tensor
-    of it that requires a gradient. Raises what `trace.build.capture` raises."""
+    cannot be captured: forward returns what has no text (`captured.nesttext`) or keeps it on the model, or reads a
+    tensor of the instance that requires a gradient. Instances hold then what they held before. Raises what
+    `trace.build.capture` raises."""
     first, known = recorder.first_instance, lexicon.known()
-    parts = None
-    if len(instances) > 1 and not lexicon.records_alone:
-        parts = _recorded_together(shadow, recorder, lexicon, instances)
-        lexicon.records_alone = parts is None
-    if parts is None:
-        parts = [part_of(shadow, recorder, lexicon, item, number) for number, item in enumerate(instances, first)]
-        recorder.first_instance = first
+    restores, parts, recorder.captures = lexicon.keeps_on_instances is not False, None, True
+    try:
+        with unchanged(instances) if restores else nullcontext():
+            if len(instances) > 1 and not lexicon.records_alone:
+                parts = _recorded_together(shadow, recorder, lexicon, instances)
+                lexicon.records_alone = parts is None
+            if parts is None:
+                parts = [
+                    part_of(shadow, recorder, lexicon, item, number) for number, item in enumerate(instances, first)
+                ]
+    finally:
+        recorder.first_instance, recorder.captures = first, False
+    lexicon.keeps_on_instances = bool(lexicon.keeps_on_instances)
+    if lexicon.keeps_on_instances and not restores:
+        return [UnsupportedError("forward keeps tensors on an instance, as on none before; capture again")] * len(parts)
     found = [_captured(lexicon, part) for part in parts]
     if lexicon.known() != known:
         for captured, instance in zip(found, instances, strict=True):
@@ -94,14 +105,15 @@ def numbers_in(captured: Captured) -> set[tuple[int, int]]:
 
 
 def _captured(lexicon: Lexicon, part: Part) -> Captured | UnsupportedError:
-    if part.left is not None:
-        return UnsupportedError("forward keeps tensors on the instance or the model, which no captured instance holds")
     if any(tensor.requires_grad for _, pool in part.constants for tensor in pool):
         return UnsupportedError(
             "forward reads a tensor that requires a gradient, from which a captured instance would be cut off"
         )
+    num_results = int(np.frombuffer(part.words, WORD, joinloops.HEADER)[3])
+    if not num_results and lexicon.keeps_on_instances:
+        return UnsupportedError("forward returns no tensor, and what it keeps on it no captured instance holds")
     try:
-        text = text_of(part.nest.nest, int(np.frombuffer(part.words, WORD, joinloops.HEADER)[3]), lexicon.class_number)
+        text = text_of(part.nest.nest, num_results, lexicon.class_number, part.nest.assigned)
     except UnsupportedError as error:
         return error
     return Captured(lexicon, part.words, text, tuple((source, torch.stack(pool)) for source, pool in part.constants))
@@ -113,6 +125,8 @@ def _recorded_together(
     """The parts of instances that are recorded as one mini-batch; None where they cannot be told apart."""
     with NoGarbageCollection():
         recording, collected = recorded(shadow, recorder, instances, settles=True)
+        if collected.is_on_instances:
+            lexicon.keeps_on_instances = True
         is_one_piece = recording.aborted == (0, 0) and len(recording.entries) == recording.instance_ends[-1]
         if not is_one_piece or collected.left is not None:
             return None
@@ -129,12 +143,17 @@ def part_of(shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instance: A
     recorder.first_instance = number
     with NoGarbageCollection():
         recording, collected = recorded(shadow, recorder, [instance], settles=True)
+        if collected.is_on_instances:
+            lexicon.keeps_on_instances = True
         built = build_collected(recording, collected)
         whole = np.array([0, built.graph.num_nodes], np.int64)
         parts = _split(built, collected._replace(ends=[len(built.result_node)]), lexicon, whole)
     if parts is None:
         raise UnsupportedError(f"instance {number}: expected rows and offsets below 2**31, got larger ones")
-    return parts[0]._replace(left=collected.left, order=_order(built, parts[0], lexicon) if with_order else ())
+    part, left = parts[0], collected.left
+    if left is not None and recorder.captures:
+        return part._replace(nest=part.nest._replace(assigned=left.assigned()))
+    return part._replace(left=left, order=_order(built, part, lexicon) if with_order else ())
 
 
 def _order(built: Capture, part: Part, lexicon: Lexicon) -> list[int]:
@@ -212,17 +231,16 @@ def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
     of_all = join(lexicon, [part.words for part in parts], [part.constants for part in parts])
     nests = [part.nest for part in parts]
-    capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
+    capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist(), [part.left for part in parts])
     if len(capture.graph.operands) <= LARGEST:
         capture = _known(lexicon, capture, (*[structure_of(part.words) for part in parts], tuple(capture.stacks)))
-    left = [(part.left, i) for i, part in enumerate(parts) if part.left is not None]
-    if not left or capture.result_ptr is None:
-        return capture
-    return capture.changed(left=joined_left([kept.moved(capture.result_ptr[i]) for kept, i in left]))
+    return capture
 
 
-def read_joined(lexicon: Lexicon, joined: Joined, nests: Sequence[Nest], result_ptr: list[int]) -> Capture:
-    """The Capture of a mini-batch whose instances return these nests."""
+def read_joined(lexicon: Lexicon, joined: Joined, nests: Sequence[Nest], result_ptr: list[int],
+                left: Sequence[Left | None] = ()) -> Capture:  # fmt: skip
+    """The Capture of a mini-batch whose instances return these nests, and of which those recorded for it `left`
+    something."""
     numbers = joined.parts.result_slot
     if joined.slot < 0:
         slots = [lexicon.slots[i] for i in numbers.tolist()]
@@ -233,8 +251,25 @@ def read_joined(lexicon: Lexicon, joined: Joined, nests: Sequence[Nest], result_
         for nest, first, end in zip(nests, result_ptr, result_ptr[1:], strict=False)
         for start, stop in nest.stacks
     ]
-    return capture_of(lexicon.table, joined.parts, slots, [nest.nest for nest in nests], joined.constants, stacks,
-                      result_ptr)  # fmt: skip
+    capture = capture_of(lexicon.table, joined.parts, slots, [nest.nest for nest in nests], joined.constants, stacks,
+                         result_ptr)  # fmt: skip
+    of_all = _left_of_all(lexicon, nests, left or [None] * len(nests), result_ptr)
+    return capture.changed(left=of_all) if of_all else capture
+
+
+def _left_of_all(lexicon: Lexicon, nests: Sequence[Nest], left: Sequence[Left | None], result_ptr: list[int]
+                 ) -> list[Left | Assigned]:  # fmt: skip
+    """What a mini-batch leaves, in the order of its instances; of those that assign to the same, one after the other,
+    the last one's."""
+    found: list[Left | Assigned] = []
+    for nest, of_recorded, first in zip(nests, left, result_ptr, strict=False):
+        if of_recorded is not None:
+            found.append(of_recorded.moved(first))
+        elif nest.assigned:
+            if found and type(found[-1]) is Assigned and found[-1].nests is nest.assigned:
+                found.pop()
+            found.append(Assigned(lexicon.view, nest.assigned, first))
+    return found
 
 
 def structure_of(words: bytes) -> bytes:

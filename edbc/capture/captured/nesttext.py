@@ -1,6 +1,7 @@
 """What an instance returns, as text: JSON in which places of tensors, tuples and objects are tagged lists.
 
-A place of a tensor is its number among the instance's results. Lists and dicts of Python, tuples, named tuples,
+A place of a tensor is its number among the instance's results. With what forward assigns to attributes of the model
+it is `["w", [[path, name], ...], nest, nest of each, ...]`. Lists and dicts of Python, tuples, named tuples,
 dataclasses, ordered dicts and deques hold places, None, numbers and strings; what holds anything else has no text.
 """
 
@@ -19,10 +20,17 @@ from edbc.errors import InputError, UnsupportedError
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def text_of(nest: Any, num_results: int, number_of_class: Callable[[type], int]) -> str:
+Assignments = Sequence[tuple[str, str, Any]]
+"""Attributes of the model that forward assigns nests to: path of a module, name, nest."""
+
+
+def text_of(nest: Any, num_results: int, number_of_class: Callable[[type], int], assigned: Assignments = ()) -> str:
     """The text of a nest of so many results: one text for whatever number there is where one list or stack holds all
     of them. Raises UnsupportedError for what has none."""
-    return json.dumps(_tagged(nest, num_results, number_of_class))
+    tagged = _tagged(nest, num_results, number_of_class, "returned")
+    names = [[path, name] for path, name, _ in assigned]
+    nests = [_tagged(of, num_results, number_of_class, "keeps on the model") for _, _, of in assigned]
+    return json.dumps(["w", names, tagged, *nests] if assigned else tagged)
 
 
 _WRONG = ValueError, TypeError, KeyError, IndexError, RecursionError
@@ -32,27 +40,28 @@ _MANY = 1 << 31
 _TAG_OF_RANGE: dict[type, str] = {Run: "s", Stacked: "k"}
 
 
-def _tagged(item: Any, count: int, number: Callable[[type], int]) -> Any:
+def _tagged(item: Any, count: int, number: Callable[[type], int], done: str) -> Any:
+    """`done` is what forward did with it, in messages."""
     kind = type(item)
     if kind is Result:
         return ["r", item.index]
     if kind in _TAG_OF_RANGE:
         return [_TAG_OF_RANGE[kind], item.start, *[item.stop] * (item.start > 0 or item.stop != count)]
     if kind is list:
-        return ["l", *[_tagged(x, count, number) for x in item]]
+        return ["l", *[_tagged(x, count, number, done) for x in item]]
     if kind is tuple:
-        return ["t", *[_tagged(x, count, number) for x in item]]
+        return ["t", *[_tagged(x, count, number, done) for x in item]]
     if kind is dict and all(type(key) in _PLAIN for key in item):
-        return ["d", [_tagged(key, count, number) for key in item], [_tagged(x, count, number) for x in item.values()]]
+        return ["d", list(item), [_tagged(x, count, number, done) for x in item.values()]]
     if kind in _PLAIN:
         return item
     parts = _parts(item)
     if parts is None:
         raise UnsupportedError(
-            f"forward returned an object of class {kind.__name__}, which a captured instance does not hold; return "
+            f"forward {done} an object of class {kind.__name__}, which a captured instance does not hold; make it "
             "tensors, numbers and strings in lists, tuples, dicts, named tuples or dataclasses"
         )
-    return ["o", number(kind), *[_tagged(x, count, number) for x in parts]]
+    return ["o", number(kind), *[_tagged(x, count, number, done) for x in parts]]
 
 
 def _parts(item: Any) -> list[Any] | None:
@@ -75,9 +84,17 @@ def _json(text: str) -> Any:
     return json.loads(text)
 
 
-def nest_of(text: str, classes: Sequence[type]) -> Any:
-    """The nest with this text; classes by number. What it holds is never changed, so it may be made once."""
-    return _nest(_json(text), classes)
+def nest_of(text: str, classes: Sequence[type]) -> tuple[Any, Assignments]:
+    """The nest with this text, and what is assigned; classes by number. Both are never changed, so they may be made
+    once."""
+    names, *nests = _whole(_json(text))
+    made = [_nest(item, classes) for item in nests]
+    return made[0], [(*pair, nest) for pair, nest in zip(names, made[1:], strict=True)]
+
+
+def _whole(item: Any) -> list[Any]:
+    """What is assigned to, the nest, and the nests assigned."""
+    return item[1:] if type(item) is list and item[:1] == ["w"] else [[], item]
 
 
 def _nest(item: Any, classes: Sequence[type]) -> Any:
@@ -116,7 +133,10 @@ def require_text(text: Any, num_results: int, num_classes: int) -> str:
     InputError."""
     try:
         places: list[tuple[str, int, int]] = []
-        _check(_json(text), num_results, num_classes, places)
+        names, *nests = _whole(_json(text))
+        need(len(nests) == 1 + len(names) and all(len(x) == 2 and set(map(type, x)) == {str} for x in names))
+        for nest in nests:
+            _check(nest, num_results, num_classes, places)
         stacked = [i for tag, start, stop in places if tag == "k" for i in range(start, stop)]
         need(len(set(stacked)) == len(stacked))
         if stacked:
@@ -176,7 +196,7 @@ def classes_in(text: str) -> list[int]:
 def _classes(item: Any) -> Iterator[int]:
     if type(item) is not list:
         return
-    inner = item[2] if item[0] == "d" else item[2:] if item[0] == "o" else item[1:]
+    inner = item[2] if item[0] == "d" else item[2:] if item[0] in ("o", "w") else item[1:]
     if item[0] == "o":
         yield item[1]
     for x in inner:
@@ -193,6 +213,8 @@ def _renumbered(item: Any, numbers: Mapping[int, int]) -> Any:
         return item
     if item[0] == "d":
         return ["d", item[1], [_renumbered(x, numbers) for x in item[2]]]
+    if item[0] == "w":
+        return [*item[:2], *[_renumbered(x, numbers) for x in item[2:]]]
     if item[0] == "o":
         return ["o", numbers[item[1]], *[_renumbered(x, numbers) for x in item[2:]]]
     return [_renumbered(x, numbers) for x in item]

@@ -32,9 +32,10 @@ from edbc.base.graph import ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.captured import joinloops
 from edbc.capture.captured.checkloops import Known, facts_of
-from edbc.capture.captured.nesttext import is_of_all, nest_in, nest_of, require_text, stacks_in
+from edbc.capture.captured.nesttext import Assignments, is_of_all, nest_in, nest_of, require_text, stacks_in
 from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.table import Source, TypeTable
+from edbc.capture.standins.nests import is_plain
 from edbc.capture.standins.standin import Slot, dtype_name
 from edbc.errors import InputError, StaleError, printable
 
@@ -98,6 +99,7 @@ class Nest(NamedTuple):
     """The ranges of all `Stacked` in it."""
     is_of_all: bool = False
     """Whether it is that of instances of any number of results but none."""
+    assigned: Assignments = ()
 
 
 def training_of(model: nn.Module) -> str:
@@ -135,15 +137,9 @@ def _structure_of(model: nn.Module) -> str:
     """See `Home.structure`. Attributes that hold anything but plain values are left out."""
     lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict(keep_vars=True).items()]
     for path, module in model.named_modules():
-        plain = {name: value for name, value in vars(module).items() if name != "training" and _is_plain(value)}
+        plain = {name: value for name, value in vars(module).items() if name != "training" and is_plain(value)}
         lines.append(f"{path} {type(module).__qualname__} {sorted(plain.items())!r}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, int | float | str | None)
 
 
 def require_home(theirs: Home, ours: Home) -> None:
@@ -194,6 +190,8 @@ class Lexicon:
         """Instances in which a type, source, slot or class was met when it was captured (`join.numbers_in`)."""
         self.records_alone = False
         """True once instances that were recorded together could not be told apart."""
+        self.keeps_on_instances: bool | None = None
+        """Whether forward keeps tensors on instances, which then are restored; None before any was captured."""
         self._arrived: Kept[Any, tuple[Vocabulary, Nest | None]] = Kept(_MOST_NESTS)
         """Nests of other vocabularies, checked, by their texts and numbers of results (`nests`)."""
         self._nests: Kept[str, Nest] = Kept(_MOST_NESTS)
@@ -235,9 +233,21 @@ class Lexicon:
         """The nest with this text, of this lexicon's classes. Nobody may change it."""
         found = self._nests.get(text)
         if found is None:
-            nest = nest_of(text, list(self.classes.values()))
-            found = self._nests.add(text, Nest(nest, stacks_in(nest) if '["k"' in text else (), is_of_all(text)))
+            nest, assigned = nest_of(text, list(self.classes.values()))
+            for path, name, _ in assigned:
+                self._require_assigned(path, name)
+            stacks = stacks_in(nest) if '["k"' in text else ()
+            found = self._nests.add(text, Nest(nest, stacks, is_of_all(text), assigned))
         return found
+
+    def _require_assigned(self, path: str, name: str) -> None:
+        """What is captured may change of the model what forward itself was seen to change, and nothing else."""
+        if not self.view.has_assigned(path, name):
+            full = f"{path}.{name}" if path else name
+            raise StaleError(
+                f"a captured instance: expected attributes that forward was seen to assign to, got {full}; let this "
+                "net record an instance with the same first: net.capture(instance)"
+            )
 
     def nests(self, vocabulary: Vocabulary, texts: Sequence[str], result_ptr: Sequence[int], fewest: int) -> list[Nest]:
         """The nests of instances with these texts in another vocabulary; the results of each stand between

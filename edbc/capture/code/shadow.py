@@ -273,6 +273,10 @@ class ModelView(CellTracer):
         """Dotted names of the attributes that forward has assigned to on shadows."""
         return sorted(f"{path}.{name}" if path else name for path, name in self._assigned)
 
+    def has_assigned(self, path: str, name: str) -> bool:
+        """See CellTracer."""
+        return (path, name) in self._assigned
+
     def note_assigned(self, path: str, name: str) -> None:
         """See CellTracer."""
         self._assigned.add((path, name))

@@ -21,7 +21,7 @@ from edbc.capture.forward.carried import Carried, Given
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.fibers import MAX_READS, Reads
 from edbc.capture.forward.forward import NoGarbageCollection
-from edbc.capture.forward.left import Left, recorded
+from edbc.capture.forward.left import Assigned, Left, recorded
 from edbc.capture.forward.returned import Collected, Ints, as_longs, collect_results
 from edbc.capture.forward.structures import Structure, structure_key
 from edbc.capture.record.recorder import Recorder
@@ -60,8 +60,8 @@ class Capture:
     """True when equal nodes have been looked for."""
     is_known: bool = field(default=False, kw_only=True)
     """True when its very graph is that of an earlier mini-batch."""
-    left: Left | None = field(default=None, kw_only=True)
-    """What forward left on the caller's objects."""
+    left: Sequence[Left | Assigned] = field(default=(), kw_only=True)
+    """What forward left on the caller's objects, by instance where they are joined."""
     recorded_as: Ints | None = field(default=None, kw_only=True)
     """The recorded node that each node was; None where they are the same."""
     reads: Reads | None = field(default=None, kw_only=True)
@@ -163,7 +163,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         collected.nests,
         detached=structure.detached,
         is_known=is_known,
-        left=collected.left,
+        left=() if collected.left is None else (collected.left,),
         recorded_as=structure.recorded_as,
         stacks=collected.stacks,
     )

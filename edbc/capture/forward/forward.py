@@ -103,7 +103,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
                 if settles:
                     recorder.returned = location_of_function(shadow.forward)
-                    result = settled(result)
+                    result = settled(result, recorder.as_value if recorder.captures else None)
                     recorder.returned = ""
                 if recorder.reads and recorder.run_segment is not None:  # forward has caught the exception
                     raise MustSuspend

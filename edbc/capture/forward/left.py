@@ -14,6 +14,9 @@ Definitions.
 
 An attribute of the model is kept on the copy of the model that records. Once the mini-batch has run, the user's model
 has it too.
+
+A captured instance (`capture.captured`) is no part of the caller's objects: what forward keeps on the instance it lets
+go, and what it assigns to attributes of the model comes with its results (`Assigned`).
 """
 
 from __future__ import annotations
@@ -22,22 +25,25 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from edbc.capture.forward.forward import record
-from edbc.capture.forward.returned import Collected, collect_results
+from edbc.capture.forward.returned import Collected, Result, collect_results, filled
 from edbc.capture.ragged.expand import expanded
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.standins.ended import ENDED, OLDEST, end, end_stand_ins
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import is_plain, rebuilt
 from edbc.capture.standins.objects import Entries, Place, walked
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
+
+if TYPE_CHECKING:
+    from edbc.capture.code.shadow import ModelView
 
 _UNHELD = 3
 """References to a description that nobody has: of the list of all, and of asking for them."""
@@ -49,6 +55,15 @@ def references(recorder: Recorder) -> tuple[int, list[int]]:
     return sys.getrefcount(recorder) - recorder.standing, list(map(sys.getrefcount, recorder.shared))
 
 
+class Attribute(NamedTuple):
+    """Of the model: path and name, the module that recorded, and the user's."""
+
+    path: str
+    module: nn.Module
+    of_user: nn.Module
+    name: str
+
+
 @dataclass(frozen=True, eq=False)
 class Left:
     """Definition (2), of one mini-batch."""
@@ -58,10 +73,22 @@ class Left:
     tensors: dict[int, tuple[Any, int | torch.Tensor]]
     """By the identity of a stand-in, which is kept alive: the number of the result that takes its place, or the
     parameter that does."""
-    attributes: list[tuple[nn.Module, nn.Module, str]]
-    """Attributes of the model: the module that recorded, the user's, and the name."""
+    attributes: list[Attribute]
     first: int = 0
     """What numbers of results are counted from."""
+
+    def assigned(self) -> list[tuple[str, str, Any]]:
+        """Path, name and nest of each attribute, places of results where stand-ins are."""
+        return [(path, name, self._nest(module.__dict__[name])) for path, module, _, name in self.attributes]
+
+    def _nest(self, item: Any) -> Any:
+        kind = type(item)
+        known = self.tensors.get(id(item))
+        if known is not None and isinstance(known[1], int):
+            return Result(known[1])
+        if kind is list or kind is tuple:
+            return kind([self._nest(x) for x in item])
+        return {key: self._nest(x) for key, x in item.items()} if kind is dict else item
 
     def moved(self, offset: int) -> Left:
         """The same as part of a larger mini-batch, whose results before it are so many."""
@@ -73,7 +100,7 @@ class Left:
         for holder, key, nest in self.places:
             if holder.get(key) is nest:
                 holder.put(key, self._filled(nest, results, made))
-        for module, of_user, name in self.attributes:
+        for _, module, of_user, name in self.attributes:
             of_user.__dict__[name] = module.__dict__[name]
 
     def _filled(self, item: Any, results: Sequence[torch.Tensor], made: dict[int, Any]) -> Any:
@@ -93,16 +120,19 @@ def _rebuilt(nest: Any, parts: list[Any]) -> Any:
     return rebuilt(nest, parts) if isinstance(nest, tuple) else type(nest)(parts)
 
 
-def joined_left(parts: Sequence[Left]) -> Left | None:
-    """What several parts of a mini-batch left, as one."""
-    if not parts:
-        return None
-    numbered = [
-        (key, (item, number + part.first if isinstance(number, int) else number))
-        for part in parts
-        for key, (item, number) in part.tensors.items()
-    ]
-    return Left([p for part in parts for p in part.places], dict(numbered), [a for p in parts for a in p.attributes])
+class Assigned(NamedTuple):
+    """What a captured instance's forward assigned to attributes of the model: nests of its results."""
+
+    view: ModelView
+    nests: Sequence[tuple[str, str, Any]]
+    """See `Left.assigned`."""
+    first: int
+    """Which of the mini-batch's results is the instance's first."""
+
+    def write(self, results: Sequence[torch.Tensor]) -> None:
+        """Let the user's model have them."""
+        for path, name, nest in self.nests:
+            self.view.model.get_submodule(path).__dict__[name] = filled(nest, results, self.first, None)
 
 
 @dataclass(eq=False)
@@ -115,7 +145,9 @@ class Search:
     """By the identity of what was found: itself, and the value that it stands for."""
     parameters: dict[int, tuple[Any, torch.Tensor]] = field(default_factory=dict)
     """And descriptions: what has a tensor already."""
-    attributes: list[tuple[nn.Module, nn.Module, str]] = field(default_factory=list)
+    attributes: list[Attribute] = field(default_factory=list)
+    is_on_instances: bool = False
+    """Whether there was something to let go."""
     _seen: set[int] = field(default_factory=set)
     _of_model: bool = False
     """Whether it is attributes of the model that are walked, where stand-ins of parameters belong."""
@@ -123,21 +155,30 @@ class Search:
     """By the identity of a tuple: itself, and whether it has a survivor in it."""
 
     def run(self, shadow: nn.Module, instances: Iterable[Any]) -> None:
-        """Definition (2). What is found has ended then."""
+        """Definition (2). What is found has ended then. Where instances are captured, what they hold is let go."""
         self._walk(instances)
+        if self.recorder.captures:
+            self.is_on_instances = bool(self.places)
+            for found in (self.places, self.values, self.parameters, self._holding):
+                found.clear()
         self._of_model = True
         for path, module, name in list(_plain_attributes(shadow)):
             before = len(self.places)
             if self._holds(module.__dict__[name]):
                 self.places.append((Entries(module.__dict__), name, module.__dict__[name]))
             self._walk([module.__dict__[name]])
-            if len(self.places) > before:
+            if len(self.places) > before or self._is_without_now(path, name, module.__dict__[name]):
                 self.recorder.tracer.note_assigned(path, name)
-                self.attributes.append((module, self.recorder.tracer.model.get_submodule(path), name))
+                of_user = self.recorder.tracer.model.get_submodule(path)
+                self.attributes.append(Attribute(path, module, of_user, name))
         for item, value in self.values.values():
             value.rec = ENDED
-            if item is not value:
+            if item is not value and type(item) is not Made:
                 _end(item)
+
+    def _is_without_now(self, path: str, name: str, item: Any) -> bool:
+        """Whether an attribute that had other instances' tensors has plain values after this captured one."""
+        return self.recorder.captures and self.recorder.tracer.has_assigned(path, name) and is_plain(item)
 
     def left(self, refs: list[int], slots: list[Slot], stacks: Sequence[tuple[int, int]]) -> Left | None:
         """What was found; None for nothing. Values become further results, unless they are results already that leave
@@ -153,7 +194,7 @@ class Search:
             if number == len(refs):
                 refs.append(value.ref)
                 slots.append(value.slot)
-        return Left(self.places, tensors, self.attributes) if self.places else None
+        return Left(self.places, tensors, self.attributes) if self.places or self.attributes else None
 
     def _walk(self, roots: Iterable[Any]) -> None:
         found = walked(roots, self._seen, _MAY_HOLD)[1]
@@ -178,7 +219,10 @@ class Search:
         recorder = self.recorder
         found = item if recorder.books is None else recorder.books.stand_in(item)
         if type(found) is Made:
-            self.parameters[id(item)] = item, found.real()
+            if self.recorder.captures:
+                self.values[id(item)] = item, self.recorder.constant(found.real())
+            else:
+                self.parameters[id(item)] = item, found.real()
         elif not issubclass(type(found), Symbol) or found.rec is not recorder:
             return False
         elif type(found) is not Shared:
@@ -247,4 +291,6 @@ def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, inst
     search.run(shadow, instances)
     refs, slots = collected.refs.tolist(), list(collected.slots)
     left = search.left(refs, slots, collected.stacks)
-    return collected._replace(refs=np.array(refs, np.int64), slots=slots, left=left)
+    return collected._replace(
+        refs=np.array(refs, np.int64), slots=slots, left=left, is_on_instances=search.is_on_instances
+    )

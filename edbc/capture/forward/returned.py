@@ -6,6 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -81,6 +82,8 @@ class Collected(NamedTuple):
     """What forward left on other objects: results that no nest has."""
     stacks: Sequence[tuple[int, int]] = ()
     """The ranges of all `Stacked`."""
+    is_on_instances: bool = False
+    """Whether it left something on instances that are captured."""
 
 
 def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
@@ -135,19 +138,23 @@ def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
     return Collected(as_longs(refs), slots, results, ends, stacks=stacks)
 
 
-def settled(item: Any) -> Any:
-    """What an instance returned, with a value where something stands that must become a node."""
+def settled(item: Any, as_value: Callable[[Any], Any] | None) -> Any:
+    """What an instance returned, with a value where something stands that must become a node; and where tensors stand,
+    if they are to be values (`as_value`)."""
     kind = type(item)
+    if as_value is not None and (kind is Made or kind is torch.Tensor):
+        item = as_value(item)
+        kind = type(item)
     if kind is Value or kind is Shared or kind is Made:
         return item
     if kind is list or kind is tuple:
         is_plain = [type(x) for x in item].count(Value) == len(item)
-        return item if is_plain else kind([settled(x) for x in item])
+        return item if is_plain else kind([settled(x, as_value) for x in item])
     if kind is dict:
-        return {key: settled(value) for key, value in item.items()}
+        return {key: settled(value, as_value) for key, value in item.items()}
     if issubclass(kind, Lazy):
         return item.materialise() if item.rows() is None else item
-    return _walk_other(item, settled)
+    return _walk_other(item, partial(settled, as_value=as_value))
 
 
 def shifted_results(nest: Any, offset: int) -> Any:
@@ -166,6 +173,33 @@ def shifted_results(nest: Any, offset: int) -> Any:
         return _walk_other(item, walk)
 
     return walk(nest)
+
+
+def filled(item: Any, tensors: Sequence[torch.Tensor], start: int, stop: int | None) -> Any:
+    """A nest with tensors in its places, which count from `start`, the instance's last one before `stop`. The nest
+    stays as it is."""
+    kind = type(item)
+    if kind is Result:
+        return tensors[start + item.index]
+    if kind is Run:
+        return tensors[start + item.start : stop if item.stop is None else start + item.stop]
+    if kind is Stacked:
+        return tensors[start + item.start]
+    if kind is list:
+        return [filled(x, tensors, start, stop) for x in item]
+    if kind is tuple:
+        return tuple([filled(x, tensors, start, stop) for x in item])
+    if kind is dict:
+        return {key: filled(value, tensors, start, stop) for key, value in item.items()}
+    if isinstance(item, tuple | list | deque):
+        return rebuilt(item, [filled(x, tensors, start, stop) for x in item])
+    if isinstance(item, dict):
+        return remade(item, [filled(x, tensors, start, stop) for x in item.values()])
+    if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
+        item = copy.copy(item)
+        for name in item.__dataclass_fields__:
+            object.__setattr__(item, name, filled(getattr(item, name), tensors, start, stop))
+    return item
 
 
 def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:

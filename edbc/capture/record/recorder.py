@@ -178,6 +178,7 @@ class Recorder:
         "autocast",
         "before_books",
         "books",
+        "captures",
         "constants",
         "counted",
         "described",
@@ -346,6 +347,8 @@ class Recorder:
         """Of one instance."""
         self.recorded_reads: Any = None
         """What was read of the mini-batch."""
+        self.captures = False
+        """Whether what is recorded is kept without the caller's objects (`capture.captured`)."""
         self.standing = 0
         """References to the recorder that stay (`trace.left`)."""
         self.ragged: frozenset[str] = frozenset()

@@ -47,6 +47,10 @@ class CellTracer:
         """Raise when the model is no longer what recording started from."""
         raise NotImplementedError
 
+    def has_assigned(self, path: str, name: str) -> bool:
+        """Whether that was noted."""
+        raise NotImplementedError
+
     def note_assigned(self, path: str, name: str) -> None:
         """Forward changes an attribute of the module at a path."""
         raise NotImplementedError

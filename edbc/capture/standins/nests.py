@@ -39,3 +39,10 @@ def remade(nest: dict[Any, Any], parts: Iterable[Any]) -> Any:
     for key, value in values.items():
         result[key] = value
     return result
+
+
+def is_plain(item: Any) -> bool:
+    """Whether something is a number, a text, None, or lists and tuples of such."""
+    if isinstance(item, list | tuple):
+        return all(map(is_plain, item))
+    return isinstance(item, int | float | str | None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +14,8 @@ from edbc.base.frozen import frozen
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.carried import each_row, split_rows
-from edbc.capture.forward.returned import Result, Run, Stacked
+from edbc.capture.forward.returned import filled
 from edbc.capture.record.table import Source
-from edbc.capture.standins.nests import rebuilt, remade
 from edbc.capture.standins.standin import Slot, torch_dtype
 from edbc.native.memory import require_memory
 from edbc.run.passes.arenas import Arenas
@@ -200,12 +197,12 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
         tensors = _seen(capture, tensors)
     if capture.given is not None:
         tensors = capture.given.among(tensors)
-    if capture.left is not None:
-        capture.left.write(tensors)
+    for left in capture.left:
+        left.write(tensors)
     bounds = (
         itertools.repeat((0, len(tensors))) if capture.result_ptr is None else itertools.pairwise(capture.result_ptr)
     )
-    return [_fill_results(nest, tensors, *of) for nest, of in zip(capture.results, bounds, strict=False)]
+    return [filled(nest, tensors, *of) for nest, of in zip(capture.results, bounds, strict=False)]
 
 
 def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:
@@ -216,30 +213,3 @@ def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:
         for step in slot.views if seen[i] is not None else ():
             seen[i] = torch.vmap(step.apply)(seen[i]) if i in is_stack else step.apply(seen[i])
     return seen
-
-
-def _fill_results(item: Any, tensors: list[torch.Tensor], start: int, stop: int) -> Any:
-    """A nest with tensors in its places, which count from `start`, the instance's last one before `stop`. The nest
-    stays as it is."""
-    kind = type(item)
-    if kind is Result:
-        return tensors[start + item.index]
-    if kind is Run:
-        return tensors[start + item.start : stop if item.stop is None else start + item.stop]
-    if kind is Stacked:
-        return tensors[start + item.start]
-    if kind is list:
-        return [_fill_results(x, tensors, start, stop) for x in item]
-    if kind is tuple:
-        return tuple([_fill_results(x, tensors, start, stop) for x in item])
-    if kind is dict:
-        return {key: _fill_results(value, tensors, start, stop) for key, value in item.items()}
-    if isinstance(item, tuple | list | deque):
-        return rebuilt(item, [_fill_results(x, tensors, start, stop) for x in item])
-    if isinstance(item, dict):
-        return remade(item, [_fill_results(x, tensors, start, stop) for x in item.values()])
-    if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
-        item = copy.copy(item)
-        for name in item.__dataclass_fields__:
-            object.__setattr__(item, name, _fill_results(getattr(item, name), tensors, start, stop))
-    return item

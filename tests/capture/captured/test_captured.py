@@ -23,11 +23,8 @@ from edbc.errors import EdbcError, InputError, StaleError, UnsupportedError
 from edbc.vertex import VertexInstance
 
 load_all()
-NO_RECORD = {
-    "AccumulateOnNodes", "StateOnSelf", "MemoOnSelf", "LastActivation", "ChildSumOfBatchOne", "StatesOnNodes",
-    "UpAndDown", "Circuit", "InputsReturned", "FreshLeaves",
-}  # fmt: skip
-"""Programs of the corpus that keep tensors on instances, make leaves, or return tensors that are no recorded ones."""
+NO_RECORD = {"FreshLeaves"}
+"""Programs of the corpus that make leaves."""
 
 
 def net_of(model: Any = None, instances: Any = None) -> Any:
@@ -77,7 +74,7 @@ BY_TORCH = {"PlainRNN"}
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS)[::6])
 def test_programs_of_the_corpus(name: str) -> None:
-    """Ordinary code: captured, or refused in words where instances keep tensors; never another result."""
+    """Ordinary code: captured, or refused in words; never another result."""
     program = PROGRAMS[name]
     try:
         net = bound(program.build(), program.instances(3, 6))
@@ -244,25 +241,71 @@ def test_a_smaller_table_is_another_home() -> None:
 
 
 def test_what_no_captured_instance_holds_is_refused() -> None:
-    """Tensors that require gradients, tensors kept on the instance, objects in results: in words, with the number."""
+    """Tensors that require gradients, results that are on the instance alone, objects in results: in words."""
     leaf = torch.ones(6, requires_grad=True)
 
-    def keeps(net: Any, tree: dict[str, Any]) -> Any:
+    def only_keeps(net: Any, tree: dict[str, Any]) -> Any:
         tree["h"] = net.join(net.start, net.start)
-        return net.out(tree["h"])
+
+    def keeps_object(net: Any, item: Any) -> Any:
+        net.last = [net.out(net.start), object()]
+        return net.last[0]
 
     def returns_object(net: Any, item: Any) -> Any:
         return net.out(net.start), object()
 
     for forward, item, message in (
         (lambda net, x: net.out(net.join(x, net.start)), leaf, "requires a gradient"),
-        (keeps, {}, "keeps tensors"),
+        (only_keeps, {}, "returns no tensor"),
+        (keeps_object, 0, "keeps on the model an object of class object"),
         (returns_object, 0, "class object"),
     ):
         net = bound(seeded(Base, forward), [item])
         with pytest.raises(UnsupportedError, match=f"instance 0: .*{message}"):
             net.capture(item)
         assert net([item])
+
+
+class Remembering(Base):
+    """Keeps its state on itself, as models of recurrent networks do, and on the instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: Any = None
+
+    def forward(self, item: dict[str, Any]) -> Any:
+        self.hidden, self.seen = (torch.zeros(6), torch.zeros(6)), []
+        for word in item["words"]:
+            self.hidden = (self.join(self.hidden[0], self.table(torch.tensor(word))), self.hidden[0])
+            self.seen.append(self.hidden[0])
+        item["h"] = self.hidden[0]
+        return self.out(self.hidden[0]) if item["words"] else torch.zeros(6)
+
+
+def test_what_forward_keeps_on_itself_comes_with_a_captured_instance() -> None:
+    """The model has what the last instance left, captured or not; instances hold what they held before. Attributes
+    that forward was never seen to assign to are refused."""
+    net = bound(seeded(Remembering), [{"words": words} for words in ([1, 2], [], [3])])
+    eager = seeded(Remembering)
+    plain: list[dict[str, Any]] = [{"words": words} for words in ([4, 5, 6], [7], [])]
+    captured = net.capture_all(plain)
+    assert [list(item) for item in plain] == [["words"]] * 3
+
+    copies = pickle.loads(pickle.dumps(captured))
+    arrived = pickle.loads(pickle.dumps(collate(net)(plain)))
+    for batch, last in (
+        (captured[::-1], 0), (copies[:2], 1), ([captured[0], plain[1]], 1), ([plain[0], captured[2]], 2), (arrived, 2)
+    ):  # fmt: skip
+        net.model.hidden = net.model.seen = None
+        with torch.no_grad():
+            results, expected = net(batch), eager(dict(plain[last]))
+        torch.testing.assert_close(results[-1], expected)
+        torch.testing.assert_close(list(net.model.hidden), list(eager.hidden))
+        torch.testing.assert_close(net.model.seen, eager.seen)
+
+    forged = Captured(captured[0].of, captured[0].words, captured[0].nest_text.replace('"hidden"', '"forward"'))
+    with pytest.raises(StaleError, match="expected attributes that forward was seen to assign to, got forward"):
+        net([forged])
 
 
 def test_plain_instances_beside_captured_ones_keep_what_is_theirs() -> None:

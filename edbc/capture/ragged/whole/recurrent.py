@@ -16,6 +16,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record import packing
+from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Value
 
 _CELLS: dict[str, Any] = {
@@ -52,7 +53,10 @@ def recurrent(call: Call) -> Any:
 
 
 def _first_state(rec: Any, states: Any, number: int) -> Any:
-    """The state of a layer and direction before its first step; states made of zeros by torch are equal rows."""
+    """The state of a layer and direction before its first step; states that torch or forward makes are equal rows, and
+    never rows of many lengths, whatever their shape."""
+    if type(states) is Made:
+        states = states.real()
     if type(states) is torch.Tensor and not states.requires_grad:
         return rec.constant_row(states[number].contiguous())
     return states[number]
