@@ -20,6 +20,7 @@ from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.run.passes.eagerparts import external_operands
 from edbc.run.session import Net, cell_of
+from edbc.tools.compile.decisions import ragged_classes
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 Tree = int | tuple  # a word, or children
@@ -79,16 +80,19 @@ def nothing(*_: Any) -> tuple[str, ...]:
     return ()
 
 
-def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical", split: Splits = nothing) -> Plan:
-    """A plan with the types of these instances and planned layouts; `split` says what may be split off a cell."""
-    view, table = ModelView(model), TypeTable()
+def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical", split: Splits = nothing,
+             rows: bool = False) -> Plan:  # fmt: skip
+    """A plan with the types of these instances and planned layouts; `split` says what may be split off a cell. Classes
+    that may be ragged are where there are to be `rows`."""
+    ragged = ragged_classes(model, instances) if rows else ()
+    view, table = ModelView(model, ragged=ragged), TypeTable()
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
     graphs = [replace(part.graph, types=table.graph_types()) for part in parts]
     external = np.logical_and.reduce([external_operands(graph) for graph in graphs])
     cells = {}
     for kind, node_type in enumerate(table.graph_types()):
-        if node_type.op == "sum" or node_type.is_excerpt:
+        if node_type.variadic or node_type.is_excerpt:
             cells[node_type.name] = PlanCell((), (), (), (), 0)
             continue
         own = cell_of(table.operation_of_type[kind], view)
@@ -104,6 +108,7 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
         requirements=(),
         types=types,
         policy=PlanPolicy(policy, None, policy, {}, {}),
+        ragged=ragged,
         cells=cells,
         guards={},
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from bound import plan_for
 from budget import PLAIN
-from zoo_names import DYNAMIC
+from zoo_names import DYNAMIC, RAGGED
 
 from edbc.errors import StaleError, Unplanned
 from edbc.run.modelfile import ModelFile, import_model_file
@@ -45,7 +45,7 @@ def test_equals_eager_at_all_batch_sizes(name: str) -> None:
     file, config = opened(name)
     instances = file.sample(41, 3, config)
     model = file.build(config, 0)
-    net = Net(plan_for(model, instances), model)
+    net = Net(plan_for(model, instances, rows=name in RAGGED), model)
     require_parity(net, [instances[:1], instances[1:9], instances[9:]])
     if name in WHOLLY_NATIVE and not PLAIN:
         graph = net.mini_batch(instances).graph
@@ -58,7 +58,7 @@ def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
     eager's."""
     file, config = opened(name)
     instances = file.sample(10, 3, config)
-    plan = plan_for(file.build(config, 0), instances)
+    plan = plan_for(file.build(config, 0), instances, rows=name in RAGGED)
     file, config = opened(name, hidden_size=24)
     net = Net(plan, file.build(config, 0).double(), rebind=True)
     require_parity(net, [instances])

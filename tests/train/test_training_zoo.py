@@ -11,7 +11,7 @@ import pytest
 import torch
 from bound import plan_for
 from gradients import Gradients, gradients, random_loss, require_equal, require_equal_gradients, tensors
-from zoo_names import DYNAMIC
+from zoo_names import DYNAMIC, RAGGED
 
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
@@ -38,7 +38,7 @@ def small_net(name: str, dtype: torch.dtype, seed: int = 3) -> tuple[Net, list[A
     torch.set_default_dtype(dtype)
     instances = file.sample(4, seed, config)
     model = file.build(config, 0).to(dtype)
-    net = Net(plan_for(model, instances), model)
+    net = Net(plan_for(model, instances, rows=name in RAGGED), model)
     model.train()
     packed = list(map(file.vertex_instance(config), instances)) if hasattr(file.module, "vertex_instance") else []
     return net, instances, packed

@@ -12,6 +12,7 @@ from collections import Counter
 
 import pytest
 from zoo_models import HEAVY, PLANS, ZOO, ZooModel, zoo_model
+from zoo_names import RAGGED
 
 from edbc.errors import EdbcError, PlanError, StaleError
 from edbc.plan import parse_plan
@@ -78,8 +79,30 @@ def fates(names: list[str], seed: int, count: int) -> Counter[str]:
 @pytest.mark.filterwarnings("ignore::edbc.errors.Unplanned")
 def test_plans_with_one_change_are_refused_or_right() -> None:
     """200 mutations: each is refused with an edbc error, or its outputs are eager's; every fate occurs."""
-    seen = fates(LIGHT[:8], 0, 200)
+    seen = fates([*LIGHT[:7], RAGGED[0]], 0, 200)
     assert set(seen) >= {"refused when read", "refused when bound", "eager's outputs"}
+
+
+@pytest.mark.filterwarnings("ignore::edbc.errors.Unplanned")
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        ('"f32[n,256]"', "eager's outputs"),
+        ('"f32[n,1,256]", "f32[n,256]", "f32[n,512]", "i64[n]"', "eager's outputs"),
+        ('"f64[n,255]", "f32[n]"', "eager's outputs"),
+        ('"f32[m,256]"', "refused when read"),
+        ('"f32[n,n]"', "refused when read"),
+        ('"f32[n,-1]"', "refused when read"),
+        ('"f32[n,99999999999999999999]"', "refused when read"),
+        ('"n"', "refused when read"),
+    ],
+)
+def test_other_ragged_classes_are_refused_or_right(classes: str, expected: str) -> None:
+    """Fewer classes, more, wrong ones, and what is none: types may be others than the plan's, numbers never."""
+    text, zoo = (PLANS / f"{RAGGED[0]}.yaml").read_text(), zoo_model(RAGGED[0])
+    changed = re.sub(r"^ragged: .*$", f"ragged: [{classes}]", text, flags=re.MULTILINE)
+    assert changed != text
+    assert fate(changed, zoo) == expected
 
 
 @pytest.mark.slow

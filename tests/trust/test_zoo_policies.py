@@ -6,6 +6,7 @@ import random
 
 import pytest
 from zoo_models import ZOO, zoo_model
+from zoo_names import RAGGED
 
 from edbc.run.passes.minibatch import MiniBatch
 from edbc.run.session import Net
@@ -37,5 +38,5 @@ def test_every_policy_gives_eager_s_outputs(name: str) -> None:
         last = net.prepare(zoo.instances, on_segment=segments.append)
         zoo.require_parity(net.execute(last))
         seen.add(b"|".join(prepared.schedule.batch_type.tobytes() for prepared in [*segments, last]))
-    if last.capture.graph.num_types > 2 and not segments:  # segments may have one order only
+    if last.capture.graph.num_types > 2 and not segments and name not in RAGGED:  # those may have one order only
         assert len(seen) > 1

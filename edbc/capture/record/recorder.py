@@ -961,7 +961,7 @@ class Recorder:
         key = row_shape, dtype
         known = self.is_of_ragged.get(key)
         if known is None:
-            known = self.is_of_ragged[key] = ragged_class(*key) in self.ragged
+            known = self.is_of_ragged[key] = self.table.is_class_among(ragged_class(*key), self.ragged)
         return known
 
     def select(self, value: Value, index: int) -> Value:

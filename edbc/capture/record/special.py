@@ -11,7 +11,7 @@ import torch
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.symbols import Index
-from edbc.capture.ragged.value import Ragged, ragged_class
+from edbc.capture.ragged.value import Ragged
 from edbc.capture.record import packing
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
@@ -214,7 +214,7 @@ def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: A
         return NotImplemented
     row_shape = slot.shape[is_cat:]
     rec.note_size(len(items), row_shape, slot.dtype)
-    if rec.ragged and ragged_class(row_shape, slot.dtype) in rec.ragged:
+    if rec.ragged and rec.has_rows(row_shape, slot.dtype):
         row = items[0].squeeze(0).slot if is_cat else slot
         return rows_at(rec, [x.ref for x in items], row)
     return Stack(rec, items, is_cat)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ from edbc.capture.forward.structures import MOST
 from edbc.capture.patterns.fusions import Fused, Fusions, Planned
 from edbc.capture.ragged.program import Programs
 from edbc.capture.semantics.autocast import without_state
-from edbc.capture.semantics.sizes import meant, without_dtypes
+from edbc.capture.semantics.sizes import meant, sizes_read, without_dtypes
 from edbc.capture.standins.nests import TAKE_A_LIST, rebuilt, remade
 from edbc.capture.standins.standin import Slot, torch_dtype
 from edbc.errors import StaleError
@@ -254,6 +254,7 @@ class TypeTable:
         self._other_sizes = other_sizes or other_dtypes
         self._other_dtypes = other_dtypes
         self._same_sizes = same_sizes
+        self._read_class = without_dtypes if same_sizes or not other_sizes else sizes_read
         self._planned: dict[str, int] = {}
         """Types of the plan that were recorded, by their signature without dtypes."""
         self._variant_of: dict[int, int] = {}
@@ -389,6 +390,12 @@ class TypeTable:
             return None
         self._type_of_signature[signature] = index = self._type_of_signature.pop(found[0])
         return index
+
+    def is_class_among(self, value_class: str, planned: Collection[str]) -> bool:
+        """Whether a value class is one of those that a plan names, as the model may have other sizes or dtypes."""
+        if value_class in planned or not self._other_sizes:
+            return value_class in planned
+        return self._read_class(value_class) in map(self._read_class, planned)
 
     def _meant(self, signature: str) -> list[str]:
         """Signatures of the plan's types, not recorded yet, that this one could stand for."""

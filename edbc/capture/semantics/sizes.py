@@ -52,6 +52,11 @@ def without_dtypes(signature: str) -> str:
     return _WIDTH.sub("f", without_state(signature))
 
 
+def sizes_read(value_class: str) -> str:
+    """A value class without dtype and numbers, equal where equal numbers stand at equal places."""
+    return _read(value_class)[0]
+
+
 def _read(signature: str) -> tuple[str, list[str], list[bool]]:
     """Definition (1)'s text, the numbers that it leaves out, and which of them are sizes in a shape."""
     plain = _WIDTH.sub("f", signature)

@@ -9,6 +9,7 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
 (4) A type per size costs most where no plan has it. As many types as have one node in the sample are expected to be new
     in another one of its size (Good, "The population frequencies of species", Biometrika 1953): UNSEEN_US each.
+    Beside rows that counts in the choice of cells too: a cell over indices of every length is a type per size.
 """
 
 from __future__ import annotations
@@ -184,4 +185,5 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
             cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
-    return Trial(names, cost, used, int((counts == 1).sum()))
+    unseen = int((counts == 1).sum())
+    return Trial(names, cost + UNSEEN_US * unseen, used) if ragged else Trial(names, cost, used, unseen)
