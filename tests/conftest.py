@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 # How fast a busy machine draws examples says nothing of what is tested, and every run draws the same ones.
 settings.register_profile("edbc", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fewer", settings.get_profile("edbc"), max_examples=34)
 settings.register_profile("quick", settings.get_profile("edbc"), max_examples=20)
 settings.load_profile("edbc")
 
@@ -39,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Under NUMBA_DISABLE_JIT=1 the reference back end is expected, and its warning no error."""
-    if config.getoption("--quick"):
-        settings.load_profile("quick")
+    if not config.getoption("--slow"):
+        settings.load_profile("quick" if config.getoption("--quick") else "fewer")
     if PLAIN:
         config.addinivalue_line("filterwarnings", "ignore::edbc.errors.NotNative")
 
@@ -90,6 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if config.getoption("--quick"):
         _keep_first_cases(config, items)
+    if not config.getoption("--slow"):
+        _draw_fewer(items)
     for name in ("slow", "reach"):
         if not config.getoption(f"--{name}"):
             skip = pytest.mark.skip(reason=f"{name}: run with --{name}")
@@ -107,6 +110,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in cuda_items:
                 item.add_marker(pytest.mark.skip(reason="cuda: no CUDA device here"))
+
+
+def _draw_fewer(items: list[pytest.Item]) -> None:
+    """Properties see a third of the examples that they ask for; all with `--slow`."""
+    asked = "_hypothesis_internal_use_settings"  # where `@settings` leaves them: a test takes no second ones
+    for test in {item.function for item in items if isinstance(item, pytest.Function)}:
+        if hasattr(test, asked):
+            own = getattr(test, asked)
+            setattr(test, asked, settings(own, max_examples=-(-own.max_examples // 3)))
 
 
 def _keep_first_cases(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ import linecache
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType
+from typing import Any
 
 _FUTURE = 0xFFF0000
 """Flags of a code that tell of `from __future__ import ...`."""
@@ -39,6 +40,19 @@ def compiled_like(function: FunctionType, definition: ast.FunctionDef) -> CodeTy
     if found is None or not set(found.co_freevars) <= set(code.co_freevars):
         return None
     return found.replace(co_qualname=code.co_qualname)
+
+
+def copied(node: Any) -> Any:
+    """A syntax tree, or a list of them, of nodes of its own; `copy.deepcopy` looks for what it has met before."""
+    if isinstance(node, list):
+        return [copied(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return node
+    made = ast.AST.__new__(type(node))
+    fields = vars(made)
+    for name, item in vars(node).items():
+        fields[name] = copied(item) if isinstance(item, ast.AST | list) else item
+    return made
 
 
 @lru_cache(maxsize=256)

@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -35,7 +36,7 @@ from torch import nn
 from edbc.capture.code.closed import Closed, definition_of
 from edbc.capture.code.expressions import LEAST, Expressions
 from edbc.capture.code.notebook import shown_name
-from edbc.capture.code.recompiled import compiled_like, function_of, is_same
+from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
 from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE
 
 
@@ -79,7 +80,7 @@ class Regions:
             self._known[key] = {}  # before its code is read: methods call themselves
             outliner = self._outliner(kind, function)
             if outliner is not None:
-                outliner.outline(lambda _: True)
+                outliner.find()
                 self._look_up |= {key} if outliner.looks_up else set()
                 self._known[key] = {region.name: region for region in outliner.regions}
         return self._known[key]
@@ -102,15 +103,20 @@ class Regions:
         """None for what has no regions, as functions that are no attribute by their own name: several have one."""
         if getattr(kind, _attribute(function), None) is not function:
             return None
-        definition = definition_of(function)
-        arguments = definition.args if definition is not None else None
-        if definition is None or arguments is None or not [*arguments.posonlyargs, *arguments.args]:
+        definition = _definition_in_place(function, function.__code__)
+        if definition is None:
             return None
-        same = compiled_like(function, definition)
-        if same is None or not is_same(same, function.__code__):
-            return None
-        module = self._modules[kind][0]
-        return _Outliner(self.closed, module, function, copy.deepcopy(definition))
+        return _Outliner(self.closed, self._modules[kind][0], function, copied(definition))
+
+
+@functools.lru_cache(maxsize=4096)  # a model is looked at many times while it is compiled
+def _definition_in_place(function: FunctionType, code: CodeType) -> ast.FunctionDef | None:
+    """The definition of a method that gives this code of it; None where there is none."""
+    definition = definition_of(function)
+    if definition is None or not [*definition.args.posonlyargs, *definition.args.args]:
+        return None
+    same = compiled_like(function, definition)
+    return definition if same is not None and is_same(same, code) else None
 
 
 def _attribute(function: FunctionType) -> str:
@@ -273,14 +279,18 @@ class _Outliner(Expressions):
         """Whether there are look-ups by numbers."""
         self._in_try = self._in_loop = 0
         self._num = 0
-        self._chosen: Callable[[str], bool] = lambda _: False
+        self._chosen: Callable[[str], bool] = lambda _: True
+
+    def find(self) -> None:
+        """Find all regions, and put calls in the place of the chosen ones."""
+        asks = {"locals", "vars", "eval", "exec", "super"}
+        if self._is_self_kept and not asks.intersection(n.id for n in self._loads if n.id not in self.local):
+            self._definition.body = self._block(self._definition.body)
 
     def outline(self, chosen: Callable[[str], bool]) -> FunctionType:
         """The function with calls of the chosen regions; finds all regions on the way."""
-        asks = {"locals", "vars", "eval", "exec", "super"}
         self._chosen = chosen
-        if self._is_self_kept and not asks.intersection(n.id for n in self._loads if n.id not in self.local):
-            self._definition.body = self._block(self._definition.body)
+        self.find()
         code = compiled_like(self._function, self._definition)
         assert code is not None
         return function_of(self._function, code)
@@ -360,7 +370,7 @@ class _Outliner(Expressions):
             return []
         whole = self._formed(units)
         assert whole is not None
-        within = {id(leaf): self._within(copy.deepcopy(leaf)) for _, leaf in whole.leaves}
+        within = {id(leaf): self._within(copied(leaf)) for _, leaf in whole.leaves}
         name = self._named() if self._is_worth(whole) else None
         variants = [[(name, units)]]
         if name is not None and len(units) > 1 and units[-1].is_last:
@@ -419,7 +429,7 @@ class _Outliner(Expressions):
         arguments = [ast.arg(self._self), *(ast.arg(leaf) for leaf, _ in form.leaves)]
         definition = ast.FunctionDef(
             _identifier(name), ast.arguments([], arguments, None, [], [], None, []),
-            [*copy.deepcopy(form.body), copy.deepcopy(end)], [],
+            [*copied(form.body), copied(end)], [],
         )  # fmt: skip
         ast.copy_location(definition, first)
         for inner in ast.walk(definition):
