@@ -79,7 +79,7 @@ def eager_of(static: StaticModel) -> Eager:
     return Eager(static.model)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (16, 32, 64, 128))])
+@pytest.mark.parametrize("batch", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16, 32, 64, 128))])
 def test_every_strategy_gives_eager_numbers(network: StaticModel, batch: int) -> None:
     """Sequential, split over threads, and in stages with merges, with and without barriers, at several batch sizes."""
     schedule = scheduled(network)

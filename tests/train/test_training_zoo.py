@@ -11,7 +11,7 @@ import pytest
 import torch
 from bound import plan_for
 from gradients import Gradients, gradients, random_loss, require_equal, require_equal_gradients, tensors
-from zoo_names import DYNAMIC, RAGGED
+from zoo_names import DYNAMIC, RAGGED, short_instances
 
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
@@ -36,7 +36,7 @@ def small_net(name: str, dtype: torch.dtype, seed: int = 3) -> tuple[Net, list[A
     wanted = {"hidden_size": 6, "vocab_size": 20, "num_matrices": 5}
     config = file.config({key: value for key, value in wanted.items() if key in known})
     torch.set_default_dtype(dtype)
-    instances = file.sample(4, seed, config)
+    instances = short_instances(file, 4, seed, config)
     model = file.build(config, 0).to(dtype)
     net = Net(plan_for(model, instances, rows=name in RAGGED), model)
     model.train()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from zoo_names import short_instances
 
 from edbc.capture.semantics.shapes import flat
 from edbc.cells.kernels.microkernel import shape_of
@@ -34,7 +35,8 @@ def zoo_net(name: str, dtype: torch.dtype, sizes: dict[str, int] = SMALL, **opti
     plan, file = read_plan(REPOSITORY / "plans" / f"{name}.yaml"), import_model_file(REPOSITORY / f"models/{name}.py")
     small = {key: value for key, value in sizes.items() if key in plan.model.config}
     config = file.config({**plan.model.config, **({} if name == "dag_gru" else small)})
-    return Net(plan, file.build(config, 0).eval().to(dtype), rebind=True, **options), list(file.sample(9, 3, config))
+    net = Net(plan, file.build(config, 0).eval().to(dtype), rebind=True, **options)
+    return net, short_instances(file, 9, 3, config)
 
 
 def outputs(net: Net, instances: list[Any], **options: Any) -> list[list[torch.Tensor]]:
@@ -49,8 +51,14 @@ def assert_same_bits(ours: list[list[torch.Tensor]], theirs: list[list[torch.Ten
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=[pytest.mark.slow] if (i + j) % 2 else [], id=f"{name}-{dtype}")
+        for i, name in enumerate(MODELS)
+        for j, dtype in enumerate((torch.float32, torch.float64))
+    ],
+)
 def test_alone_and_in_any_mini_batch(name: str, dtype: torch.dtype) -> None:
     """Alone, in every order and any number, in blocks of three rows, with equal nodes shared and not."""
     net, instances = zoo_net(name, dtype)

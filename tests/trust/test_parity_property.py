@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import bound
+from helpers import bound, graph_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_models import CODE, RandomModel
@@ -115,9 +115,9 @@ def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: s
 def test_batched_equals_eager(
     seed: int, dtype: torch.dtype, pool: list[bytes], cases: list[tuple[list[int], int]], variant: tuple[str, str, bool]
 ) -> None:
-    """BUGS 1, 7, 8, 16, 19, 20: 160 mini-batches of random DAGs of random cells (480 with `--slow`) give eager's outputs,
-    whatever their grouping and order, under random policies, on every back end, both memory orders, cells split or
-    whole."""
+    """BUGS 1, 7, 8, 16, 19, 20: 160 mini-batches (480 with `--slow`) of random DAGs of random cells give eager's
+    outputs, whatever their grouping and order, under random policies, on every back end, both memory orders, cells
+    split or whole."""
     run_cases(Universe(seed, dtype, pool), cases, *variant)
 
 
@@ -174,7 +174,7 @@ def test_the_universes_hold_what_they_promise() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         pool = [rng.randbytes(CODE * LONGEST) for _ in range(POOL)]
-        graph = bound(RandomModel(seed).eval(), pool).mini_batch(pool).graph
+        graph = graph_of(RandomModel(seed), pool)
         cells = [t for t in graph.types if t.op.startswith("cell ")]
         arities |= {len(t.operands) for t in cells}
         outputs |= {len(t.outputs) for t in cells}

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from zoo_names import short_instances
+
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.run.modelfile import import_model_file
@@ -50,6 +52,6 @@ def zoo_model(name: str) -> ZooModel:
     small = {key: value for key, value in SMALL.items() if key in plan.model.config}
     config = file.config({**plan.model.config, **small})
     model = file.build(config, 0)
-    instances = file.sample(2 if name in HEAVY else 6, 5, config)
+    instances = short_instances(file, 2 if name in HEAVY else 6, 5, config)
     eager = Eager(model)
     return ZooModel(plan, model, instances, eager.run(instances), eager.reference(instances))

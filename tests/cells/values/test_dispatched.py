@@ -265,10 +265,18 @@ def require_eager(net: Any) -> None:
     parity.require()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=[pytest.mark.slow] if i % 4 and dtype is torch.float32 else [],
+                     id=f"{name}-{dtype}")
+        for i, name in enumerate(KNOWN)
+        for dtype in (torch.float32, torch.float64)
+    ],
+)  # fmt: skip
 def test_known_calls_run_natively_and_equal_eager(name: str, dtype: torch.dtype) -> None:
-    """In cells and between them, in both widths; in float64 every value is that of the walk's twin in plain Python."""
+    """In cells and between them, in both widths (a quarter of the narrow ones without `--slow`); in float64 every value
+    is that of the walk's twin in plain Python."""
     for as_cell in (True, False):
         net = net_for(Model(KNOWN[name], as_cell).to(dtype), INSTANCES)
 
