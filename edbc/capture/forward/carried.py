@@ -75,7 +75,9 @@ class Carried(Sequence[torch.Tensor]):
 
     def number(self, index: int) -> Any:
         """What a row is, of values of one element; its table's cross with it."""
-        number = self._table_of(index)
+        number = len(self._starts) - 1
+        if index < self._starts[number]:
+            number = self._table_of(index)
         numbers = self._numbers[number]
         if numbers is None:
             numbers = self._numbers[number] = _numbers_of(self._tables[number])

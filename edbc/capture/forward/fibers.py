@@ -368,7 +368,15 @@ class Fibers:
         if self.is_cancelled or fiber is None or self._getcurrent() is not fiber.greenlet:
             self._refuse_reader()
         noted = fiber.noted
-        where = noted[place][0] if place >= 0 else (site or self._site(_getframe(2), fiber)).where
+        if place >= 0:
+            where = noted[place][0]
+        else:
+            if site is None:
+                frame = _getframe(2)  # of what the user calls: nearly always it is the user's own
+                site = rec.read_sites.get((id(frame.f_code), frame.f_lasti)) or self._new_site(frame)
+            where = site.where
+            if len(noted) >= rec.max_reads:
+                self._stop(fiber, where)
         value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
         if value.ref >= 0:
             self._wait(fiber, value)
@@ -396,10 +404,13 @@ class Fibers:
         fiber = self.running
         if self.is_cancelled or fiber is None or self._getcurrent() is not fiber.greenlet:
             self._refuse_reader()
-        site = self._site(_getframe(3), fiber)
+        frame = _getframe(3)
+        site = self.recorder.read_sites.get((id(frame.f_code), frame.f_lasti)) or self._new_site(frame)
         if site.at_once:
             found = self.read(value, True, -1, site)
             return found.item() if issubclass(type(found), torch.Tensor) else found
+        if len(fiber.noted) >= self.recorder.max_reads:
+            self._stop(fiber, site.where)
         fiber.noted.append((site.where, (), -1, ()))
         return Unread(value, len(fiber.noted) - 1, site)
 
@@ -424,19 +435,14 @@ class Fibers:
         )
         raise self.strayed
 
-    def _site(self, frame: FrameType, fiber: Fiber) -> Site:
-        """The user's line from which a frame was called, for one more read."""
-        sites = self.recorder.read_sites
-        found = sites.get((id(frame.f_code), frame.f_lasti))
+    def _new_site(self, frame: FrameType) -> Site:
+        """The user's line from which a frame was called."""
+        sites, user = self.recorder.read_sites, user_frame(start=frame)
+        key = (0, 0) if user is None else (id(user.f_code), user.f_lasti)
+        found = sites.get(key)
         if found is None:
-            user = user_frame(start=frame)
-            key = (0, 0) if user is None else (id(user.f_code), user.f_lasti)
-            found = sites.get(key)
-            if found is None:
-                found = sites.add(key, Site(location_of(user), None if user is None else user.f_code))
-                self.recorder.takes_locks |= takes_locks(frame, self.outermost)
-        if len(fiber.noted) >= self.recorder.max_reads:
-            self._stop(fiber, found.where)
+            found = sites.add(key, Site(location_of(user), None if user is None else user.f_code))
+            self.recorder.takes_locks |= takes_locks(frame, self.outermost)
         return found
 
     def _refuse(self, fiber: Fiber) -> NoReturn:

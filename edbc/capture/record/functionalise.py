@@ -33,7 +33,7 @@ from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.table import Entry, Hole, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.standin import Shared, Value, refuse, value_of
+from edbc.capture.standins.standin import Shared, Slot, Value, refuse, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -51,7 +51,10 @@ class Memory:
 
     def __init__(self, value: Value):
         self.content = value_of(value.rec, value.ref, value.slot)
-        self.names: list[tuple[Value, tuple[View, ...]]] = [(value, ())]
+        self.names: dict[int, tuple[Value, tuple[View, ...]]] = {id(value): (value, ())}
+        """By their identity, each with the views through which it shows the content."""
+        self._shown: dict[int, Slot] = {}
+        """By name, the slot of the content of which its own was made."""
         self.is_held = False
         """Whether others hold it, who would not see a change."""
         self.is_row = False
@@ -59,14 +62,29 @@ class Memory:
 
     def path(self, name: Value) -> tuple[View, ...]:
         """The chain of views through which a name shows the content."""
-        return next(path for known, path in self.names if known is name)
+        return self.names[id(name)][1]
 
-    def show(self) -> None:
-        """Let all names show the content."""
-        rec, ref, slot = self.content.rec, self.content.ref, self.content.slot
-        for name, path in self.names:
+    def show(self, value: Value) -> None:
+        """Let all names show another content."""
+        rec, ref, slot = value.rec, value.ref, value.slot
+        self.content = value_of(rec, ref, slot)
+        for key, (name, path) in self.names.items():
             name.ref = ref
-            name.slot = rec.table.slot(slot.base, (*slot.views, *path), name.slot.meta()) if path else slot
+            if self._shown.get(key) is not slot:
+                self._shown[key] = slot
+                name.slot = rec.table.slot(slot.base, (*slot.views, *path), name.slot.meta()) if path else slot
+
+    def forget(self, key: int) -> None:
+        """A name, by its identity."""
+        del self.names[key]
+        self._shown.pop(key, None)
+
+    def turn(self, name: Value, seen: Value) -> None:
+        """Let a name show the content as another one does, and forget that."""
+        self.names[id(name)] = name, self.path(seen)
+        self._shown.pop(id(name), None)
+        self.forget(id(seen))
+        name.slot = seen.slot
 
 
 class Changes:
@@ -118,7 +136,7 @@ class Changes:
             is_seen = self.rec.seen_in_place[key] = _is_seen_in_place(memory.content, path)
         if not is_seen:
             return
-        memory.names.append((other, path))
+        memory.names[id(other)] = other, path
         self._memories[id(other)] = other, memory
 
     # --- changes ---------------------------------------------------------------------------------------------------
@@ -136,16 +154,12 @@ class Changes:
             refuse("a tensor was changed in place through .detach()", "change a copy (.detach().clone())")
         if path or (overwrites and memory.content.ref >= 0):
             new = self._written(memory.content, path, new)
-        memory.content = value_of(self.rec, new.ref, new.slot)
         self._forget_unheld(memory)
-        memory.show()
+        memory.show(new)
 
     def turn(self, name: Value, seen: Value) -> Value:
         """Let `name` show its memory as `seen` does, a view of it."""
-        memory = self.memory_of(name)
-        path = memory.path(seen)
-        memory.names = [(known, path if known is name else p) for known, p in memory.names if known is not seen]
-        name.slot = seen.slot
+        self.memory_of(name).turn(name, seen)
         return name
 
     def is_same(self, one: Any, other: Any) -> bool:
@@ -156,9 +170,8 @@ class Changes:
 
     def _forget_unheld(self, memory: Memory) -> None:
         """A loop over rows makes a name for each, and holds one at a time."""
-        unheld = {id(pair[0]) for pair in memory.names if sys.getrefcount(pair[0]) <= _HELD}
-        memory.names = [pair for pair in memory.names if id(pair[0]) not in unheld]
-        for name in unheld:
+        for name in [key for key, pair in memory.names.items() if sys.getrefcount(pair[0]) <= _HELD]:
+            memory.forget(name)
             del self._memories[name]
 
     def _refuse_held(self, name: Any) -> None:

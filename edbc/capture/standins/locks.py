@@ -28,7 +28,8 @@ _known: Kept[int, tuple[CodeType, tuple[_Path, ...]]] = Kept(4096)
 def takes_locks(frame: FrameType | None, until: CodeType) -> bool:
     """Whether any function from a frame out to one of the code `until` takes what may be a lock. Linear in frames."""
     while frame is not None and frame.f_code is not until:
-        if _taken(frame.f_code):
+        known = _known.get(id(frame.f_code))
+        if known[1] if known is not None else _taken(frame.f_code):
             return True
         frame = frame.f_back
     return False
