@@ -7,8 +7,8 @@ together as one program, and found by its key from then on; the user's Python do
 Kept are calls all of whose operands are their arguments, numbers, constants and each other. Closed code that asks for a
 size (`len(h)`, `h.shape`) may do anything with it: it is kept for these sizes alone. Sizes that had to be equal, and
 indices that had to be below a size, are told by the program, and compared at every call; where they are not, the call
-runs as it is written, and fails as eager does. Of one row or none nothing is kept, as broadcasting and reductions treat
-them in their own way.
+runs as it is written, and fails as eager does. Where there is one row or none of anything whose number differs between
+instances, nothing is kept, as broadcasting and reductions treat them in their own way (`TooFew`).
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def can_keep(rec: Recorder) -> bool:
 
 def may_keep(given: Given) -> bool:
     """Whether what a call with these arguments records may be kept."""
-    return all(len(row.refs) > 1 for row in given.rows) and given.are_distinct()
+    return all(size > 1 for size in given.sizes()) and given.are_distinct()
 
 
 def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: bool, given: Given,
@@ -324,9 +324,11 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         result = function(shown)
         if (rec.asked_size or rec.counted) and not by_sizes:
             rec.functions[key], by_sizes = BY_SIZES, True
-        rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(result)
+        rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(result, by_sizes)
         rec.kept_wholes = []
         return result
+    except TooFew:
+        pass
     except (CannotKeep, Exception):  # the code's own are raised again below
         rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
     finally:
@@ -342,6 +344,10 @@ def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, res
     keeping.has_own = not given.indices
     with suppress(CannotKeep):
         rec.functions[key] = keeping.kept(result)
+
+
+class TooFew(CannotKeep):
+    """Some rows are one or none in this call, and may be more in another."""
 
 
 class _Keeping:
@@ -368,10 +374,14 @@ class _Keeping:
         self.below: set[tuple[int, Count, int]] = set()
         self.least: set[tuple[Count, int]] = set()
         self.results: list[int] = []
+        self.sizes: list[int] = triples[2::3]
+        """Of the arguments; those that are more in other calls are `more` there."""
+        self.more = [size if 0 <= k - len(given.rows) < len(given.values) else size + 7
+                     for k, size in enumerate(self.sizes)]  # fmt: skip
         self.has_own = True
         """Whether indices that are no arguments are what every such call has."""
 
-    def kept(self, result: Any) -> KeptCall:
+    def kept(self, result: Any, by_sizes: bool = False) -> KeptCall:
         """See `KeptCall`. Raises CannotKeep, also where gradients were off in between, which a run does not tell."""
         entries = self.rec.entries
         if self.rec.has_switched(self.entry):
@@ -383,6 +393,9 @@ class _Keeping:
                 self.run(self.rec.table.programs[-1 - number])
             else:
                 self.node(number)
+        for count in () if by_sizes else self.draft.counts:
+            if count is not None and size_of(count, self.sizes) < 2 and size_of(count, self.more) > 1:
+                raise TooFew
         placed = self.placed(result)
         program = self.rec.table.programs.made_of(self.draft, self.results)
         return KeptCall(program, tuple(self.extras), placed, tuple(self.equal), tuple(self.below), tuple(self.least))
@@ -490,6 +503,9 @@ class _Keeping:
 
     def extra(self, item: Literal | Remade | LookedUp) -> int:
         self.extras.append(item)
+        size = item.size(self.given.indices)
+        self.sizes.append(size)
+        self.more.append(size + 7 if isinstance(item, LookedUp) else size)
         return self.draft.argument()
 
     def placed(self, item: Any) -> Any:

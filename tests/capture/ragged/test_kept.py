@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import bound
+from randomforwards import instance, model_of, source_of
 from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
 from torch import nn
 
@@ -273,3 +276,38 @@ def test_constants_that_always_differ_are_not_kept_for_ever() -> None:
     recorder.kept_forwards = MOST_KEYS
     require_eager(net, net.model, [Graph(*graph(Random(i)), 1.5 + i) for i in range(3)])
     assert len([key for key in recorder.functions if key[:2] == (KeptCall, "")]) == 1
+
+
+def require_random_forwards(seeds: range, folder: Path) -> None:
+    """Random closed forwards give eager's numbers and gradients, for instances of one row too."""
+    for seed in seeds:
+        rng = Random(seed)
+        torch.manual_seed(seed)
+        text, form = source_of(rng)
+        model = model_of(text, folder, f"drawn_{seed}").eval()
+        some = lambda: instance(rng, form, rng.randint(1, 7))  # noqa: B023, E731
+        net = bound(model, [some() for _ in range(6)], cells="auto", rows=True)
+        for _ in range(2):
+            require_eager(net, model, [some() for _ in range(5)], 1e-4)
+        require_eager(net, model, [instance(rng, form, 1), some(), instance(rng, form, 1)], 1e-4)
+
+
+def test_random_forwards_give_eager_numbers(tmp_path: Path) -> None:
+    """One whose first instance has one index, from which nothing may be kept for more."""
+    require_random_forwards(range(1, 2), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_forwards_give_eager_numbers(part: int, tmp_path: Path) -> None:
+    """The same for 1,000 of them."""
+    require_random_forwards(range(100 + 100 * part, 200 + 100 * part), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rows() -> None:
+    """One graph of so many nodes, beside small ones."""
+    torch.manual_seed(0)
+    net, count = of_model(Sends(), graph, rounds=1), 100_000
+    edges = torch.randint(count, (2, 3 * count), generator=torch.Generator().manual_seed(0))
+    require_eager(net, net.model, [graph(Random(1)), (torch.randn(count, 3), edges), graph(Random(2))], 1e-3)
