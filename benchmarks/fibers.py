@@ -8,9 +8,11 @@ torch: the decoder over the sentences that are still running, the tree builder s
 have parts left. `generators` and `threads` are other ways to let an instance wait: the decoder written as a generator
 that yields the step that it wants, or as a function in a thread of its own that asks for it; whoever runs them batches
 the steps of one kind when all wait. `forced` is the decoder by edbc with the words given that it would have chosen:
-what waiting costs beside it. `unseen` are mini-batches that come once: segments may be of structures that have not been
-met. Contestants take turns; processor time, median of the rounds. At the end: what suspending an instance and resuming
-it takes, with torch's state and the recorder's, and what switching greenlets takes alone.
+what waiting costs beside it, told per segment as well. `unseen` are mini-batches that come once: segments may be of
+structures that have not been met. Contestants take turns; processor time, median of the rounds. At the end: what
+suspending an instance and resuming it takes, with torch's state and the recorder's, and what switching greenlets takes
+alone; and what a segment takes of the host beside its kernels: to cut it off, find what runs it, run that, and hand out
+its values.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from edbc.capture.forward.fibers import Fiber, Fibers, require_greenlet
+from edbc.run.cpu import cpubackend
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
 from edbc.tools.compile.compiler import compile_model
@@ -251,6 +255,32 @@ def suspending(net: Net) -> tuple[float, float]:
     return found[0], found[1]
 
 
+def of_a_segment(net: Net, batches: list[list[Any]]) -> tuple[float, float]:
+    """Microseconds per segment: of the host beside the kernels, and of the kernels. Of some mini-batches the least."""
+    in_kernels, cuts = [0.0], []
+
+    def walk(*args: Any) -> None:
+        started = time.thread_time()
+        run(*args)
+        in_kernels[0] += time.thread_time() - started
+
+    def cut(*args: Any) -> None:
+        started, before = time.thread_time(), in_kernels[0]
+        whole(*args)
+        kernels = in_kernels[0] - before
+        cuts.append((time.thread_time() - started - kernels, kernels))
+
+    run, whole = cpubackend.walk, Fibers._cut
+    found = []
+    with mock.patch.object(Fibers, "_cut", cut), mock.patch.object(cpubackend, "walk", walk):
+        for batch in batches * 3:
+            cuts.clear()
+            net(batch)
+            found.append(tuple(1e6 * statistics.fmean(each) for each in zip(*cuts, strict=True)))
+    host, kernels = min(found)
+    return host, kernels
+
+
 def seconds(function: Callable[[], Any]) -> float:
     started = time.process_time()
     function()
@@ -319,9 +349,14 @@ def measure(name: str, options: argparse.Namespace) -> None:
     )
     with_state, bare = suspending(net)
     print(f"suspending and resuming {with_state:.2f} us, two bare switches {bare:.2f} us")
+    with torch.no_grad():
+        print("a segment: {:.0f} us of the host beside {:.0f} us of its kernels".format(*of_a_segment(net, batches)))
     others = [f"{key} {best[key]:.1f}" for key in ("generators", "threads", "forced") if key in best]
     if others:
         print(f"other ways, ms: {', '.join(others)}")
+    if "forced" in best:
+        waiting = 1e3 * (best["fibers"] - best["forced"]) / max(stats.segments, 1)
+        print(f"words given in place of read: {waiting:.0f} us less per segment")
 
 
 def main() -> None:
