@@ -36,8 +36,8 @@ def test_all_ways_give_eagers_numbers(name: str, monkeypatch: pytest.MonkeyPatch
     by_hand = imported(ROOT / "benchmarks" / "_by_hand.py", monkeypatch).BY_HAND[name]
     torch.manual_seed(0)
     model = getattr(module, type(by_hand).__name__)(8).eval()
-    net = edbc.compile(model, module.instances(12), trials=10, measure_gain=False)
-    unseen = module.instances(7, seed=9)
+    net = edbc.compile(model, module.instances(6), trials=4, measure_gain=False)
+    unseen = module.instances(4, seed=9)
 
     with torch.no_grad():
         eager = [model(instance) for instance in unseen]

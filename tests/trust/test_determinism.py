@@ -24,7 +24,7 @@ def start(repository: Path, folder: Path, environment: dict[str, str]) -> subpro
         "def do(*arguments):\n"
         "    result = CliRunner().invoke(main, list(arguments)); assert result.exit_code == 0, result.output\n"
         "plan = folder + '/plan.yaml'\n"
-        "options = ('--set', 'hidden_size=8', '--encoding', 'sort', '--trials', '100', '--no-measure-gain')\n"
+        "options = ('--set', 'hidden_size=8', '--encoding', 'sort', '--trials', '20', '--no-measure-gain')\n"
         "do('compile', model, '-o', plan, *options)\n"
         "for name in 'ab': do('run', plan, '--limit', '12', '--output', f'{folder}/{name}', '--model', model)\n"
     )

@@ -20,7 +20,7 @@ def universe(seed: int) -> tuple[Net, list[bytes]]:
     """A random model bound to a plan for a pool of instances."""
     rng = random.Random(seed)
     pool = [rng.randbytes(CODE * rng.randrange(1, 20)) for _ in range(POOL)]
-    return bound(RandomModel(seed, torch.float64).eval(), pool), pool
+    return bound(RandomModel(seed, torch.float64).eval(), pool, rows=None), pool
 
 
 def growth(count: int, warm_up: int) -> Held:

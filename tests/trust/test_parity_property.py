@@ -99,7 +99,7 @@ def random_policy(net: Net, batch: list[bytes], seed: int) -> Policy:
 def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: str, layout: str, split: bool) -> None:
     """Every mini-batch under its policy, with equal nodes shared however few there are (every other one not at all):
     certified by the parity rule. Without gradients: in training cells run whole."""
-    net = bound(universe.model, universe.pool, backend=_backend(backend), layout=layout, split=split)
+    net = bound(universe.model, universe.pool, rows=None, backend=_backend(backend), layout=layout, split=split)
     with pytest.MonkeyPatch.context() as patch:
         for limit, value in {"FEWEST": 1, "WORTHWHILE": 0, "MOST": 0}.items():
             patch.setattr(rule, limit, value)
@@ -138,7 +138,7 @@ def test_batched_equals_eager_at_length(part: int) -> None:
 def test_permuting_splitting_and_joining(seed: int, pool: list[bytes], order: list[int], cut: int) -> None:
     """BUGS 20: permuted, split in two and joined again, and one by one: the same outputs at permuted places, to
     rounding (1e-12 in float64)."""
-    net = bound(RandomModel(seed).eval(), pool)
+    net = bound(RandomModel(seed).eval(), pool, rows=None)
     whole = net(pool)
     permuted = net([pool[i] for i in order])
     parts = [*net(pool[:cut]), *net(pool[cut:])]
@@ -160,7 +160,7 @@ def assert_same(ours: dict[str, list[torch.Tensor]], theirs: dict[str, list[torc
 @given(st.integers(0, 10**6), pools)
 def test_twice_is_bit_equal(seed: int, pool: list[bytes]) -> None:
     """The same mini-batch twice gives the same bits, also when another one ran in between."""
-    net = bound(RandomModel(seed, torch.float32).eval(), pool)
+    net = bound(RandomModel(seed, torch.float32).eval(), pool, rows=None)
     first = net(pool)
     net(pool[: POOL // 2])
     for ours, theirs in zip(net(pool), first, strict=True):
