@@ -29,17 +29,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "models")]
 
 from _conllu import read_conllu  # noqa: E402
-from _molecules import read_strings  # noqa: E402
-from _smiles import parse_smiles  # noqa: E402
 from _text import word_id  # noqa: E402
 from helpers import bound  # noqa: E402
+from molecule_gnn import ELEMENTS, AtomGraph, MoleculeGNN, load  # noqa: E402
+from sentence_encoder import SentenceEncoder  # noqa: E402
 
 from edbc.capture.record.recorder import LOOKS  # noqa: E402
 from edbc.run.session import Stats  # noqa: E402
 from edbc.tools.health import processor_name  # noqa: E402
 
-VOCAB, ELEMENTS = 1000, ["C", "c", "N", "n", "O", "o", "S", "s", "F", "Cl", "Br"]
-Graph = tuple[torch.Tensor, torch.Tensor]
+VOCAB = 1000
 Tree = tuple[int, list[Any]]
 
 
@@ -86,25 +85,21 @@ class Sentences(nn.Module):
         return self.out(torch.cat([h.mean(1), (weights * h).sum(1)], -1))
 
 
-class Encoder(nn.Module):
-    """A transformer encoder of two layers, and a class for the sentence."""
+class Encoder(SentenceEncoder):
+    """The zoo's transformer encoder."""
 
     def __init__(self, size: int):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(size, 4, 2 * size, batch_first=True, norm_first=True)
-        self.words, self.out = nn.Embedding(VOCAB, size), nn.Linear(size, 4)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, ids: list[int]) -> torch.Tensor:
-        return self.out(self.layers(self.words(torch.tensor(ids))[None])[0].mean(0))
+        super().__init__(size, VOCAB)
 
     def by_padding(self, batch: list[list[int]]) -> torch.Tensor:
         ids, mask = padded(batch)
-        h = self.layers(self.words(ids), src_key_padding_mask=~mask)
+        h = self.layers(self.embedding(ids) + self.positions[: ids.shape[1]], src_key_padding_mask=~mask)
         return self.out((h * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True))
 
     def by_jagged(self, batch: list[list[int]]) -> torch.Tensor:
-        h = self.words(jagged(batch))
+        ids = jagged(batch)
+        places = torch.cat([torch.arange(len(words)) for words in batch])
+        h = torch.nested.nested_tensor_from_jagged(self.embedding(ids.values()) + self.positions[places], ids.offsets())
         for layer in self.layers.layers:
             own = layer.self_attn
             normed, parts = layer.norm1(h), zip(own.in_proj_weight.chunk(3), own.in_proj_bias.chunk(3), strict=True)
@@ -200,50 +195,37 @@ class Sets(nn.Module):
         self.one = nn.Sequential(nn.Linear(len(ELEMENTS), size), nn.ReLU(), nn.Linear(size, size), nn.ReLU())
         self.all = nn.Sequential(nn.Linear(2 * size, size), nn.ReLU(), nn.Linear(size, 2))
 
-    def forward(self, graph: Graph) -> torch.Tensor:
-        h = self.one(graph[0])
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.one(x)
         return self.all(torch.cat([h.mean(0), h.amax(0)]))
 
-    def by_concatenation(self, batch: list[Graph]) -> torch.Tensor:
-        h, lengths = self.one(torch.cat([x for x, _ in batch])), torch.tensor([len(x) for x, _ in batch])
+    def by_concatenation(self, batch: list[torch.Tensor]) -> torch.Tensor:
+        h, lengths = self.one(torch.cat(batch)), torch.tensor(list(map(len, batch)))
         owner = torch.repeat_interleave(torch.arange(len(batch)), lengths)
         mean = torch.zeros(len(batch), h.shape[1]).index_add(0, owner, h) / lengths[:, None]
         return self.all(torch.cat([mean, torch.segment_reduce(h, "max", lengths=lengths)], -1))
 
-    def by_padding(self, batch: list[Graph]) -> torch.Tensor:
-        x = nn.utils.rnn.pad_sequence([x for x, _ in batch], batch_first=True)
-        lengths = torch.tensor([len(x) for x, _ in batch])
+    def by_padding(self, batch: list[torch.Tensor]) -> torch.Tensor:
+        x = nn.utils.rnn.pad_sequence(batch, batch_first=True)
+        lengths = torch.tensor(list(map(len, batch)))
         mask = (torch.arange(x.shape[1])[None] < lengths[:, None]).unsqueeze(-1)
         h = self.one(x)
         mean = (h * mask).sum(1) / lengths[:, None]
         return self.all(torch.cat([mean, h.masked_fill(~mask, float("-inf")).amax(1)], -1))
 
 
-class Graphs(nn.Module):
-    """Two rounds of messages by index."""
+class Graphs(MoleculeGNN):
+    """The zoo's graph network."""
 
-    def __init__(self, size: int):
-        super().__init__()
-        self.up, self.message = nn.Linear(len(ELEMENTS), size), nn.Linear(2 * size, size)
-        self.update, self.out = nn.GRUCell(size, size), nn.Linear(size, 2)
-
-    def nodes(self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """States of nodes."""
-        h = torch.relu(self.up(x))
-        for _ in range(2):
-            message = torch.relu(self.message(torch.cat([h[source], h[target]], -1)))
-            h = self.update(torch.zeros(x.shape[0], h.shape[1]).index_add(0, target, message), h)
-        return h
-
-    def forward(self, graph: Graph) -> torch.Tensor:
-        return self.out(self.nodes(graph[0], graph[1][0], graph[1][1]).sum(0))
-
-    def by_concatenation(self, batch: list[Graph]) -> torch.Tensor:
+    def by_concatenation(self, batch: list[AtomGraph]) -> torch.Tensor:
         """With shifted indices."""
-        counts = torch.tensor([len(x) for x, _ in batch])
+        counts = torch.tensor([len(graph.atoms) for graph in batch])
         shifts = (counts.cumsum(0) - counts).tolist()
-        edges = torch.cat([e + shift for (_, e), shift in zip(batch, shifts, strict=True)], 1)
-        h = self.nodes(torch.cat([x for x, _ in batch]), edges[0], edges[1])
+        atoms = torch.tensor([atom for graph in batch for atom in graph.atoms])
+        pairs = list(zip(batch, shifts, strict=True))
+        source = torch.tensor([i + shift for graph, shift in pairs for i in graph.sources])
+        target = torch.tensor([i + shift for graph, shift in pairs for i in graph.targets])
+        h = self.states(self.elements(atoms), source, target)
         owner = torch.repeat_interleave(torch.arange(len(batch)), counts)
         return self.out(torch.zeros(len(batch), h.shape[1]).index_add(0, owner, h))
 
@@ -265,17 +247,14 @@ def sentences_and_trees(folder: Path) -> tuple[list[list[int]], list[Tree]]:
     return sentences, trees
 
 
-def molecules(folder: Path) -> list[Graph]:
-    """Elements of the atoms as one-hots, and bonds in both directions."""
-    found = []
-    for number, text in read_strings(str(folder / "molecules" / "esol-first900.csv")):
-        molecule = parse_smiles(text, str(number))
-        kinds = [ELEMENTS.index(a) if a in ELEMENTS else 0 for a in molecule.atoms]
-        pairs = [(a, b) for a, b, *_ in molecule.bonds]
-        if pairs:
-            edges = torch.tensor(pairs + [(b, a) for a, b in pairs]).t().contiguous()
-            found.append((F.one_hot(torch.tensor(kinds), len(ELEMENTS)).float(), edges))
-    return found
+def one_hots(graph: AtomGraph) -> torch.Tensor:
+    """A molecule as a set of atoms, (atoms, elements)."""
+    return F.one_hot(torch.tensor(graph.atoms), len(ELEMENTS)).float()
+
+
+def only(result: Any) -> torch.Tensor:
+    """The one tensor that a model returns."""
+    return next(iter(result.values()))[0] if isinstance(result, dict) else result
 
 
 def timed(run: Callable[[], Any]) -> float:
@@ -297,7 +276,7 @@ def measure(model: Any, instances: list[Any], options: argparse.Namespace) -> st
     times: dict[str, list[float]] = {name: [] for name in ("eager", "edbc", "recording", *ways)}
     for _ in range(options.rounds):
         batch, stats = batch_of(), Stats()
-        wanted = torch.stack([model(x) for x in batch])
+        wanted = torch.stack([only(model(x)) for x in batch])
         for name, way in ways.items():
             torch.testing.assert_close(way(batch), wanted, rtol=1e-3, atol=1e-4)
             times[name].append(timed(lambda batch=batch, way=way: way(batch)))
@@ -325,13 +304,13 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     sentences, trees = sentences_and_trees(Path(options.data))
-    graphs = molecules(Path(options.data))
+    graphs = [g for g in load(str(Path(options.data) / "molecules" / "esol-first900.csv")) if g.sources]
     print(f"{processor_name()}, mini-batches of {options.batch}")
     print("| model | hidden | types | eager ms | by hand ms | edbc ms | of eager | of by hand | recording ms |")
     print("|---|---|---|---|---|---|---|---|---|")
     for model, instances in (
         (Sentences, sentences), (Encoder, sentences), (Pointer, sentences), (Children, trees), (Graphs, graphs),
-        (Sets, graphs),
+        (Sets, [*map(one_hots, graphs)]),
     ):  # fmt: skip
         print(measure(model(options.hidden), instances, options), flush=True)
 

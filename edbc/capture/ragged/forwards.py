@@ -38,7 +38,7 @@ from edbc.capture.ragged.kept import (
     may_keep,
     symbolic_tensor,
 )
-from edbc.capture.ragged.program import INDICES, Ints, Numbers
+from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import MOST_VECTORS, Index, along_of, vectors_of
 from edbc.capture.ragged.value import Ragged
@@ -82,7 +82,7 @@ class Forwards:
                 known = rec.functions.get((key, tuple(sizes)))
             if type(known) is KeptCall:
                 of_key = [i for i in range(number, len(self.keys)) if self.keys[i] == key]
-                with suppress(OverflowError):  # words beyond 64 bits
+                with suppress(OverflowError, CannotKeep):  # words beyond 64 bits
                     self._take_in(known, [i for i in of_key if sizes is None or self.sizes[i] == sizes])
             elif known is not NOT_KEPT:
                 return self._first(key, sizes is not None, instance)

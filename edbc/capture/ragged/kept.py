@@ -196,7 +196,7 @@ def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[i
     if isinstance(item, tuple | list):
         found = [_filled(rec, x, results, flat) for x in item]
         return found if kind is list else rebuilt(item, found)
-    return item
+    return {key: _filled(rec, x, results, flat) for key, x in item.items()} if kind is dict else item
 
 
 def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given) -> bool:
@@ -480,13 +480,18 @@ class _Keeping:
             return self.extra(Remade(self.what(first), count))
         register = self.rows.get((first, step, count))
         if register is None:
-            looked_up = self.rec.lookups.get(first)
-            number = None if looked_up is None else self.indices.get(looked_up[1].offset)
-            if looked_up is None or number is None or looked_up[1].size != count:
-                raise CannotKeep
-            number = -1 - number - len(self.given.rows) - len(self.given.values)
-            register = self.rows[first, step, count] = self.extra(LookedUp(looked_up[0], number))
+            register = self.rows[first, step, count] = self.extra(self.looked_up(first, count))
         return register
+
+    def looked_up(self, first: int, count: int) -> LookedUp:
+        """So many rows of a parameter, from a ref on."""
+        table, numbers = self.rec.lookups.get(first, (None, None))
+        if table is None or numbers is None:
+            raise CannotKeep
+        number = self.indices.get(numbers.offset)
+        if number is None or numbers.size != count:
+            raise CannotKeep
+        return LookedUp(table, -1 - number - len(self.given.rows) - len(self.given.values))
 
     def single(self, ref: int) -> int:
         """The register of a value."""
@@ -524,6 +529,8 @@ class _Keeping:
         if isinstance(item, tuple | list):
             found = [self.placed(x) for x in item]
             return found if kind is list else rebuilt(item, found)
+        if kind is dict:
+            return {key: self.placed(x) for key, x in item.items()}
         if kind in PLAIN or kind is float:
             return item
         raise CannotKeep

@@ -140,7 +140,14 @@ class Graph(NamedTuple):
 class Named(Closed):
     def forward(self, graph):
         h = self.up(graph.x)
-        return self.out(h.index_add(0, graph.edges[1], h[graph.edges[0]])).mean(0) * graph.scale
+        result = {"sent": [self.out(h.index_add(0, graph.edges[1], h[graph.edges[0]])).mean(0) * graph.scale]}
+        return result["sent"]
+
+
+class Positions(Closed):
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids)) + self.kinds.weight[: len(ids)]
+        return h.mean(0), {"scores": self.out(h.amax(0))}["scores"]
 
 
 def named(rng: Random) -> Any:
@@ -151,7 +158,7 @@ def named(rng: Random) -> Any:
 MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
-    (Named, named),
+    (Named, named), (Positions, sentence),
 ]  # fmt: skip
 
 
