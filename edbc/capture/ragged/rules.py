@@ -22,7 +22,6 @@ import torch
 
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.changes import change_rows
 from edbc.capture.ragged.kept import Given, is_keyed, keep, may_keep
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
@@ -271,7 +270,7 @@ def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     count = _num_ragged(others) + _num_ragged(kwargs.values())
     is_rows = type(target) is Ragged or (type(target) is torch.Tensor and adopted(rec, target) is not target)
     if is_rows:
-        return change_rows(Call(rec, func, name, (target, *others), kwargs, count + 1))
+        return across.change_rows(Call(rec, func, name, (target, *others), kwargs, count + 1))
     if not count:
         return NotImplemented
     rec.note_stacked(name)

@@ -17,7 +17,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.value import Ragged, each_row, one_step
-from edbc.capture.record import packing
+from edbc.capture.semantics import packing
 from edbc.capture.standins.standin import Symbol
 
 

@@ -34,9 +34,9 @@ from edbc.capture.ragged.kept import whole_call
 from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
 from edbc.capture.ragged.value import each_row
-from edbc.capture.record.packing import is_packed, on_rows
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
+from edbc.capture.semantics.packing import is_packed, on_rows
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import AsksForValue, Lazy, Rows, Shared, Slot, Value, is_matrix
 

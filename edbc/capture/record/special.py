@@ -12,13 +12,12 @@ from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
-from edbc.capture.record import packing
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.lookup import looked_up
 from edbc.capture.record.numbers import LONG
 from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_refs
-from edbc.capture.semantics import rules
+from edbc.capture.semantics import packing, rules
 from edbc.capture.semantics.autocast import Under, state_text
 from edbc.capture.semantics.customfunctions import refuse_namesake
 from edbc.capture.semantics.shapes import flat, pick, repeated, replace_first, take_views

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.value import Ragged
-from edbc.capture.record import packing
+from edbc.capture.semantics import packing
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Value
 
@@ -87,7 +87,7 @@ def projected_lstm_cell(value: Any, state: tuple[Any, Any], of_input: Any, of_st
 
 
 def of_one_sequence(call: Call) -> Any:
-    """What packs and pads the one sequence of an instance (`record.packing`)."""
+    """What packs and pads the one sequence of an instance (`semantics.packing`)."""
     return NotImplemented if call.kwargs else packing.FUNCTIONS[call.name](call.rec, *call.args)
 
 
