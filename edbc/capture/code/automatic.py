@@ -174,13 +174,14 @@ def _is_returnable(item: Any) -> bool:
 
 def leaves_of(nest: Any) -> Iterator[Any]:
     """What is in a nest of lists, tuples and dicts, in the order in which calls have their operands."""
-    if type(nest).__name__ != "Hole" and isinstance(nest, list | tuple):
-        for item in nest:
-            yield from leaves_of(item)
-    elif isinstance(nest, dict):
-        yield from leaves_of(list(nest.values()))
-    else:
+    kind = type(nest)  # stand-ins are not asked who asks for their class
+    if issubclass(kind, dict):
+        nest = nest.values()
+    elif not issubclass(kind, list | tuple) or kind.__name__ == "Hole":
         yield nest
+        return
+    for item in nest:
+        yield from leaves_of(item)
 
 
 class Work(NamedTuple):

@@ -4,13 +4,14 @@ A module is nearly always called with arguments of one form, so what is done per
 
 Definitions.
 
-(1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`; a
-    parameter that is a matrix is no operand (`trace.keys`), and may be another in each call.
-(2) The *unrolled* call of a form is Python code without a loop: it takes the arguments by position, compares the
+(1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`,
+    `({"h": _, "c": _}, x=None)` for `cell(state, x=None)`; a parameter that is a matrix is no operand (`trace.keys`),
+    and may be another in each call.
+(2) The *unrolled* call of a form is Python code without a loop: it takes the arguments as they are given, compares the
     operands' slots and the matrices with those of the last call (then with those of all known ones), appends one node,
     and makes one Value per output. The first form's stands in the method's place and gives other forms to theirs:
     lists of children have a form for each number of them.
-(3) The *general* call, `Recorder.call`, serves everything: new forms, keywords, numbers, parameters as operands. Its
+(3) The *general* call, `Recorder.call`, serves everything: new forms, numbers, parameters as operands. Its
     first answer of a form that can be unrolled makes the unrolled call.
 
 All leave the same recording (a test compares them). Measured on two operands and one output: 1.0 microsecond general
@@ -21,9 +22,11 @@ second form 9 general, 1.1 unrolled.
 from __future__ import annotations
 
 import itertools
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
+from keyword import iskeyword
 from typing import Any, NamedTuple
 
 import torch
@@ -51,6 +54,12 @@ _AT_ONCE = frozenset((torch.Tensor, Made))
 """Of tensors that eager code has at once."""
 _ABSENT = object()
 """Stands for an argument that a call of fewer does not have."""
+_NESTS = (tuple, list, dict)
+_NAMES = frozenset(
+    "self rest kwargs recorder known general Value Shared Rows getframe absent index sites found site first make call "
+    "key x type dict tuple list TypeError AttributeError ValueError".split()
+)
+_NUMBERED = re.compile("[xwvsomak][0-9].*")
 
 
 def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_Call], None],
@@ -78,10 +87,10 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             become(form.call)
 
     def of_another_form(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        form = None if kwargs else forms.get(_form_of(args))
+        form = forms.get(_form_of((args, kwargs)))
         if form is None or form is next(iter(forms.values())):
             return general(self, args, kwargs)
-        return form.call(self, *args)
+        return form.call(self, *args, **kwargs)
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal asks
@@ -97,11 +106,11 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 recorder.taken.add(path)
             assert run is not None
             return whole_call(recorder, path, run, self, args, kwargs)
-        key = _form_of(args)
-        form = None if kwargs else forms.get(key)
+        key = _form_of((args, kwargs))
+        form = forms.get(key)
         recorded = None
         if form is not None:
-            leaves = list(_leaves(args, (tuple, list)))
+            leaves = list(_leaves((args, kwargs), _NESTS))
             kinds = set(map(type, leaves))
             is_at_once = not kinds.isdisjoint(_AT_ONCE)
             gets = _TENSOR_AS_VALUE if is_at_once and not form.demands else _ROWS_AS_VALUE if Rows in kinds else ""
@@ -110,9 +119,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 unroll(form)
             recorded = _recorded(args, kwargs) if is_at_once and form.demands else None
             if any(issubclass(type(x), _OPERANDS) and not is_matrix(x) for x in leaves) and form.is_met_by(recorded):
-                given = [_each(recorder.as_operand, arg) for arg in args]
+                given = _each(recorder.as_operand, (args, kwargs))
                 if recorded is None or form.knows(given):
-                    return form.call(self, *given)
+                    return form.call(self, *given[0], **given[1])
         if otherwise is None:
             try:
                 if asks:
@@ -131,7 +140,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             except NotACell:
                 return otherwise(self, *args, **kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
-        if form is None and not kwargs and len(forms) < MAX_FORMS and is_unrollable(entry):
+        if form is None and len(forms) < MAX_FORMS and is_unrollable(entry):
             form = forms[key] = _Form(entry)
             recorder.standing += 1
             unroll(form)
@@ -140,7 +149,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 form.gets = _ROWS_AS_VALUE if form.gets else ""
                 unroll(form)
             form.demands.update(entry.demands)
-            matrices = filter(is_matrix, _leaves(args, (tuple, list)))
+            matrices = filter(is_matrix, _leaves((args, kwargs), _NESTS))
             found = entry.index, recorder.sites[entry.index], *entry.output_slots
             form.known[(*entry.operation.slots, *matrices)] = found
         return result
@@ -176,9 +185,9 @@ class _Form:
         """Whether these operands, or all, are enough to be recorded."""
         return recorded is None or all(map(recorded.intersection, self.demands))
 
-    def knows(self, args: Sequence[Any]) -> bool:
+    def knows(self, given: Any) -> bool:
         """Whether calls of operands like these were met."""
-        leaves = list(_leaves(tuple(args), (tuple, list)))
+        leaves = [x for x in _leaves(given, _NESTS) if not _is_fixed(x)]
         slots = [getattr(x, "slot", None) for x in leaves if not is_matrix(x)]
         return (*slots, *filter(is_matrix, leaves)) in self.known
 
@@ -193,63 +202,98 @@ def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
 def _form_of(item: Any) -> Any:
     """The form of a nest, as far as it tells calls apart."""
     kind = type(item)
-    return (kind, *map(_form_of, item)) if kind is tuple or kind is list else None
+    if kind is tuple or kind is list:
+        return (kind, *map(_form_of, item))
+    if kind is dict:
+        return (kind, *item, *map(_form_of, item.values()))
+    return item if item is None or kind is bool else Hole
+
+
+def _is_fixed(item: Any) -> bool:
+    """Whether a leaf is part of the form."""
+    return item is None or type(item) is bool
 
 
 def _shape(entry: Entry) -> Any:
     """What calls of one form have in common: their template, whatever matrices are in it, and their outputs."""
-    (args, kwargs), outputs = entry.operation.template, entry.outputs
-    return _each(lambda leaf: SharedRef if type(leaf) is SharedRef else leaf, args, (Hole, SharedRef)), kwargs, outputs
+    of_all = lambda leaf: SharedRef if type(leaf) is SharedRef else leaf  # noqa: E731
+    return _each(of_all, entry.operation.template, (Hole, SharedRef)), entry.outputs
 
 
 def is_unrollable(entry: Entry) -> bool:
-    """True when arguments are operands and matrices in nests of tuples and lists, and outputs in nests of tuples."""
-    (args, kwargs), outputs = entry.operation.template, entry.outputs
-    holes = [leaf for leaf in _leaves(args, (tuple, list)) if type(leaf) is not SharedRef]
+    """True when arguments are operands, matrices, None and truth values in nests of tuples, lists and dicts by texts,
+    and outputs in nests of tuples and such dicts."""
+    template, outputs = entry.operation.template, entry.outputs
+    leaves = list(_leaves(template, _NESTS))
+    holes = [leaf for leaf in leaves if type(leaf) is not SharedRef and not _is_fixed(leaf)]
     count = len(entry.operation.slots)
     in_order = holes == [Hole(i) for i in range(count)]
-    returned = list(_leaves(outputs, (tuple,)))
+    returned = list(_leaves(outputs, (tuple, dict)))
     return bool(
-        not kwargs and in_order and 0 < count <= MAX_OPERANDS and returned and all(type(x) is Hole for x in returned)
-    )
+        in_order and 0 < count <= MAX_OPERANDS and returned and all(type(x) is Hole for x in returned)
+        and all(map(_are_texts, (template, outputs))) and not any(map(_is_taken, template[1]))
+    )  # fmt: skip
+
+
+def _are_texts(nest: Any) -> bool:
+    """Whether all keys of dicts in a nest are."""
+    if type(nest) not in _NESTS:
+        return True
+    is_dict = type(nest) is dict
+    return all(map(_are_texts, nest.values() if is_dict else nest)) and (not is_dict or {*map(type, nest)} <= {str})
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a keyword is a name that unrolled code has itself."""
+    return name in _NAMES or not name.isidentifier() or iskeyword(name) or bool(_NUMBERED.fullmatch(name))
 
 
 def _leaves(nest: Any, kinds: tuple[type, ...]) -> Iterator[Any]:
     if type(nest) not in kinds:
         yield nest
         return
-    for item in nest:
+    for item in nest.values() if type(nest) is dict else nest:
         yield from _leaves(item, kinds)
 
 
 def _each(function: Callable[[Any], Any], nest: Any, kinds: tuple[type, ...] = _OPERANDS) -> Any:
     """A nest of what a function gives of its leaves of these classes; others as they are."""
+    if type(nest) is dict:
+        return {key: _each(function, item, kinds) for key, item in nest.items()}
     if type(nest) is tuple or type(nest) is list:
         return type(nest)([_each(function, item, kinds) for item in nest])
     return function(nest) if isinstance(nest, kinds) else nest
 
 
-def _texts(entry: Entry) -> tuple[tuple[str, ...], str, int, int, str, int]:
+def _texts(entry: Entry) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], str, int, int, str, int]:
     """What the code of the unrolled call depends on."""
     count = itertools.count()
-    args = _each(lambda ref: _Matrix(next(count)), entry.operation.template[0], (SharedRef,))
-    names = _names(args, "a")
-    unpacking = "".join(_unpacking(args, names))
+    args, kwargs = _each(lambda ref: _Matrix(next(count)), entry.operation.template, (SharedRef,))
+    names, named = _names(args, "a"), _names(kwargs.values(), "k")
+    unpacking = "".join((*_unpacking(args, names), *_unpacking(kwargs.values(), named)))
+    keywords = tuple(zip(kwargs, named, strict=True))
     num_operands, num_outputs = len(entry.operation.slots), len(entry.output_slots)
-    return names, unpacking, num_operands, next(count), _result(entry.outputs), num_outputs
+    return names, keywords, unpacking, num_operands, next(count), _result(entry.outputs), num_outputs
 
 
-def _names(nest: Any, prefix: str) -> tuple[str, ...]:
+def _names(nest: Iterable[Any], prefix: str) -> tuple[str, ...]:
     """Variables for the items of a nest: x0, x1, ... for operands and w0, ... for matrices, by their numbers."""
     letters = {Hole: "x", _Matrix: "w"}
     return tuple(f"{letters[type(item)]}{item.index}" if type(item) in letters else f"{prefix}{i}"
                  for i, item in enumerate(nest))  # fmt: skip
 
 
-def _unpacking(nest: Any, names: tuple[str, ...]) -> Iterator[str]:
+def _unpacking(nest: Iterable[Any], names: tuple[str, ...]) -> Iterator[str]:
     """Lines that take apart the nests in a nest whose items are in `names`: outermost first."""
     for name, item in zip(names, nest, strict=True):
-        if type(item) not in (Hole, _Matrix):
+        if _is_fixed(item):
+            yield f"            if {name} is not {item}: raise TypeError\n"
+        elif type(item) is dict:
+            inner = _names(item.values(), f"{name}_")
+            yield f"            if type({name}) is not dict or (*{name},) != {tuple(item)}: raise TypeError\n"
+            yield f"            {', '.join(inner)}{',' if inner else '()'} = {name}.values()\n"
+            yield from _unpacking(item.values(), inner)
+        elif type(item) not in (Hole, _Matrix):
             inner = _names(item, f"{name}_")
             yield f"            if type({name}) is not {type(item).__name__}: raise TypeError\n"
             yield f"            {', '.join(inner)}{',' if inner else '()'} = {name}\n"
@@ -259,6 +303,8 @@ def _unpacking(nest: Any, names: tuple[str, ...]) -> Iterator[str]:
 def _result(outputs: Any) -> str:
     if type(outputs) is Hole:
         return f"v{outputs.index}"
+    if type(outputs) is dict:
+        return f"{{{', '.join(f'{key!r}: {_result(item)}' for key, item in outputs.items())}}}"
     return f"({''.join(f'{_result(item)}, ' for item in outputs)})"
 
 
@@ -267,9 +313,9 @@ def make(recorder, known, general, Value, Shared, Rows, getframe, absent):
     index = sites = {outs} = None
     {slots} = absent
 
-    def call(self, {arguments}, /, *rest, **kwargs):
+    def call(self, {arguments}*rest, {keywords}**kwargs):
         nonlocal index, sites, {slots_}, {outs_}
-        try:
+{renamed}        try:
             if rest or kwargs:
                 raise TypeError
 {unpacking}{tensors_as_values}\
@@ -309,6 +355,7 @@ _VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.sl
 @lru_cache(maxsize=256)
 def _unroll(
     names: tuple[str, ...],
+    keywords: tuple[tuple[str, str], ...],
     unpacking: str,
     num_operands: int,
     num_matrices: int,
@@ -322,12 +369,15 @@ def _unroll(
     def each(text: str, count: int, between: str = ", ") -> str:
         return between.join(text.format(i=i) for i in range(count))
 
-    given = ", ".join(names)
+    given, named = ", ".join(names), ", ".join(f"{key!r}: {name}" for key, name in keywords)
+    named = f"{{key: x for key, x in {{{named}}}.items() if x is not absent}} | kwargs" if keywords else "kwargs"
     now = [f"x{i}.slot" for i in range(num_operands)] + [f"w{i}" for i in range(num_matrices)]
     last = [f"s{i}" for i in range(num_operands)] + [f"m{i}" for i in range(num_matrices)]
     code = _CODE.format(
-        general=f"general(self, tuple([x for x in ({given},) if x is not absent]) + rest, kwargs)",
-        arguments=", ".join(f"{name}=absent" for name in names),
+        general=f"general(self, tuple([x for x in [{given}] if x is not absent]) + rest, {named})",
+        arguments="".join(f"{name}=absent, " for name in names) + "/, " * bool(names),
+        keywords="".join(f"{key}=absent, " for key, _ in keywords),
+        renamed="".join(f"        {name} = {key}\n" for key, name in keywords),
         unpacking=unpacking,
         result=result,
         num_outputs=num_outputs,

@@ -92,6 +92,37 @@ def nests_of_constants(net: Any, ids: list[int]) -> Any:
     return found
 
 
+class Named(nn.Module):
+    """States in dicts, of a class of Python's or with more in them; keywords; None and truth values."""
+
+    def forward(self, state: dict[str, Any], index: Any = None, *, is_last: bool = False, other: Any = None) -> Any:
+        h = state["h"] * state["c"] if index is None else state["h"] + index
+        h = h if other is None else h - other["x"][0]
+        return {"h": h, "c": {"c": h + 1.0}} if is_last else {"h": h, "c": h * 2.0}
+
+
+def dicts_and_keywords(net: Any, ids: list[int]) -> Any:
+    found, state = [], {"h": net.row(ids[0]), "c": net.start}
+    for i in ids:
+        a, filled = net.row(i), torch.full((SIZE,), float(i))
+        state = net.inner(state, index=None)
+        found += [net.inner(state), net.inner(state=state, index=a), net.inner(index=a, state=state)]
+        found += [
+            net.inner(state, a, is_last=True),
+            net.inner(state, other={"x": (a,)}),
+            net.inner(state, index=filled),
+        ]
+        found += [
+            net.inner({"c": a, "h": a}),
+            net.inner({"h": a, "c": filled}),
+            net.inner({"h": filled, "c": net.start}),
+        ]
+        found += [net.inner(state, net.table(torch.tensor([i])), is_last=False), net.inner({"h": a, "c": a, "d": a})]
+        found += [net.inner(state, index=None, other={"x": [filled]}), net.inner(state, is_last=bool(i % 2))]
+        found += [net.inner({"h": a[:2], "c": a[2:4]}, index=None), net.inner(state, index=2.0), net.inner(state, 1)]
+    return found
+
+
 def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Capture]:
     """The second of two equal mini-batches, recorded with and without unrolled calls."""
     captures = []
@@ -105,7 +136,7 @@ def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("cell", "use"), [
     (Nested, nested), (Nested, nest_between_tensors), (Scaled, of_many_forms), (Scaled, fewer_and_more_arguments),
-    (Scaled, constants_and_parameters), (Nested, nests_of_constants),
+    (Scaled, constants_and_parameters), (Nested, nests_of_constants), (Named, dicts_and_keywords),
 ])  # fmt: skip
 def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
