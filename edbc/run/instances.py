@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from edbc.capture.standins.nests import rebuilt
-from edbc.capture.standins.objects import walked
+from edbc.capture.standins.objects import Sought, walked
 
 _OF_NUMPY = {torch.float16: np.dtype(np.float16), torch.float32: np.dtype(np.float32),
              torch.float64: np.dtype(np.float64)}  # fmt: skip
@@ -53,7 +53,7 @@ class Cast:
         box = list(instances)
         if self.of:
             conversion = _Conversion(self)
-            for holder, key, value in walked([box], set(), _SOUGHT)[1]:
+            for holder, key, value in walked([box], set(), _SOUGHT):
                 made = conversion.of(value)
                 if made is not value:
                     holder.put(key, made)
@@ -84,15 +84,8 @@ class Cast:
             torch.set_default_dtype(before)
 
 
-class _Sought(dict[type, bool]):
-    """Of every class that has been met, whether its objects may have to become others."""
-
-    def __missing__(self, kind: type) -> bool:
-        self[kind] = issubclass(kind, (*_NUMBERS, tuple))
-        return self[kind]
-
-
-_SOUGHT: Mapping[type, bool] = _Sought()
+_SOUGHT = Sought(lambda kind: issubclass(kind, (*_NUMBERS, tuple)))
+"""What may have to become something else."""
 
 
 class _Conversion:

@@ -21,7 +21,7 @@ from torch import nn
 from edbc.capture.captured.structurecache import StructureCache
 from edbc.capture.code.mark import cell
 from edbc.capture.forward import left
-from edbc.capture.standins.objects import unchanged, walked
+from edbc.capture.standins.objects import Holder, Sought, unchanged, walked
 from edbc.capture.standins.standin import Symbol
 from edbc.errors import EdbcError, UnsupportedError
 from edbc.plan.writer import plan_text
@@ -193,7 +193,9 @@ BACKENDS = [None, "reference"]
 
 def tensors_on(*roots: Any) -> Iterator[torch.Tensor]:
     """All that objects hold, in the order of a walk; stand-ins are an error."""
-    for holder in walked(roots, set(), defaultdict(bool))[0]:
+    met: list[Holder] = []
+    walked(roots, set(), Sought(lambda kind: False), met)
+    for holder in met:
         for _, item in holder.items():
             assert not issubclass(type(item), Symbol), f"a stand-in was left: {item!r}"
             yield from flat(item)

@@ -39,7 +39,7 @@ from edbc.capture.record.recording import Recording
 from edbc.capture.standins.ended import ENDED, OLDEST, end, end_stand_ins
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import is_plain, rebuilt
-from edbc.capture.standins.objects import Entries, Place, walked
+from edbc.capture.standins.objects import Entries, Place, Sought, walked
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Search:
         return Left(self.places, tensors, self.attributes) if self.places or self.attributes else None
 
     def _walk(self, roots: Iterable[Any]) -> None:
-        found = walked(roots, self._seen, _MAY_HOLD)[1]
+        found = walked(roots, self._seen, _MAY_HOLD)
         self.places += [place for place in found if self._holds(place[2])]
 
     def _holds(self, item: Any) -> bool:
@@ -232,15 +232,8 @@ class Search:
         return id(item) in self.values or id(item) in self.parameters
 
 
-class _MayHold(dict[type, bool]):
-    """Whether objects of a class may be survivors, or tuples of them."""
-
-    def __missing__(self, kind: type) -> bool:
-        may = self[kind] = kind is torch.Tensor or issubclass(kind, Symbol | tuple | frozenset)
-        return may
-
-
-_MAY_HOLD = _MayHold()
+_MAY_HOLD = Sought(lambda kind: kind is torch.Tensor or issubclass(kind, Symbol | tuple | frozenset))
+"""What may be a survivor, or a tuple of them."""
 
 
 def _end(item: Any) -> None:

@@ -5,8 +5,8 @@ Not entered are modules, classes, functions and tensors: what hangs on those is 
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -197,11 +197,25 @@ Place = tuple[Holder, Any, Any]
 """A holder, the key there, and what stands there."""
 
 
-def walked(roots: Iterable[Any], seen: set[int], sought: Mapping[type, bool]) -> tuple[list[Holder], list[Place]]:
-    """All holders that are reached from `roots` and were not `seen`, by the identities of objects, before; and where in
-    them objects of the classes that are `sought` stand."""
+class Sought(dict[type, int]):
+    """Of every class that has been met, what a walk does with its objects: enter them, note their places, pass by empty
+    ones (containers of Python's own: others are asked for nothing)."""
+
+    ENTERED, NOTED, PLAIN = 1, 2, 4
+
+    def __init__(self, notes: Callable[[type], bool]):
+        self.notes = notes
+
+    def __missing__(self, kind: type) -> int:
+        enters = _WAYS[kind] is not _NO_WAY
+        found = self[kind] = enters | self.notes(kind) << 1 | (kind in (dict, list, set, tuple)) << 2
+        return found
+
+
+def walked(roots: Iterable[Any], seen: set[int], sought: Sought, met: list[Holder] | None = None) -> list[Place]:
+    """Where objects of the classes that are `sought` stand in what is reached from `roots` and was not `seen`, by the
+    identities of objects, before. All holders are added to `met`. O(objects and what they hold), 0.1 us each."""
     stack = list(roots)
-    met: list[Holder] = []
     found: list[Place] = []
     while stack:
         item = stack.pop()
@@ -211,36 +225,41 @@ def walked(roots: Iterable[Any], seen: set[int], sought: Mapping[type, bool]) ->
         seen.add(id(item))
         if way.is_fixed:
             stack.extend(item)
-        for holder in _holders_of(item, way):
-            met.append(holder)
-            for key, value in holder.items():
-                kind = type(value)
-                if sought[kind]:
-                    found.append((holder, key, value))
-                if _WAYS[kind] is not _NO_WAY:
-                    stack.append(value)
-            if way.content is Entries:
-                stack += dict.keys(item)
-    return met, found
+        for make, of, pairs in _held(item, way):
+            if met is not None:
+                met.append(make(of))
+            for key, value in pairs:
+                what = sought[type(value)]
+                if what:
+                    if what & Sought.NOTED:
+                        found.append((make(of), key, value))
+                    if what & Sought.ENTERED and (what < Sought.PLAIN or value or met is not None):
+                        stack.append(value)
+        if way.content is Entries:
+            stack += [key for key in dict.keys(item) if sought[type(key)]]
+    return found
 
 
-def _holders_of(item: Any, way: _Way) -> Iterator[Holder]:
+def _held(item: Any, way: _Way) -> Iterator[tuple[Callable[[Any], Holder], Any, Iterable[tuple[Any, Any]]]]:
+    """What makes each holder of an object, of what, and keys and values there."""
     if way.content is not None:
-        yield way.content(item)
+        yield way.content, item, dict.items(item) if way.content is Entries else way.content(item).items()
     if way.slots:
-        yield Slots(item)
+        yield Slots, item, Slots(item).items()
     attributes = getattr(item, "__dict__", None) if way.has_attributes else None
     if type(attributes) is dict:
-        yield Entries(attributes)
+        yield Entries, attributes, attributes.items()
 
 
-_NOTHING: Mapping[type, bool] = defaultdict(bool)
+_NOTHING = Sought(lambda kind: False)
 
 
 @contextmanager
 def unchanged(instances: Iterable[Any]) -> Iterator[None]:
     """A context at whose end objects hold what they held before: forward runs, and what it leaves is taken away."""
-    before = [(holder, holder.items()) for holder in walked(instances, set(), _NOTHING)[0]]
+    met: list[Holder] = []
+    walked(instances, set(), _NOTHING, met)
+    before = [(holder, holder.items()) for holder in met]
     try:
         yield
     finally:
