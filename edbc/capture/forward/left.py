@@ -260,7 +260,7 @@ def recorded(
         recording = record(shadow, recorder, instances, settles)
         collected = collect_results(recording.results, not recorder.reads and recorder.recorded_reads is None)
         recording.results.clear()
-        recorder.forget_externals()
+        recorder.let_go()
         if references(recorder) != before:
             gc.collect(0)  # a local function that calls itself is garbage in a circle, and stand-ins in its variables
         is_made_left = any(sys.getrefcount(made) > _UNHELD for made in recorder.descriptions)

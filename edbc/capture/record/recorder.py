@@ -152,6 +152,12 @@ def _require_recorded(entry: Entry, recorded: frozenset[int] | None) -> None:
         raise NotACell("it computes with what the instance brings alone")
 
 
+def _leaf_of_nobody() -> tuple[torch.Tensor, torch.Tensor]:
+    """One of `Recorder.leaves`: how many references torch itself has to one depends on its version."""
+    leaf = torch.ones(1, requires_grad=True)
+    return leaf, leaf.clone()
+
+
 class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
@@ -208,6 +214,7 @@ class Recorder:
         "kept_forwards",
         "kept_wholes",
         "last_external",
+        "leaves",
         "literals",
         "looks",
         "lookups",
@@ -483,7 +490,21 @@ class Recorder:
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
         self.lookups: dict[int, tuple[Shared, Numbers]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by."""
+        self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Constants that require gradients, and their copies."""
         self.ragged_constants: dict[Any, tuple[torch.Tensor, Ragged]] = {}
+
+    def let_go(self) -> None:
+        """When forward has run: `forget_externals`, and no gradient for leaves that forward made and nobody has any
+        more, as of `x.new(1, n).fill_(0.).requires_grad_()`."""
+        leaves = self.leaves
+        self.forget_externals()
+        if leaves:
+            leaves.append(_leaf_of_nobody())
+            counts = [sys.getrefcount(tensor) for tensor, _ in leaves]
+            for (_, kept), count in zip(leaves, counts, strict=True):
+                if count == counts[-1]:
+                    kept.detach_()
 
     def shares(self, stand_in: Shared) -> None:
         """Note a stand-in for a parameter, unless it goes with the trace of a cell."""
@@ -625,6 +646,8 @@ class Recorder:
                 "model knows their parameters",
             )
         kept = tensor.clone() if tensor.layout is _STRIDED else tensor.to_dense()
+        if kept.requires_grad and tensor.is_leaf:
+            self.leaves.append((tensor, kept))
         known = self._constants_of_class.get((kept.shape, kept.dtype)) if self.sizes is None else None
         if known is None:
             value = self._new_constant(kept)

@@ -23,8 +23,6 @@ from edbc.errors import EdbcError, InputError, StaleError, UnsupportedError
 from edbc.vertex import VertexInstance
 
 load_all()
-NO_RECORD = {"FreshLeaves"}
-"""Programs of the corpus that make leaves."""
 
 
 def net_of(model: Any = None, instances: Any = None) -> Any:
@@ -74,16 +72,12 @@ BY_TORCH = {"PlainRNN"}
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS)[::6])
 def test_programs_of_the_corpus(name: str) -> None:
-    """Ordinary code: captured, or refused in words; never another result."""
+    """Ordinary code: captured, with the results of recording."""
     program = PROGRAMS[name]
     try:
         net = bound(program.build(), program.instances(3, 6))
     except EdbcError:
         pytest.skip("not supported")
-    if name in NO_RECORD:
-        with pytest.raises(UnsupportedError, match="captured instance"):
-            net.capture_all(program.instances(1, 5))
-        return
     captured = net.capture_all(program.instances(1, 5))
     with torch.no_grad():
         if name in BY_TORCH:
@@ -238,6 +232,25 @@ def test_a_smaller_table_is_another_home() -> None:
     same = captured.of._replace(home=other.lexicon.home)
     with pytest.raises(InputError, match="instance 0: a captured instance: expected a row of its table"):
         other([Captured(same, captured.words, captured.nest_text)])
+
+
+def test_leaves_that_forward_makes() -> None:
+    """Nobody asks for the gradient of a leaf that nobody has: it is a constant. One that is kept has its gradient."""
+
+    def forward(net: Any, item: dict[str, Any]) -> Any:
+        leaf = net.start.detach().new(6).fill_(0.5).requires_grad_()
+        if "keeps" in item:
+            item["leaf"] = leaf
+        return net.out(net.join(leaf, net.table(torch.tensor(item["word"]))))
+
+    net = bound(seeded(Base, forward), [{"word": 1}, {"word": 2, "keeps": True}])
+    captured, kept, eager = net.capture({"word": 3}), {"word": 4, "keeps": True}, {"word": 4, "keeps": True}
+    sum(y.sum() for y in net([captured, kept])).backward()
+    net.model(eager).sum().backward()
+
+    torch.testing.assert_close(kept["leaf"].grad, eager["leaf"].grad)
+    with pytest.raises(UnsupportedError, match="requires a gradient"):
+        net.capture(kept)
 
 
 def test_what_no_captured_instance_holds_is_refused() -> None:
