@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from edbc.base.dispatch import DispatchMode
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import Reads
 from edbc.capture.forward.states import without_history
@@ -327,18 +327,13 @@ class Eager:
             return _run(self.twin, torch.float64, converted, modes)
 
 
-class _InDouble(TorchDispatchMode):
+class _InDouble(DispatchMode):
     """Operations on float32 operands in float64; what changes a tensor in place keeps that tensor's dtype."""
 
     was_needed = False
     """Whether there was a float32 operand."""
     pins = False
     """Whether there was a float32 result of none."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False, so that torch does not import its own compiler (a second) at the first operation."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from edbc.base.dispatch import DispatchMode
 from edbc.base.kept import Kept
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
@@ -87,17 +87,13 @@ class Under:
 _EFFECTS: Kept[Any, torch.dtype | str | None] = Kept(4096)
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(DispatchMode):
     """Notes the operations that torch runs, casts and views apart: name, and the dtypes of floating results."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[str, tuple[torch.dtype, ...]]] = []
         self.casts: set[torch.dtype] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # what torch wraps for it imports torch's compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from edbc.base.dispatch import DispatchMode, run
 from edbc.capture.semantics import rules
 from edbc.capture.standins.standin import refuse
 
@@ -46,7 +46,7 @@ DRAW_REMEDY = (
 )
 
 
-class Dispatched(TorchDispatchMode):
+class Dispatched(DispatchMode):
     """Sees which operators a call consists of. Torch's generator is left as it was."""
 
     def __init__(self) -> None:
@@ -57,11 +57,6 @@ class Dispatched(TorchDispatchMode):
         """Definitions (1) and (4)."""
         self.is_foreign = False
         """Whether one of them is not torch's own, definition (3)."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False, so that torch does not import its own compiler (three seconds) at the first operator seen."""
-        return False
 
     def __enter__(self) -> Dispatched:
         self._before = torch.default_generator.get_state()
@@ -74,7 +69,7 @@ class Dispatched(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._note(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        return run(func, args, kwargs or {})
 
     def _note(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.Tag.nondeterministic_seeded in operator.tags:

@@ -23,8 +23,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from edbc.base.dispatch import DispatchMode
 from edbc.capture.record.table import Hole, SharedRef, fill
 from edbc.capture.semantics.rules import name_of
 from edbc.capture.semantics.shapes import split_outputs
@@ -95,17 +95,12 @@ class Step(NamedTuple):
         return bool(self.function._schema.is_mutable) and self.name not in _SHAPES
 
 
-class Seen(TorchDispatchMode):
+class Seen(DispatchMode):
     """Sees the operators that run."""
 
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[Step] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False, so that torch does not import its own compiler."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = args[0].shape if args and isinstance(args[0], torch.Tensor) else None

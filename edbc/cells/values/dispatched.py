@@ -29,8 +29,8 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from edbc.base.dispatch import DispatchMode, run
 from edbc.base.operations import BINARY, OPERATIONS, UNARY
 from edbc.capture.record.table import SharedRef, View, fill
 from edbc.capture.semantics.rules import name_of
@@ -97,7 +97,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return decomposition_table
 
 
-class _Dispatch(TorchDispatchMode):
+class _Dispatch(DispatchMode):
     """Definition (1)."""
 
     def __init__(self, values: Values, dtype: torch.dtype):
@@ -166,7 +166,7 @@ class _Dispatch(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if name not in _READERS:
             return self._apart(func, name, args, kwargs or {})
-        result = func(*args, **(kwargs or {}))
+        result = run(func, args, kwargs or {})
         first, *others = result if isinstance(result, tuple) else (result,)
         is_known = first.dtype in (self.dtype, torch.bool) or name in _CHOICES
         if not is_known or not 0 < first.numel() <= MOST_ELEMENTS:
@@ -207,7 +207,7 @@ class _Dispatch(TorchDispatchMode):
             moved.append(self.value(x))
             return torch.arange(begin, begin + x.numel()).reshape(x.shape)
 
-        result, elements = func(**given), func(**{key: numbered(x) for key, x in given.items()})
+        result, elements = run(func, (), given), func(**{key: numbered(x) for key, x in given.items()})
         source = self.values.cat(moved)
         pairs = [(result, elements)] if isinstance(result, torch.Tensor) else zip(result, elements, strict=True)
         for tensor, numbers in pairs:
@@ -288,8 +288,8 @@ def _through(views: Sequence[View], x: torch.Tensor, shared: Callable[[SharedRef
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Where consecutive numbers begin, and how many they are."""
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        at = [number for _, number in run]
+    for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        at = [number for _, number in group]
         yield at[0], len(at)
 
 

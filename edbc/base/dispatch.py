@@ -1,0 +1,79 @@
+"""Dispatch modes: what sees the operators below torch's functions; and operators on tensors without data ("meta")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class DispatchMode(TorchDispatchMode):
+    """One of torch's that leaves torch's compiler alone: a subclass otherwise imports it, in three seconds, when it
+    sees its first operator. Nobody compiles what runs in one of ours."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an operator. Where there are no data torch has many in Python, and imports its compiler for the
+    first; so the commonest ones are asked what dtype no elements, or one, give, and their shapes are told here. What is
+    wrong is torch's to say."""
+    shape_of = _element_wise if torch.Tag.pointwise in func.tags else _SHAPES.get(func)
+    if shape_of is None or "out" in kwargs:
+        return func(*args, **kwargs)
+    tensors: list[torch.Tensor] = []
+
+    def small(x: Any) -> Any:
+        if isinstance(x, list | tuple):
+            return type(x)(map(small, x))
+        if not isinstance(x, torch.Tensor):
+            return x
+        tensors.append(x)
+        return torch.ones((0,) * x.ndim, dtype=x.dtype) if x.is_meta else x
+
+    given, named = [small(x) for x in args], {key: small(x) for key, x in kwargs.items()}
+    if not tensors or not all(x.is_meta for x in tensors):
+        return func(*args, **kwargs)
+    try:
+        shape = shape_of(tensors, args, kwargs)
+        if not func._schema.is_mutable:
+            return torch.empty(shape, dtype=func(*given, **named).dtype, device="meta")
+        if shape == args[0].shape:
+            return args[0]
+    except (RuntimeError, IndexError):
+        pass
+    return func(*args, **kwargs)
+
+
+def _element_wise(tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Sequence[int]:
+    return torch.broadcast_shapes(*[x.shape for x in tensors])
+
+
+def _addmm(tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Sequence[int]:
+    bias, a, b = (x.shape for x in tensors)
+    shape = a[0], b[1]
+    if a[1] != b[0] or torch.broadcast_shapes(bias, shape) != shape:
+        raise RuntimeError
+    return shape
+
+
+def _cat(tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Sequence[int]:
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    shapes = [list(x.shape) for x in tensors]
+    length = sum(shape.pop(dim) for shape in shapes)
+    if any(shape != shapes[0] for shape in shapes):
+        raise RuntimeError
+    at = dim if dim >= 0 else dim + tensors[0].ndim
+    return *shapes[0][:at], length, *shapes[0][at:]
+
+
+def _stack(tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Sequence[int]:
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    return _cat([x.unsqueeze(dim) for x in tensors], args, kwargs)
+
+
+_SHAPES = {torch.ops.aten.addmm.default: _addmm, torch.ops.aten.cat.default: _cat, torch.ops.aten.stack.default: _stack}
