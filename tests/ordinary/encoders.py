@@ -504,3 +504,43 @@ class FreshLeaves(nn.Module):
 
     def forward(self, node):
         return self.visit(node, self.embed(torch.tensor([node.word, 1, 2])))
+
+
+@program(tree)
+class DictsOnNodes(nn.Module):
+    """A binary tree-LSTM whose states are dicts that hang on the nodes, with the class of every node in its loss."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.embed = size, nn.Embedding(VOCAB, size)
+        self.gates, self.classify = nn.Linear(2 * size, 4 * size), nn.Linear(size, LABELS)
+        self.score = self.of_every_node
+
+    def combine(self, left, right, inputs=None):
+        i, f, o, u = torch.split(self.gates(torch.cat([left["h"], right["h"]], dim=0)), self.size, dim=0)
+        f = F.sigmoid(f) if inputs is None else F.sigmoid(f + inputs)
+        c = F.sigmoid(i) * F.tanh(u) + f * (left["c"] + right["c"])
+        return {"h": F.sigmoid(o) * F.tanh(c), "c": c}
+
+    def visit(self, node):
+        states = [self.visit(child) for child in node.children]
+        if not states:
+            h = self.embed(torch.tensor(node.word))
+            node.state = {"h": h, "c": h.detach().new(self.size).fill_(0.0).requires_grad_()}
+        else:
+            node.state = self.combine(states[0], states[-1], inputs=None)
+        return node.state
+
+    def collect(self, node, holder):
+        for child in node.children:
+            self.collect(child, holder)
+        holder.append(node.state["h"].unsqueeze(0))
+        return holder
+
+    def of_every_node(self, node):
+        return self.classify(torch.cat(self.collect(node, []), dim=0))
+
+    def forward(self, node):
+        self.visit(node)
+        scores = self.score(node)
+        return F.cross_entropy(scores, torch.arange(len(scores)) % LABELS)
