@@ -21,13 +21,30 @@ class Running(DispatchMode):
 
 X, Y, V, N = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4), torch.arange(4)
 CALLS = [
-    (torch.add, X, V), (torch.tanh, X), (torch.mul, X, 2), (torch.div, N, 2), (torch.eq, X, V), (torch.add, N, 0.5),
-    (torch.where, X > 0, X, 1.0), (torch.floor_divide, N, torch.tensor(2)), (torch.addmm, torch.randn(5), X, Y),
-    (torch.cat, [X, X[:1]]), (torch.cat, [X, X], -1), (torch.stack, [V, V], 1), (torch.stack, [V, V], -1),
-    (torch.mm, X, Y), (torch.add, N, torch.tensor(0.5)), (torch.pow, 2.0, X), (torch.add, X, torch.randn(3)), (torch.addmm, V, X, X),
-    (torch.cat, [X, Y]), (torch.Tensor.add_, X, V), (torch.Tensor.add_, V, X), (torch.clamp, X, 0.0),
+    (torch.add, X, V),
+    (torch.tanh, X),
+    (torch.mul, X, 2),
+    (torch.div, N, 2),
+    (torch.eq, X, V),
+    (torch.add, N, 0.5),
+    (torch.where, X > 0, X, 1.0),
+    (torch.floor_divide, N, torch.tensor(2)),
+    (torch.addmm, torch.randn(5), X, Y),
+    (torch.cat, [X, X[:1]]),
+    (torch.cat, [X, X], -1),
+    (torch.stack, [V, V], 1),
+    (torch.stack, [V, V], -1),
+    (torch.mm, X, Y),
+    (torch.add, N, torch.tensor(0.5)),
+    (torch.pow, 2.0, X),
+    (torch.add, X, torch.randn(3)),
+    (torch.addmm, V, X, X),
+    (torch.cat, [X, Y]),
+    (torch.Tensor.add_, X, V),
+    (torch.Tensor.add_, V, X),
+    (torch.clamp, X, 0.0),
     (torch.lerp, X, X, 0.5),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0].__name__)
