@@ -396,7 +396,7 @@ class Fibers:
             noted[place] = read
         else:
             noted.append(read)
-        return rows.number(index) if is_number else _read_of(read).tensor
+        return rows.number(index) if is_number else _read_of(read).tensor  # type: ignore[union-attr]
 
     def read_integer(self, value: Value) -> Any:
         """The integer in a value of one element: as one that is read when somebody looks at it (`standins.unread`), or

@@ -125,7 +125,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         if otherwise is None:
             try:
                 if asks:
-                    return inside(self, *args, **kwargs)
+                    return inside(self, *args, **kwargs)  # type: ignore[misc]
                 result = recorder.call(path, kind, self, args, kwargs)
             except AsksForValue:
                 if asks or inside is None or kind == "cell":

@@ -25,7 +25,7 @@ _known: Kept[int, tuple[CodeType, tuple[_Path, ...]]] = Kept(4096)
 """By the identity of the code, which the entry holds."""
 
 
-def takes_locks(frame: FrameType | None, until: CodeType) -> bool:
+def takes_locks(frame: FrameType | None, until: CodeType | None) -> bool:
     """Whether any function from a frame out to one of the code `until` takes what may be a lock. Linear in frames."""
     while frame is not None and frame.f_code is not until:
         known = _known.get(id(frame.f_code))
@@ -35,7 +35,7 @@ def takes_locks(frame: FrameType | None, until: CodeType) -> bool:
     return False
 
 
-def holds_lock(frame: FrameType | None, until: CodeType) -> bool:
+def holds_lock(frame: FrameType | None, until: CodeType | None) -> bool:
     """Whether what such a function takes is held now."""
     while frame is not None and frame.f_code is not until:
         if any(_is_held(_found(path, frame)) for path in _taken(frame.f_code)):

@@ -295,7 +295,7 @@ class Symbol:
         """The number, read as the instance's read of this place."""
         if self.rec.has_ended or self.rec.reading is None:
             self._read()
-        found = self.rec.reading(self, True, place)
+        found = self.rec.reading(self, True, place)  # type: ignore[misc]
         return int(found.item()) if issubclass(type(found), torch.Tensor) else found
 
     def __repr__(self) -> str:
@@ -584,7 +584,7 @@ class Value(Symbol):
             return later
         if rec.has_ended or rec.reading is None:
             self._read()
-        found = rec.reading(self, True)
+        found = rec.reading(self, True)  # type: ignore[misc]
         return found.item() if issubclass(type(found), torch.Tensor) else found
 
     def tolist(self) -> Any:
