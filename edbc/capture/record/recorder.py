@@ -122,9 +122,10 @@ class OfConstant(NamedTuple):
 
 
 class OfParameters(NamedTuple):
-    """A call that gives functions of parameters alone."""
+    """A call that gives functions of parameters alone; `is_vector` tells of one that is no matrix and no view."""
 
     result: Any
+    is_vector: bool = False
 
 
 class OfStacks(NamedTuple):
@@ -1139,8 +1140,13 @@ class Recorder:
         if known.__class__ is OfMany:
             return selected(self, args[0], known)
         if known.__class__ is OfParameters:
-            return known.result
+            return self._of_parameters(known)
         return self.seen(args[0], *known)
+
+    def _of_parameters(self, known: OfParameters) -> Any:
+        """What it gives; where names of memory are told apart, a vector is a value that may change."""
+        is_apart = known.is_vector and self.books is not None
+        return self.copied(self.whole(known.result)) if is_apart else known.result
 
     def seen(self, value: Any, outputs: Any, slots: Sequence[Slot], flat: bool) -> Any:
         """A view of a value, or several; `flat` tells of a tuple of them (`is_flat`)."""
@@ -1243,9 +1249,11 @@ class Recorder:
                     args, kwargs = fill(template, (), self._whole_of)
                     return self.function(func, args, kwargs, name)
                 result = derived(self, func, name, described, template, first)
+                is_vector = type(result) is Shared and not result.is_matrix and name not in rules.VIEWS
+                found = OfParameters(result, is_vector)
                 if key is not None:
-                    self.functions[key] = OfParameters(result)
-                return result
+                    self.functions[key] = found
+                return self._of_parameters(found)
             entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
             self.described[func, described] = entry
         if self.books is not None and self.books.is_view(entry, func):

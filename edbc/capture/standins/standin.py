@@ -28,6 +28,7 @@ import torch
 
 from edbc.base.graph import ValueClass
 from edbc.capture.semantics import autocast
+from edbc.capture.standins.accumulator import accumulates
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.source import asked_by_torch, user_location
 from edbc.capture.standins.unread import INTEGERS, Unread, unread
@@ -419,11 +420,20 @@ for _name, _function in {
 
 
 def _in_place(name: str) -> Callable[[Any, Any], Any]:
-    return lambda self, other: self.rec.function(getattr(torch.Tensor, name), (self, other), {})
+    anew = f"__{name}__"
+
+    def record(self: Any, other: Any) -> Any:
+        if accumulates(sys._getframe(1)):
+            found = getattr(self, anew)(other)
+            if issubclass(type(found), Symbol) and found.shape == self.shape and found.dtype is self.dtype:
+                return found
+        return self.rec.function(getattr(torch.Tensor, f"__i{name}__"), (self, other), {})
+
+    return record
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
-    setattr(Symbol, f"__i{_name}__", _in_place(f"__i{_name}__"))
+    setattr(Symbol, f"__i{_name}__", _in_place(_name))
 Symbol.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
 
 
