@@ -34,6 +34,7 @@ from edbc.tools.parity import Eager, Parity
 INPUTS = {
     "adaptive_time": ["iwslt15_envi/tst2012.en"],
     "beam_nmt": ["iwslt15_envi/tst2012.en", "iwslt15_envi/tst2012.vi"],
+    "sentence_encoder": ["iwslt15_envi/tst2012.en"],
     "bilstm_tagger": ["wikiner_tags/first1200.txt"],
     "bilstm_tagger_char": ["wikiner_tags/first1200.txt"],
     "early_exit": ["iwslt15_envi/tst2012.en"],
@@ -50,6 +51,7 @@ INPUTS = {
     "child_sum_tree_lstm": ["gum_const_trees/gum-const-train.txt"],
     "dag_gru": ["circuits/iscas85/c880.bench", "circuits/epfl/ctrl.aig"],
     "transition_parser": ["ud_ewt/en_ewt-ud-train-every10th.conllu"],
+    "molecule_gnn": ["molecules/zinc-valid-first8000.smi"],
     "molecule_mpn": ["molecules/zinc-valid-first8000.smi"],
     "tree_lstm_regression": ["sst_trees/train-first4000.txt"],
     "lstm_lm": ["wikiner_tags/first1200.txt"],

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from edbc.capture.semantics.host import on_host
+from edbc.capture.semantics.modes import on_host
 
 
 def named_tensors(result: Any, name: str = "", listed: bool = False) -> Iterator[tuple[str, torch.Tensor, bool]]:

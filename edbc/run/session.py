@@ -44,7 +44,7 @@ from edbc.capture.patterns.fusions import patterns_of
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, TypeTable
 from edbc.capture.semantics.autocast import State, entered, state, without_state
-from edbc.capture.semantics.host import on_host
+from edbc.capture.semantics.modes import on_host
 from edbc.capture.semantics.sizes import without_numbers
 from edbc.capture.standins.standin import Slot, class_of, dtype_name, torch_dtype
 from edbc.capture.vertex.vertexinstance import VertexInstance

@@ -39,10 +39,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from edbc.base.dispatch import DispatchMode
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import Reads
 from edbc.capture.forward.states import without_history
+from edbc.capture.semantics.modes import DispatchMode
 from edbc.capture.standins.objects import unchanged
 from edbc.errors import CheckFailed
 from edbc.run.instances import Cast, dtype_of

@@ -31,7 +31,7 @@ import torch
 
 from edbc.capture.record.table import SharedRef
 from edbc.capture.semantics.autocast import entered
-from edbc.capture.semantics.host import on_host
+from edbc.capture.semantics.modes import on_host
 from edbc.errors import UnsupportedError
 from edbc.run.backend import Segment
 from edbc.run.passes.arenas import Arenas

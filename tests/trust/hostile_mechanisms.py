@@ -19,7 +19,7 @@ HOSTILE = (
     Mechanism(
         "default device",
         "default devices move edbc's own tensors",
-        "edbc/capture/semantics/host.py",
+        "edbc/capture/semantics/modes.py",
         "        if not _num_modes():\n",
         "        if True:\n",
         (CALLERS,),

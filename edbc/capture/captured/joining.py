@@ -88,7 +88,8 @@ def capture_each(
         recorder.first_instance, recorder.captures = first, False
     lexicon.keeps_on_instances = bool(lexicon.keeps_on_instances)
     if lexicon.keeps_on_instances and not restores:
-        return [UnsupportedError("forward keeps tensors on an instance, as on none before; capture again")] * len(parts)
+        error = UnsupportedError("forward keeps on it, unlike others, what no captured instance holds; capture again")
+        return [error] * len(parts)
     found = [_captured(lexicon, part) for part in parts]
     if lexicon.known() != known:
         for captured, instance in zip(found, instances, strict=True):

@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 
-from edbc.base.dispatch import DispatchMode
 from edbc.base.kept import Kept
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
+from edbc.capture.semantics.modes import DispatchMode
 
 State = torch.dtype | None
 INSIDE = "inside"

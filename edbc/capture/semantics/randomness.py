@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from edbc.base.dispatch import DispatchMode, run
 from edbc.capture.semantics import rules
+from edbc.capture.semantics.modes import DispatchMode, run
 from edbc.capture.standins.standin import refuse
 
 _TORCH = frozenset(("aten", "prim", "prims"))

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from edbc.base.dispatch import DispatchMode
 from edbc.capture.record.table import Hole, SharedRef, fill
+from edbc.capture.semantics.modes import DispatchMode
 from edbc.capture.semantics.rules import name_of
 from edbc.capture.semantics.shapes import split_outputs
 from edbc.cells.rows.convolution import convolve

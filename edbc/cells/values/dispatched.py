@@ -30,9 +30,9 @@ from typing import Any
 
 import torch
 
-from edbc.base.dispatch import DispatchMode, run
 from edbc.base.operations import BINARY, OPERATIONS, UNARY
 from edbc.capture.record.table import SharedRef, View, fill
+from edbc.capture.semantics.modes import DispatchMode, run
 from edbc.capture.semantics.rules import name_of
 from edbc.capture.semantics.shapes import split_outputs
 from edbc.capture.standins.standin import torch_dtype

@@ -32,7 +32,7 @@ from edbc.capture.forward.build import Capture, capture
 from edbc.capture.forward.repeat import require_repeatable
 from edbc.capture.record.table import TypeTable
 from edbc.capture.semantics.autocast import entered
-from edbc.capture.semantics.host import on_host
+from edbc.capture.semantics.modes import on_host
 from edbc.capture.standins.objects import unchanged
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.celltext import block_text

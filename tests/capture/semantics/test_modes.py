@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from edbc.base.dispatch import DispatchMode, run
+from edbc.capture.semantics.modes import DispatchMode, run
 
 
 class Running(DispatchMode):
@@ -69,7 +69,7 @@ def test_results_are_those_of_torch(call: Any) -> None:
 def test_nobody_imports_torchs_compiler() -> None:
     """A cell's formulas are read without it: it takes seconds."""
     code = "import sys, edbc; from edbc.run.session import Net; net = edbc.load('plans/tree_lstm.yaml').bind()\n"
-    code += "import torch; from edbc.base.dispatch import run\n"
+    code += "import torch; from edbc.capture.semantics.modes import run\n"
     code += "x = torch.empty(2, 2, device='meta'); run(torch.ops.aten.add.Tensor, (x, x), {})\n"
     code += "print('torch._dynamo' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
