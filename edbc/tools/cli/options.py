@@ -176,4 +176,6 @@ def _option(names: tuple[str, ...], *, type: Any = None, default: Any = None,
             **settings: Any) -> Callable[[Command], Command]:  # fmt: skip
     shown = not isinstance(default, bool | None)
     kind = click.Choice(type) if isinstance(type, tuple | list) else type
-    return click.option(*names, type=kind, default=default, show_default=shown, **settings)
+    if default is not None:  # a required option whose default is None counts as given (click 8.5)
+        settings["default"] = default
+    return click.option(*names, type=kind, show_default=shown, **settings)

@@ -85,6 +85,14 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_wants_a_place(edbc, repository: Path) -> None:
+    """Without `-o` the command says so and how to call it, whatever click takes for a default."""
+    result = edbc("compile", repository / "models" / "tree_lstm.py")
+
+    assert result.exit_code == 2
+    assert "Missing option '-o'" in result.output
+
+
 def test_a_broken_line_is_named(edbc, repository: Path, tmp_path: Path) -> None:
     """A broken tree is refused with the file and the line that it stands on."""
     broken = tmp_path / "trees.txt"
