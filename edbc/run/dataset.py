@@ -50,6 +50,9 @@ class CapturedDataset(Dataset[Any]):
         self.limit = limit
         self.file = None if file is None else Path(file)
         self.hits = self.misses = self.checked = self.plain = self.nbytes = 0
+        self.is_read_beside = False
+        """Whether somebody looks at the instances themselves, as a loss may: those on which forward keeps tensors stay
+        plain then."""
         self._kept: dict[Any, dict[int, Captured | None]] = {}
         """By lexicon, that is by mode, and item: None for what cannot be captured."""
         self._stored: dict[Any, Store] = {}
@@ -145,6 +148,8 @@ class CapturedDataset(Dataset[Any]):
                 raise type(error)(f"{where}: {error}") from error
             error.add_note(where)
             raise
+        if self.is_read_beside and self.net.in_mode().lexicon.keeps_on_instances:
+            return [None] * len(items)
         return [None if isinstance(one, UnsupportedError) else one for one in found]
 
     def _learn(self, items: Sequence[int]) -> None:

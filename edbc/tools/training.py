@@ -218,6 +218,7 @@ def _net(bound: Bound, data: Data, setting: Setting, ranks: Alone) -> Run:
         known = list(map(convert, instances))
     elif not setting.recapture:
         known = CapturedDataset(instances, bound.net)
+        known.is_read_beside = True  # by the model file's loss
 
     def run(batch: Sequence[Any]) -> Sequence[Any]:
         return net(items_of(known, [number_of[id(instance)] for instance in batch]))

@@ -131,6 +131,25 @@ def test_what_cannot_be_captured_is_given_as_it_is() -> None:
     assert small.nbytes <= small.limit
 
 
+def test_instances_that_somebody_reads_beside_stay_plain_where_forward_keeps_tensors_on_them() -> None:
+    """A loss that is given the instance finds there what forward has left."""
+
+    def forward(net: Any, item: dict[str, Any]) -> Any:
+        item["h"] = net.out(net.table(torch.tensor(item["word"])))
+        return item["h"]
+
+    net = bound(seeded(Base, forward), [{"word": 1}, {"word": 2}])
+    plain = [{"word": 3}, {"word": 4}]
+    data = CapturedDataset(plain, net)
+    assert [type(item) for item in data] == [Captured, Captured]
+    data = CapturedDataset(plain, net)
+    data.is_read_beside = True
+    results = net(list(data))
+
+    assert data.plain == 2
+    assert [item["h"] for item in plain] == list(results)
+
+
 def test_errors_name_the_item() -> None:
     """What forward raises comes with the number of its item, alone or among others."""
     net = bound(seeded(Base, chain), words(8))
