@@ -137,6 +137,8 @@ class CapturedDataset(Dataset[Any]):
             ) from None
 
     def _capture(self, items: Sequence[int], given: dict[int, Any]) -> list[Captured | None]:
+        if self._stay_plain():
+            return [None] * len(items)
         instances = [self._instance(item, given) for item in items]
         try:
             found = self.net.capture_each(instances)
@@ -148,9 +150,11 @@ class CapturedDataset(Dataset[Any]):
                 raise type(error)(f"{where}: {error}") from error
             error.add_note(where)
             raise
-        if self.is_read_beside and self.net.in_mode().lexicon.keeps_on_instances:
-            return [None] * len(items)
-        return [None if isinstance(one, UnsupportedError) else one for one in found]
+        stay_plain = self._stay_plain()  # what capturing them has shown
+        return [None if stay_plain or isinstance(one, UnsupportedError) else one for one in found]
+
+    def _stay_plain(self) -> bool:
+        return self.is_read_beside and bool(self.net.in_mode().lexicon.keeps_on_instances)
 
     def _learn(self, items: Sequence[int]) -> None:
         self._capture(items, {})

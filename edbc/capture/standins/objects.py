@@ -214,7 +214,7 @@ class Sought(dict[type, int]):
 
 def walked(roots: Iterable[Any], seen: set[int], sought: Sought, met: list[Holder] | None = None) -> list[Place]:
     """Where objects of the classes that are `sought` stand in what is reached from `roots` and was not `seen`, by the
-    identities of objects, before. All holders are added to `met`. O(objects and what they hold), 0.1 us each."""
+    identities of objects, before. All holders are added to `met`. O(objects and what they hold)."""
     stack = list(roots)
     found: list[Place] = []
     while stack:

@@ -149,6 +149,11 @@ def test_instances_that_somebody_reads_beside_stay_plain_where_forward_keeps_ten
     assert data.plain == 2
     assert [item["h"] for item in plain] == list(results)
 
+    net.capture_each = None  # nothing is recorded in vain once it is known
+    more = CapturedDataset([{"word": 5}], net)
+    more.is_read_beside = True
+    assert more[0] == {"word": 5}
+
 
 def test_errors_name_the_item() -> None:
     """What forward raises comes with the number of its item, alone or among others."""
