@@ -34,7 +34,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -123,6 +123,9 @@ class Closed:
         self._changing: set[tuple[int, Any]] = set()
         """Closed functions that may change a nest they are given, or call one that may."""
         self._being_read: list[tuple[int, Any]] = []
+        self._named: set[str] = set()
+        """Names of attributes that closed code reads of what it does not know."""
+        self._fields: dict[type, frozenset[str] | None] = {}
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -200,10 +203,65 @@ class Closed:
         forwards = ((id(part), methods_of(part).get("forward")) for part in module.modules())
         return self._changing.isdisjoint(forwards)
 
+    def fields(self, kind: type) -> frozenset[str] | None:
+        """The attributes that closed code may read of objects of a class of the user's, where a copy with these alone
+        does as the object: it is a plain class, whose methods and properties of such names are closed. None for any
+        other class. Asked once all code is read that reads such objects."""
+        if kind not in self._fields:
+            self._fields[kind] = None
+            try:
+                if _is_plain_class(kind):
+                    self._require_members(kind)
+                    self._fields[kind] = frozenset(self._named)
+            except _Open:
+                pass
+        return self._fields[kind]
+
+    def _require_members(self, kind: type) -> None:
+        """Raise _Open unless all that a class has by the names that closed code reads only computes."""
+        known: set[str] = set()
+        while known != self._named:  # members read others
+            new, known = self._named - known, set(self._named)
+            for name in new:
+                owner = next((c for c in kind.__mro__ if name in vars(c)), None)
+                if owner is None:
+                    continue
+                item = vars(owner)[name]
+                function = item.fget if type(item) is property else item
+                if type(function) is FunctionType:
+                    self.require_function(function, None)
+                elif not isinstance(item, _PLAIN):
+                    raise _Open(Obstacle(_file_of(kind), f"{kind.__name__}.{name} is no method"))
+                self.look_ups.append(LookUp(vars(owner), name, item))
+
     def require_named(self, name: str) -> None:
         """Raise _Open unless a module's method of that name, called of something unknown, is closed in every module."""
+        self._named.add(name)
         for module in self._methods.get(name, ()):
             self.require_function(methods_of(module)[name], module)
+
+
+_OF_PLAIN = frozenset(
+    "__init__ __post_init__ __module__ __qualname__ __doc__ __dict__ __weakref__ __annotations__ __repr__ __str__ "
+    "__dataclass_fields__ __dataclass_params__ __match_args__ __replace__ __static_attributes__ __firstlineno__".split()
+)
+"""What a plain class may define of the names that Python knows."""
+_OF_DATACLASS = frozenset("__eq__ __hash__ __setattr__ __delattr__ __lt__ __le__ __gt__ __ge__".split())
+
+
+def _is_plain_class(kind: type) -> bool:
+    """Whether objects are what stands in their `__dict__`, and nothing runs when attributes are read."""
+    if kind is SimpleNamespace:
+        return True
+    if type(kind) is not type or kind.__dictoffset__ == 0:
+        return False
+    for owner in kind.__mro__[:-1]:
+        module = sys.modules.get(owner.__module__)
+        special = {name for name in vars(owner) if name.startswith("__") and name.endswith("__")}
+        allowed = _OF_PLAIN | _OF_DATACLASS if "__dataclass_params__" in vars(owner) else _OF_PLAIN
+        if not (_is_users(module) and special <= allowed):
+            return False
+    return True
 
 
 def methods_of(module: nn.Module) -> dict[str, Any]:
@@ -545,7 +603,7 @@ def _required_definition(function: Any) -> ast.FunctionDef:
     definition = definition_of(function)
     if definition is None:
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
-    if definition.decorator_list:
+    if not all(_is_named(decorator, "property") for decorator in definition.decorator_list):
         raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
     written = {n.attr for part in definition.body for n in _run(part) if isinstance(n, ast.Attribute)}
     if not written <= set(_names(function.__code__)):

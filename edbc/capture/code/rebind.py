@@ -15,7 +15,8 @@ What a copy calls instead:
 (5) of `torch.zeros` and its like: what describes the constant (`capture.standins.made`);
 (6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
-(8) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches: zeros, as what memory holds by
+(8) of `len`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
+(9) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches: zeros, as what memory holds by
     chance is no graph that comes twice.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
@@ -37,6 +38,8 @@ import torch
 from torch import nn
 
 from edbc.capture.code.rewrite import LookUp, Scope, rewritten
+from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
@@ -58,10 +61,11 @@ _CLASSES: dict[Any, torch.dtype | None] = {torch.Tensor: None, torch.FloatTensor
 
 class Copies:
     """The copies of one model's functions. `look_ups` is what they depend on. `outlined` gives a method as it is to be
-    copied, and the methods that it calls then, by name (`trace.regions`)."""
+    copied, and the methods that it calls then, by name (`trace.regions`). Some sizes may be `symbolic`."""
 
-    def __init__(self, outlined: Callable[[type, FunctionType], tuple[FunctionType, dict[str, Any]]] | None = None):
-        self._outlined = outlined
+    def __init__(self, outlined: Callable[[type, FunctionType], tuple[FunctionType, dict[str, Any]]] | None = None,
+                 symbolic: bool = False):  # fmt: skip
+        self._outlined, self._symbolic = outlined, symbolic
         self._functions: dict[int, tuple[Any, Any]] = {}
         self._methods: dict[type, dict[str, Any]] = {}
         self._look_ups: dict[tuple[int, str], LookUp] = {}
@@ -140,6 +144,8 @@ class Copies:
             return type_of
         if found is int or found is operator.index:
             return _of_integer(found)
+        if found is len and self._symbolic:
+            return _length
         if found is torch.autograd.Variable:
             return _variable
         if found is torch.Tensor or found is torch.FloatTensor:
@@ -283,9 +289,15 @@ def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
     return integer
 
 
+def _length(item: Any) -> Any:
+    """(8)."""
+    kind = type(item)
+    return item.shape[0] if (kind is Ragged or kind is Index) and item.rec.symbolic else len(item)
+
+
 @cache
 def _of_sizes(kind: Any) -> Callable[..., Any]:
-    """(8)."""
+    """(9)."""
     zeros = _of_maker(torch.zeros)
 
     def make(*args: Any, **kwargs: Any) -> Any:

@@ -176,7 +176,7 @@ class ModelView(CellTracer):
         """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
         self.ragged = frozenset(ragged)
         """Classes whose leading size is a symbol (`capture.ragged`)."""
-        self.copies = Copies(self._outlined)
+        self.copies = Copies(self._outlined, bool(self.ragged))
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
         self._chosen: dict[type, frozenset[str]] = {}
@@ -187,6 +187,10 @@ class ModelView(CellTracer):
     def is_forward_closed(self) -> bool:  # type: ignore[override]
         """See CellTracer."""
         return "forward" in methods_of(self.model) and self.closed.obstacle(self.model, "forward") is None
+
+    def fields_of(self, kind: type) -> frozenset[str] | None:
+        """See CellTracer."""
+        return self.closed.fields(kind)
 
     @property
     def boundary(self) -> CodeType:  # type: ignore[override]
@@ -225,7 +229,7 @@ class ModelView(CellTracer):
     def copies_as_written(self) -> Copies:
         """Copies without regions, for recorders that keep books (`trace.regions`, definition (4))."""
         if self._as_written is None:
-            self._as_written = Copies()
+            self._as_written = Copies(symbolic=bool(self.ragged))
         return self._as_written
 
     def follow_code(self) -> bool:
@@ -233,7 +237,7 @@ class ModelView(CellTracer):
         What automatic cells were proven by may be gone too: then there are none any more."""
         if self.copies.still_hold() and all(look_up.still_holds() for look_up in self.closed.look_ups):
             return False
-        self.copies, self.automatic, self._as_written = Copies(), {}, None
+        self.copies, self.automatic, self._as_written = Copies(symbolic=bool(self.ragged)), {}, None
         return True
 
     def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:

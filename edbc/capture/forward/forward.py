@@ -23,7 +23,7 @@ from torch import nn
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, until_first_read
 from edbc.capture.forward.returned import settled
-from edbc.capture.ragged.forwards import Forwards
+from edbc.capture.ragged.forwards import Forwards, note_sizes
 from edbc.capture.ragged.value import NotRagged
 from edbc.capture.record.functionalise import Changes, KeepsBooks, MustKeepBooks
 from edbc.capture.record.recorder import Recorder
@@ -162,8 +162,11 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
 
 def _of_rows(recorder: Recorder, shadow: nn.Module, instances: Sequence[Any]) -> Callable[[Any], Any]:
     """`forward`; as runs where its code is closed, and its instances bring rows (`ragged.forwards`)."""
-    is_kept = recorder.ragged and recorder.tracer.is_forward_closed
-    return Forwards(recorder, shadow, instances) if is_kept else shadow.forward
+    if not (recorder.ragged or recorder.sizes is not None) or not recorder.tracer.is_forward_closed:
+        return shadow.forward
+    if recorder.sizes is not None:
+        note_sizes(recorder, instances)
+    return Forwards(recorder, shadow, instances) if recorder.ragged else shadow.forward
 
 
 def drop_ragged(recorder: Recorder) -> None:

@@ -20,6 +20,7 @@ import torch
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import GROUP, REDUCE, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
+from edbc.capture.ragged.symbols import Spread
 from edbc.capture.ragged.value import NotRagged, Ragged, each_row, one_step
 from edbc.capture.semantics import rules
 from edbc.capture.standins.standin import Lazy, Symbol, Value, value_of
@@ -144,10 +145,17 @@ def scatter_reduced(call: Call) -> Any:
 
 def _of_rows(index: Any, dim: Any, source: Any) -> Any:
     """The index of each row, where a matrix of indices says the same of all that is in a row."""
-    if type(index) is not torch.Tensor or type(dim) is not int or not index.ndim or not is_tensor(source):
+    if type(dim) is not int or not is_tensor(source):
+        return None
+    if type(index) is Spread:  # its vector is as long as the source is checked to be
+        found = index.vector_of(source.shape[1]) if source.ndim == 2 and dim in (0, -2) else None
+        return None if found is None else found.tensor
+    if type(index) is not torch.Tensor or not index.ndim:
         return None
     if index.shape != source.shape:
         return None
+    if index.ndim == 1:
+        return index
     moved = index.movedim(dim, 0).reshape(index.shape[dim], -1)
     return moved[:, 0] if moved.shape[1] and bool((moved == moved[:, :1]).all()) else None
 
@@ -242,6 +250,24 @@ def change_rows(call: Call) -> Any:
         raise NotRagged
     new = _set_item(call, target) if call.name == "setitem" else _changed(call, target)
     if type(new) is not Ragged or new.shape != target.shape or new.dtype is not target.dtype:
+        raise NotRagged
+    target.become(new)
+    return target
+
+
+def change_fresh(call: Call) -> Any:
+    """A method that changes rows in place which nobody else shows (`standins.accumulator`)."""
+    target = call.args[0]
+    new = _changed(call, target)
+    if type(new) is not Ragged or new.refs == target.refs:
+        new = target if new is target else new
+    if (
+        type(new) is not Ragged
+        or new.at != target.at
+        or new.row.shape != target.row.shape
+        or new.row.dtype is not (target.row.dtype)
+        or len(new.refs) != len(target.refs)
+    ):
         raise NotRagged
     target.become(new)
     return target

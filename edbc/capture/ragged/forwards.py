@@ -7,9 +7,10 @@ apart are columns of integers, and each instance's run is a line of these.
 
 Definitions.
 
-(1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices. An instance is keyed
-    when it is a nest of tuples, lists and dicts with leaves and plain constants. Its key tells everything but the
-    leaves' numbers, and sizes that are symbols.
+(1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices, or of pairs of them,
+    two vectors. An instance is keyed when it is a nest of tuples, lists, dicts and objects with leaves and plain
+    constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. Of an object that is what
+    closed code may read of it (`code.closed.Closed.fields`); an integer there that is a leaf's size is that size.
 (2) An instance *fits* what is kept where its sizes are equal where they must be, and its indices are rows. One that
     does not runs as it is written, and raises what eager execution does.
 """
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +33,7 @@ from edbc.capture.ragged.expandloops import extents
 from edbc.capture.ragged.kept import (
     BY_SIZES,
     NOT_KEPT,
+    First,
     Given,
     KeptCall,
     LookedUp,
@@ -38,9 +42,9 @@ from edbc.capture.ragged.kept import (
     may_keep,
     symbolic_tensor,
 )
-from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers
+from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers, Triple, triple
 from edbc.capture.ragged.rows import constant_rows_of
-from edbc.capture.ragged.symbols import MOST_VECTORS, Index, along_of, vectors_of
+from edbc.capture.ragged.symbols import MOST_VECTORS, Index, Size, along_of, vectors_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import PLAIN
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 8
 """Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
+_WIDTHS = frozenset(range(2, MOST_VECTORS + 1))
 MOST_KEYS = 256
 """Kept forwards of a model, beyond which constants or sizes differ in every instance, and none is kept any more."""
 
@@ -59,51 +64,60 @@ class Forwards:
 
     def __init__(self, rec: Recorder, shadow: nn.Module, instances: Sequence[Any]):
         self.rec, self.shadow, self.function = rec, shadow, type(shadow).forward
-        self.leaves: list[list[Any]] = []
-        self.sizes: list[list[int]] = []
-        """Of the leaves that have rows or indices."""
-        self.keys: list[Any] = []
+        self.instances = instances
+        self.read: list[_Read | None] = [None] * len(instances)
+        """What is known of instances, once it was asked for."""
         self.runs: list[tuple[KeptCall, list[int]] | None] = [None] * len(instances)
-        for instance in instances:
-            parts: list[Any] = [KeptCall, "", shadow.training]
-            leaves: list[Any] = []
-            sizes: list[int] = []
-            self.keys.append(tuple(parts) if _is_keyed(rec, instance, parts, leaves, sizes, 0) else None)
-            self.leaves.append(leaves)
-            self.sizes.append(sizes)
+
+    def of(self, number: int) -> _Read:
+        """What tells an instance from others."""
+        known = self.read[number]
+        if known is None:
+            known = self.read[number] = _Read(self.rec, self.shadow.training)
+            known.take(self.instances[number])
+        return known
 
     def __call__(self, instance: Any) -> Any:
         rec, number = self.rec, self.rec.instance
-        if self.runs[number] is None and self.keys[number] is not None and can_keep(rec) and rec.ragged:
-            key, sizes = self.keys[number], None
-            known = rec.functions.get(key)
+        if self.runs[number] is None and can_keep(rec) and rec.ragged:
+            read = self.of(number)
+            key, sizes = read.key, None
+            known = NOT_KEPT if key is None else rec.functions.get(key)
             if known is BY_SIZES:
-                sizes = self.sizes[number]
+                sizes = read.sizes
                 known = rec.functions.get((key, tuple(sizes)))
             if type(known) is KeptCall:
-                of_key = [i for i in range(number, len(self.keys)) if self.keys[i] == key]
+                of_key = [i for i in range(number, len(self.read)) if self.of(i).key == key]
                 with suppress(OverflowError, CannotKeep):  # words beyond 64 bits
-                    self._take_in(known, [i for i in of_key if sizes is None or self.sizes[i] == sizes])
+                    self._take_in(known, [i for i in of_key if sizes is None or self.of(i).sizes == sizes])
             elif known is not NOT_KEPT:
-                return self._first(key, sizes is not None, instance)
+                return self._first(read, sizes is not None, instance)
         run = self.runs[number]
         return self.function(self.shadow, instance) if run is None else run[0].of(rec, run[1])
 
-    def _first(self, key: Any, by_sizes: bool, instance: Any) -> Any:
+    def _first(self, read: _Read, by_sizes: bool, instance: Any) -> Any:
         """The first instance of a key, from which what it records is kept if it can be."""
         rec, given = self.rec, Given([], [], [])
         if rec.kept_forwards < MOST_KEYS:
             try:
-                for leaf in self.leaves[rec.instance]:
+                for leaf in read.leaves:
                     _give(rec, leaf, given)
             except OverflowError:
                 return self.function(self.shadow, instance)
             if may_keep(given):
                 rec.kept_forwards += 1
-                shown = _symbolic(rec, instance, iter(given.rows), iter(given.indices))
-                forward = lambda of: self.function(self.shadow, of)  # noqa: E731
-                sizes = tuple(self.sizes[rec.instance])
-                return first_whole_call(rec, key, sizes, by_sizes, given, forward, (shown, instance))
+                shown = _Shown(rec, read, given)
+                sizes = tuple(read.sizes)
+
+                def forward(of: Any) -> Any:
+                    if of is instance:
+                        return self.function(self.shadow, of)
+                    result = self.function(self.shadow, of)
+                    shown.require_unchanged()
+                    return result
+
+                args = shown.of(instance), instance
+                return first_whole_call(rec, read.key, sizes, by_sizes, given, forward, args)
         return self.function(self.shadow, instance)
 
     def _take_in(self, known: KeptCall, members: list[int]) -> None:
@@ -112,7 +126,7 @@ class Forwards:
         fits = brought.fits(known)
         if not fits.all():
             for i in np.flatnonzero(~fits).tolist():
-                self.keys[members[i]] = None
+                self.of(members[i]).key = None
             members = [i for i, fit in zip(members, fits.tolist(), strict=True) if fit]
             if not members:
                 return
@@ -121,7 +135,18 @@ class Forwards:
             self.runs[i] = known, run
 
     def _brought(self, members: list[int]) -> _Brought:
-        return _Brought(self.rec, [self.leaves[i] for i in members], [self.sizes[i] for i in members])
+        read = [self.of(i) for i in members]
+        return _Brought(self.rec, [of.leaves for of in read], [of.sizes for of in read])
+
+
+def note_sizes(rec: Recorder, instances: Sequence[Any]) -> None:
+    """Note how many rows the leaves of instances have. What closed code computes of those alone is recorded too."""
+    for instance in instances:
+        read = _Read(rec, False)
+        read.take(instance)
+        for leaf in read.leaves if read.key is not None else ():
+            if type(leaf) is torch.Tensor and leaf.ndim and leaf.is_floating_point():
+                rec.note_size(len(leaf), leaf.shape[1:], leaf.dtype)
 
 
 class _Brought:
@@ -153,7 +178,9 @@ class _Brought:
             if isinstance(extra, LookedUp):
                 numbers: Any = self.indices[extra.number]
                 fit &= (numbers.size > 0) & (numbers.lowest >= 0) & (numbers.highest < extra.table.shape[0])
-            sizes.append(extra.size(self.indices))
+            sizes.append(extra.size(self.indices, sizes))
+            if isinstance(extra, First):
+                fit &= (sizes[-1] > 0) & (sizes[-1] <= extra.table.shape[0])
         return fit & known.fits(self.indices, sizes)
 
     def runs(self, known: KeptCall) -> list[list[int]]:
@@ -176,8 +203,15 @@ class _Brought:
                 looked_up = rec.rows_of_table(extra.table, numbers.array.tolist(), True)
                 assert looked_up is not None
                 flat += looked_up.refs.start - numbers.offset, -1, numbers.size
+            elif isinstance(extra, First):
+                size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
+                begins = _begins(size)
+                places = np.arange(size.sum()) - np.repeat(begins, size)
+                looked_up = rec.rows_of_table(extra.table, places.tolist(), True)
+                assert looked_up is not None
+                flat += looked_up.refs.start - begins, -1, size
             else:
-                flat += extra.triple(rec, None)
+                flat += extra.triple(rec, None, ())
         lines = np.empty((self.count, len(flat)), np.int64)
         for k, column in enumerate(flat):
             lines[:, k] = column
@@ -193,7 +227,11 @@ def _vectors(column: Sequence[Any]) -> Sequence[Ints]:
     """The vectors of one leaf of indices, those of all instances behind each other."""
     first = column[0]
     if type(first) is list:
-        return [np.fromiter(itertools.chain.from_iterable(column), np.int64)]
+        numbers = itertools.chain.from_iterable(column)
+        if type(first[0]) is int:
+            return [np.fromiter(numbers, np.int64)]
+        found = np.fromiter(itertools.chain.from_iterable(numbers), np.int64)
+        return list(np.ascontiguousarray(found.reshape(-1, len(first[0])).T))
     if first.ndim == 1:
         return [torch.cat(list(column)).numpy()]
     along = along_of(first.shape)
@@ -209,46 +247,109 @@ def _numbers(vectors: Sequence[Ints], sizes: Ints) -> Iterator[Numbers]:
         yield Numbers(begins, sizes, lowest, highest, vector)  # type: ignore[arg-type]
 
 
-def _is_keyed(rec: Recorder, item: Any, parts: list[Any], leaves: list[Any], sizes: list[int], depth: int) -> bool:
-    """Append what tells an instance from others, its leaves, and their sizes; definition (1)."""
-    kind = type(item)
-    if kind is torch.Tensor:
+class _Read:
+    """What tells an instance from others, its leaves, and their sizes; definition (1)."""
+
+    __slots__ = ("integers", "key", "leaves", "parts", "rec", "sizes")
+
+    def __init__(self, rec: Recorder, is_training: bool):
+        self.rec = rec
+        self.parts: list[Any] = [KeptCall, "", is_training]
+        self.leaves: list[Any] = []
+        self.sizes: list[int] = []
+        """Of the leaves that have rows or indices."""
+        self.integers: list[int] = []
+        """Where integers of objects stand in the parts; then which sizes they are, -1 for none."""
+        self.key: Any = None
+
+    def take(self, instance: Any) -> None:
+        """Read an instance; it has a key if it is keyed."""
+        if not self.is_keyed(instance, 0):
+            return
+        parts, sizes, found = self.parts, self.sizes, []
+        for place in self.integers:
+            value = parts[place]
+            found.append(sizes.index(value) if value > 1 and value in sizes else -1)
+            if found[-1] >= 0:
+                parts[place - 1 : place + 1] = Size, found[-1]
+        self.integers, self.key = found, tuple(parts)
+
+    def is_keyed(self, item: Any, depth: int) -> bool:
+        """Append what tells one item from others."""
+        kind, parts = type(item), self.parts
+        if kind is torch.Tensor:
+            return self.is_keyed_tensor(item)
+        if kind in PLAIN or (kind is float and item and item == item):
+            parts += kind, item
+            return True
+        if kind is list and item:
+            width = _width(item)
+            if width:
+                parts += list, Numbers, width
+                self.leaves.append(item)
+                self.sizes.append(len(item))
+                return True
+        if depth == DEEPEST:
+            return False
+        if kind is tuple or kind is list or kind is dict or _is_named(kind):  # type: ignore[arg-type]
+            parts += kind, len(item)
+            if kind is dict:
+                if {str} != set(map(type, item)):
+                    return False
+                parts += item
+                item = item.values()
+            return all(self.is_keyed(part, depth + 1) for part in item)
+        fields = self.rec.tracer.fields_of(kind)
+        return fields is not None and self.is_keyed_object(item, fields, depth + 1)
+
+    def is_keyed_object(self, item: Any, fields: frozenset[str], depth: int) -> bool:
+        """What code may read of an object."""
+        parts = self.parts
+        parts += type(item), None
+        for name, value in vars(item).items():
+            if name in fields:
+                parts.append(name)
+                if type(value) is int:
+                    parts += int, value
+                    self.integers.append(len(parts) - 1)
+                elif not self.is_keyed(value, depth):
+                    return False
+        parts.append(None)
+        return True
+
+    def is_keyed_tensor(self, item: torch.Tensor) -> bool:
+        """A leaf that is a tensor."""
         if not item.is_cpu or item.layout is not torch.strided:
             return False
-        leaves.append(item)
+        self.leaves.append(item)
         shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
         if dtype is torch.int64:
             along = along_of(shape) if 0 < len(shape) < 3 else 0
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
-            parts += Numbers, along, count
-            sizes += shape if along < 0 else shape[1 - along : 2 - along]
+            self.parts += Numbers, along, count
+            self.sizes += shape if along < 0 else shape[1 - along : 2 - along]
             return 0 < count <= MOST_VECTORS
         if not dtype.is_floating_point:
             return False
-        if shape and rec.has_rows(shape[1:], dtype):
-            sizes.append(shape[0])
-            parts += Ragged, dtype, item.requires_grad, shape[1:]
+        if shape and self.rec.has_rows(shape[1:], dtype):
+            self.sizes.append(shape[0])
+            self.parts += Ragged, dtype, item.requires_grad, shape[1:]
         else:
-            parts += torch.Tensor, dtype, item.requires_grad, shape
+            self.parts += torch.Tensor, dtype, item.requires_grad, shape
         return True
-    if kind in PLAIN or (kind is float and item and item == item):
-        parts += kind, item
-        return True
-    if kind is list and item and {int} == set(map(type, item)):
-        parts += list, Numbers
-        leaves.append(item)
-        sizes.append(len(item))
-        return True
-    is_nest = kind is tuple or kind is list or kind is dict or _is_named(kind)  # type: ignore[arg-type]
-    if depth == DEEPEST or not is_nest:
-        return False
-    parts += kind, len(item)
-    if kind is dict:
-        if {str} != set(map(type, item)):
-            return False
-        parts += item
-        item = item.values()
-    return all(_is_keyed(rec, part, parts, leaves, sizes, depth + 1) for part in item)
+
+
+def _width(item: Sequence[Any]) -> int:
+    """1 for a list of integers, the number of vectors for one of tuples or lists of so many integers, 0 for others."""
+    kinds = set(map(type, item))
+    if kinds == {int}:
+        return 1
+    if not kinds <= {tuple, list}:
+        return 0
+    widths = set(map(len, item))
+    if len(widths) != 1 or not widths <= _WIDTHS or {int} != set(map(type, itertools.chain.from_iterable(item))):
+        return 0
+    return widths.pop()
 
 
 @functools.cache
@@ -262,7 +363,7 @@ def _is_named(kind: Any) -> bool:
 def _give(rec: Recorder, leaf: Any, given: Given) -> None:
     """A leaf as what a call is given."""
     if type(leaf) is list:
-        given.indices.append(rec.hold(np.array(leaf, np.int64), False))
+        given.indices.extend(rec.hold(vector, False) for vector in _vectors([leaf]))
     elif leaf.dtype is torch.int64:
         found = vectors_of(rec, leaf)
         assert found is not None
@@ -273,17 +374,70 @@ def _give(rec: Recorder, leaf: Any, given: Given) -> None:
         given.values.append(rec.constant(leaf).ref)
 
 
-def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers]) -> Any:
+class _Shown:
     """An instance with stand-ins in the place of its leaves."""
-    kind = type(item)
-    if kind is torch.Tensor:
-        return symbolic_tensor(rec, item, rows, indices)
-    if kind is list and item and {int} == set(map(type, item)):
-        numbers = next(indices)
-        return Index(rec, rec.tensor_of(numbers), (numbers,), -1)
-    if kind is dict:
-        return {key: _symbolic(rec, x, rows, indices) for key, x in item.items()}
-    if issubclass(kind, tuple | list):
-        found = [_symbolic(rec, x, rows, indices) for x in item]
-        return found if kind is list else rebuilt(item, found)
-    return item
+
+    def __init__(self, rec: Recorder, read: _Read, given: Given):
+        self.rec = rec
+        self.rows, self.indices = iter(given.rows), iter(given.indices)
+        self.integers = iter(read.integers)
+        self.sizes: list[Triple] = []
+        """The registers of the sizes of leaves."""
+        rows, indices = iter(given.rows), iter(given.indices)
+        for leaf in read.leaves:
+            if type(leaf) is list or leaf.dtype is torch.int64:
+                vectors = [next(indices) for _ in range(_num_vectors(leaf))]
+                self.sizes.append(vectors[0].triple)
+            elif leaf.ndim and rec.is_ragged(leaf):
+                self.sizes.append(triple(next(rows).refs))
+        self.made: list[tuple[Any, list[Any]]] = []
+        """Lists and dicts, and what stands in them."""
+
+    def of(self, item: Any) -> Any:
+        """One item of the instance."""
+        kind = type(item)
+        if kind is torch.Tensor:
+            return symbolic_tensor(self.rec, item, self.rows, self.indices)
+        if kind is list and item and _width(item):
+            vectors = tuple(next(self.indices) for _ in range(_num_vectors(item)))
+            if len(vectors) == 1:
+                return Index(self.rec, self.rec.tensor_of(vectors[0]), vectors, -1)
+            return Index(self.rec, torch.tensor(item), vectors, 1)
+        if kind is dict:
+            found: Any = {key: self.of(x) for key, x in item.items()}
+            self.made.append((found, [*found, *found.values()]))
+            return found
+        if issubclass(kind, tuple | list):
+            parts = [self.of(x) for x in item]
+            if kind is list:
+                self.made.append((parts, [*parts]))
+            return parts if kind is list else rebuilt(item, parts)
+        fields = self.rec.tracer.fields_of(kind)
+        return item if fields is None else self.of_object(item, fields)
+
+    def of_object(self, item: Any, fields: frozenset[str]) -> Any:
+        """A copy of an object with what code may read of it."""
+        copy = object.__new__(type(item)) if type(item) is not SimpleNamespace else SimpleNamespace()
+        for name, value in vars(item).items():
+            if name in fields:
+                shown = value
+                if type(value) is not int:
+                    shown = self.of(value)
+                elif (number := next(self.integers)) >= 0:
+                    shown = Size(self.rec, value, self.sizes[number])
+                object.__setattr__(copy, name, shown)
+        return copy
+
+    def require_unchanged(self) -> None:
+        """Raise CannotKeep where forward has changed a list or dict of the instance."""
+        for made, items in self.made:
+            now = [*made, *made.values()] if type(made) is dict else made
+            if len(now) != len(items) or not all(map(operator.is_, now, items)):
+                raise CannotKeep
+
+
+def _num_vectors(leaf: Any) -> int:
+    if type(leaf) is list:
+        return _width(leaf)
+    along = along_of(leaf.shape)
+    return 1 if along < 0 else leaf.shape[along]

@@ -41,7 +41,7 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import adopted
-from edbc.capture.ragged.symbols import Index, along_of, vectors_of
+from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
@@ -87,11 +87,11 @@ class Literal(NamedTuple):
 
     numbers: np.ndarray
 
-    def triple(self, rec: Recorder, given: Given | None) -> Triple:
+    def triple(self, rec: Recorder, given: Given | None, sizes: Sequence[int]) -> Triple:
         """As an argument of a run."""
         return rec.hold(self.numbers).offset, INDICES, len(self.numbers)
 
-    def size(self, indices: Sequence[Numbers]) -> int:
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
         """How many there are."""
         return len(self.numbers)
 
@@ -102,11 +102,11 @@ class Remade(NamedTuple):
     what: Any
     times: int = 1
 
-    def triple(self, rec: Recorder, given: Given | None) -> Triple:
+    def triple(self, rec: Recorder, given: Given | None, sizes: Sequence[int]) -> Triple:
         """As an argument of a run."""
         return self.what.again(rec).ref, 0, self.times
 
-    def size(self, indices: Sequence[Numbers]) -> int:
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
         """How many there are."""
         return self.times
 
@@ -117,13 +117,32 @@ class LookedUp(NamedTuple):
     table: Shared
     number: int
 
-    def triple(self, rec: Recorder, given: Given) -> Triple:
+    def triple(self, rec: Recorder, given: Given, sizes: Sequence[int]) -> Triple:
         """As an argument of a run. Raises CannotKeep where there is no such row."""
         return triple(rec.looked_up(self.table, given.indices[self.number]).refs)
 
-    def size(self, indices: Sequence[Numbers]) -> int:
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
         """How many there are."""
         return indices[self.number].size
+
+
+class First(NamedTuple):
+    """So many first rows of a parameter: `positions[:n]`."""
+
+    table: Shared
+    count: Count
+
+    def triple(self, rec: Recorder, given: Given, sizes: Sequence[int]) -> Triple:
+        """As an argument of a run. Raises CannotKeep where there are no so many rows."""
+        size = size_of(self.count, sizes)
+        found = rec.rows_of_table(self.table, range(size), True) if 0 < size <= self.table.shape[0] else None
+        if found is None:
+            raise CannotKeep
+        return triple(found.refs)
+
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> Any:
+        """How many there are."""
+        return size_of(self.count, sizes)
 
 
 class Rows(NamedTuple):
@@ -141,14 +160,20 @@ class One(NamedTuple):
     slot: Slot
 
 
+class Many(NamedTuple):
+    """Place of a size, which is a number of rows."""
+
+    source: int
+
+
 class KeptCall(NamedTuple):
     """What a call has recorded."""
 
     program: Program
-    extras: tuple[Literal | Remade | LookedUp, ...]
+    extras: tuple[Literal | Remade | LookedUp | First, ...]
     """Arguments beside those that the call is given."""
     result: Any
-    """What the call returns, with Rows and One in it."""
+    """What the call returns, with Rows, One and Many in it."""
     equal: tuple[tuple[Count, Count], ...]
     """Sizes that must be equal."""
     below: tuple[tuple[int, Count, int], ...]
@@ -173,7 +198,7 @@ class KeptCall(NamedTuple):
         flat = given.triples()
         try:
             for extra in self.extras:
-                flat += extra.triple(rec, given)
+                flat += extra.triple(rec, given, flat[2::3])
         except CannotKeep:
             return NotImplemented
         return self.of(rec, flat) if self.fits(given.indices, flat[2::3]) else NotImplemented
@@ -185,13 +210,15 @@ class KeptCall(NamedTuple):
 
 def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:
     kind = type(item)
-    if kind is Rows or kind is One:
+    if kind is Rows or kind is One or kind is Many:
         source = item.source
         if source >= 0:
             refs = results[source]
         else:
             first, step, count = flat[-3 - 3 * source : -3 * source]
-            refs = range(first, first + (step or 1) * count, step or 1)
+            refs = range(count) if kind is Many else range(first, first + (step or 1) * count, step or 1)
+        if kind is Many:
+            return len(refs)
         return Ragged(rec, refs, item.slot, item.at) if kind is Rows else value_of(rec, refs.start, item.slot)
     if isinstance(item, tuple | list):
         found = [_filled(rec, x, results, flat) for x in item]
@@ -320,11 +347,14 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     begin = rec.place()
     rec.keeping = rec.symbolic = True
     rec.asked_size = rec.counted = False
+    rec.equal_sizes = []
     try:
         result = function(shown)
         if (rec.asked_size or rec.counted) and not by_sizes:
             rec.functions[key], by_sizes = BY_SIZES, True
-        rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(result, by_sizes)
+        rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
+            result, by_sizes, rec.equal_sizes
+        )
         rec.kept_wholes = []
         return result
     except TooFew:
@@ -369,7 +399,7 @@ class _Keeping:
                 self.rows[first, step, count] = -1 - k
             else:
                 self.values[first] = -1 - k
-        self.extras: list[Literal | Remade | LookedUp] = []
+        self.extras: list[Literal | Remade | LookedUp | First] = []
         self.equal: set[tuple[Count, Count]] = set()
         self.below: set[tuple[int, Count, int]] = set()
         self.least: set[tuple[Count, int]] = set()
@@ -381,8 +411,9 @@ class _Keeping:
         self.has_own = True
         """Whether indices that are no arguments are what every such call has."""
 
-    def kept(self, result: Any, by_sizes: bool = False) -> KeptCall:
-        """See `KeptCall`. Raises CannotKeep, also where gradients were off in between, which a run does not tell."""
+    def kept(self, result: Any, by_sizes: bool = False, equal: Iterable[tuple[Triple, Triple]] = ()) -> KeptCall:
+        """See `KeptCall`; some registers have to be of `equal` sizes. Raises CannotKeep, also where gradients were off
+        in between, which a run does not tell."""
         entries = self.rec.entries
         if self.rec.has_switched(self.entry):
             raise CannotKeep
@@ -396,6 +427,8 @@ class _Keeping:
         for count in () if by_sizes else self.draft.counts:
             if count is not None and size_of(count, self.sizes) < 2 and size_of(count, self.more) > 1:
                 raise TooFew
+        for like, other in equal:
+            self.equal.add((self.draft.count_of(self.sized(like)), self.draft.count_of(self.sized(other))))
         placed = self.placed(result)
         program = self.rec.table.programs.made_of(self.draft, self.results)
         return KeptCall(program, tuple(self.extras), placed, tuple(self.equal), tuple(self.below), tuple(self.least))
@@ -483,11 +516,15 @@ class _Keeping:
             register = self.rows[first, step, count] = self.extra(self.looked_up(first, count))
         return register
 
-    def looked_up(self, first: int, count: int) -> LookedUp:
+    def looked_up(self, first: int, count: int) -> LookedUp | First:
         """So many rows of a parameter, from a ref on."""
         table, numbers = self.rec.lookups.get(first, (None, None))
         if table is None or numbers is None:
             raise CannotKeep
+        if type(numbers) is Size:
+            if numbers.value != count:
+                raise CannotKeep
+            return First(table, self.draft.count_of(self.sized(numbers.like)))
         number = self.indices.get(numbers.offset)
         if number is None or numbers.size != count:
             raise CannotKeep
@@ -506,11 +543,18 @@ class _Keeping:
             raise CannotKeep
         return what
 
-    def extra(self, item: Literal | Remade | LookedUp) -> int:
+    def sized(self, like: Triple) -> int:
+        """The register of rows or indices."""
+        register = self.indices.get(like[0]) if like[1] == INDICES else self.rows.get(like)
+        if register is None:
+            raise CannotKeep
+        return register
+
+    def extra(self, item: Literal | Remade | LookedUp | First) -> int:
         self.extras.append(item)
-        size = item.size(self.given.indices)
+        size = item.size(self.given.indices, self.sizes)
         self.sizes.append(size)
-        self.more.append(size + 7 if isinstance(item, LookedUp) else size)
+        self.more.append(size + 7 if isinstance(item, LookedUp | First) else size)
         return self.draft.argument()
 
     def placed(self, item: Any) -> Any:
@@ -526,6 +570,9 @@ class _Keeping:
             if register is None:
                 raise CannotKeep
             return One(self.result(register), item.slot)
+        if kind is Size:
+            register = self.sized(item.like)
+            return Many(register if register < 0 else self.result(register))
         if isinstance(item, tuple | list):
             found = [self.placed(x) for x in item]
             return found if kind is list else rebuilt(item, found)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.capture.ragged.program import ALIAS, JOIN
+from edbc.capture.ragged.program import ALIAS, JOIN, Triple
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.record.excerpts import OFFSET, excerpt_entry
-from edbc.capture.standins.made import Made
+from edbc.capture.standins.made import Description, Made
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of
 
 if TYPE_CHECKING:
@@ -120,10 +120,14 @@ def _rows_of_made(rec: Recorder, made: Made) -> Any:
     if not described.shape or not described.shape[0] or not rec.is_ragged(described):
         return made
     if known is None or known.rec is not rec or known.refs.start < rec.first_value:
-        key, row = described.of_row()
-        value = rec.shared_constant(key, row)
-        known = made.rows = Ragged(rec, filled(rec, value.ref, described.shape[0], made.like), value.slot)
+        known = made.rows = rows_described(rec, described)
     return known
+
+
+def rows_described(rec: Recorder, described: Description, like: Triple | None = None) -> Ragged:
+    """A constant that forward makes (`standins.made`) as equal rows, as many as there are of others, if any."""
+    value = rec.shared_constant(*described.of_row())
+    return Ragged(rec, filled(rec, value.ref, described.shape[0], like), value.slot)
 
 
 def plain(ragged: Ragged) -> Ragged:

@@ -25,13 +25,15 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import Given, is_keyed, keep, may_keep
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
-from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.symbols import Index, Spread
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
 from edbc.capture.semantics import rules
+from edbc.capture.standins.accumulator import changes_fresh
 from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.source import user_frame
 from edbc.capture.standins.standin import Symbol, Value
 
 if TYPE_CHECKING:
@@ -214,16 +216,17 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return result
 
 
-_BY_INDEX = frozenset("getitem index_select index_add".split())
+_BY_INDEX = frozenset("getitem index_select index_add index_reduce scatter_add scatter_reduce".split())
 """Functions that indices may be given to in code that is kept."""
 
 
 def _indexed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with the instance's tensors in the place of `Index`es. Raises CannotKeep for functions that may ask
     more of them than a program says."""
-    if not any(type(x) is Index for x in (*args, *kwargs.values())):
+    kinds = {*map(type, args), *map(type, kwargs.values())}
+    if kinds.isdisjoint((Index, Spread)):
         return args, kwargs
-    if rules.name_of(func) not in _BY_INDEX or type(args[0]) is Index:
+    if rules.name_of(func).rstrip("_") not in _BY_INDEX or type(args[0]) in (Index, Spread):
         raise CannotKeep
     bare = [x.tensor if type(x) is Index and x.along < 0 else x for x in args]
     return tuple(bare), {k: x.tensor if type(x) is Index and x.along < 0 else x for k, x in kwargs.items()}
@@ -264,6 +267,11 @@ def _with_input_first(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
     """A function that changes its first argument in place; NotImplemented where no rows have a part in it."""
     target, others = args[0], adopted_all(rec, args[1:])
+    if rec.books is None and type(target) is Ragged and "out" not in kwargs:
+        frame = user_frame()
+        if frame is not None and changes_fresh(frame):
+            count = _num_ragged(others) + _num_ragged(kwargs.values())
+            return across.change_fresh(Call(rec, func, name, (target, *others), kwargs, count + 1))
     books = rec.open_books()
     if type(target) is torch.Tensor:
         target = books.stand_in(target)

@@ -89,6 +89,8 @@ class Index(Lazy):
 
     def __getitem__(self, index: Any) -> Any:
         wanted = index if type(index) is tuple else (index,)
+        if self.along < 0 and len(wanted) == 2 and wanted[1] is None and wanted[0] == slice(None):
+            return Spread(self)
         is_all = [type(i) is slice and i == slice(None) for i in wanted]
         if all(is_all):
             return self
@@ -114,6 +116,21 @@ class Index(Lazy):
         """The matrix with its dimensions in the other order."""
         return Index(self.rec, self.tensor.t(), self.vectors, 1 - self.along) if self.tensor.ndim == 2 else self
 
+    def unsqueeze(self, dim: int) -> Spread:
+        """A vector as a column."""
+        if self.along >= 0 or dim not in (1, -1):
+            raise CannotKeep
+        return Spread(self)
+
+    def view(self, *shape: Any) -> Any:
+        """The same."""
+        if shape in ((-1,), ((-1,),)) and self.along < 0:
+            return self
+        if shape not in ((-1, 1), ((-1, 1),)) or self.along >= 0:
+            raise CannotKeep
+        return Spread(self)
+
+    reshape = view
     T = property(lambda self: self.t())
     is_cuda = property(lambda self: False)
     device = property(lambda self: self.tensor.device)
@@ -137,6 +154,59 @@ class Index(Lazy):
 
     def _read(self) -> NoReturn:
         raise CannotKeep
+
+
+class Spread(Index):
+    """A vector of indices as a column, or as so many equal columns: where all that stands in a row is sent."""
+
+    __slots__ = ("width",)
+
+    def __init__(self, index: Index, width: int = 1):
+        super().__init__(index.rec, index.tensor, index.vectors, -1)
+        self.width = width
+
+    ndim = property(lambda self: 2)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return 2
+
+    def _shape(self) -> tuple[Any, ...]:
+        return *super()._shape(), self.width
+
+    def vector_of(self, width: int) -> Index | None:
+        """The one index of each row of so many items."""
+        return Index(self.rec, self.tensor, self.vectors, -1) if width == self.width else None
+
+    def expand(self, *sizes: Any) -> Spread:
+        """So many columns."""
+        rows, width = sizes[0] if len(sizes) == 1 else sizes
+        if self.width != 1 or not self._is_own(rows) or type(width) is not int:
+            raise CannotKeep
+        return Spread(self, self.width if width == -1 else width)
+
+    def expand_as(self, other: Any) -> Spread:
+        """As many columns as another has."""
+        return self.expand(*other.shape)
+
+    def repeat(self, *sizes: Any) -> Spread:
+        """So many columns."""
+        rows, width = sizes[0] if len(sizes) == 1 else sizes
+        if type(rows) is not int or rows != 1 or type(width) is not int:
+            raise CannotKeep
+        return Spread(self, self.width * width)
+
+    def _is_own(self, size: Any) -> bool:
+        """Whether a size is that of the vector; so it has to be in other instances."""
+        if type(size) is Size and size.value == self.vectors[0].size:
+            self.rec.equal_sizes.append((size.like, self.vectors[0].triple))
+            return True
+        return type(size) is int and size == -1
+
+    def _none(self, *_: Any, **__: Any) -> NoReturn:
+        raise CannotKeep
+
+    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none  # type: ignore[assignment]
 
 
 MOST_VECTORS = 4

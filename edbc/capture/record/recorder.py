@@ -34,9 +34,10 @@ from edbc.capture.forward.carried import Carried
 from edbc.capture.forward.fibers import read_function
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
-from edbc.capture.ragged.program import CannotKeep, Numbers, Program, Reduction, RunOf, size_of
-from edbc.capture.ragged.rows import Pool, adopted
+from edbc.capture.ragged.program import CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
+from edbc.capture.ragged.rows import Pool, adopted, rows_described
 from edbc.capture.ragged.rules import ragged_call
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
@@ -76,6 +77,7 @@ from edbc.capture.semantics.shapes import (
     told_by_shape,
 )
 from edbc.capture.standins.lazy import Stack
+from edbc.capture.standins.made import Description
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.capture.standins.standin import (
@@ -196,6 +198,7 @@ class Recorder:
         "draws",
         "entries",
         "entry_of_excerpts",
+        "equal_sizes",
         "external_index",
         "external_source",
         "first_external",
@@ -375,6 +378,8 @@ class Recorder:
         """What has become a node in such code, which is none any more if that is forgotten."""
         self.symbolic = False
         """Whether sizes are given as symbols (`ragged.symbols`)."""
+        self.equal_sizes: list[tuple[Triple, Triple]] = []
+        """Those that have to be equal, by registers."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
         self.counted = False
@@ -489,7 +494,7 @@ class Recorder:
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
-        self.lookups: dict[int, tuple[Shared, Numbers]] = {}
+        self.lookups: dict[int, tuple[Shared, Numbers | Size]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by."""
         self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Constants that require gradients, and their copies."""
@@ -709,6 +714,22 @@ class Recorder:
         first = self.last_external - 1
         self.last_external -= len(indices)
         return Ragged(self, range(first, first - len(indices), -1), table.row_slot)
+
+    def rows_between(self, table: Shared, which: slice) -> Ragged | None:
+        """Those of a slice. As many first ones as a symbol says are so many in any call that is kept."""
+        size = which.stop
+        if not (self.symbolic and type(size) is Size and which.start in (None, 0) and which.step in (None, 1)):
+            return self.rows_of_table(table, range(*which.indices(len(table.tensor))))
+        if size.value > len(table.tensor):
+            raise CannotKeep
+        found = self.rows_of_table(table, range(size.value))
+        if found is not None:
+            self.lookups[found.refs.start] = table, size
+        return found
+
+    def rows_described(self, described: Description, like: Triple | None) -> Ragged:
+        """A constant that forward makes, of a symbol's size, or one that it changes."""
+        return rows_described(self, described, like)
 
     def constant_row(self, row: torch.Tensor) -> Value:
         """The external for a row that others may equal (zeros), once per mini-batch."""

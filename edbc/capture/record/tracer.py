@@ -24,6 +24,11 @@ class CellTracer:
     """Cells that nobody marked (`trace.automatic`), by name."""
     is_forward_closed = False
     """Whether forward is a function of instances (`code.closed`)."""
+
+    def fields_of(self, kind: type) -> frozenset[str] | None:
+        """What closed code may read of objects of a class, where copies of them do (`code.closed`)."""
+        return None
+
     may_draw = False
     """True when random operations are recorded: in training."""
 

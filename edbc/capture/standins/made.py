@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ import torch
 
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.semantics.gradmode import watcher_of_thread
+from edbc.capture.standins.accumulator import makes_fresh
 from edbc.capture.standins.standin import Lazy, Symbol, Value, refuse_ended
 
 MAKERS = (torch.zeros, torch.ones, torch.eye)
@@ -75,11 +77,9 @@ def _of_tensor(name: str) -> property:
 class Made(Lazy):
     """A description. Its `tensor` is what it has become, if anything."""
 
-    __slots__ = ("described", "like", "rows", "tensor")
+    __slots__ = ("described", "rows", "tensor")
     described: Description
     tensor: torch.Tensor | None
-    like: Any
-    """The register that tells how many rows there are, in code that is being kept (`ragged.symbols`)."""
     rows: Any
     """Itself as rows, once it was asked for."""
     rec = property(lambda self: _ASKED)
@@ -129,8 +129,8 @@ class Made(Lazy):
         return self.real().__reduce_ex__(protocol)
 
 
-def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made | None:
-    """A call of one of MAKERS; None where it is not definition (1)."""
+def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of one of MAKERS, of a symbol's size as rows (`ragged.symbols`); None where it is not definition (1)."""
     rec: Any = watcher_of_thread()
     if rec is None or rec.in_cell or rec.in_fragment or rec.books is not None or not rec.flows or _num_modes():
         return None
@@ -151,12 +151,18 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Made 
         if known is None:
             return None
         rec.makers[key] = known
+    if like is not None or (rec.ragged and _is_of_changing_rows(rec, known)):
+        return rec.rows_described(known, like)
     made = Made()
     made.described = known
     made.tensor = made.rows = None
-    made.like = like
     rec.descriptions.append(made)
     return made
+
+
+def _is_of_changing_rows(rec: Any, known: Description) -> bool:
+    """Whether it is rows that forward changes in place, and that nobody else shows."""
+    return known.shape[:1].numel() > 0 < len(known.shape) and rec.is_ragged(known) and makes_fresh(sys._getframe(3))
 
 
 def _new(key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description | None:

@@ -707,7 +707,7 @@ class Shared(Symbol):
         if type(index) is tuple:
             return self._element(index)
         if type(index) is slice and self.tensor.ndim and (self.rec.ragged or self.rec.sizes is not None):
-            return self.rec.rows_of_table(self, range(*index.indices(len(self.tensor))))
+            return self.rec.rows_between(self, index)
         if type(index) is list or isinstance(index, np.ndarray):
             index = np.asarray(index)
             return self._many(index.tolist()) if index.ndim == 1 and index.dtype.kind in "iu" else None

@@ -14,7 +14,7 @@ from test_structures import Base
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import capture
 from edbc.capture.record.table import TypeTable
-from edbc.capture.standins.accumulator import changes_of
+from edbc.capture.standins.accumulator import _fresh_in, changes_of
 from edbc.errors import EdbcError
 
 
@@ -129,3 +129,40 @@ def test_all_operators_in_place_are_told() -> None:
 
     operations = [i.offset for i in dis.get_instructions(function) if i.opname == "BINARY_OP"]
     assert sorted(changes_of(function.__code__)) == operations
+
+
+FRESH = """
+a = torch.zeros(3).index_add_(0, i, x)
+b = torch.zeros_like(x).add_(x).mul_(2)
+c = x.new_zeros(3)
+c.add_(x)
+c = c.mul_(3)
+for e in edges:
+    c.add_(e)
+d = c.exp_()
+"""
+SHOWN = """
+x.add_(1)
+x.view(3).add_(x)
+a = torch.zeros(3)
+b = a[:2]
+a.add_(x)
+c = torch.zeros(3)
+c.add_(c)
+d = torch.ones(3)
+kept.append(d)
+d.add_(x)
+e = torch.as_tensor(x)
+e.add_(x)
+if x:
+    f = torch.zeros(3)
+f.add_(x)
+g = h = torch.zeros(3)
+g.add_(x)
+"""
+
+
+@pytest.mark.parametrize(("text", "count"), [(FRESH, 7), (SHOWN, 0), ("def", 0)])
+def test_fresh_tensors_are_those_that_nobody_else_shows(text: str, count: int) -> None:
+    """Made in the expression, or in the same block for a variable that nobody looks at before the last change."""
+    assert len(_fresh_in(text)[0]) == count
