@@ -97,6 +97,8 @@ class ListOf:
     item: Kind
     most: int
     least: int = 0
+    block: bool = False
+    """Written with a line per item, however short."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ class Record:
     fields: dict[str, Kind]
     optional: tuple[str, ...] = ()
     """Fields that the dataclass has a default for, and a plan may leave out."""
+    flow: bool = False
+    """Written on one line."""
 
 
 Kind = Text | Choice | Integer | Number | AnyScalar | AnyValue | Nullable | ListOf | MapOf | Record
@@ -191,13 +195,13 @@ RUN = Record(
     RunAs, {"eager": Text("a reason", longest=1_000), "captured": Choice(("batched",))}, optional=("captured",)
 )
 
-COST = Record(BatchCost, {"fixed_us": Number(low=0, high=1e9), "row_us": Number(low=0, high=1e9)})
+COST = Record(BatchCost, {"fixed_us": Number(low=0, high=1e9), "row_us": Number(low=0, high=1e9)}, flow=True)
 
 CELL = Record(
     PlanCell,
     {
-        "operations": ListOf(Text("an operation", r"[ -~]+", 4_000), 10_000, least=1),
-        "batches": ListOf(ListOf(VARIABLE, 10_000, least=1), 10_000),
+        "operations": ListOf(Text("an operation", r"[ -~]+", 4_000), 10_000, least=1, block=True),
+        "batches": ListOf(ListOf(VARIABLE, 10_000, least=1), 10_000, block=True),
         "layout": ListOf(VARIABLE, 10_000),
         "weights": ListOf(Text("a parameter's name", r"[A-Za-z0-9_][ -~]*", 500), 10_000),
         "copies": Integer(),
@@ -210,6 +214,7 @@ GUARD = Record(
     Guard,
     {"value": Number(), "tolerance": Number(low=0), "direction": Choice(("lower", "higher"))},
     optional=("tolerance", "direction"),
+    flow=True,
 )
 
 REQUIREMENT = Text(
@@ -217,6 +222,8 @@ REQUIREMENT = Text(
 )
 
 RAGGED = Text("a class of n rows such as f32[n,64]", r"[a-z]+[0-9]*\[n(,[0-9]{1,9}){0,20}\]", 200)
+
+MEMBERS = ListOf(Text("a member of a pattern", r"[ -~]+", 4_000), 64, least=2, block=True)
 
 PLAN = Record(
     Plan,
@@ -231,7 +238,7 @@ PLAN = Record(
         "waves": WAVES,
         "run": RUN,
         "automatic": MapOf(METHOD_NAME, Text("a file and line"), 10_000, least=1),
-        "fused": MapOf(TYPE_NAME, ListOf(Text("a member of a pattern", r"[ -~]+", 4_000), 64, least=2), 1_000, least=1),
+        "fused": MapOf(TYPE_NAME, MEMBERS, 1_000, least=1),
         "ragged": ListOf(RAGGED, 1_000, least=1),
         "reads": ListOf(Text("a file and line"), 10_000, least=1),
         "costs": MapOf(TYPE_NAME, COST, 10_000, least=1),

@@ -17,17 +17,16 @@ Whether units are those of the model, and whether kernels that are merged can be
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from edbc.base.files import one_line, replace_file
+from edbc.base.files import one_line
 from edbc.errors import PlanError
 from edbc.plan.events import REMEDY
 from edbc.plan.plan import FORMAT_VERSION, FileRef, Guard, ModelRef, Plan
 from edbc.plan.reader import is_static, parse_as, parse_plan, place_in, read_bytes
-from edbc.plan.scalars import scalar_text, shorten
+from edbc.plan.scalars import shorten
 from edbc.plan.schema import (
     FILE,
     GUARD,
@@ -44,7 +43,7 @@ from edbc.plan.schema import (
     Text,
 )
 from edbc.plan.verify import IN_MEMORY, Place, in_memory, is_plain_name, verify_model_path
-from edbc.plan.writer import guard_lines, list_lines, model_lines, write_plan
+from edbc.plan.writer import document_text, write_document, write_plan
 
 MOST_UNITS = 10_000
 INPUT = "input"
@@ -158,7 +157,8 @@ class StaticPlan:
 UNIT_NAME = Text("a unit's name", r"[A-Za-z0-9_][A-Za-z0-9_.~-]*", 300)
 _TIME = Integer(high=10**15)
 FORM_COSTS = ListOf(
-    Record(FormCost, {"form": Choice(FORMS), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME}), len(FORMS)
+    Record(FormCost, {"form": Choice(FORMS), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME}, flow=True),
+    len(FORMS),
 )
 STATIC = Record(
     Static,
@@ -167,7 +167,7 @@ STATIC = Record(
         "dtype": Choice(("float32", "float64", "bfloat16", "float16")),
         "device": Text("the name of a device", r"[ -~]+", 200),
         "threads": Integer(low=1, high=1024),
-        "costs": FILE,
+        "costs": replace(FILE, flow=True),
         "r": Integer(high=63),
         "s": Integer(high=63),
         "gap": Number(low=0, high=1),
@@ -208,6 +208,7 @@ STATIC = Record(
                                 "groups": ListOf(ListOf(UNIT_NAME, 1_000, least=1), 1_000, least=1),
                                 "cost_ns": Integer(low=1, high=10**12),
                             },
+                            flow=True,
                         ),
                         MOST_UNITS,
                         least=1,
@@ -320,18 +321,12 @@ def _verify_strategy(stage: PlanStage, units: dict[str, PlanUnit], where: str) -
 
 def static_plan_text(plan: StaticPlan) -> str:
     """The text of a static plan; `parse_static_plan` gives an equal one back."""
-    return "\n".join([*_lines(plan), "...", ""])
+    return document_text(STATIC_PLAN, plan)
 
 
 def write_static_plan(plan: StaticPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan whole or not at all. Raises PlanError for one that is not valid or cannot be written."""
-    text, where = static_plan_text(plan), one_line(path)
-    if parse_static_plan(text, f"{where} (not written)") != plan:
-        raise PlanError(f"{where}: expected a plan that reads back as itself, got one that does not")
-    try:
-        replace_file(path, lambda temporary: temporary.write_bytes(text.encode("ascii")))
-    except OSError as error:
-        raise PlanError(f"{where}: expected to write the plan, got: {error.strerror}; check the folder") from None
+    write_document(path, static_plan_text(plan), lambda text, where: parse_static_plan(text, where) == plan)
 
 
 def write_any_plan(plan: Plan | StaticPlan, path: str | os.PathLike[str]) -> None:
@@ -340,40 +335,3 @@ def write_any_plan(plan: Plan | StaticPlan, path: str | os.PathLike[str]) -> Non
         write_static_plan(plan, path)
     else:
         write_plan(plan, path)
-
-
-def _lines(plan: StaticPlan) -> Iterator[str]:
-    yield f"format_version: {scalar_text(plan.format_version)}"
-    yield f"edbc: {scalar_text(plan.edbc)}"
-    yield from model_lines(plan.model)
-    yield from list_lines("", "requirements", plan.requirements)
-    yield "static:"
-    static = plan.static
-    for name in ("batch_size", "dtype", "device", "threads"):
-        yield f"  {name}: {scalar_text(getattr(static, name))}"
-    name, sha256 = (scalar_text(text, in_flow=True) for text in (static.costs.name, static.costs.sha256))
-    yield f"  costs: {{name: {name}, sha256: {sha256}}}"
-    for name in ("r", "s", "gap", "form"):
-        yield f"  {name}: {scalar_text(getattr(static, name))}"
-    yield from form_lines("  ", "measured", static.measured)
-    yield "  units:"
-    for unit in static.units:
-        yield f"  - name: {scalar_text(unit.name)}"
-        yield from list_lines("    ", "reads", unit.reads)
-        yield f"    text: {scalar_text(unit.text)}"
-    yield "  blocks:"
-    for block in static.blocks:
-        for number, name in enumerate(f for f in PlanBlock.__dataclass_fields__ if f != "stages"):
-            yield f"  {' ' if number else '-'} {name}: {scalar_text(getattr(block, name))}"
-        yield "    stages:"
-        for stage in block.stages:
-            groups = ", ".join(f"[{', '.join(scalar_text(u, in_flow=True) for u in g)}]" for g in stage.groups)
-            yield f"    - {{run: {stage.run}, groups: [{groups}], cost_ns: {stage.cost_ns}}}"
-    yield from guard_lines(plan.guards)
-
-
-def form_lines(indent: str, name: str, forms: tuple[FormCost, ...]) -> Iterator[str]:
-    """What whole networks take, as plans and cost tables write it."""
-    yield f"{indent}{name}:" if forms else f"{indent}{name}: []"
-    for cost in forms:
-        yield f"{indent}- {{form: {cost.form}, median_ns: {cost.median_ns}, spread_ns: {cost.spread_ns}}}"

@@ -14,14 +14,15 @@ A plan that the reader would refuse is never written: `write_plan` reads its own
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from edbc.base.files import found_at, one_line, replace_file
 from edbc.errors import PlanError
-from edbc.plan.plan import FORMAT_VERSION, Guard, ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
+from edbc.plan.plan import FORMAT_VERSION, Plan
 from edbc.plan.reader import parse_plan
 from edbc.plan.scalars import scalar_text
+from edbc.plan.schema import PLAN, TYPE_NAME, Choice, Kind, ListOf, MapOf, Record
 
 WIDTH = 100
 """Columns that a list on one line may take."""
@@ -41,7 +42,7 @@ def plan_text(plan: Plan) -> str:
     if plan.format_version != FORMAT_VERSION:
         raise PlanError(f"plan: expected format version {FORMAT_VERSION}, got {plan.format_version!r}; leave it out")
     try:
-        return "\n".join([*_plan_lines(plan), "...", ""])
+        return document_text(PLAN, plan)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise PlanError(f"plan: expected values that a plan can hold, got {' '.join(str(error).split())}") from None
 
@@ -58,9 +59,13 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     Raises PlanError when the plan is not valid, or naming path and reason when the file cannot be written; then no
     temporary file remains.
     """
-    text = schema_line(path) + plan_text(plan)
+    write_document(path, schema_line(path) + plan_text(plan), lambda text, where: parse_plan(text, where) == plan)
+
+
+def write_document(path: str | os.PathLike[str], text: str, reads_back: Callable[[str, str], bool]) -> None:
+    """Write a document that reads back as itself whole or not at all. Raises PlanError as `write_plan` does."""
     where = one_line(path)
-    if parse_plan(text, f"{where} (not written)") != plan:
+    if not reads_back(text, f"{where} (not written)"):
         raise PlanError(f"{where}: expected a plan that reads back as itself, got one that does not")
     try:
         replace_file(path, lambda temporary: temporary.write_bytes(text.encode("ascii")))
@@ -70,127 +75,63 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
         raise PlanError(f"{where}: expected a path, got one with a null character; check the path") from None
 
 
-def _plan_lines(plan: Plan) -> Iterator[str]:
-    yield f"format_version: {scalar_text(plan.format_version)}"
-    yield f"edbc: {scalar_text(plan.edbc)}"
-    yield from model_lines(plan.model)
-    yield from _trained_on_lines(plan.trained_on)
-    yield from list_lines("", "requirements", plan.requirements)
-    yield from _type_lines(plan.types)
-    yield from _policy_lines(plan.policy)
-    if plan.waves is not None:
-        yield "waves:"
-        yield from _value_lines("  ", "table", plan.waves.table)
-        yield from _value_lines("  ", "training", plan.waves.training)
-    if plan.run is not None:
-        yield "run:"
-        yield f"  eager: {scalar_text(plan.run.eager)}"
-        if plan.run.captured is not None:
-            yield f"  captured: {plan.run.captured}"
-    if plan.automatic:
-        yield "automatic:"
-        yield from (f"  {scalar_text(name)}: {scalar_text(line)}" for name, line in sorted(plan.automatic.items()))
-    if plan.fused:
-        yield "fused:"
-    for name in _in_order(plan, plan.fused):
-        yield f"  {scalar_text(name)}:"
-        yield from (f"  - {scalar_text(line)}" for line in plan.fused[name])
-    if plan.ragged:
-        yield from list_lines("", "ragged", plan.ragged)
-    if plan.reads:
-        yield from list_lines("", "reads", plan.reads)
-    yield from _cost_lines(plan)
-    yield from _cell_lines(plan)
-    yield from guard_lines(plan.guards)
+def document_text(kind: Record, value: Any) -> str:
+    """The text of a document of a kind."""
+    types = [*getattr(value, "types", ())]
+    writer = _Writer({item.name: number for number, item in enumerate(types)})
+    return "\n".join([*writer.fields("", kind, value), "...", ""])
 
 
-def model_lines(model: ModelRef) -> Iterator[str]:
-    """The section `model`."""
-    yield "model:"
-    yield f"  path: {scalar_text(model.path)}"
-    yield f"  sha256: {scalar_text(model.sha256)}"
-    yield from _value_lines("  ", "config", model.config)
-    yield f"  seed: {scalar_text(model.seed)}"
-    if model.weights is not None:
-        yield "  weights:"
-        yield f"    name: {scalar_text(model.weights.name)}"
-        yield f"    sha256: {scalar_text(model.weights.sha256)}"
+class _Writer:
+    """Lines by the kind of what they state. `order` has the number of every type by its name."""
+
+    def __init__(self, order: Mapping[str, int]) -> None:
+        self._order = order
+
+    def fields(self, indent: str, kind: Record, value: Any) -> Iterator[str]:
+        """A record's, without those that a document may leave out and this one does."""
+        for name, of_field in kind.fields.items():
+            held = getattr(value, name)
+            if name not in kind.optional or held not in (None, (), {}):
+                yield from self._field(indent, name, of_field, held)
+
+    def _field(self, indent: str, name: str, kind: Kind, value: Any) -> Iterator[str]:
+        head = f"{indent}{scalar_text(name)}:"
+        if isinstance(kind, MapOf):
+            yield head if value else f"{head} {{}}"
+            for key in sorted(value, key=self._place if kind.key is TYPE_NAME else None):
+                yield from self._field(indent + "  ", key, kind.value, value[key])
+        elif isinstance(kind, Record):
+            yield f"{head} {_flow_record(kind, value)}" if kind.flow else head
+            yield from () if kind.flow else self.fields(indent + "  ", kind, value)
+        elif isinstance(kind, ListOf) and (kind.block or isinstance(kind.item, Record)):
+            yield head if value else f"{head} []"
+            for item in value:
+                yield from self._item(indent, kind.item, item)
+        else:
+            yield from _value_lines(indent, name, value)
+
+    def _item(self, indent: str, kind: Kind, item: Any) -> Iterator[str]:
+        if not isinstance(kind, Record):
+            yield _item_line(indent, item)
+        elif kind.flow:
+            yield f"{indent}- {_flow_record(kind, item)}"
+        else:
+            first, *others = self.fields(indent + "  ", kind, item)
+            yield f"{indent}- {first.lstrip()}"
+            yield from others
+
+    def _place(self, name: str) -> tuple[int, str]:
+        return self._order.get(name, len(self._order)), name
 
 
-def _trained_on_lines(trained_on: TrainedOn) -> Iterator[str]:
-    yield "trained_on:"
-    yield f"  source: {scalar_text(trained_on.source)}"
-    yield "  files:" if trained_on.files else "  files: []"
-    for file in trained_on.files:
-        yield f"  - name: {scalar_text(file.name)}"
-        yield f"    sha256: {scalar_text(file.sha256)}"
-    yield f"  instances: {scalar_text(trained_on.instances)}"
-    yield f"  seed: {scalar_text(trained_on.seed)}"
-    yield f"  nodes: {scalar_text(trained_on.nodes)}"
-
-
-def _type_lines(types: Iterable[PlanType]) -> Iterator[str]:
-    yield "types:"
-    for kind in types:
-        yield f"- name: {scalar_text(kind.name)}"
-        yield f"  signature: {scalar_text(kind.signature)}"
-        yield f"  source: {scalar_text(kind.source)}"
-
-
-def _policy_lines(policy: PlanPolicy) -> Iterator[str]:
-    yield "policy:"
-    yield f"  kind: {scalar_text(policy.kind)}"
-    yield f"  encoding: {scalar_text(policy.encoding)}"
-    yield f"  fallback: {scalar_text(policy.fallback)}"
-    if policy.beside is not None:
-        yield f"  beside: {scalar_text(policy.beside)}"
-    yield from _value_lines("  ", "table", policy.table)
-    yield from _value_lines("  ", "training", policy.training)
-
-
-def _in_order(plan: Plan, names: Iterable[str]) -> list[str]:
-    """Names of types in the order of the types."""
-    index_of_type = {kind.name: index for index, kind in enumerate(plan.types)}
-    return sorted(names, key=lambda name: (index_of_type.get(name, len(index_of_type)), name))
-
-
-def _cost_lines(plan: Plan) -> Iterator[str]:
-    if plan.costs:
-        yield "costs:"
-    for name in _in_order(plan, plan.costs):
-        cost = plan.costs[name]
-        figures = f"fixed_us: {scalar_text(cost.fixed_us)}, row_us: {scalar_text(cost.row_us)}"
-        yield f"  {scalar_text(name)}: {{{figures}}}"
-
-
-def _cell_lines(plan: Plan) -> Iterator[str]:
-    yield "cells:"
-    for name in _in_order(plan, plan.cells):
-        cell = plan.cells[name]
-        yield f"  {scalar_text(name)}:"
-        yield "    operations:"
-        yield from (f"    - {scalar_text(line)}" for line in cell.operations)
-        yield from _batch_lines(cell)
-        yield from list_lines("    ", "layout", cell.layout)
-        yield from list_lines("    ", "weights", cell.weights)
-        yield f"    copies: {scalar_text(cell.copies)}"
-        if cell.eager:
-            yield from list_lines("    ", "eager", cell.eager)
-
-
-def _batch_lines(cell: PlanCell) -> Iterator[str]:
-    yield "    batches:" if cell.batches else "    batches: []"
-    for batch in cell.batches:
-        yield f"    - {_flow(batch)}"
-
-
-def guard_lines(guards: dict[str, Guard]) -> Iterator[str]:
-    """The section `guards`."""
-    yield "guards:" if guards else "guards: {}"
-    for metric in sorted(guards):
-        guard = guards[metric]
-        limit = f"value: {scalar_text(guard.value)}, tolerance: {scalar_text(guard.tolerance)}"
-        yield f"  {scalar_text(metric)}: {{{limit}, direction: {scalar_text(guard.direction)}}}"
+def _flow_record(kind: Record, value: Any) -> str:
+    """Words of a choice stand without quotes, spaces in them or not."""
+    texts = []
+    for name, of_field in kind.fields.items():
+        held = getattr(value, name)
+        texts.append(f"{name}: {held if isinstance(of_field, Choice) else _flow(held)}")
+    return f"{{{', '.join(texts)}}}"
 
 
 def _value_lines(indent: str, key: str, value: Any) -> Iterator[str]:
@@ -201,7 +142,7 @@ def _value_lines(indent: str, key: str, value: Any) -> Iterator[str]:
         for name in sorted(value):
             yield from _value_lines(indent + "  ", name, value[name])
     elif isinstance(value, tuple):
-        yield from list_lines(indent, key, value)
+        yield from _list_lines(indent, key, value)
     elif len(head) > LONGEST_KEY:
         yield f"{indent}? {scalar_text(key)}"
         yield f"{indent}: {scalar_text(value)}"
@@ -209,7 +150,7 @@ def _value_lines(indent: str, key: str, value: Any) -> Iterator[str]:
         yield f"{head} {scalar_text(value)}"
 
 
-def list_lines(indent: str, key: str, items: tuple[Any, ...]) -> Iterator[str]:
+def _list_lines(indent: str, key: str, items: tuple[Any, ...]) -> Iterator[str]:
     """A list, on one line where it is short."""
     head = f"{indent}{scalar_text(key)}:"
     flow = _flow(items)
@@ -217,8 +158,11 @@ def list_lines(indent: str, key: str, items: tuple[Any, ...]) -> Iterator[str]:
         yield f"{head} {flow}"
         return
     yield head
-    for item in items:
-        yield f"{indent}- {_flow(item) if isinstance(item, tuple | dict) else scalar_text(item)}"
+    yield from (_item_line(indent, item) for item in items)
+
+
+def _item_line(indent: str, item: Any) -> str:
+    return f"{indent}- {_flow(item) if isinstance(item, tuple | dict) else scalar_text(item)}"
 
 
 def _flow(value: Any) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +25,9 @@ from edbc.base.files import found_at, replace_file
 from edbc.errors import PlanError, StaleError
 from edbc.plan.plan import FORMAT_VERSION
 from edbc.plan.reader import parse_as, read_bytes
-from edbc.plan.scalars import scalar_text
 from edbc.plan.schema import VERSION, Choice, Integer, ListOf, Record, Text
-from edbc.plan.static import FORM_COSTS, STRATEGIES, FormCost, form_lines, verify_forms
+from edbc.plan.static import FORM_COSTS, STRATEGIES, FormCost, verify_forms
+from edbc.plan.writer import document_text
 from edbc.stages.endings import MOST_UNITS, Dag, members, set_of
 
 SPLIT, MERGE, CONCURRENT = STRATEGIES
@@ -88,6 +88,7 @@ ENTRY = Record(
         "median_ns": Integer(low=1, high=MOST_NANOSECONDS),
         "spread_ns": Integer(high=MOST_NANOSECONDS),
     },
+    flow=True,
 )
 UNIT_LINE = Text("a unit", r"u[0-9]{1,2} = [ -~]+ of (?:nothing|[ux][0-9]{1,3}(?:, [ux][0-9]{1,3})*)", 20_000)
 TABLE = Record(
@@ -102,7 +103,10 @@ TABLE = Record(
         "overhead_ns": Integer(high=MOST_NANOSECONDS),
         "forms": FORM_COSTS,
         "blocks": ListOf(
-            Record(BlockCosts, {"units": ListOf(UNIT_LINE, MOST_UNITS, least=1), "stages": ListOf(ENTRY, 100_000)}),
+            Record(
+                BlockCosts,
+                {"units": ListOf(UNIT_LINE, MOST_UNITS, least=1, block=True), "stages": ListOf(ENTRY, 100_000)},
+            ),
             1_000,
         ),
     },
@@ -164,23 +168,7 @@ def dag_of_lines(lines: tuple[str, ...]) -> Dag:
 
 def table_text(table: CostTable) -> str:
     """The text of a table; `parse_table` gives an equal one back."""
-    return "\n".join([*_lines(table), "...", ""])
-
-
-def _lines(table: CostTable) -> Iterator[str]:
-    for name in (name for name in TABLE.fields if name not in ("forms", "blocks")):
-        yield f"{name}: {scalar_text(getattr(table, name))}"
-    yield from form_lines("", "forms", table.forms)
-    yield "blocks:" if table.blocks else "blocks: []"
-    for block in table.blocks:
-        yield "- units:"
-        yield from (f"  - {scalar_text(line)}" for line in block.units)
-        yield "  stages:" if block.stages else "  stages: []"
-        for entry in block.stages:
-            yield (
-                f"  - {{groups: {list(map(list, entry.groups))}, run: {entry.run}, median_ns: {entry.median_ns}, "
-                f"spread_ns: {entry.spread_ns}}}"
-            )
+    return document_text(TABLE, table)
 
 
 def parse_table(text: bytes | str, where: str) -> CostTable:
