@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from edbc.base.graph import Graph
+from edbc.capture.code.closed import Closed
+from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.record.table import TypeTable
@@ -56,7 +58,9 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", row
     """The model bound to a plan made in memory from these instances, with the critical-path policy; with automatic
     cells where `cells` is "auto", and with all classes ragged that may be where there are to be `rows`, none where
     that is None, else those that pay."""
-    ragged = () if rows is None else ragged_classes(model.eval(), instances) if rows else None
+    model.eval()
+    code = Regions(model, Closed(model)) if rows else None
+    ragged = () if rows is None else None if code is None else ragged_classes(model, code, instances)
     marked = () if cells == "marked" else None
     found = decide(model.eval(), instances, Decisions(marked, ragged, marked))
     view, table = found.of(model)

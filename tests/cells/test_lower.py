@@ -6,13 +6,13 @@ import random
 
 import pytest
 import torch
+from layout_check import verify_layout
 from random_cells import RandomCell, interpret, traced
 
 from edbc.cells.batching import batch_operations, layout_batches, plan_cell_layout
 from edbc.cells.lower import batch_key, lower
 from edbc.cells.opgraph import CellGraph
 from edbc.errors import LayoutError
-from edbc.layout import verify_layout
 
 
 def inputs_for(cell: RandomCell, seed: int) -> list[torch.Tensor]:

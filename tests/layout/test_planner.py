@@ -6,10 +6,11 @@ from itertools import permutations
 
 import pytest
 from hypothesis import given
+from layout_check import verify_layout
 from layout_strategies import Order, examples, feasible_batches, free_batches, meets
 
 from edbc.errors import LayoutError
-from edbc.layout import DroppedOperand, LayoutBatch, LayoutPlan, count_copies, plan_layout, verify_layout
+from edbc.layout import DroppedOperand, LayoutBatch, LayoutPlan, count_copies, plan_layout
 
 Cell = tuple[list[str], list[LayoutBatch]]
 

@@ -6,10 +6,11 @@ from itertools import permutations
 
 import pytest
 from hypothesis import given
+from layout_check import verify_layout
 from layout_strategies import Order, examples, feasible_batches, free_batches, meets
 
 from edbc.errors import LayoutError
-from edbc.layout import Copy, DroppedOperand, LayoutBatch, count_copies, plan_layout, verify_layout, verify_offsets
+from edbc.layout import Copy, DroppedOperand, LayoutBatch, count_copies, plan_layout
 
 B1 = LayoutBatch("B1", (("x4", "x5"), ("x1", "x3"), ("x2", "x1")))
 B2 = LayoutBatch("B2", (("x8", "x6", "x7"), ("x3", "x4", "x5")))
@@ -128,34 +129,3 @@ def test_copies_keep_the_dearest_operands_in_step() -> None:
     assert [(copy.index, copy.elements) for copy in copies.copies] == [(1, 2), (2, 2), (4, 11)]
     assert copies.count == 3
     assert [copy.index for copy in count_copies("abcdefg", batches).copies] == [0, 4]
-
-
-OFFSETS = {"a": 0, "b": 2, "c": 0}
-SIZES = {"a": 2, "b": 3, "c": 2}
-LIVE = {"a": (0, 1), "b": (0, 5), "c": (2, 3)}
-
-
-@pytest.mark.parametrize(
-    ("offsets", "total", "live", "groups", "message"),
-    [
-        ({"a": 0, "b": 2}, 5, LIVE, (), "difference in c"),
-        ({**OFFSETS, "z": 9}, 5, LIVE, (), "difference in z"),
-        (OFFSETS, 4, LIVE, (), "'b' within 0..4, got 2..5"),
-        ({**OFFSETS, "a": -1}, 5, LIVE, (), "'a' within 0..5"),
-        (OFFSETS, 5, LIVE, (("b", "c"),), "'c' right after 'b' at 5, got 0"),
-        (OFFSETS, 5, {**LIVE, "c": (1, 3)}, (), "'a' at 0..2 and 'c' at 0..2 overlap"),
-        ({**OFFSETS, "c": 1}, 5, LIVE, (), "'c' at 1..3 and 'b' at 2..5 overlap"),
-        (OFFSETS, 5, {"a": (0, 1), "b": (0, 5)}, (), "overlap and live at one time"),
-    ],
-)
-def test_wrong_offsets_are_rejected(
-    offsets: dict[str, int],
-    total: int,
-    live: dict[str, tuple[int, int]],
-    groups: tuple[tuple[str, ...], ...],
-    message: str,
-) -> None:
-    """Missing, strange, outside, torn apart or overlapping: each is an error that names the variables."""
-    verify_offsets(OFFSETS, 5, SIZES, LIVE, (("a", "b"),))
-    with pytest.raises(LayoutError, match=message):
-        verify_offsets(offsets, total, SIZES, live, groups)

@@ -88,7 +88,7 @@ def _cells_and_rows(model: nn.Module, code: Regions, instances: Sequence[Any], g
     if given.ragged is not None:
         return Decided(automatic_cells(model, instances, given.automatic, given.ragged), given.ragged)
     whole = _chosen(model, code, instances, given.automatic, ())
-    ragged = _ragged_classes(model, code, instances)
+    ragged = ragged_classes(model, code, instances)
     rows = _chosen(model, code, instances, given.automatic, ragged) if ragged else whole
     return Decided(rows.automatic, ragged) if rows.cost < whole.cost else Decided(whole.automatic, ())
 
@@ -138,13 +138,9 @@ def _candidates(model: nn.Module, code: Regions, names: Collection[str] | None) 
     return [c for c in found if names is None or c.name in names]
 
 
-def ragged_classes(model: nn.Module, instances: Sequence[Any]) -> tuple[str, ...]:
+def ragged_classes(model: nn.Module, code: Regions, instances: Sequence[Any]) -> tuple[str, ...]:
     """The classes whose leading size differs within the instances (`capture.ragged`); none for a model that does with
     rows what rows cannot follow."""
-    return _ragged_classes(model, Regions(model, Closed(model)), instances)
-
-
-def _ragged_classes(model: nn.Module, code: Regions, instances: Sequence[Any]) -> tuple[str, ...]:
     sizes: Sizes = {}
     found = _recorded_with(model, code, instances, (), sizes)
     return found if not found or _recorded_with(model, code, instances, found, None) else ()

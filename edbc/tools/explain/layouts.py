@@ -3,7 +3,7 @@
 Worked out from the plan's text alone. *Before* is the order in which the cell's code defines its variables, *after* the
 plan's. A batch's operands stand *in place* when they are side by side and in step with each other
 (`edbc.layout.problem`, definition 4); the others would be copied or would split the batch. The count uses
-`edbc.layout.verify`, which shares no code with the planner.
+`edbc.layout.copies`, which shares no code with the planner.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from edbc.layout.copies import count_copies
 from edbc.layout.problem import LayoutBatch
-from edbc.layout.verify import count_copies
 from edbc.plan.oplines import OPERATIONS, Line, parse_line
 from edbc.plan.plan import PlanCell
 

@@ -1,47 +1,17 @@
-"""Is a layout what it claims to be, and what does an order cost? Checked from the definitions, not from any plan.
+"""Is a layout what it claims to be? Checked from the definitions of `edbc.layout.problem`, not from any plan.
 
-Definitions are those of `edbc.layout.problem`. Nothing here is shared with the planner: it looks at the order, works
-out where the variables of an operand stand, and compares. An operand is *met* by an order in place (its variables side
-by side) and *in step* with another one when going through memory visits the positions of both in the same sequence.
+Nothing here is shared with the planner: it looks at the order, works out where the variables of an operand stand, and
+compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 from edbc.errors import LayoutError
-from edbc.layout.problem import DroppedOperand, LayoutBatch
+from edbc.layout import DroppedOperand, LayoutBatch
 
 _WINDOW = 8  # variables of the order that an error shows on each side
-
-
-@dataclass(frozen=True)
-class Copy:
-    """One operand that an order makes the batch gather or scatter."""
-
-    batch: str
-    kind: str
-    index: int
-    elements: int
-
-
-@dataclass(frozen=True)
-class Copies:
-    """All copies of an order."""
-
-    copies: tuple[Copy, ...]
-
-    @property
-    def count(self) -> int:
-        """Number of operands copied."""
-        return len(self.copies)
-
-    @property
-    def elements(self) -> int:
-        """Number of elements copied."""
-        return sum(copy.elements for copy in self.copies)
 
 
 def verify_layout(
@@ -85,83 +55,6 @@ def verify_layout(
             if ("adjacent_only", index) not in absent.get(batch.name, ()):
                 name = f"{batch.name}.adjacent_only[{index}] ({' '.join(subset)})"
                 _check_adjacent(name, subset, place, order)
-
-
-def count_copies(
-    order: Sequence[str], batches: Sequence[LayoutBatch], sizes: Mapping[str, int] | None = None
-) -> Copies:
-    """The operands that have to be copied when memory has this order, whatever a plan says; the cheapest choice.
-
-    Among the adjacent operands of a batch those in step with each other stay, the group with the most elements; all
-    others are copied into that sequence. A variable without size counts as one element.
-
-    >>> batches = [LayoutBatch("B", (("a", "b"), ("c", "d"), ("f", "e")))]
-    >>> count_copies("abcdef", batches).copies
-    (Copy(batch='B', kind='operand', index=2, elements=2),)
-    """
-    place = _places(order, batches, None)
-    copies: list[Copy] = []
-    for batch in batches:
-        elements = [_elements(operand, sizes) for operand in batch.operands]
-        free = {index for index, operand in enumerate(batch.operands) if len(set(operand)) == 1}
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for index, operand in enumerate(batch.operands):
-            if index not in free and len(set(operand)) == len(operand) and _is_adjacent(operand, place):
-                groups.setdefault(tuple(_steps(operand, place)), []).append(index)
-        kept = free.union(max(groups.values(), key=lambda group: sum(elements[i] for i in group), default=()))
-        copies += [Copy(batch.name, "operand", i, n) for i, n in enumerate(elements) if i not in kept]
-        copies += [
-            Copy(batch.name, "adjacent_only", index, _elements(tuple(set(subset)), sizes))
-            for index, subset in enumerate(batch.adjacent_only)
-            if not _is_adjacent(subset, place)
-        ]
-    return Copies(tuple(copies))
-
-
-def verify_offsets(
-    offsets: Mapping[str, int],
-    total: int,
-    sizes: Mapping[str, int],
-    live: Mapping[str, tuple[int, int]],
-    groups: Sequence[Sequence[str]] = (),
-) -> None:
-    """Raise LayoutError unless a row of `total` elements holds every variable while it lives. Checks, in this order:
-
-    1. every variable of `sizes` has an offset and no other has; each lies within 0 and `total`.
-    2. each group is contiguous and in order.
-    3. two variables that live at one time do not overlap. A variable without entry in `live` lives throughout.
-    """
-    if set(offsets) != set(sizes):
-        differ = ", ".join(sorted(set(offsets) ^ set(sizes)))
-        raise LayoutError(f"offsets: expected one for each variable, got a difference in {differ}")
-    for variable, offset in offsets.items():
-        if offset < 0 or offset + sizes[variable] > total:
-            raise LayoutError(
-                f"offsets: expected '{variable}' within 0..{total}, got {offset}..{offset + sizes[variable]}"
-            )
-    for group in groups:
-        for left, right in pairwise(group):
-            if offsets[right] != offsets[left] + sizes[left]:
-                raise LayoutError(
-                    f"offsets: expected '{right}' right after '{left}' at {offsets[left] + sizes[left]}, "
-                    f"got {offsets[right]}"
-                )
-    by_offset = sorted((v for v in offsets if sizes[v]), key=lambda v: offsets[v])
-    for i, low in enumerate(by_offset):
-        for high in by_offset[i + 1 :]:
-            if offsets[high] >= offsets[low] + sizes[low]:
-                break
-            if _live_together(low, high, live):
-                raise LayoutError(
-                    f"offsets: '{low}' at {offsets[low]}..{offsets[low] + sizes[low]} and '{high}' at "
-                    f"{offsets[high]}..{offsets[high] + sizes[high]} overlap and live at one time"
-                )
-
-
-def _live_together(one: str, other: str, live: Mapping[str, tuple[int, int]]) -> bool:
-    if one not in live or other not in live:
-        return True
-    return live[one][0] <= live[other][1] and live[other][0] <= live[one][1]
 
 
 def _places(order: Sequence[str], batches: Sequence[LayoutBatch], variables: Iterable[str] | None) -> dict[str, int]:
@@ -221,7 +114,3 @@ def _window(operand: Sequence[str], place: Mapping[str, int], order: Sequence[st
 
 def _words(items: Iterable[object]) -> str:
     return " ".join(map(str, items))
-
-
-def _elements(operand: Sequence[str], sizes: Mapping[str, int] | None) -> int:
-    return len(operand) if sizes is None else sum(sizes.get(variable, 1) for variable in operand)
