@@ -76,17 +76,20 @@ zoo: venv ## the table of the whole zoo on real data (EDBC_DATA=DIR names the da
 bench: venv ## measure end to end against eager PyTorch
 	$(BIN)/python benchmarks/end_to_end.py
 
-triton: venv ## add Triton (0.3 GB): tests then run the GPU's kernels, in its interpreter where there is no GPU
+triton: .venv/triton ## add Triton (0.3 GB): tests then run the GPU's kernels, in its interpreter where there is no GPU
+
+.venv/triton: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[cuda]"
+	@touch $@
 
 # A machine with a GPU brings its own torch and Triton, often without a network: no virtual environment is made for it.
 gpu: ## on a machine with a GPU: its tests, then the workloads against eager, in nine minutes
 	$(GPU_PYTHON) benchmarks/gpu.py --json $(GPU_JSON)
 
-gpu-dry: venv ## what `make gpu` runs, on one small instance in Triton's interpreter, without a GPU
+gpu-dry: triton ## what `make gpu` runs, on one small instance in Triton's interpreter, without a GPU
 	$(BIN)/python benchmarks/gpu.py --dry --json build/gpu-dry.json
 
-gpu-code: venv ## compile the step kernels of all plans for GPUs, without one: registers, stack, shared memory
+gpu-code: triton ## compile the step kernels of all plans for GPUs, without one: registers, stack, shared memory
 	$(BIN)/python benchmarks/gpu_code.py --dtypes f32,bf16,f64
 
 slow: venv ## run every test, the slow ones too

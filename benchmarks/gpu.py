@@ -39,6 +39,8 @@ from pathlib import Path
 import torch
 from end_to_end import REPOSITORY, WORKLOADS
 
+from edbc.run.cuda.compiled import missing
+
 SHARE = 0.45
 """Of the time, for the first phase."""
 GRACE = 15.0
@@ -49,6 +51,8 @@ PROCESSES = 4
 """For the tests."""
 BRIEF = ("--rounds", "2", "--mini-batches", "2", "--eager-seconds", "2")
 """What makes 81 combinations fit."""
+BRIEFEST = ("--rounds", "1", "--mini-batches", "1", "--eager-seconds", "1")
+"""The same with --dry: the interpreter takes seconds for a mini-batch."""
 DRY = ("tree_lstm", "lattice_lstm")
 """Workloads of --dry."""
 
@@ -98,14 +102,15 @@ def arguments_of_benchmark(options: argparse.Namespace, *more: str) -> list[str]
     """The benchmark on this GPU with the committed plans."""
     data = ["--data", options.data] if options.data else []
     where = ["--dry", "--only", ",".join(DRY)] if options.dry else ["--device", "cuda", "--sweep"]
-    return ["benchmarks/end_to_end.py", *where, "--plans", "plans", *data, *more]
+    brief = BRIEFEST if options.dry else BRIEF
+    return ["benchmarks/end_to_end.py", *where, "--plans", "plans", *data, *more, *brief]
 
 
 def first_phase(options: argparse.Namespace, folder: Path, until: float) -> bool:
     """Definition (1); True when all went well."""
     tests = start("tests", arguments_of_tests(options), folder)
     names = DRY if options.dry else [workload.model for workload in WORKLOADS]
-    warming = [start(name, arguments_of_benchmark(options, "--warm", "--only", name, *BRIEF), folder) for name in names]
+    warming = [start(name, arguments_of_benchmark(options, "--warm", "--only", name), folder) for name in names]
     model = ["benchmarks/gpu_model.py", "--waves", "--json", str(beside(options, "json", "model").resolve())]
     model += ["--sizes", "1", "--repeat", "2"] if options.dry else []
     warming.append(start("gpu_model", [*model, *(["--data", options.data] if options.data else [])], folder))
@@ -146,9 +151,7 @@ def second_phase(options: argparse.Namespace, folder: Path, until: float) -> boo
     """Definition (2); True when all went well."""
     left = max(0.0, until - time.monotonic() - GRACE)
     path = str(Path(options.json).resolve())
-    child = start(
-        "benchmark", arguments_of_benchmark(options, "--seconds", f"{left:.0f}", "--json", path, *BRIEF), folder
-    )
+    child = start("benchmark", arguments_of_benchmark(options, "--seconds", f"{left:.0f}", "--json", path), folder)
     outcome = child.wait(until)
     print(child.log.read_text(errors="replace"), f"benchmark {outcome}", flush=True)
     return outcome == "passed"
@@ -175,6 +178,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.dry:
         os.environ["TRITON_INTERPRET"] = "1"
+        if (why := missing("cpu")) is not None:
+            parser.error(f"--dry: {why} ('make triton')")
     elif not torch.cuda.is_available():
         parser.error("expected a CUDA device, got none")
     return options

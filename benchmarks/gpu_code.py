@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -318,6 +319,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.models = options.models or sorted(path.stem for path in (REPOSITORY / "plans").glob("*.yaml"))
     if os.environ.get("TRITON_INTERPRET", "0") != "0":
         parser.error("expected Triton's compiler, got its interpreter; leave TRITON_INTERPRET out")
+    if importlib.util.find_spec("triton") is None:
+        parser.error("expected Triton's compiler, but triton is not installed ('make triton')")
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as it is without; some versions warn
     return options
 

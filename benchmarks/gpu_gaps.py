@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from edbc.run.cuda.chains import LENGTHS, Launcher, WarmUp
+from edbc.run.cuda.compiled import missing
 from edbc.run.cuda.issue import Issuer
 from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.tritonsource import Field, copy_branch
@@ -149,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.device(options.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("expected a CUDA device, got none")
+    if (why := missing(device.type)) is not None:
+        parser.error(f"expected Triton, whose launches are measured, but {why} ('make triton')")
     found: dict[str, Any] = {"gap_us": gaps(device), "launchers_us": launchers(device, SIZES)}
     print("gap per step, us: " + ", ".join(f"{length}: {gap:.2f}" for length, gap in found["gap_us"].items()))
     for name, times in found["launchers_us"].items():
