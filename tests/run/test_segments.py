@@ -144,7 +144,9 @@ def test_a_graph_cut_in_two_equals_one(backend: str, part: float) -> None:
         for i, (node, output) in enumerate(crossing):
             c = one.placement.class_index[first.types[int(first.node_type[node])].outputs[output]]
             row = one.placement.value_rows(np.array([node]), np.array([output]))
-            later.bind(np.array([graph.num_externals + i]), arenas.rows(c, row), np.zeros(1, np.int64))
+            own = two.placement.external_row[graph.num_externals + i : graph.num_externals + i + 1]
+            own_class = int(two.placement.external_class[graph.num_externals + i])
+            later.bind(own_class, own, arenas.rows(c, row), np.zeros(1, np.int64))
         net.backend.execute(two, later, net.kernel)
         ours = values(net, one, arenas, list(range(at))) + values(net, two, later, list(range(second.num_nodes)))
     for a, b in zip(ours, expected, strict=True):

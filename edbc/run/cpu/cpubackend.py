@@ -139,41 +139,34 @@ class CpuArenas:
         self._parameters: dict[torch.dtype | None, _Parameters] = {}
         self._classes: dict[int, tuple[list[int], list[int]]] = {}
 
-    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+    def bind(self, class_index: int, rows: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: keeps the table and the rows' addresses."""
-        c = int(self.placement.external_class[externals[0]])
-        if table.dtype is not self.dtypes[c] or not table.is_cpu:
-            table = table.to(dtype=self.dtypes[c], device="cpu")
+        dtype = self.dtypes[class_index]
+        if table.dtype is not dtype or not table.is_cpu:
+            table = table.to(dtype=dtype, device="cpu")
         table = table.contiguous()
         self._tables.append(table)
-        bind_rows(externals, index, self.placement.external_row, c, table.data_ptr(), self.memory)
+        bind_rows(rows, index, class_index, table.data_ptr(), self.memory)
 
-    def _place(self, externals: Longs, c: int, addresses: Longs | list[int]) -> None:
-        """Externals of class c are at these addresses."""
-        rows = self.placement.external_row[externals]
-        rows += self.memory.external_start[c]
-        self.memory.external_address[rows] = addresses
-
-    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+    def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: keeps the tensors and their addresses; of many, which are stacked sooner, one table."""
         if len(tensors) > STACKED:
-            self.bind(externals, torch.stack(list(tensors)), np.arange(len(tensors)))
+            self.bind(class_index, rows, torch.stack(list(tensors)), np.arange(len(tensors)))
             return
-        c = int(self.placement.external_class[externals[0]])
-        dtype = self.dtypes[c]
+        dtype = self.dtypes[class_index]
         laid_out = [t if t.dtype is dtype and _is_plain(t) else _plain(t, dtype) for t in tensors]
         self._tables += laid_out
-        self._place(externals, c, [tensor.data_ptr() for tensor in laid_out])
+        addresses = [tensor.data_ptr() for tensor in laid_out]
+        self.memory.external_address[rows + self.demand.frame.external_starts[class_index]] = addresses
 
-    def bind_carried(self, externals: Longs, carried: Carried, index: Longs) -> None:
+    def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
         """See Arenas: keeps the rows and their addresses."""
         if not carried.in_tables:
-            self.bind_each(externals, [carried[i] for i in index.tolist()])
+            self.bind_each(class_index, rows, [carried[i] for i in index.tolist()])
             return
         self._tables.append(carried)
-        start = self.demand.frame.external_starts[int(self.placement.external_class[externals[0]])]
-        rows, addresses = self.placement.external_row, self.memory.external_address
-        bind_carried(externals, index, rows, start, *carried.where(), addresses)
+        start = self.demand.frame.external_starts[class_index]
+        bind_carried(rows, index, start, *carried.where(), self.memory.external_address)
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""

@@ -330,20 +330,20 @@ def gather_rows(target, size, rows, c, memory):
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
-def bind_carried(externals, index, external_row, start, where, count, external_address):
-    """External `externals[i]` is row `index[i]` of `count` tables, of which `where` tells the first row, the address
-    and the bytes of a row; addresses of its class begin at `start`. Nearly all are of the last table."""
-    for i in range(len(externals)):
+def bind_carried(rows, index, start, where, count, external_address):
+    """The external in row `rows[i]` is row `index[i]` of `count` tables, of which `where` tells the first row, the
+    address and the bytes of a row; addresses of its class begin at `start`. Nearly all are of the last table."""
+    for i in range(len(rows)):
         table = count - 1
         if where[0, table] > index[i]:
             table = np.searchsorted(where[0, :count], index[i], side="right") - 1
         address = where[1, table] + (index[i] - where[0, table]) * where[2, table]
-        external_address[start + external_row[externals[i]]] = address
+        external_address[start + rows[i]] = address
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
-def bind_rows(externals, index, external_row, c, address, memory):
-    """External `externals[i]`, of class c, is row `index[i]` of the rows at `address`."""
+def bind_rows(rows, index, c, address, memory):
+    """The external in row `rows[i]` of class c is row `index[i]` of the rows at `address`."""
     start, stride = memory.external_start[c], memory.stride[c]
-    for i in range(len(externals)):
-        memory.external_address[start + external_row[externals[i]]] = address + index[i] * stride
+    for i in range(len(rows)):
+        memory.external_address[start + rows[i]] = address + index[i] * stride

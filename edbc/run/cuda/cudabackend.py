@@ -42,7 +42,6 @@ from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.stages import stages_of
 from edbc.run.cuda.table import Longs, borders_of_items, steps_of_batches, vectors_of_batches, work_of_batches
 from edbc.run.cuda.tritonsource import branches_of, copy_branch, extreme_branch, reduction_branches
-from edbc.run.passes.arenas import arena_bytes
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
 from edbc.run.reference import Operand, ProgramKernel, run_kernel
 from edbc.run.weights.packed import PackedWeights
@@ -209,7 +208,7 @@ class CudaBackend:
         in_steps = [run.steps for run in runs if not run.in_torch]
         if in_steps:  # the first one fills rows of externals
             in_steps = [*([1] if runs[0].in_torch else []), in_steps[0] + (not runs[0].in_torch), *in_steps[1:]]
-        return StepDemand(arena_bytes(segment.placement), -(-workspace // 16) * 16, steps=sum(in_steps),
+        return StepDemand(int(segment.placement.begins[-1]), -(-workspace // 16) * 16, steps=sum(in_steps),
                           launches=self.forward.launches(in_steps), runs=runs, known=known)  # fmt: skip
 
     def _known(self, segment: Segment, kernel_of_type: KernelOfType) -> Known:
@@ -290,8 +289,7 @@ class _Execution:
             self.runs = demand.runs
         else:
             self.runs, workspace = self.backend._runs(self.segment, known, apart=on_batch is not None)
-            if workspace > len(arenas.workspace):
-                arenas.workspace = torch.empty(workspace, dtype=torch.uint8, device=arenas.device)
+            arenas.make_room(workspace)
         self._note_indices()
         self.fills, arenas.bindings = _divided(arenas, bool(known.kinds))
         self.copies = [self._copy_kernel(binding) for binding in self.fills]
@@ -358,8 +356,8 @@ class _Execution:
         addresses = arenas.addresses
         for k, (binding, kernel) in enumerate(zip(self.fills, self.copies, strict=True)):
             assert binding.table is not None
-            assert binding.rows is not None
-            rows = binding.rows.address
+            assert binding.part is not None
+            rows = binding.part.address
             told = {"a0": binding.table.data_ptr(), "at0": rows + 4 * binding.count, "at1": rows,
                     "o0": addresses[binding.class_index]}  # fmt: skip
             out[k, : len(kernel.names)] = [told[name] for name in kernel.names]
@@ -373,7 +371,7 @@ class _Execution:
                 run.begin, run.end, self.known.numbers, tables.kinds, tables.numbers, tables.constants,
                 self.schedule.batch_type, placement.operand_class, placement.output_class, placement.output_row,
                 placement.start, placement.items, self.borders, run.place, addresses, arenas.indices.address,
-                self.border_part.address, arenas.workspace.data_ptr(), out[at:],
+                self.border_part.address, arenas.workspace, out[at:],
             )  # fmt: skip
             at += run.end - run.begin
 

@@ -7,7 +7,6 @@ nothing here waits for the device. Binding or asking for rows afterwards works, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,17 +24,18 @@ class Binding:
     """Externals to fill: from rows `index` of a table on the device, or from data that go up themselves."""
 
     class_index: int
-    externals: Longs
+    rows: Longs
+    """Where they stand."""
     index: Longs
     table: torch.Tensor | None
     data: Part | None
-    rows: Part | None = None
-    """In which rows externals stand, and behind that part another of the same size has `index`."""
+    part: Part | None = None
+    """`rows` on the device, and behind that part another of the same size has `index`."""
 
     @property
     def count(self) -> int:
         """Externals."""
-        return len(self.externals)
+        return len(self.rows)
 
     def is_copy(self, dtype: str) -> bool:
         """True where a step can fill them, values of that dtype: rows of a table as they are."""
@@ -63,18 +63,24 @@ class CudaArenas(TensorArenas):
         self._expected: list[tuple[int, Longs, Part | None]] = []
         self.copies = 0
         """Copies from host to device so far: one for a mini-batch."""
+        self._room: torch.Tensor | None = None
 
-    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+    @property
+    def workspace(self) -> int:
+        """The address of the workspace."""
+        return int(self.addresses[-1]) if self._room is None else self._room.data_ptr()
+
+    def make_room(self, size: int) -> None:
+        """A workspace of so many bytes, where more are asked for than the demand was."""
+        if size > self.demand.workspace:
+            self._room = torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def bind(self, class_index: int, rows: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: noted, not copied yet."""
         self.open()
-        class_index = int(self.placement.external_class[externals[0]])
         on_device = table.device.type == self.device.type
         data = None if on_device else self.upload.data(table[torch.from_numpy(index)])
-        self.bindings.append(Binding(class_index, externals, index, table if on_device else None, data))
-
-    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
-        """See Arenas: as one table."""
-        self.bind(externals, torch.stack(list(tensors)), np.arange(len(externals)))
+        self.bindings.append(Binding(class_index, rows, index, table if on_device else None, data))
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """`rows(class_index, rows)` will be asked for, with this very array."""
@@ -88,17 +94,17 @@ class CudaArenas(TensorArenas):
 
     def note(self) -> None:
         """Append rows of externals, what is copied there and what is asked for, all that is new, as one part."""
-        bindings = [binding for binding in self.bindings if binding.rows is None]
+        bindings = [binding for binding in self.bindings if binding.part is None]
         expected = [number for number, (*_, part) in enumerate(self._expected) if part is None]
         arrays = []
         for binding in bindings:
-            arrays += [self.placement.external_row[binding.externals], binding.index]
+            arrays += [binding.rows, binding.index]
         arrays += [self._expected[number][1] for number in expected]
         if not arrays:
             return
         whole, at = self.upload.indices(np.concatenate(arrays)), 0
         for binding in bindings:
-            binding.rows = whole.part(at, binding.count)
+            binding.part = whole.part(at, binding.count)
             at += 2 * binding.count
         for number in expected:
             class_index, rows, _ = self._expected[number]
@@ -116,9 +122,9 @@ class CudaArenas(TensorArenas):
         self.bindings = []
 
     def _fill(self, binding: Binding) -> None:
-        arena, rows = self.tensors[binding.class_index], self.placement.external_row[binding.externals]
-        assert binding.rows is not None
-        source = binding.rows.behind().tensor if binding.data is None else binding.data.tensor
+        arena, rows = self.tensors[binding.class_index], binding.rows
+        assert binding.part is not None
+        source = binding.part.behind().tensor if binding.data is None else binding.data.tensor
         is_run = rows[-1] - rows[0] == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all())
         run = arena.narrow(0, int(rows[0]), binding.count) if is_run else None
         if binding.table is not None:
@@ -131,7 +137,7 @@ class CudaArenas(TensorArenas):
         if run is not None:
             run.copy_(values)
         else:
-            arena.index_copy_(0, binding.rows.tensor.long(), values)
+            arena.index_copy_(0, binding.part.tensor.long(), values)
 
     def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
         """See Arenas."""

@@ -37,7 +37,9 @@ class Part:
     @property
     def tensor(self) -> torch.Tensor:
         """The part on the device; its upload is sent first if need be."""
-        flat = self.upload.buffer[self.begin : self.end].view(self.dtype)
+        words, size = self.upload.buffer, self.dtype.itemsize
+        whole = words if self.dtype is words.dtype else words.view(self.dtype)
+        flat = whole[self.begin // size : self.end // size]
         return flat if len(self.shape) == 1 else flat.view(self.shape)
 
     def part(self, first: int, count: int) -> Part:
@@ -99,17 +101,18 @@ class Upload:
 
     def send(self) -> None:
         """Copy everything appended so far, once."""
-        host = torch.empty(self.size, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        host = torch.empty(self.size // 8, dtype=torch.int64, pin_memory=self.device.type == "cuda")
         buffer = host if self.device.type == "cpu" else _room(self.size, self.device)
         self.address = buffer.data_ptr()
-        memory = host.numpy()
+        words = host.numpy()
+        integers = words.view(np.int32)
         for part, values in self._parts:
             if isinstance(values, np.ndarray):
-                memory[part.begin : part.end].view(np.int32)[:] = values.reshape(-1)
+                integers[part.begin // 4 : part.end // 4] = values.reshape(-1)
             else:
-                memory[part.begin : part.end] = _bytes_of(values)
+                words.view(np.uint8)[part.begin : part.end] = _bytes_of(values)
         for part, write in self._late:
-            write(memory[part.begin : part.end].view(np.int64).reshape(part.shape))
+            write(words[part.begin // 8 : part.end // 8].reshape(part.shape))
         if buffer is not host:
             _copy(buffer, host)
         self._buffer = buffer
@@ -117,7 +120,7 @@ class Upload:
 
     @property
     def buffer(self) -> torch.Tensor:
-        """The bytes on the device."""
+        """What is on the device, as words of 64 bits."""
         if self._buffer is None:
             self.send()
         assert self._buffer is not None
@@ -137,9 +140,9 @@ def _copies(device: torch.device) -> Any:
 def _room(size: int, device: torch.device) -> torch.Tensor:
     """Memory on the device, of the stream that will write it."""
     if device.type != "cuda":
-        return torch.empty(size, dtype=torch.uint8, device=device)
+        return torch.empty(size // 8, dtype=torch.int64, device=device)
     with torch.cuda.stream(_copies(device)):
-        return torch.empty(size, dtype=torch.uint8, device=device)
+        return torch.empty(size // 8, dtype=torch.int64, device=device)
 
 
 def _copy(buffer: torch.Tensor, host: torch.Tensor) -> None:

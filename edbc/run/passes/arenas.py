@@ -26,14 +26,14 @@ class Arenas(Protocol):
     placement: Placement
     shared: Shared
 
-    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
-        """External `externals[i]` is row `index[i]` of `table`, `(rows, ...)`. All are of one class."""
+    def bind(self, class_index: int, rows: Longs, table: torch.Tensor, index: Longs) -> None:
+        """The external in row `rows[i]` of a class is row `index[i]` of `table`, `(rows, ...)`."""
 
-    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
-        """External `externals[i]` is `tensors[i]`. All are of one class."""
+    def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
+        """The external in row `rows[i]` of a class is `tensors[i]`."""
 
-    def bind_carried(self, externals: Longs, carried: Carried, index: Longs) -> None:
-        """External `externals[i]` is row `index[i]` of what earlier segments have computed. All are of one class."""
+    def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
+        """The external in row `rows[i]` of a class is row `index[i]` of what earlier segments have computed."""
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """A promise that `rows` will be called with this very array: a device's arenas take its indices up early."""
@@ -45,10 +45,6 @@ class Arenas(Protocol):
         """Nothing needs the values any more."""
 
 
-ALIGNMENT = 128
-"""Bytes at whose multiples arenas begin: a device's line of memory."""
-
-
 class TensorArenas:
     """One matrix per value class, `(rows, size)`, all in one piece of memory. Not initialised: every row is written
     before it is read. So many bytes of `workspace` stand behind them."""
@@ -57,43 +53,39 @@ class TensorArenas:
         self.placement = placement
         self.shared: Shared = {}
         self.device = device
-        sizes = -(-placement.class_rows * placement.row_bytes // ALIGNMENT) * ALIGNMENT
-        ends = sizes.cumsum()
-        self._begins = ends - sizes
-        self.end = int(ends[-1]) if len(ends) else 0
-        """Of all arenas."""
+        end = int(placement.begins[-1])
         if device.type == "cpu":
-            require_memory(self.end + workspace, "the values of this mini-batch")
+            require_memory(end + workspace, "the values of this mini-batch")
         with MemoryErrors("the values of this mini-batch"):
-            self.memory = torch.empty(self.end + workspace, dtype=torch.uint8, device=device)
-        self.workspace = self.memory[self.end :]
+            self.memory = torch.empty(end + workspace, dtype=torch.uint8, device=device)
 
     @property
     def addresses(self) -> Longs:
-        """Where each class begins."""
-        return self._begins + self.memory.data_ptr()
+        """Where each class begins, and their end, which is where the workspace does."""
+        return self.placement.begins + self.memory.data_ptr()
 
     @cached_property
     def tensors(self) -> list[torch.Tensor]:
         """The matrices."""
-        rows = zip(self.placement.classes, self.placement.class_rows.tolist(), self._begins.tolist(), strict=True)
+        rows = zip(
+            self.placement.classes, self.placement.class_rows.tolist(), self.placement.begins.tolist(), strict=False
+        )
         return [_matrix(self.memory, begin, count, value_class) for value_class, count, begin in rows]
 
-    def bind(self, externals: Longs, table: torch.Tensor, index: Longs) -> None:
+    def bind(self, class_index: int, rows: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: copies the rows."""
-        rows = self.placement.external_row[externals]
-        arena = self.tensors[int(self.placement.external_class[externals[0]])]
+        arena = self.tensors[class_index]
         picked = table.index_select(0, torch.from_numpy(index).to(table.device)).reshape(len(index), -1)
         where = torch.from_numpy(np.ascontiguousarray(rows)).to(arena.device)
         arena.index_copy_(0, where, picked.to(device=arena.device, dtype=arena.dtype))
 
-    def bind_each(self, externals: Longs, tensors: Sequence[torch.Tensor]) -> None:
+    def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: as one table."""
-        self.bind(externals, torch.stack(list(tensors)), np.arange(len(externals)))
+        self.bind(class_index, rows, torch.stack(list(tensors)), np.arange(len(rows)))
 
-    def bind_carried(self, externals: Longs, carried: Carried, index: Longs) -> None:
+    def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
         """See Arenas: as one table."""
-        self.bind_each(externals, [carried[i] for i in index.tolist()])
+        self.bind_each(class_index, rows, [carried[i] for i in index.tolist()])
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""
@@ -105,7 +97,7 @@ class TensorArenas:
 
     def release(self) -> None:
         """See Arenas: the allocator takes the memory back."""
-        for name in ("tensors", "memory", "workspace"):
+        for name in ("tensors", "memory"):
             self.__dict__.pop(name, None)
 
 

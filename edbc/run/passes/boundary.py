@@ -32,8 +32,10 @@ class Lookups:
 
     order: Longs
     """Source by source, and in the order of their rows."""
-    of_source: list[tuple[int, int, int]]
-    """Sources that any are of, and where theirs begin and end."""
+    rows: Longs
+    """These rows."""
+    of_source: list[tuple[int, int, int, int]]
+    """Sources that any are of, their class, and where theirs begin and end."""
     draws: bool
     """Whether any are random numbers."""
 
@@ -55,13 +57,14 @@ def lookups_of(capture: Capture, placement: Placement) -> Lookups:
     """What `load_externals` binds."""
     from edbc.run.passes import placeloops
 
-    order, ptr = placeloops.externals_by_source(
+    order, rows, ptr, classes = placeloops.externals_by_source(
         capture.external_source, placement.external_class, placement.external_row, placement.class_externals,
         len(capture.sources),
     )  # fmt: skip
-    pairs = enumerate(itertools.pairwise(ptr.tolist()))
-    of_source = [(number, begin, end) for number, (begin, end) in pairs if begin < end]
-    return Lookups(order, of_source, any(capture.sources[number].kind == "draw" for number, _, _ in of_source))
+    pairs = enumerate(zip(classes.tolist(), itertools.pairwise(ptr.tolist()), strict=True))
+    of_source = [(number, c, begin, end) for number, (c, (begin, end)) in pairs if begin < end]
+    draws = any(capture.sources[number].kind == "draw" for number, *_ in of_source)
+    return Lookups(order, rows, of_source, draws)
 
 
 def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: ModelView) -> None:
@@ -69,27 +72,26 @@ def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: Mod
     constants stacked, random numbers drawn."""
     seeds = draw_seeds(capture.sources, capture.external_source, capture.external_index) if lookups.draws else _NO_SEEDS
     indices = capture.external_index[lookups.order]
-    for number, begin, end in lookups.of_source:
+    for number, c, begin, end in lookups.of_source:
         source = capture.sources[number]
-        which = lookups.order[begin:end]
-        index = indices[begin:end]
+        rows, index = lookups.rows[begin:end], indices[begin:end]
         if source.kind == "constant":
             pool = capture.constants[number]
             if isinstance(pool, torch.Tensor):
-                arenas.bind(which, pool, index)
+                arenas.bind(c, rows, pool, index)
             else:
-                arenas.bind_each(which, [pool[i] for i in index.tolist()])
+                arenas.bind_each(c, rows, [pool[i] for i in index.tolist()])
         elif source.kind == "carried":
-            arenas.bind_carried(which, capture.constants[number], index)
+            arenas.bind_carried(c, rows, capture.constants[number], index)
         elif source.kind == "offset":
-            arenas.bind(which, torch.from_numpy(index), np.arange(len(index)))
+            arenas.bind(c, rows, torch.from_numpy(index), np.arange(len(index)))
         elif source.kind == "draw":
-            arenas.bind(which, drawn(source, index, seeds), np.arange(len(index)))
+            arenas.bind(c, rows, drawn(source, index, seeds), np.arange(len(index)))
         else:
             table = arenas.shared.get(number)
             if table is None:
                 table = arenas.shared[number] = _table_of(source, view)
-            arenas.bind(which, table, np.zeros_like(index) if source.kind == "whole" else index)
+            arenas.bind(c, rows, table, np.zeros_like(index) if source.kind == "whole" else index)
 
 
 def _table_of(source: Source, view: ModelView) -> torch.Tensor:
@@ -137,7 +139,8 @@ def pieces(capture: Capture) -> tuple[Longs, Longs]:
     count = len(capture.result_node)
     if not capture.stacks:
         return np.arange(count), np.zeros(count, np.int64)
-    start, stop = np.array(list(zip(*capture.stacks, strict=True)), np.int64)
+    ends = itertools.chain.from_iterable(capture.stacks)
+    start, stop = np.fromiter(ends, np.int64, 2 * len(capture.stacks)).reshape(-1, 2).T
     rows = stop - start
     if rows.sum() == count:
         return start, rows

@@ -12,6 +12,9 @@ import numpy as np
 
 from edbc.native.kernelcache import INNER, U, njit
 
+ALIGNMENT = 128
+"""Bytes at whose multiples arenas begin: a device's line of memory."""
+
 
 @njit(cache=True)
 def place_rows(
@@ -32,12 +35,13 @@ def place_rows(
     output_class,
     borders,
     crosses,
-    num_classes,
+    row_bytes,
 ):
     """The arrays of a Placement, as its fields have them: all of what depends on the mini-batch. Without `borders`
     there is one segment. With more than one no type is transient, and `crosses` says what `crossing_outputs` does."""
     if len(borders) == 0:
         borders = np.array([0, len(batch_type)])
+    num_classes = len(row_bytes)
     class_of = np.empty(len(external_class), np.int64)
     for e in range(U(len(external_class))):
         class_of[e] = class_of_external_class[external_class[e]]
@@ -64,7 +68,10 @@ def place_rows(
     widest = np.zeros(len(arity), np.int64)
     for b in range(len(batch_type)):
         widest[batch_type[b]] = max(widest[batch_type[b]], batch_ptr[b + 1] - batch_ptr[b])
-    return (class_rows, class_externals, class_kept, borders, class_of, batch_of, position, output_row, made,
+    begins = np.zeros(num_classes + 1, np.int64)
+    for c in range(num_classes):
+        begins[c + 1] = begins[c] - -class_rows[c] * row_bytes[c] // ALIGNMENT * ALIGNMENT
+    return (class_rows, begins, class_externals, class_kept, borders, class_of, batch_of, position, output_row, made,
             external_row, rows, segment, origin, start, items, run, widest)  # fmt: skip
 
 
@@ -335,7 +342,8 @@ def value_rows(nodes, outputs, batch_of, position, output_row, external_row, is_
 
 @njit(cache=True)
 def externals_by_source(external_source, external_class, external_row, class_externals, num_sources):
-    """Externals that have a row, source by source and within a source by row; and where each source begins.
+    """Externals that have a row, source by source and within a source by row, and these rows; where each source begins,
+    and its class.
 
     Rows of externals are numbered from 0 in every class, and the externals of a source are of one class. There may be
     rows that none of these externals has.
@@ -344,20 +352,22 @@ def externals_by_source(external_source, external_class, external_row, class_ext
     for c in range(len(class_externals)):
         first[c + 1] = first[c] + class_externals[c]
     by_row = np.full(first[-1], -1, np.int64)
-    ptr = np.zeros(num_sources + 1, np.int64)
+    ptr, class_of_source = np.zeros(num_sources + 1, np.int64), np.full(num_sources, -1, np.int64)
     for e in range(len(external_row)):
         if external_row[e] >= 0:
             by_row[first[external_class[e]] + external_row[e]] = e
             ptr[external_source[e] + 1] += 1
+            class_of_source[external_source[e]] = external_class[e]
     for s in range(num_sources):
         ptr[s + 1] += ptr[s]
     at = ptr.copy()
-    order = np.empty(ptr[num_sources], np.int64)
+    order, rows = np.empty((2, ptr[num_sources]), np.int64)
     for e in by_row:
         if e >= 0:
             order[at[external_source[e]]] = e
+            rows[at[external_source[e]]] = external_row[e]
             at[external_source[e]] += 1
-    return order, ptr
+    return order, rows, ptr, class_of_source
 
 
 @njit(cache=True)

@@ -45,6 +45,7 @@ class Placement:
     segmented: NDArray[np.bool_]  # (types,)
     segmented_batches: NDArray[np.bool_]  # (b,)
     class_rows: Longs  # (classes,)
+    begins: Longs  # (classes + 1,) bytes: where arenas begin that stand in one piece of memory, and their end
     class_externals: Longs  # (classes,) rows of externals, which come first
     class_kept: Longs  # (classes,) rows before those of one segment at a time, definition (4)
     borders: Longs  # (segments + 1,) the batches where each segment begins, and the end
@@ -96,7 +97,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
         schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
         graph.operand_output, graph.external_class, tables.class_of_external_class, result_nodes, tables.arity,
         tables.variadic, tables.segmented, tables.excerpt, tables.transient, tables.output_class, borders, crosses,
-        len(tables.classes),
+        tables.row_bytes,
     )  # fmt: skip
     return Placement(
         tables.classes, tables.class_index, tables.row_bytes, tables.operand_class, tables.output_class,

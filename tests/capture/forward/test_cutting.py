@@ -196,7 +196,7 @@ def test_carried_rows_are_those_of_their_tables(as_lists: bool) -> None:
     if not as_lists:
         order = np.random.default_rng(0).permutation(len(rows))
         places, found = np.arange(len(rows))[::-1].copy(), np.zeros(2 + len(rows), np.int64)
-        bind_carried(np.arange(len(rows)), order, places, 2, *carried.where(), found)
+        bind_carried(places, order, 2, *carried.where(), found)
         assert found[2:][::-1].tolist() == [rows[i].data_ptr() for i in order.tolist()]
 
 
@@ -235,6 +235,6 @@ def test_many_tables_are_searched() -> None:
         carried.add(table)
     carried.length = 6000
     found = np.zeros(4, np.int64)
-    bind_carried(np.arange(4), np.array([0, 5999, 3001, 1]), np.arange(4), 0, *carried.where(), found)
+    bind_carried(np.arange(4), np.array([0, 5999, 3001, 1]), 0, *carried.where(), found)
 
     assert found.tolist() == [tables[t].data_ptr() + 4 * r for t, r in ((0, 0), (2999, 1), (1500, 1), (0, 1))]

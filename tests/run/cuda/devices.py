@@ -37,7 +37,7 @@ class PoisonedBackend(CudaBackend):
 
     def arenas(self, segment: Segment, demand: Demand) -> CudaArenas:
         arenas = super().arenas(segment, demand)
-        for tensor in (*arenas.tensors, arenas.workspace.view(torch.float32)):
+        for tensor in (*arenas.tensors, arenas.memory[int(segment.placement.begins[-1]) :].view(torch.float32)):
             tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
         return arenas
 

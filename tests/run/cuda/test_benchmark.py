@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +29,7 @@ def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
     import gpu
 
     yield end_to_end, gpu
-    for name in ("end_to_end", "gpu", "gpu_model", "gpu_gaps"):
+    for name in ("end_to_end", "gpu", "gpu_model", "gpu_gaps", "gpu_code"):
         sys.modules.pop(name, None)
 
 
@@ -202,6 +204,21 @@ def test_one_command_survives_what_fails(
     assert "ValueError: here" in printed
     assert "benchmark passed" in printed
     assert "1 failed" in (tmp_path / "new" / "gpu.tests.log").read_text()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="triton is installed")
+@pytest.mark.parametrize("script", ["gpu", "gpu_gaps", "gpu_code"])
+def test_without_triton_nothing_is_measured_as_if_it_were_there(
+    script: str, scripts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What only Triton's kernels can tell is refused, with the command that installs it."""
+    monkeypatch.setitem(os.environ, "TRITON_INTERPRET", "0")
+    arguments = {"gpu": ["--dry"], "gpu_gaps": ["--device", "cpu"], "gpu_code": []}[script]
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(script).main(arguments)
+    assert ended.value.code == 2
+    assert "triton" in (told := capsys.readouterr().err)
+    assert "'make triton'" in told
 
 
 def test_children_are_started_with_arguments_that_exist(

@@ -105,9 +105,15 @@ def test_externals_by_source_equal_the_reference(graph: Graph, seed: int) -> Non
     graph, _, placement = placed(graph, seed, [])
     row, known = placement.external_row, graph.num_externals - seed % 2
     source = (2 * placement.external_class[:known] + np.arange(known) % 2).astype(np.int64)
-    order, ptr = externals_by_source(source, placement.external_class, row[:known], placement.class_externals, 5)
+    order, rows, ptr, classes = externals_by_source(
+        source, placement.external_class, row[:known], placement.class_externals, 5
+    )
     expected = sorted((int(source[e]), int(row[e]), e) for e in range(known) if row[e] >= 0)
     assert order.tolist() == [e for _, _, e in expected]
+    assert rows.tolist() == [r for _, r, _ in expected]
+    assert classes.tolist() == [
+        next((int(placement.external_class[e]) for s, _, e in expected if s == number), -1) for number in range(5)
+    ]
     assert ptr.tolist() == [sum(s < border for s, _, _ in expected) for border in range(6)]
 
 
