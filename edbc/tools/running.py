@@ -359,16 +359,16 @@ def _rate(count: int, seconds: float) -> float:
 def run_plan(path: Path, setting: Setting, warn: Warn, tell: Tell = lambda text: None) -> Report:
     """Bind and run. Outputs and timeline are written as the setting says; whether numbers agree is in the report."""
     plan = read_plan(path)
-    _require_targets(path, plan, setting)
+    require_targets(path, plan, setting)
     report = _Running(bind_plan(path, plan, setting, warn), setting).run(str(path), tell)
     if setting.inputs and setting.limit != 0 and not report.stats.instances:
         warn(f"{', '.join(map(str, setting.inputs))}: the model file's load gave no instances, so nothing ran")
     return report
 
 
-def _require_targets(path: Path, plan: Plan, setting: Setting) -> None:
-    """What is asked for can be written, before anything runs for it, and not over what is read."""
-    kept: list[str | Path] = [path, model_path(path, plan, setting.model), *setting.inputs]
+def require_targets(path: Path, plan: Plan | StaticPlan, setting: Setting, beside: Sequence[Path] = ()) -> None:
+    """What is asked for can be written, before anything runs for it, and not over what is read, `beside` with it."""
+    kept: list[str | Path] = [path, model_path(path, plan, setting.model), *beside, *setting.inputs]
     kept += [name for name in (setting.weights,) if name not in (None, SEEDED)]
     kept += [] if plan.model.weights is None else [path.parent / plan.model.weights.name]
     for target, what, option in ((setting.output, "outputs", "--output"), (setting.trace, "the timeline", "--trace")):

@@ -102,13 +102,18 @@ class Timeline:
 
     def write(self, path: str | Path) -> None:
         """The file, whole or not at all."""
-        content = {"traceEvents": self.events, "displayTimeUnit": "ms"}
-        try:
-            replace_file(path, lambda temporary: temporary.write_text(json.dumps(content), encoding="utf-8"))
-        except OSError as error:
-            raise EdbcError(
-                f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
-            ) from None
+        write_events(self.events, path)
+
+
+def write_events(events: Sequence[dict[str, Any]], path: str | Path) -> None:
+    """A timeline's file, whole or not at all."""
+    content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+    try:
+        replace_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
+    except OSError as error:
+        raise EdbcError(
+            f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
+        ) from None
 
 
 def _named(what: str, name: str, track: int = 0) -> dict[str, Any]:

@@ -6,7 +6,6 @@ the report says so. Options that only batches of nodes have are refused.
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.base.files import replace_file, require_target
-from edbc.errors import DeviceError, EdbcError, InputError, StaleError
+from edbc.errors import DeviceError, InputError, StaleError
 from edbc.plan.static import StaticPlan
 from edbc.run.modelfile import Config, ModelFile, import_model_file
 from edbc.run.weightsfile import model_of_plan
@@ -28,7 +26,8 @@ from edbc.stages.cpu.kernels import Task
 from edbc.stages.cpu.net import StagedNet, StaticModel
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager, Parity
-from edbc.tools.running import Setting, Tell, Warn, require_model
+from edbc.tools.report.timeline import write_events
+from edbc.tools.running import Setting, Tell, Warn, require_model, require_targets
 from edbc.tools.staged.compiling import bound_net, device_name
 
 MADE_UP = 32
@@ -96,7 +95,7 @@ def run_static(path: Path, plan: StaticPlan, setting: Setting, batch_size: int |
                tell: Tell = lambda text: None) -> StaticReport:  # fmt: skip
     """Bind and run; outputs and timeline are written as the setting says."""
     _require_possible(setting)
-    _require_targets(path, plan, setting)
+    require_targets(path, plan, setting, (path.parent / plan.static.costs.name,))
     file, config, net, lanes = _bind(path, plan, setting, warn)
     size = batch_size or plan.static.batch_size
     if size != plan.static.batch_size:
@@ -119,15 +118,6 @@ def _require_possible(setting: Setting) -> None:
     for option, wish in wishes.items():
         if wish:
             raise InputError(f"{option}: expected a plan of batches, got one of stages, which has none; leave it away")
-
-
-def _require_targets(path: Path, plan: StaticPlan, setting: Setting) -> None:
-    kept: list[str | Path] = [path, model_path(path, plan, setting.model), path.parent / plan.static.costs.name]
-    kept += list(setting.inputs)
-    for target, what, option in ((setting.output, "outputs", "--output"), (setting.trace, "the timeline", "--trace")):
-        if target is not None:
-            require_target(target, what, f"name another {option}", kept)
-            kept.append(target)
 
 
 def _bind(path: Path, plan: StaticPlan, setting: Setting,
@@ -233,10 +223,4 @@ class Lanes:
             times = {"ts": (start - origin) / 1000, "dur": (end - start) / 1000}
             name, kind = " + ".join(self._names[unit] for unit in units), self._kinds[units[0]]
             events.append({"name": name, "cat": kind, "ph": "X", "pid": 1, "tid": tracks[thread], **times})
-        content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-        try:
-            replace_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
-        except OSError as error:
-            raise EdbcError(
-                f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
-            ) from None
+        write_events(events, path)

@@ -380,21 +380,3 @@ def add_rows(source, width, rows, c, memory, like):
         target = address_of_row(memory, c, rows[i])
         for e in range(n):
             store(target, e, load(target, e, like) + load(source, i * n + e, like))
-
-
-@njit(cache=True)
-def live_nodes(batch_ptr, nodes, first_value, reached):
-    """Positions of nodes with a reached output, batch after batch; see Reversed."""
-    live_ptr = np.zeros(len(batch_ptr), np.int64)
-    live = np.empty(len(nodes), np.int64)
-    count = 0
-    for b in range(len(batch_ptr) - 1):
-        for p in range(batch_ptr[b], batch_ptr[b + 1]):
-            v = nodes[p]
-            for value in range(first_value[v], first_value[v + 1]):
-                if reached[value]:
-                    live[count] = p - batch_ptr[b]
-                    count += 1
-                    break
-        live_ptr[b + 1] = count
-    return live_ptr, live[:count]

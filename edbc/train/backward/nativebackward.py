@@ -51,10 +51,10 @@ from edbc.train.backward.backwalk import (
     Rows,
     Weights,
     add_rows,
-    live_nodes,
     walk_back,
     weight_products,
 )
+from edbc.train.backward.contributions import live_nodes
 from edbc.train.backward.reverse import Reversal, sum_dtype
 from edbc.train.backward.unpack import Part, Range
 from edbc.train.dependence import has_gradient
