@@ -18,7 +18,7 @@ from edbc.cells.kernels.products import Products
 from edbc.cells.kernels.steps import FIRST_OPERAND, PIECE_FIELDS
 from edbc.native.machinecode import address_of
 from edbc.native.pool import ALIGNMENT
-from edbc.native.threads import PRODUCT_THREADS
+from edbc.native.threads import threads_of_products
 
 RUNS, SECONDS = 15, 2e-3
 """How often something is run, and for how long at least each time."""
@@ -55,7 +55,7 @@ def peak_gflops(width: int = 4) -> float | None:
 
 def product_gflops(products: Products, rows: int, inputs: int, columns: int, width: int = 4) -> float:
     """Billions of operations per second of one product."""
-    with PRODUCT_THREADS.limited(lambda: (1.0, 1.0)):  # small ones take one thread
+    with threads_of_products(lambda: (1.0, 1.0)):  # small ones take one thread
         return 2e-9 * rows * inputs * columns / best_seconds(_product(products, rows, inputs, columns, width))
 
 

@@ -36,7 +36,7 @@ from edbc.cells.rows.rowcode import RowKernel
 from edbc.cells.values.read import values_of
 from edbc.native import ahead
 from edbc.native.pool import ALIGNMENT, Pool, aligned
-from edbc.native.threads import PRODUCT_THREADS
+from edbc.native.threads import threads_of_products
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cpu.team import TEAM, words
 from edbc.run.cpu.walk import TAKEN, Batches, Memory, bind_carried, bind_rows, gather_rows, walk, walk_stages
@@ -407,7 +407,7 @@ class CpuBackend:
         """Those of products of our own are a team, the library has its own. `work` is as `count_work` has it."""
         if self.products is OWN:
             return TEAM.helping(work, width, scratch)
-        return PRODUCT_THREADS.limited(work)
+        return threads_of_products(work)
 
     def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
         found = {kind: kernel_of_type(kind) for kind in segment.placement.widest_batches}

@@ -36,7 +36,7 @@ from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.kernels.products import OWN
 from edbc.native.pool import ALIGNMENT, Pool, aligned
-from edbc.native.threads import PRODUCT_THREADS
+from edbc.native.threads import threads_of_products
 from edbc.run.backend import Segment
 from edbc.run.cpu.cpubackend import CpuArenas
 from edbc.run.cpu.team import TEAM
@@ -374,13 +374,13 @@ class NativeReversal(Reversal):
         """See `CpuBackend`; rows of passes add to each other's gradients, and one thread runs them."""
         if self.tables.multiply is OWN:
             return TEAM.helping(work, dtype.itemsize, 0)
-        return PRODUCT_THREADS.limited(work)
+        return threads_of_products(work)
 
     def _outer(self, dtype: torch.dtype) -> int:
         return self.tables.multiply.outer(dtype.itemsize)
 
     def _work(self, begin: int, end: int) -> tuple[float, float]:
-        """Multiplications and products of batches' backward passes, for `ProductThreads.limited`."""
+        """Multiplications and products of batches' backward passes, for `_threads`."""
         work: tuple[float, float] = count_work(begin, end, self.batches.batch_type, self.batches.batch_ptr,
                                                self._products_of_types, BLOCK)  # fmt: skip
         return work
