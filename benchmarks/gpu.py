@@ -41,6 +41,8 @@ from end_to_end import REPOSITORY, WORKLOADS
 
 from edbc.run.cuda.compiled import missing
 
+SECONDS = 530.0
+"""For everything; nothing waits for a GPU with --dry, which has three times that."""
 SHARE = 0.45
 """Of the time, for the first phase."""
 GRACE = 15.0
@@ -111,7 +113,7 @@ def first_phase(options: argparse.Namespace, folder: Path, until: float) -> bool
     tests = start("tests", arguments_of_tests(options), folder)
     names = DRY if options.dry else [workload.model for workload in WORKLOADS]
     warming = [start(name, arguments_of_benchmark(options, "--warm", "--only", name), folder) for name in names]
-    model = ["benchmarks/gpu_model.py", "--waves", "--json", str(beside(options, "json", "model").resolve())]
+    model = ["benchmarks/gpu_model.py", "--json", str(beside(options, "json", "model").resolve())]
     model += ["--sizes", "1", "--repeat", "2"] if options.dry else []
     warming.append(start("gpu_model", [*model, *(["--data", options.data] if options.data else [])], folder))
     outcomes = {child.name: child.wait(until) for child in [*warming, tests]}
@@ -172,7 +174,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", default="build/gpu.json", help="where the benchmark's record goes")
-    parser.add_argument("--seconds", type=float, default=530.0, help="for everything")
+    parser.add_argument("--seconds", type=float, default=None, help="for everything; 530, with --dry 1590")
     parser.add_argument("--data", default=None, help="folder with the shared data sets")
     parser.add_argument("--dry", action="store_true", help="in Triton's interpreter, without a GPU: see above")
     options = parser.parse_args(arguments)
@@ -180,8 +182,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         os.environ["TRITON_INTERPRET"] = "1"
         if (why := missing("cpu")) is not None:
             parser.error(f"--dry: {why} ('make triton')")
+        options.seconds = options.seconds or 3 * SECONDS
     elif not torch.cuda.is_available():
         parser.error("expected a CUDA device, got none")
+    options.seconds = options.seconds or SECONDS
     return options
 
 

@@ -1,6 +1,6 @@
 """What a mini-batch should take on a GPU, from its own table of steps; and what the host takes, measured.
 
-    python benchmarks/gpu_model.py [--json F] [--data DIR] [--dtype float32] [--only MODELS] [--waves]
+    python benchmarks/gpu_model.py [--json F] [--data DIR] [--dtype float32] [--only MODELS]
 
 No GPU is needed, and none is used: what a mini-batch would issue is worked out on the CPU, with launches that do
 nothing. The model is there to be refuted by `make gpu`, which prints it beside what is measured.
@@ -55,7 +55,6 @@ from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.stages import Job
 from edbc.run.modelfile import ModelFile, import_model_file
 from edbc.run.session import Net
-from edbc.schedule.waves.wavetable import Waves
 
 COPY, LATENCY, CALL, EFFICIENCY = 6.0, 1.5, 5.0, 0.6
 """Microseconds, and a share; assumptions (1), (3) to (5)."""
@@ -273,8 +272,6 @@ def row(workload: Workload, batch_size: int, hidden_size: int, options: argparse
     backend.why_not = None
     plan = edbc.load(REPOSITORY / "plans" / f"{workload.model}.yaml").plan
     net = Net(plan, file.build(config, 0), backend=backend, split=False, rebind=True)
-    if options.waves:
-        net.waves = Waves()
     without_launches(net)
     with torch.no_grad():
         vertices = vertices_of(net, file, config, instances)
@@ -359,7 +356,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="models, separated by commas")
     parser.add_argument("--sizes", type=int, default=len(COMBINATIONS), help="so many of the combinations")
     parser.add_argument("--repeat", type=int, default=15, help="turns of measuring the host")
-    parser.add_argument("--waves", action="store_true", help="schedule by the rule of waves, not by the plans' batches")
     return parser.parse_args(arguments)
 
 

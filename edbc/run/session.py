@@ -205,8 +205,9 @@ class Net:
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         has_parts = any(cell.eager for cell in plan.cells.values())
         self.split = split and has_parts and getattr(self.backend, "adds", False)
-        if plan.waves is not None and policy is None and getattr(self.backend, "in_steps", False):
-            self.waves = Waves.from_text(plan.waves.table, [t.name for t in plan.types])
+        if policy is None and getattr(self.backend, "in_steps", False):
+            names = [t.name for t in plan.types]
+            self.waves = Waves() if plan.waves is None else Waves.from_text(plan.waves.table, names)
         self.share = share
         self._is_eager = plan.run is not None and not force and self.device.type == "cpu"
         self._has_told_eager = False
@@ -589,7 +590,7 @@ class Net:
 
     def schedule(self, captured: Capture) -> Schedule:
         """The policy's batches, or stages where the plan's costs and threads are for it, where gathering is dear with
-        nodes in an order that makes operands runs of rows; or the plan's waves where steps count."""
+        nodes in an order that makes operands runs of rows; or waves where steps count: the plan's, or by the rule."""
         graph = captured.graph
         if self.waves is not None:
             return self._in_waves(graph, self.waves)

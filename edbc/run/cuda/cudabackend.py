@@ -114,8 +114,6 @@ class CudaBackend:
     """
 
     name = "cuda"
-    in_steps = True
-    """Steps count here, so that a plan's waves are its schedules."""
     adds = True
     ordered_from = sys.maxsize  # operand rows are read by number anyway, and ordering takes a tenth of the host's time
 
@@ -130,6 +128,11 @@ class CudaBackend:
         self._copies: dict[tuple[int, str, str], TritonKernel] = {}
         self._known_types: Kept[tuple[int, ...], Known] = Kept(MOST_KNOWN)
         self._lock = threading.Lock()
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether steps count, not batches, so that schedules are waves: not where torch runs every batch."""
+        return self.why_not is None
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class OnDevice:
     @property
     def text(self) -> str:
         """As a sentence."""
-        whose = "the plan's waves" if self.has_waves else "waves (edbc compile --objective steps)"
+        whose = "the plan's waves" if self.has_waves else "waves by the rule"
         return (
             f"where a step holds batches of several types, as on a GPU: {self.steps:,} steps; {whose} need "
             f"{self.least:,}, the longest path, for {self.batches:,} batches"

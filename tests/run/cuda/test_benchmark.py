@@ -237,7 +237,7 @@ def test_children_are_started_with_arguments_that_exist(
     import gpu_model
 
     modelled = gpu_model.parse(children["gpu_model"][1:])
-    assert (modelled.data, modelled.waves, modelled.json) == ("/d", True, str(tmp_path / "gpu.model.json"))
+    assert (modelled.data, modelled.json) == ("/d", str(tmp_path / "gpu.model.json"))
 
 
 def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
@@ -245,7 +245,7 @@ def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
     import gpu_gaps
     import gpu_model
 
-    options = gpu_model.parse(["--repeat", "1", "--data", "/nowhere", "--waves"])
+    options = gpu_model.parse(["--repeat", "1", "--data", "/nowhere"])
     workload = gpu_model.WORKLOADS[0]
     small, large = (gpu_model.row(workload, size, 16, options) for size in (2, 8))
     assert large.device >= small.device >= small.steps * gpu_model.NODE

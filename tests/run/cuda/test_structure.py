@@ -117,7 +117,7 @@ def test_a_backward_pass_goes_up_in_one_copy_and_nothing_comes_down(name: str) -
 
 @pytest.mark.parametrize("name", NINE)
 def test_steps_as_reported(name: str) -> None:
-    """As many steps as the demand says, those of `path` for each batch where somebody watches; parities take turns."""
+    """As many steps as the longest path, those of `path` for each batch where somebody watches; parities take turns."""
     net, instances, backend = meta_net(name, use_triton=True)
     net.run(instances)
     prepared = net.prepare(instances)
@@ -131,6 +131,12 @@ def test_steps_as_reported(name: str) -> None:
     net.execute(prepared, lambda _, batch: per_batch.append(len(backend.started) - sum(per_batch)))
     types = prepared.capture.graph.types
     said = [net.backend.path(types[kind], net.kernel(kind)).steps for kind in prepared.schedule.batch_type.tolist()]
+    graph, takes = prepared.capture.graph, dict(zip(prepared.schedule.batch_type.tolist(), said, strict=True))
+    ends: list[int] = []
+    for node, kind in enumerate(graph.node_type.tolist()):
+        operands = graph.operands[graph.operand_ptr[node] : graph.operand_ptr[node + 1]].tolist()
+        ends.append((takes[kind] or 0) + max((ends[u] for u in operands if u >= 0), default=0))
+    assert prepared.demand.steps == 1 + max(ends)  # the longest path, though the plan has no waves
     said[0] = (said[0] or 0) + 1  # rows of externals
 
     assert per_batch == [sum(cut(steps or 0)) for steps in said]
