@@ -6,6 +6,7 @@ import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,14 +33,25 @@ def run_explain(
     if CODE.fullmatch(plan) and found_at(plan) == "nothing":
         _explain_code(plan, output_format)
         return
-    from edbc.tools.explain.explanation import explain_file
+    from edbc.plan.static import StaticPlan, read_any_plan
+    from edbc.tools.checking import model_path
 
-    if not plan.endswith(".py") and _explained_static(plan, model, html, dot, output_format):
-        return
+    found = None if plan.endswith(".py") else read_any_plan(plan)
+    if isinstance(found, StaticPlan) and dot is not None:
+        raise click.UsageError("a plan of stages is explained as text, JSON or HTML; leave --dot away")
     if html is not None:
-        read = [plan, *inputs] if plan.endswith(".py") else [plan, *inputs, str(_model_of(plan, model))]
+        read: list[str | Path] = [plan, *inputs]
+        read += [] if found is None else [model_path(Path(plan), found, model)]
         require_target(html, "the page", "name another --html", read)
-    explanation = explain_file(plan, model=model, inputs=inputs, config=settings, run=not static)
+    explanation: Any
+    if isinstance(found, StaticPlan):
+        from edbc.tools.staged.explanation import StagesExplanation
+
+        explanation = StagesExplanation(found)
+    else:
+        from edbc.tools.explain.explanation import explain_file
+
+        explanation = explain_file(plan, model=model, inputs=inputs, config=settings, run=not static)
     if html is not None:
         from edbc.tools.explain.page import write_page
 
@@ -52,7 +64,7 @@ def run_explain(
             click.echo(f"{path}: written", err=True)
     if output_format == "json":
         content = explanation.as_json()
-        content.pop("schema")
+        content.pop("schema", None)
         print_json(content)
     elif html is None and dot is None:
         click.echo(explanation.text(shutil.get_terminal_size().columns), nl=False)
@@ -67,35 +79,3 @@ def _explain_code(code: str, output_format: str) -> None:
         print_json(asdict(entry))
     else:
         click.echo(entry.text(), nl=False)
-
-
-def _explained_static(plan: str, model: str | None, html: str | None, dot: str | None, output_format: str) -> bool:
-    """Print the plan of a static model; False for another one."""
-    from edbc.plan.static import StaticPlan, read_any_plan
-    from edbc.tools.checking import model_path
-    from edbc.tools.staged.explanation import stages_json, stages_text
-
-    found = read_any_plan(plan)
-    if not isinstance(found, StaticPlan):
-        return False
-    if dot is not None:
-        raise click.UsageError("a plan of stages is explained as text, JSON or HTML; leave --dot away")
-    if html is not None:
-        from edbc.tools.explain.page import write_page
-        from edbc.tools.staged.page import stages_page
-
-        require_target(html, "the page", "name another --html", [plan, model_path(Path(plan), found, model)])
-        write_page(html, stages_page(found))
-        click.echo(f"{html}: written", err=True)
-    if output_format == "json":
-        print_json(stages_json(found))
-    elif html is None:
-        click.echo(stages_text(found), nl=False)
-    return True
-
-
-def _model_of(plan: str, model: str | None) -> Path:
-    from edbc.plan.reader import read_plan
-    from edbc.tools.checking import model_path
-
-    return model_path(Path(plan), read_plan(plan), model)

@@ -29,14 +29,19 @@ class StagesExplanation:
 
     plan: StaticPlan
 
-    def __str__(self) -> str:
-        return stages_text(self.plan)
+    def text(self, _: int = 80) -> str:
+        """For terminals of any width."""
+        first, *lines = head_lines(self.plan)
+        return "\n".join([first, *(f"  {line}" for line in lines), *_table(self.plan), *_blocks(self.plan), ""])
 
     def html(self) -> str:
         """One page that needs nothing from the network."""
         from edbc.tools.staged.page import stages_page
 
         return stages_page(self.plan)
+
+    def __str__(self) -> str:
+        return self.text()
 
     def _repr_html_(self) -> str:
         from edbc.tools.staged.page import stages_fragment
@@ -45,18 +50,7 @@ class StagesExplanation:
 
     def as_json(self) -> dict[str, Any]:
         """Everything as JSON's types."""
-        return stages_json(self.plan)
-
-
-def stages_text(plan: StaticPlan) -> str:
-    """The explanation as text."""
-    first, *lines = head_lines(plan)
-    return "\n".join([first, *(f"  {line}" for line in lines), *_table(plan), *_blocks(plan), ""])
-
-
-def stages_json(plan: StaticPlan) -> dict[str, Any]:
-    """The same as JSON's types."""
-    return {"model": plan.model.path, "totals_ns": totals(plan), "static": asdict(plan.static)}
+        return {"model": self.plan.model.path, "totals_ns": totals(self.plan), "static": asdict(self.plan.static)}
 
 
 def totals(plan: StaticPlan) -> dict[str, int]:
