@@ -202,7 +202,7 @@ def test_binding_externals(data: st.DataObject) -> None:
     stride, start = 4 * np.arange(1, classes + 1), num * np.arange(classes)
     none = np.zeros((1, 1), np.int64)
     memory = Memory(longs, stride, longs, start, np.zeros(num * classes, np.int64), none, none)
-    bind_rows(externals, index, rows, c, address, memory)
+    bind_rows(rows[externals], index, c, address, memory)
 
     expected = np.zeros((classes, num), np.int64)
     for external, i in zip(externals, index, strict=True):
