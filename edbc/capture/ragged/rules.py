@@ -236,7 +236,9 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     name = name or rules.name_of(func)
     if args and rules.changes_in_place(func, name, kwargs):
         return changed(rec, func, args, kwargs, name)
-    args, kwargs = adopted_all(rec, args), dict(zip(kwargs, adopted_all(rec, kwargs.values()), strict=True))
+    given, named = args, kwargs
+    args = adopted_all(rec, args)
+    kwargs = {key: value if key in _MASKS else adopted_all(rec, (value,))[0] for key, value in kwargs.items()}
     count = _num_ragged(args) + _num_ragged(kwargs.values())
     is_whole = takes_whole(args, kwargs)
     if not count and not is_whole:
@@ -246,6 +248,10 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     result = NotImplemented if rule is None else rule(call)
     if result is NotImplemented and not rules.looks_at_values(func, name):
         result = run_call(call)
+        if result is NotImplemented and any(map(_is_square, (*given, *named.values()))):
+            whole = [x if _is_square(x) else y for x, y in zip(given, args, strict=True)]
+            kept = {key: named[key] if _is_square(named[key]) else value for key, value in kwargs.items()}
+            result = run_call(call._replace(args=tuple(whole), kwargs=kept))
     if result is not NotImplemented:
         if rec.books is not None and name in rules.VIEWS:
             _alias(call.args[0], result)
@@ -254,6 +260,15 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
         rec.note_stacked(name)
     whole = _stacked((args, kwargs))
     return _apart(rec, rec.function(func, whole[0], whole[1], name))
+
+
+_MASKS = frozenset(("attn_mask", "key_padding_mask"))
+"""Arguments that are of other dimensions than rows, whatever they are as long as."""
+
+
+def _is_square(item: Any) -> bool:
+    """Whether a tensor of the instance's may be a mask that is as long as it is wide, and no rows."""
+    return type(item) is torch.Tensor and item.ndim == 2 and item.shape[0] == item.shape[1]
 
 
 def _with_input_first(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
