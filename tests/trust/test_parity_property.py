@@ -8,6 +8,10 @@ and each time must give what eager gives for it alone: grouping and order change
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ from helpers import bound, graph_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_models import CODE, RandomModel
+from randomforwards import instance, model_of, source_of
 
 from edbc.errors import DeviceError
 from edbc.run.backend import NAMES, backend_of
@@ -64,6 +69,17 @@ def examples(count: int) -> settings:
     return settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=slow)
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What forward makes is of that."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 class Universe:
     """A random model with what eager gives for every instance of its pool."""
 
@@ -96,10 +112,25 @@ def random_policy(net: Net, batch: list[bytes], seed: int) -> Policy:
     return Policy("fsm", encoding, fallback, table)
 
 
+class RowsUniverse(Universe):
+    """A random closed forward over rows, with instances of every length, one among them."""
+
+    def __init__(self, seed: int, dtype: torch.dtype, folder: Path):
+        rng = random.Random(seed)
+        torch.manual_seed(seed)
+        text, form = source_of(rng)
+        self.model = model_of(text, folder, f"rows_{seed}").eval().to(dtype)
+        self.pool = [instance(rng, form, rng.choice([1, 2, 3, 4, 5, 6, 7])) for _ in range(POOL)]
+        eager = Eager(self.model)
+        self.eager, self.exact = eager.run(self.pool), eager.reference(self.pool)
+
+
 def run_cases(universe: Universe, cases: list[tuple[list[int], int]], backend: str, layout: str, split: bool) -> None:
     """Every mini-batch under its policy, with equal nodes shared however few there are (every other one not at all):
     certified by the parity rule. Without gradients: in training cells run whole."""
-    net = bound(universe.model, universe.pool, rows=None, backend=_backend(backend), layout=layout, split=split)
+    rows = True if isinstance(universe, RowsUniverse) else None
+    cells = "marked" if rows is None else "auto"
+    net = bound(universe.model, universe.pool, cells, rows, backend=_backend(backend), layout=layout, split=split)
     with pytest.MonkeyPatch.context() as patch:
         for limit, value in {"FEWEST": 1, "WORTHWHILE": 0, "MOST": 0}.items():
             patch.setattr(rule, limit, value)
@@ -119,6 +150,16 @@ def test_batched_equals_eager(
     outputs, whatever their grouping and order, under random policies, on every back end, both memory orders, cells
     split or whole."""
     run_cases(Universe(seed, dtype, pool), cases, *variant)
+
+
+@examples(3)
+@given(st.integers(0, 10**6), dtypes, cases, variants)
+def test_rows_of_every_length_equal_eager(
+    seed: int, dtype: torch.dtype, cases: list[tuple[list[int], int]], variant: tuple[str, str, bool]
+) -> None:
+    """The same of random forwards over rows of every length, in float32 as their constants are, too."""
+    with default_dtype(dtype), TemporaryDirectory() as folder:
+        run_cases(RowsUniverse(seed, dtype, Path(folder)), cases[:10], *variant)
 
 
 @pytest.mark.slow

@@ -411,11 +411,6 @@ def require_random_forwards(seeds: range, folder: Path) -> None:
         require_eager(net, model, [instance(rng, form, 1), some(), instance(rng, form, 1)], 1e-4)
 
 
-def test_random_forwards_give_eager_numbers(tmp_path: Path) -> None:
-    """A few of them."""
-    require_random_forwards(range(2), tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_many_random_forwards_give_eager_numbers(part: int, tmp_path: Path) -> None:
