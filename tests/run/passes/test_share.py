@@ -137,7 +137,7 @@ def test_what_makes_nodes_differ() -> None:
 
 
 @pytest.mark.usefixtures("always")
-@settings(derandomize=True, max_examples=10)
+@settings(derandomize=True, max_examples=6)
 @given(seed=st.integers(0, 10_000), words=st.integers(1, 6), backend=st.sampled_from(["cpu", "reference"]),
        mixed=st.booleans())  # fmt: skip
 def test_shared_equals_unshared_equals_eager(seed: int, words: int, backend: str, mixed: bool) -> None:
