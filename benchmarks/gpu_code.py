@@ -128,12 +128,12 @@ def kernels(name: str, dtype: str, hidden: int) -> Kernels:
     with torch.no_grad():
         types = net.prepare(file.sample(6, 3, config)).capture.graph.types
     for kind, node_type in enumerate(types):
-        if node_type.variadic:
+        if node_type.op in OPS:
             sizes = [c.size for c in node_type.outputs]
             forward.append(TritonKernel((reduction_branches(node_type.op, sizes, dtype),), dtype))
             if node_type.op in ("max", "min"):
                 backward += [TritonKernel((((extreme_branch(n, dtype, node_type.op),),),), dtype) for n in sizes]
-        elif kind in net.table.operation_of_type and not node_type.is_excerpt:  # recorded, and no reduction
+        elif kind in net.table.operation_of_type and node_type.has_program:
             program = net.program(kind)
             stages = stages_of(program, lambda ref: net.view.shared(ref).shape) if program.dtype in ELEMENTS else None
             if stages is None:

@@ -202,9 +202,11 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     convert = getattr(file.module, "vertex_instance", None)
     contestants = []
     for policy in policies:
-        of_plan = policy in (WHOLE, UNSHARED)
+        of_plan = policy in (plan.policy.kind, WHOLE, UNSHARED)
         net = Net(plan, net_model, policy=None if of_plan else policy, backend=setting.open_backend(), rebind=rebind,
                   split=policy != WHOLE, share=policy != UNSHARED)  # fmt: skip
+        if net.waves is not None and policy == plan.policy.kind:
+            policy = "waves"
         contestants.append(_Contestant(net, "record", policy, _batches(instances, setting.batch_size)))
         if convert is not None:
             packed = [convert(instance, **config) for instance in instances]

@@ -259,7 +259,8 @@ class Report:
         if s.shared_nodes or s.shared_parts:
             of_parts = f", and the eager parts of {s.shared_parts:,} more," if s.shared_parts else ""
             yield f"  shared       {s.shared_nodes:,} nodes{of_parts} equal others and ran once with them"
-        yield f"  policy       {policy_text(self.net.policy, s)}"
+        waves = "waves of the plan's table" if self.net.plan.waves else "waves by the rule"
+        yield f"  policy       {waves if self.net.waves else policy_text(self.net.policy, s)}"
         yield from self._unseen_lines()
         yield from self._read_lines()
         yield from self._cache_lines()

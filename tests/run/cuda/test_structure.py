@@ -158,6 +158,7 @@ def test_a_run_tells_paths_and_launches() -> None:
     assert f"launches     {stats.launches:,} for {stats.device_steps:,} steps" in text
     assert "warm-up: 1 step kernel compiled and 3 chains captured in" in text
     assert "issued in" in text
+    assert "policy       waves by the rule" in text
 
 
 def test_the_report_says_why_triton_does_not_run() -> None:
