@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def test_every_line_names_a_function_and_its_types() -> None:
     assert len(lines) == len(set(lines))
     for line, (function, arguments) in zip(lines, listed(), strict=True):
         assert line.split(" ", 2)[2] == ", ".join(map(type_text, arguments))
-        assert callable(function)
+        assert len(arguments) == len(inspect.signature(getattr(function, "py_func", function)).parameters), line
 
 
 @pytest.mark.parametrize("kind", [types.float64[:], types.literal(3), types.unicode_type, types.Tuple([types.int64])])
