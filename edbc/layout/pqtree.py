@@ -201,20 +201,6 @@ class PQTree:
         reduction = Reduction(leaves)
         return reduction.run() if reduction.match() else None
 
-    def pertinent_root(self, subset: Iterable[Hashable]) -> PQNode | None:
-        """The deepest node whose leaves include `subset`; None when `subset` is infeasible or empty.
-
-        O(pertinent subtree), and O(children) more when the root is a Q-node with neither end in the pertinent subtree.
-        """
-        leaves = self._leaves(subset)
-        if len(leaves) < 2:
-            return leaves[0] if leaves else None
-        reduction = Reduction(leaves)
-        if not reduction.match():
-            return None
-        assert reduction.root is not None
-        return reduction.root if reduction.is_node(reduction.root) else self.parent(reduction.steps[-2][1])
-
     def parent(self, node: PQNode) -> PQNode | None:
         """The parent, None for the root. O(1), for an inner child of a Q-node O(children of that node)."""
         previous: PQNode | None = None

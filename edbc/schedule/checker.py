@@ -23,7 +23,7 @@ def check_schedule(graph: Graph, schedule: Schedule) -> None:
 
     Raises ScheduleError that names the batch and the node.
     """
-    _check_shape(graph, schedule)
+    _check_shape(schedule)
     sizes = np.diff(schedule.batch_ptr)
     batch_of_entry = np.repeat(np.arange(schedule.num_batches), sizes)
     _check_coverage(graph, schedule, batch_of_entry)
@@ -34,7 +34,7 @@ def check_schedule(graph: Graph, schedule: Schedule) -> None:
     _check_life(graph, schedule, batch_of_node)
 
 
-def _check_shape(graph: Graph, schedule: Schedule) -> None:
+def _check_shape(schedule: Schedule) -> None:
     ptr, count = schedule.batch_ptr, schedule.num_batches
     if len(ptr) != count + 1:
         raise ScheduleError(f"schedule: expected {count + 1} batch bounds for {count} batches, got {len(ptr)}")

@@ -205,7 +205,7 @@ class Fusion:
         name = names.unique(parent, draft.kind)
         text = _Text(self, number, nodes).text()
         flops = sum(_flops(self.called[node], self.traced.values[node]) for node in draft.nodes)
-        return Unit(name, draft.kind, tuple(nodes), tuple(reads), shape, text, flops, self._merge_key(draft, nodes))
+        return Unit(name, draft.kind, tuple(nodes), tuple(reads), shape, text, flops, self._merge_key(draft))
 
     def _cone(self, wanted: list[fx.Node], number: dict[fx.Node, int]) -> tuple[list[fx.Node], list[int]]:
         """What must run to have some nodes, given the values that have numbers; and the numbers that are read."""
@@ -231,7 +231,7 @@ class Fusion:
                 need(node)
         return list(nodes), list(reads)
 
-    def _merge_key(self, draft: _Draft, nodes: list[fx.Node]) -> str:
+    def _merge_key(self, draft: _Draft) -> str:
         """What units that can be one product have in common: the product's value before them, and its constants that a
         merged product has once."""
         first = draft.nodes[0]

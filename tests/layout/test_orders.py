@@ -84,7 +84,7 @@ def test_pairs_of_nodes_in_all_depths(right: str, b: tuple[int, int]) -> None:
     """Corresponding nodes are paired at every depth; a run stands for its Q-node, also opposite a P-node of two."""
     tree = PQTree.parse(f"([a b (c d)] {right})")
     chain, other = tree.root.children if tree.root else []
-    deep = tree.pertinent_root("cd"), tree.pertinent_root("fg")
+    deep = tree.parent(tree.leaf("c")), tree.parent(tree.leaf("f"))
 
     pairs = list(equivalent_orders(tree, subtrees(tree, "bcd", "efg")))
 

@@ -146,7 +146,6 @@ def test_infeasible_set_changes_nothing(text: str, subset: str) -> None:
     assert str(tree) == text
     assert [(n.parent, list(n.siblings), list(n.ends), list(n.members)) for n in tree.nodes()] == links
     assert tree.cover(subset) is None
-    assert tree.pertinent_root(subset) is None
 
 
 @given(constraint_sets())
@@ -187,22 +186,6 @@ def test_cover_holds_exactly_the_subset(case: tuple[str, list[list[str]]]) -> No
         assert sorted(leaves) == sorted(subset)
         assert is_consecutive(tuple(tree.frontier()), leaves)
         assert all(right in left.siblings for left, right in pairwise(cover))
-
-
-@given(constraint_sets())
-@examples(300)
-def test_pertinent_root_is_the_deepest_common_node(case: tuple[str, list[list[str]]]) -> None:
-    """The pertinent root equals the deepest node over the subset that a search of the whole tree finds."""
-    elements, subsets = case
-    tree = PQTree(elements)
-    for subset in subsets:
-        root = tree.pertinent_root(subset)
-        feasible = any(is_consecutive(order, subset) for order in tree.orders())
-        assert (root is not None) == feasible
-        if feasible:
-            over = [n for n in tree.nodes() if set(subset) <= {leaf.element for leaf in tree.nodes(n)}]
-            assert root is over[-1]
-        tree.reduce(subset)
 
 
 @given(constraint_sets())

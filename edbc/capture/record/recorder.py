@@ -1214,7 +1214,7 @@ class Recorder:
         result = special(self, func, name, args, kwargs, key)
         if result is not NotImplemented:
             return result
-        if name in rules.VIEWS and is_view(self, name, args, kwargs):
+        if name in rules.VIEWS and is_view(name, args, kwargs):
             result = view(self, func, name, key, args, kwargs)
             if key is not None and type(args[0]) is Shared:
                 self.functions[key] = OfParameters(result)

@@ -238,7 +238,7 @@ def filled(
     return key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **rest)
 
 
-def is_view(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_view(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True when the call takes one recorded tensor and constants, so that it is what `rules.VIEWS` says."""
     if not isinstance(args[0], Symbol):
         return False

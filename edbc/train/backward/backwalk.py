@@ -287,8 +287,8 @@ def _most_slots(tables):
 
 @_counted
 def _products(
-    t, begin, end, at_once, block, workspace, filled, ends, outer, width, batches, values, gradients, tables, weights,
-    like, team,
+    t, begin, end, at_once, block, workspace, filled, ends, outer, batches, values, gradients, tables, weights, like,
+    team,
 ):  # fmt: skip
     """The gradients of the weights of type t: one product each over its live nodes in batches end - 1 down to begin, in
     blocks, but for batches of `at_once` nodes and more, if that is not 0. The first `filled` rows of the workspace come
@@ -352,18 +352,18 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
                          at.ctypes.data, team)  # fmt: skip
                 many = 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]
                 if many and tables.product_ptr[t] < tables.product_ptr[t + 1]:
-                    _products(t, b, b + 1, 0, product_block, workspace, 0, True, outer, width, batches, values,
-                              gradients, tables, weights, like, team)  # fmt: skip
+                    _products(t, b, b + 1, 0, product_block, workspace, 0, True, outer, batches, values, gradients,
+                              tables, weights, like, team)  # fmt: skip
 
     @njit(cache=True, **_flags)
-    def weight_products(kinds, begin, end, at_once, block, workspaces, filled, outer, width, batches, values, gradients,
+    def weight_products(kinds, begin, end, at_once, block, workspaces, filled, outer, batches, values, gradients,
                         tables, weights, like, team):  # fmt: skip
         """What `walk_back` has left of batches end - 1 down to begin: one product for each weight of types `kinds` over
         all nodes. Called with the end of the schedule first, with its beginning last; `filled` counts the rows that
         wait in each type's workspace from one call to the next."""
         for i in range(len(kinds) + (stamp & 0)):
             filled[i] = _products(kinds[i], begin, end, at_once, block, workspaces[i], filled[i], begin == 0, outer,
-                                  width, batches, values, gradients, tables, weights, like, team)  # fmt: skip
+                                  batches, values, gradients, tables, weights, like, team)  # fmt: skip
 
     return walk_back, weight_products
 

@@ -141,9 +141,7 @@ def contributions(
 
 
 @njit(cache=True)
-def borders_of_outputs(
-    batch_type, batch_ptr, nodes, output_row, output_class, first_value, reached, class_first, live_ptr, live, ptr
-):  # fmt: skip
+def borders_of_outputs(batch_type, batch_ptr, output_row, output_class, class_first, live_ptr, live, ptr):
     """For every batch and output the borders of the live nodes' contributions, counted from the first one's: where they
     begin in what comes last, and the number of the first. Of an output that is not reached a node has none."""
     width = output_class.shape[1]

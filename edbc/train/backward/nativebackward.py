@@ -367,7 +367,7 @@ class NativeReversal(Reversal):
         for dtype, (kinds, workspaces, filled) in self._products.items():
             with self._threads(self._work_of_weights, dtype) as team:
                 weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
-                                self._outer(dtype), dtype.itemsize, *whole, _LIKE[dtype], team or 0)  # fmt: skip
+                                self._outer(dtype), *whole, _LIKE[dtype], team or 0)  # fmt: skip
 
     def _threads(self, work: Callable[[], tuple[float, float]],
                  dtype: torch.dtype) -> AbstractContextManager[int | None]:  # fmt: skip

@@ -160,9 +160,8 @@ class StepReversal:
             wanted, self.live_ptr, self.live, np.concatenate([_EMPTY, *result_row]), np.cumsum(result_count),
         )  # fmt: skip
         self.begin, self.item, self.borders = native.borders_of_outputs(
-            kind, ptr, nodes, placement.output_row, output_class, reach.first_value, self.reached, self.class_first,
-            self.live_ptr, self.live, self.ptr,
-        )  # fmt: skip
+            kind, ptr, placement.output_row, output_class, self.class_first, self.live_ptr, self.live, self.ptr
+        )
         self.step, self.steps = native.reverse_steps(
             kind, ptr, nodes, graph.operand_ptr, graph.operands, placement.batch_of, stages, self.live_ptr, self.live
         )  # fmt: skip
