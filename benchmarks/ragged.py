@@ -31,15 +31,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "models")]
 from _conllu import read_conllu  # noqa: E402
 from _text import word_id  # noqa: E402
 from helpers import bound  # noqa: E402
-from molecule_gnn import ELEMENTS, AtomGraph, MoleculeGNN, load  # noqa: E402
+from molecule_gnn import AtomGraph, MoleculeGNN, load  # noqa: E402
+from pointer_network import PointerNetwork  # noqa: E402
 from sentence_encoder import SentenceEncoder  # noqa: E402
+from set_encoder import SetEncoder  # noqa: E402
+from tree_attention import Tree, TreeAttention  # noqa: E402
 
 from edbc.capture.record.recorder import LOOKS  # noqa: E402
 from edbc.run.session import Stats  # noqa: E402
 from edbc.tools.health import processor_name  # noqa: E402
 
 VOCAB = 1000
-Tree = tuple[int, list[Any]]
 
 
 def padded(batch: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,21 +111,11 @@ class Encoder(SentenceEncoder):
         return self.out(h.mean(1))
 
 
-class Pointer(nn.Module):
-    """A pointer network: a recurrent reader that looks at one word after the other, by attention over all of them."""
+class Pointer(PointerNetwork):
+    """The zoo's pointer network."""
 
     def __init__(self, size: int):
-        super().__init__()
-        self.words, self.keys, self.query = nn.Embedding(VOCAB, size), nn.Linear(size, size), nn.Linear(size, size)
-        self.score, self.cell, self.out = nn.Linear(size, 1), nn.GRUCell(size, size), nn.Linear(size, 4)
-
-    def forward(self, ids: list[int]) -> torch.Tensor:
-        h = self.words(torch.tensor(ids))
-        keys, state = self.keys(h), h.mean(0)
-        for _ in range(3):
-            weights = self.score(torch.tanh(keys + self.query(state))).softmax(0)
-            state = self.cell((weights * h).sum(0), state)
-        return self.out(state)
+        super().__init__(size, VOCAB)
 
     def by_padding(self, batch: list[list[int]]) -> torch.Tensor:
         ids, mask = padded(batch)
@@ -136,24 +128,11 @@ class Pointer(nn.Module):
         return self.out(state)
 
 
-class Children(nn.Module):
-    """A tree encoder: each node attends over its children."""
+class Children(TreeAttention):
+    """The zoo's tree encoder."""
 
     def __init__(self, size: int):
-        super().__init__()
-        self.words, self.query, self.join = nn.Embedding(VOCAB, size), nn.Linear(size, size), nn.Linear(2 * size, size)
-        self.out = nn.Linear(size, 4)
-
-    def forward(self, tree: Tree) -> torch.Tensor:
-        return self.out(self.encode(tree))
-
-    def encode(self, tree: Tree) -> torch.Tensor:
-        word = self.words.weight[tree[0]]
-        if not tree[1]:
-            return torch.tanh(self.join(torch.cat([word, word])))
-        children = torch.stack([self.encode(child) for child in tree[1]])
-        weights = (children @ self.query(word)).softmax(0)
-        return torch.tanh(self.join(torch.cat([word, weights @ children])))
+        super().__init__(size, VOCAB)
 
     def by_levels(self, batch: list[Tree]) -> torch.Tensor:
         """All nodes of one height at a time, their children padded."""
@@ -187,30 +166,20 @@ class Children(nn.Module):
         return self.out(states[torch.tensor([first[h] + k for h, k in place])])
 
 
-class Sets(nn.Module):
-    """Deep sets: a function of each atom, a mean and a maximum, a function of both."""
+class Sets(SetEncoder):
+    """The zoo's set encoder."""
 
-    def __init__(self, size: int):
-        super().__init__()
-        self.one = nn.Sequential(nn.Linear(len(ELEMENTS), size), nn.ReLU(), nn.Linear(size, size), nn.ReLU())
-        self.all = nn.Sequential(nn.Linear(2 * size, size), nn.ReLU(), nn.Linear(size, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.one(x)
-        return self.all(torch.cat([h.mean(0), h.amax(0)]))
-
-    def by_concatenation(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        h, lengths = self.one(torch.cat(batch)), torch.tensor(list(map(len, batch)))
+    def by_concatenation(self, batch: list[list[int]]) -> torch.Tensor:
+        lengths = torch.tensor(list(map(len, batch)))
+        h = self.one(self.elements(torch.tensor([atom for atoms in batch for atom in atoms])))
         owner = torch.repeat_interleave(torch.arange(len(batch)), lengths)
         mean = torch.zeros(len(batch), h.shape[1]).index_add(0, owner, h) / lengths[:, None]
         return self.all(torch.cat([mean, torch.segment_reduce(h, "max", lengths=lengths)], -1))
 
-    def by_padding(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        x = nn.utils.rnn.pad_sequence(batch, batch_first=True)
-        lengths = torch.tensor(list(map(len, batch)))
-        mask = (torch.arange(x.shape[1])[None] < lengths[:, None]).unsqueeze(-1)
-        h = self.one(x)
-        mean = (h * mask).sum(1) / lengths[:, None]
+    def by_padding(self, batch: list[list[int]]) -> torch.Tensor:
+        ids, mask = padded(batch)
+        h, mask = self.one(self.elements(ids)), mask.unsqueeze(-1)
+        mean = (h * mask).sum(1) / mask.sum(1)
         return self.all(torch.cat([mean, h.masked_fill(~mask, float("-inf")).amax(1)], -1))
 
 
@@ -245,11 +214,6 @@ def sentences_and_trees(folder: Path) -> tuple[list[list[int]], list[Tree]]:
         sentences.append(ids)
         trees.append(tree(below[0][0]))
     return sentences, trees
-
-
-def one_hots(graph: AtomGraph) -> torch.Tensor:
-    """A molecule as a set of atoms, (atoms, elements)."""
-    return F.one_hot(torch.tensor(graph.atoms), len(ELEMENTS)).float()
 
 
 def only(result: Any) -> torch.Tensor:
@@ -310,7 +274,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for model, instances in (
         (Sentences, sentences), (Encoder, sentences), (Pointer, sentences), (Children, trees), (Graphs, graphs),
-        (Sets, [*map(one_hots, graphs)]),
+        (Sets, [graph.atoms for graph in graphs]),
     ):  # fmt: skip
         print(measure(model(options.hidden), instances, options), flush=True)
 

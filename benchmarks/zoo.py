@@ -55,6 +55,9 @@ INPUTS = {
     "molecule_mpn": ["molecules/zinc-valid-first8000.smi"],
     "tree_lstm_regression": ["sst_trees/train-first4000.txt"],
     "lstm_lm": ["wikiner_tags/first1200.txt"],
+    "pointer_network": ["iwslt15_envi/tst2012.en"],
+    "set_encoder": ["molecules/zinc-valid-first8000.smi"],
+    "tree_attention": ["gum_const_trees/gum-const-train.txt"],
 }
 """Real input of each model. Those without public data (`MADE_UP`) run on their sample."""
 MADE_UP = ("neural_module_network", "query_plan_cost", "tree_fc")

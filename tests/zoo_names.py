@@ -7,7 +7,7 @@ from typing import Any
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 STATIC = ("inception_v3", "nasnet_a", "randwire", "squeezenet")
-RAGGED = ("molecule_gnn", "sentence_encoder")
+RAGGED = ("molecule_gnn", "pointer_network", "sentence_encoder", "set_encoder")
 """Those with rows of every length (`edbc.capture.ragged`)."""
 DYNAMIC = sorted({path.stem for path in MODELS.glob("[!_]*.py")} - {*STATIC})
 

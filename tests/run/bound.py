@@ -12,7 +12,9 @@ import torch
 from random_cells import RandomCell
 from torch import nn
 
+from edbc.capture.code.closed import Closed
 from edbc.capture.code.mark import cell
+from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import capture
 from edbc.capture.record.table import TypeTable
@@ -84,7 +86,7 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
              rows: bool = False) -> Plan:  # fmt: skip
     """A plan with the types of these instances and planned layouts; `split` says what may be split off a cell. Classes
     that may be ragged are where there are to be `rows`."""
-    ragged = ragged_classes(model, instances) if rows else ()
+    ragged = ragged_classes(model, Regions(model, Closed(model)), instances) if rows else ()
     view, table = ModelView(model, ragged=ragged), TypeTable()
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))

@@ -8,8 +8,9 @@ Given the signature of a node and those of a plan's types. Definitions:
    sizes in the brackets of a dtype any ratio is possible. A whole number elsewhere (`narrow(_, 1, 0, 48)`) may have
    grown as a size has, and by no other ratio: a division by 3 is not one by 2 at another size. A number with a point
    (`/ 6.928`, the root of a size) may be any.
-3. The type *meant* is the one with the fewest ratios, and among these with the fewest numbers that differ. With none
-   or several of these the node is of no type of the plan, or of one that cannot be told.
+3. The type *meant* is the one with the fewest ratios, among these with the fewest numbers that differ, and among those
+   with the fewest of 1 on one side: scores of one number stay that at other sizes. With none or several of these the
+   node is of no type of the plan, or of one that cannot be told.
 
 Cost: O(plan's types x length of a signature) per signature that is not the plan's, once.
 """
@@ -32,9 +33,11 @@ def meant(signature: str, planned: Iterable[str]) -> list[str]:
 
     >>> meant("torch.div(f64[9]) {_, 3} -> f64[9]", [f"torch.div(f32[4]) {{_, {n}}} -> f32[4]" for n in (2, 3)])
     ['torch.div(f32[4]) {_, 3} -> f32[4]']
+    >>> meant("sum(f32[64]...) -> f32[64]", [f"sum(f32[{n}]...) -> f32[{n}]" for n in (1, 128)])
+    ['sum(f32[128]...) -> f32[128]']
     """
     text, numbers, in_shape = _read(signature)
-    found: dict[tuple[int, int], list[str]] = {}
+    found: dict[tuple[int, int, int], list[str]] = {}
     for candidate in planned:
         theirs, old, _ = _read(candidate)
         if theirs == text and (changes := _changes(old, numbers, in_shape)) is not None:
@@ -68,12 +71,13 @@ def _read(signature: str) -> tuple[str, list[str], list[bool]]:
     return text, [match.group() for match in matches], in_shape
 
 
-def _changes(old: list[str], new: list[str], in_shape: list[bool]) -> tuple[int, int] | None:
-    """Numbers of ratios and of differing numbers, definition (2); None when a whole number differs by another ratio."""
+def _changes(old: list[str], new: list[str], in_shape: list[bool]) -> tuple[int, int, int] | None:
+    """Numbers of ratios, of differing numbers, and of those of 1; None when a whole number differs by another ratio."""
     changed = [(a, b, size) for a, b, size in zip(old, new, in_shape, strict=True) if a != b]
     ratios = {_ratio(a, b) for a, b, size in changed if size}
     whole = {_ratio(a, b) for a, b, size in changed if not size and a.isdigit() and b.isdigit()}
-    return (len(ratios), len(changed)) if whole <= ratios else None
+    ones = sum("1" in (a, b) for a, b, _ in changed)
+    return (len(ratios), len(changed), ones) if whole <= ratios else None
 
 
 def _ratio(old: str, new: str) -> Fraction | None:
