@@ -30,7 +30,7 @@ from torch import nn
 
 from edbc.base.graph import ValueClass
 from edbc.base.pattern import OPERAND
-from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
+from edbc.capture.code.automatic import MAX_OPERATIONS, candidates, located, require_cell, shape_of
 from edbc.capture.code.closed import Closed, methods_of
 from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.capture.code.mark import is_cell
@@ -42,7 +42,8 @@ from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.calls import recorded_call
-from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks
+from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, is_apart
+from edbc.capture.record.functionalise import changing as changing_name
 from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one, looked_up, looks_up_numbers
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
@@ -354,6 +355,19 @@ class ModelView(CellTracer):
         """See CellTracer."""
         return self.trace(operation).demands
 
+    def makes_memory(self, operation: Operation) -> bool:
+        """See CellTracer."""
+        trace = self.trace(operation)
+        recording, refs = trace.recording, {output.ref for output in trace.outputs}
+        value = recording.first_value
+        for index in recording.entries:
+            entry = recording.table.entries[index]
+            end = value + len(entry.output_slots)
+            if any(value <= ref < end for ref in refs) and not is_apart(entry.operation, self):
+                return False
+            value = end
+        return len(refs) == len(trace.outputs) and min(refs, default=-1) >= 0
+
     @property
     def may_draw(self) -> bool:  # type: ignore[override]
         """See CellTracer."""
@@ -399,8 +413,6 @@ class ModelView(CellTracer):
             with NoRandomNumbers(), KeepsBooks(recorder), entered(operation.autocast), watched_by(recorder):
                 result = function(*args, **kwargs)
         except MustKeepBooks:
-            if is_automatic:
-                raise NotACell("it changes a tensor in place") from None
             return self._trace(operation, evaluating, lent, keeps_books=True)
         except EdbcError as error:
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
@@ -671,8 +683,8 @@ def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any
     def changing(self: nn.Module, x: Any) -> Any:
         if not isinstance(x, Symbol) and type(x) is not torch.Tensor:
             return call(self, x)
-        target = recorder.open_books().name_of(x)
-        return recorder.change(target, call(self, target))
+        with changing_name(recorder, x) as target:
+            return recorder.change(target, call(self, target))
 
     return changing
 

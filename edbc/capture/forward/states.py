@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 def without_history(model: nn.Module) -> dict[int, Any]:
     """What `copy.deepcopy` of a model must be told (its memo) where eager execution with gradients has left tensors on
-    it: copy.deepcopy refuses tensors with a history. A copy has their values."""
+    it: copy.deepcopy refuses tensors with a history, of which a copy has the values, and modules of Python's."""
     memo: dict[int, Any] = {}
     seen: set[int] = set()
     stack: list[Any] = [module.__dict__ for module in model.modules()]
@@ -26,6 +27,9 @@ def without_history(model: nn.Module) -> dict[int, Any]:
             stack.extend(item.values())
         elif isinstance(item, list | tuple | set | frozenset):
             stack.extend(item)
+        elif isinstance(item, ModuleType):  # `self.backend = torch`
+            memo[id(item)] = item
         elif not isinstance(item, type | nn.Module) and not callable(item):
-            stack.extend(getattr(item, "__dict__", {}).values())
+            attributes = getattr(item, "__dict__", None)
+            stack.extend(attributes.values() if isinstance(attributes, dict) else ())
     return memo

@@ -256,7 +256,7 @@ def change_rows(call: Call) -> Any:
 
 
 def change_fresh(call: Call) -> Any:
-    """A method that changes rows in place which nobody else shows (`standins.accumulator`)."""
+    """A method that changes rows in place which nobody else shows (`standins.fresh`)."""
     target = call.args[0]
     new = _changed(call, target)
     if type(new) is not Ragged or new.refs == target.refs:

@@ -56,7 +56,7 @@ def expanded(  # type: ignore[no-untyped-def]
         num_args, num_steps = words[word], words[word + 1]
         word += 2
         top = 0
-        begin = grown(begin, num_args + 1, 0)
+        begin = grown(begin, 0, num_args + 1)
         begin[0] = 0
         for k in range(num_args):
             first, step, count = refs[at], refs[at + 1], refs[at + 2]

@@ -31,7 +31,7 @@ from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
 from edbc.capture.semantics import rules
-from edbc.capture.standins.accumulator import changes_fresh
+from edbc.capture.standins.fresh import changes_fresh
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.source import user_frame
 from edbc.capture.standins.standin import Symbol, Value

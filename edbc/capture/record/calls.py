@@ -133,11 +133,13 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 asks = True
                 return inside(self, *args, **kwargs)
         else:
-            try:
-                if not is_cellable(args, kwargs):
-                    raise NotACell
-                result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
-            except NotACell:
+            is_cell = is_cellable(args, kwargs)
+            if is_cell:
+                try:
+                    result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
+                except NotACell:
+                    is_cell = False
+            if not is_cell:  # only now: an exception keeps what the call held
                 return otherwise(self, *args, **kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         if form is None and len(forms) < MAX_FORMS and is_unrollable(entry):

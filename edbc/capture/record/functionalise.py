@@ -13,8 +13,13 @@ Definitions.
 (3) A *fresh* tensor is a real one that forward makes (`torch.zeros(n)`). What is written into it may be recorded; from
     then on a stand-in stands in its place wherever torch gets it, the tensors that eager made views of it included.
 
-Keeping books of views costs a little at each of them, so nobody does before the first change: then the instance (or the
-cell) is recorded again, and all later ones of the recorder keep books. Vertex functions cannot.
+(4) A name is *alone* where no other shows its memory: it is a copy, or stands for the result of a node whose function
+    makes memory of its own; no function that may give a view has read it; and nobody else holds its `ref`, the integer
+    that a name shares with its views. So it is told without a list of names: by the references to one integer, and by
+    the nodes that were recorded since.
+
+Keeping books of views costs a little at each of them, so nobody does before a name changes that is not alone: then the
+instance (or the cell) is recorded again, and all later ones of the recorder keep books. Vertex functions cannot.
 
 Refused are changes of parameters and of tensors that the caller brought or that a cell was given (others hold them),
 through `.detach()`, and where gradients are switched off (eager's tensor would keep the gradient of its old value).
@@ -23,21 +28,26 @@ through `.detach()`, and where gradients are switched off (eager's tensor would 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from edbc.capture.ragged.value import NotRagged, Ragged
-from edbc.capture.record.table import Entry, Hole, View
+from edbc.capture.record.excerpts import EXCERPT
+from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.standin import Shared, Slot, Value, refuse, value_of
+from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Value, refuse, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
+    from edbc.capture.record.tracer import CellTracer
 
+MOST_SINCE = 512
+"""Nodes since a name's own that are looked through, to tell whether it is alone."""
 _HELD = 3
 """References to a name that only the books hold: its memory, the table of names, and the asking."""
 
@@ -94,23 +104,17 @@ class Changes:
         self.rec = rec
         self._memories: dict[int, tuple[Value, Memory]] = {}
         """By the identity of a name, which it keeps alive."""
-        self._is_view: dict[int, bool] = {}
         self._fresh: dict[int, torch.Tensor] = {}
         self._stand_ins: dict[int, tuple[torch.Tensor, Value]] = {}
 
     # --- what shares memory ----------------------------------------------------------------------------------------
 
-    def is_view(self, entry: Entry, func: Any) -> bool:
-        """Whether what is recorded as a node of its own shares memory with its operands in eager (`expand_as`,
-        `view_as_real`): these are not told apart, so none of them may change."""
-        known = self._is_view.get(entry.index)
+    def is_view(self, entry: Entry) -> bool:
+        """Whether what is recorded as a node of its own shares memory in eager (`expand_as`, `view_as_real`): what does
+        is not told apart, so none of it may change."""
+        known = self.rec.is_view.get(entry.index)
         if known is None:
-            operation = entry.operation
-            args, kwargs = filled_by(torch.zeros, operation.template, operation.slots, self.rec.shared_meta)
-            made = flat(func(*args, **kwargs))
-            memory = {x.untyped_storage()._cdata for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
-            known = any(isinstance(x, torch.Tensor) and x.untyped_storage()._cdata in memory for x in made)
-            self._is_view[entry.index] = known
+            known = self.rec.is_view[entry.index] = not makes_memory(entry.operation, self.rec.shared_meta)
         return known
 
     def hold(self, values: Sequence[Any]) -> None:
@@ -291,6 +295,77 @@ class Changes:
         return seen
 
 
+def makes_memory(operation: Operation, shared_meta: Callable[[SharedRef], torch.Tensor]) -> bool:
+    """Whether each result of a torch function is memory of its own, which no operand and no other result shows."""
+    args, kwargs = filled_by(torch.zeros, operation.template, operation.slots, shared_meta)
+    given = {x.untyped_storage()._cdata for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
+    made = flat(operation.call(*args, **kwargs))  # type: ignore[misc]
+    memory = [x.untyped_storage()._cdata for x in made if isinstance(x, torch.Tensor)]
+    return given.isdisjoint(memory) and len({*memory}) == len(memory)
+
+
+def is_apart(operation: Operation, tracer: CellTracer) -> bool:
+    """Whether what a node of an operation gives is memory of its own; where that is not known, no."""
+    if operation.members or operation.name in _PARTS:
+        return False
+    return tracer.makes_memory(operation) if operation.call is None else makes_memory(operation, tracer.shared)
+
+
+def _is_apart(rec: Recorder, entry: Entry) -> bool:
+    known = rec.is_apart.get(entry.index)
+    if known is None:
+        known = rec.is_apart[entry.index] = is_apart(entry.operation, rec.tracer)
+    return known
+
+
+def is_alone(rec: Recorder, name: Any) -> bool:
+    """Definition (4); no where that is not known. Linear in the nodes since the name's own, of which it sees
+    MOST_SINCE."""
+    if type(name) is not Value or name.slot.views or rec.keeping or rec.symbolic:
+        return False
+    ref = name.ref
+    is_copy, others = type(ref) is Copied, sys.getrefcount(ref) - _ALONE
+    if is_copy and not others:
+        return True
+    if ref < rec.first_value or (ref <= rec.last_stacked and not is_copy):
+        return False
+    value, place = rec.next_value, len(rec.refs)
+    for index in reversed(rec.entries[-MOST_SINCE:]):
+        if index < 0:  # a run (`capture.ragged`)
+            return False
+        entry = rec.table.entries[index]
+        value -= len(entry.output_slots)
+        if value <= ref:
+            return not others and (is_copy or _is_apart(rec, entry))
+        if others:
+            end, place = place, place - entry.num_operands
+            uses = sum(operand is ref for operand in rec.refs[place:end])
+            if uses and not _is_apart(rec, entry):
+                return False
+            others -= uses
+    return False
+
+
+def _references_of_one() -> int:
+    """References that `is_alone` counts to the ref of a name that nobody else holds."""
+    name = Value()
+    name.ref = 1 << 60
+    ref = name.ref + 1
+    name.ref = ref
+    del ref
+    return _count(name)
+
+
+def _count(name: Value) -> int:
+    ref = name.ref
+    return sys.getrefcount(ref)
+
+
+_ALONE = _references_of_one()
+_PARTS = frozenset(("select", EXCERPT))
+"""Nodes that show a part of their operand's memory, in eager."""
+
+
 class KeepsBooks(TorchFunctionMode):
     """Sees the torch functions that forward calls on real tensors, definition (3)."""
 
@@ -360,21 +435,79 @@ _SEEN_OTHERWISE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueez
 """They change how one name shows its memory, not what is in it."""
 
 
-def change_in_place(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Record a torch function that changes a tensor: the same function out of place, and the names that show it."""
-    books = rec.open_books()
-    if kwargs.get("out") is not None:
-        rest = {key: value for key, value in kwargs.items() if key != "out"}
-        return rec.change(books.name_of(kwargs["out"]), rec.function(func, args, rest), overwrites=True)
-    target = books.name_of(args[0])
+class OfChange(NamedTuple):
+    """A call that changes each element alone, with the function of the same name that computes them `anew`."""
+
+    anew: Any
+    func: Any
+    name: str
+
+
+def changed_alone(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Value:
+    """A name that is alone, which shows from now on what a function gives for it and other arguments."""
+    name: Value = args[0]
+    new = rec.function(function, args, {})
+    if type(new) is Value and new.slot is name.slot and rec.flows:
+        name.ref = new.ref
+        return name
+    rec.books = Changes(rec)
+    try:
+        return rec.change(name, new)
+    finally:
+        rec.books = None
+
+
+def change_in_place(
+    rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any = None
+) -> Any:
+    """Record a torch function that changes a tensor: the same function out of place, and the names that show it. Where
+    the name is alone, the call is known by `key` from then on."""
+    function = _OPERATORS.get(name) or (getattr(torch.Tensor, name[:-1], None) if rules.is_pointwise(name) else None)
+    if rec.books is None and function is not None and not kwargs and is_alone(rec, args[0]):
+        result = changed_alone(rec, function, args)
+        if key is not None:
+            rec.functions[key] = OfChange(function, func, name)
+        return result
+    out = kwargs.get("out")
+    with changing(rec, args[0] if out is None else out) as target:
+        if out is not None:
+            rest = {key: value for key, value in kwargs.items() if key != "out"}
+            return rec.change(target, rec.function(func, args, rest), overwrites=True)
+        return _changed(rec, func, name, (target, *args[1:]), kwargs)
+
+
+@contextmanager
+def changing(rec: Recorder, item: Any) -> Iterator[Any]:
+    """The name that is changed when torch is told to change `item`, and books in which it may change: those that are
+    kept, or some for this change where it is alone. Raises MustKeepBooks where it is not."""
+    if rec.books is not None:
+        yield rec.books.name_of(item)
+        return
+    name = item
+    if issubclass(type(item), Lazy) and not (rec.keeping or rec.symbolic):
+        name = item.name_of_its_own(is_alone)
+    elif not is_alone(rec, item):
+        name = None
+    if name is None:
+        raise MustKeepBooks
+    rec.books = Changes(rec)
+    try:
+        yield name
+    finally:
+        rec.books = None
+
+
+def _changed(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target = args[0]
     if kwargs.get("inplace") is True:
-        return rec.change(target, rec.function(func, (target, *args[1:]), {**kwargs, "inplace": False}))
+        return rec.change(target, rec.function(func, args, {**kwargs, "inplace": False}))
     if name == "setitem":
         return _set_item(rec, target, *args[1:])
     if name in _SEEN_OTHERWISE:
-        return books.turn(target, rec.function(getattr(torch.Tensor, name[:-1]), (target, *args[1:]), kwargs))
+        seen = rec.function(getattr(torch.Tensor, name[:-1]), args, kwargs)
+        return rec.open_books().turn(target, seen)
     _refuse_reading_what_changes(rec, name, target, args[1:], kwargs)
-    new = _out_of_place(rec, name, (target, *args[1:]), kwargs)
+    new = _out_of_place(rec, name, args, kwargs)
     return rec.change(target, new, overwrites=name in ("zero_", "fill_", "copy_"))
 
 

@@ -41,7 +41,7 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
-from edbc.capture.record.functionalise import Changes, MustKeepBooks, change_in_place
+from edbc.capture.record.functionalise import Changes, MustKeepBooks, OfChange, change_in_place, changed_alone, is_alone
 from edbc.capture.record.keys import is_constant, quick_key
 from edbc.capture.record.numbers import lift_floats, lift_number
 from edbc.capture.record.recording import Recording
@@ -82,6 +82,7 @@ from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.capture.standins.standin import (
     PLAIN,
+    Copied,
     Lazy,
     Rows,
     Shared,
@@ -212,12 +213,15 @@ class Recorder:
         "in_fragment",
         "indices",
         "instance",
+        "is_apart",
         "is_of_ragged",
+        "is_view",
         "keeping",
         "keeps_books",
         "kept_forwards",
         "kept_wholes",
         "last_external",
+        "last_stacked",
         "leaves",
         "literals",
         "looks",
@@ -262,7 +266,8 @@ class Recorder:
         "unread",
         "zeros",
     )  # fmt: skip
-    _serial = itertools.count()
+    _serial = itertools.count(1)
+    """Refs are above what Python has one object for (`functionalise`, definition (4))."""
     has_ended = False
     """Whether nothing is recorded now (`trace.ended`)."""
 
@@ -279,6 +284,9 @@ class Recorder:
         """What is to be done before books are kept."""
         self.seen_in_place: dict[Any, bool] = {}
         """Whether a view shows its content itself, by the slots of both."""
+        self.is_view: dict[int, bool] = {}
+        self.is_apart: dict[int, bool] = {}
+        """What `functionalise` knows of entries."""
         self.positions: dict[Any, torch.Tensor] = {}
         """What writing through a chain of views writes to, by the content's slot and the chain."""
         self.instance = 0
@@ -412,8 +420,10 @@ class Recorder:
         self.indices: list[np.ndarray] = []
         """What they read, and how many numbers these are."""
         self._num_indices = 0
-        self.first_value, self.first_external = self.next_value, -self.last_external
+        self.first_value, self.first_external = self.next_value + 0, -self.last_external  # an integer of its own
         self.forget_externals()
+        self.last_stacked = 0
+        """The last value when rows were last put side by side (`capture.ragged`), which may be of values with names."""
         self.books = Changes(self) if self.keeps_books else None
 
     def keep_books(self) -> None:
@@ -757,17 +767,21 @@ class Recorder:
             self.stacked.setdefault(name, set()).add(user_location())
 
     def shared_constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
-        """The constant that `make` gives, once per `key` and mini-batch."""
+        """The constant that `make` gives, under a name of its own."""
+        return self.copied(self._constant(key, make))
+
+    def _constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
+        """The same, once per `key` and mini-batch."""
         known = self._constant_of_key.get(key)
         if known is None:
             known = self._constant_of_key[key] = self._new_constant(make())
             if self.ragged:
                 self.remade[known.ref] = Constant(key, make)
-        return self.copied(known)
+        return known
 
     def number(self, number: float, dtype: torch.dtype) -> Value:
         """A Python number as an operand, `()`."""
-        value = self.shared_constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
+        value = self._constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
         if self.ragged:
             self.remade[value.ref] = Number(number, dtype)
         return value
@@ -872,7 +886,7 @@ class Recorder:
         """`left + right`; adding nothing (`sum(list)` starts with 0) is no node."""
         for zero, other in ((left, right), (right, left)) if self.flows and self.books is None else ():
             if type(zero) in (int, float) and zero == 0 and type(other) is Value and other.slot.floats:
-                return other
+                return self.copied(other)
         return self.function(torch.add, (left, right), {})
 
     def reduction(self, op: str, items: Sequence[Value]) -> Value:
@@ -1129,6 +1143,7 @@ class Recorder:
             stack = lazy_stack(self, "cat", *args, **kwargs)
             if stack is not NotImplemented:
                 return stack
+        operands.clear()  # nobody but names holds refs now (`functionalise`, definition (4))
         return self._function(func, args, kwargs, name or rules.name_of(func), key)
 
     def _key(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> Any:
@@ -1158,6 +1173,10 @@ class Recorder:
             return self.take(args[0], known)
         if known.__class__ is OfConstant:
             return self.shared_constant(known.key, known.make)
+        if known.__class__ is OfChange:
+            operands.clear()
+            is_known = is_alone(self, args[0])
+            return changed_alone(self, known.anew, args) if is_known else change_in_place(self, *known[1:], args, {})
         if known.__class__ is OfMany:
             return selected(self, args[0], known)
         if known.__class__ is OfParameters:
@@ -1182,8 +1201,8 @@ class Recorder:
         return values[0] if outputs.__class__ is Hole else fill(outputs, values)
 
     def copied(self, value: Value) -> Value:
-        """What has the same elements in memory of its own: another stand-in where such things are told apart."""
-        return value if self.books is None else value_of(self, value.ref, value.slot)
+        """What has the same elements in memory of its own: another name."""
+        return value_of(self, Copied(value.ref), value.slot)
 
     def _function(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
@@ -1195,7 +1214,7 @@ class Recorder:
             rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
             return self._recorded(func, (kwargs["input"],), rest, name)
         if rules.changes_in_place(func, name, kwargs):
-            return change_in_place(self, func, name, args, kwargs)
+            return change_in_place(self, func, name, args, kwargs, key)
         if self.reading is not None and name in rules.READS and rules.looks_at_values(func, name):
             return read_function(func, args, kwargs)
         refuse_what_cannot_be_batched(self, func, name, args, kwargs)
@@ -1277,7 +1296,7 @@ class Recorder:
                 return self._of_parameters(found)
             entry = self._new_function(func, name, template, tuple(slots), outputs, metas)
             self.described[func, described] = entry
-        if self.books is not None and self.books.is_view(entry, func):
+        if self.books is not None and self.books.is_view(entry):
             result = self.emit(entry, operands)
             self.books.hold([*flat(args, kwargs), *flat(result)])
             return result
@@ -1377,7 +1396,7 @@ class Recorder:
         except Exception as error:
             if path not in self.tracer.automatic:
                 raise
-            return error if type(error) is NotACell else NotACell(str(error))
+            return NotACell(*error.args) if type(error) is NotACell else NotACell(str(error))  # without its frames
         drawn = self.tracer.draws(called)
         drawn_slots = tuple(self.table.slot(value_class) for _, value_class in drawn)
         operation = called  # of which the tracer keeps the trace

@@ -44,6 +44,10 @@ class CellTracer:
         """What calls of an automatic cell must give, see `Entry.demands`."""
         raise NotImplementedError
 
+    def makes_memory(self, operation: Operation) -> bool:
+        """Whether each output of a cell or module is memory of its own."""
+        raise NotImplementedError
+
     def shared(self, ref: SharedRef) -> torch.Tensor:
         """The model's parameter or buffer behind a reference, with its views taken."""
         raise NotImplementedError

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from edbc.capture.standins.standin import Lazy, Value
+from edbc.capture.standins.standin import Lazy, Value, turned, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -53,19 +53,28 @@ class Stack(Lazy):
 
     slot = None
     """As that of Shared."""
-    __slots__ = ("cat", "items", "rec")
+    __slots__ = ("aliased", "cat", "held", "items", "rec")
 
     def __init__(self, rec: Recorder, items: list[Value], cat: bool):
         self.rec = rec
         self.items = items
+        self.held = [item.ref for item in items]
+        """For its items are not alone (`record.functionalise`, definition (4))."""
         self.cat = cat
         self.whole = None
+        self.aliased = False
+        """Whether something else may show the same memory: an item, or which of them is the largest."""
 
     def rows(self) -> tuple[Sequence[int], Slot] | None:
         """See Lazy."""
         if self.whole is not None or self.rec.books is not None:
             return None
         return [item.ref for item in self.items], (self.items[0].squeeze(0) if self.cat else self.items[0]).slot
+
+    def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
+        """See Lazy."""
+        name = None if self.aliased else self.materialise()
+        return None if name is None or not is_alone(self.rec, name) else turned(self, name)
 
     def _meta(self) -> torch.Tensor:
         slot = self.items[0].slot
@@ -85,8 +94,10 @@ class Stack(Lazy):
         return Stack, self.cat, len(self.items), self.items[0].slot
 
     def __getitem__(self, index: Any) -> Any:
+        self.aliased = True
         if type(index) is int:
-            item = self.items[index] if self.rec.flows else self.rec.without_gradient(self.items[index])
+            item = self.items[index]
+            item = value_of(self.rec, item.ref, item.slot) if self.rec.flows else self.rec.without_gradient(item)
             return item.squeeze(0) if self.cat else item
         if type(index) is slice and self.items[index] and self.rec.flows:
             return Stack(self.rec, self.items[index], self.cat)
@@ -103,6 +114,7 @@ class Stack(Lazy):
         if op is None or keepdim is None or (op == "sum" and not self.items[0].slot.floats):
             return NotImplemented
         value = self._restored(self.rec.reduction(op, self.items), keepdim)
+        self.aliased = True
         if name not in ("max", "min"):
             return value
         return getattr(torch.return_types, name)((value, _Indices(self, name, keepdim)))

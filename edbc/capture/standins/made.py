@@ -28,8 +28,8 @@ import torch
 
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.semantics.gradmode import watcher_of_thread
-from edbc.capture.standins.accumulator import makes_fresh
-from edbc.capture.standins.standin import Lazy, Symbol, Value, refuse_ended
+from edbc.capture.standins.fresh import makes_fresh
+from edbc.capture.standins.standin import Lazy, Symbol, Value, refuse_ended, turned
 
 MAKERS = (torch.zeros, torch.ones, torch.eye)
 _num_modes = torch._C._len_torch_function_stack
@@ -103,6 +103,13 @@ class Made(Lazy):
         if self.tensor is not None:
             return rec.constant(self.tensor)
         return rec.shared_constant(self.described.key, self.described.make)
+
+    def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
+        """See Lazy."""
+        if self.tensor is not None or self.rows is not None:
+            return None
+        constant = self.materialise()
+        return turned(self, constant.rec.copied(constant))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         is_plain = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))

@@ -28,7 +28,6 @@ import torch
 
 from edbc.base.graph import ValueClass
 from edbc.capture.semantics import autocast
-from edbc.capture.standins.accumulator import accumulates
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.source import asked_by_torch, user_location
 from edbc.capture.standins.unread import INTEGERS, Unread, unread
@@ -420,16 +419,8 @@ for _name, _function in {
 
 
 def _in_place(name: str) -> Callable[[Any, Any], Any]:
-    anew = f"__{name}__"
-
-    def record(self: Any, other: Any) -> Any:
-        if accumulates(sys._getframe(1)):
-            found = getattr(self, anew)(other)
-            if issubclass(type(found), Symbol) and found.shape == self.shape and found.dtype is self.dtype:
-                return found
-        return self.rec.function(getattr(torch.Tensor, f"__i{name}__"), (self, other), {})
-
-    return record
+    function = getattr(torch.Tensor, f"__i{name}__")
+    return lambda self, other: self.rec.function(function, (self, other), {})
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
@@ -571,7 +562,7 @@ class Value(Symbol):
 
     def __radd__(self, other: Any) -> Any:
         if type(other) is int and other == 0 and self.slot.floats and self.rec.flows and self.rec.books is None:
-            return self  # sum(list) starts with 0
+            return self.rec.copied(self)  # sum(list) starts with 0
         return self.rec.add(other, self)
 
     def dim(self) -> int:
@@ -600,6 +591,12 @@ class Value(Symbol):
     def tolist(self) -> Any:
         """Nested lists, or the number itself."""
         return Symbol.tolist(self) if self.slot.shape else self.item()
+
+
+class Copied(int):
+    """The ref of a name that has a value's elements in memory of its own."""
+
+    __slots__ = ()
 
 
 def value_of(rec: Recorder, ref: int, slot: Slot) -> Value:
@@ -787,6 +784,11 @@ class Lazy(Symbol):
         None where it has none."""
         return None
 
+    def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
+        """A name that nobody else has, which this one shows from now on: it is about to change. None where others may
+        see its memory."""
+        return None
+
     def materialise(self) -> Value:
         """The tensor as a node, made once. Gradients pass, as it may be first asked for where they are off and then
         where they are on; what was made where they are off is seen such that none passes."""
@@ -800,6 +802,47 @@ class Lazy(Symbol):
             if self.rec.keeping:
                 self.rec.kept_wholes.append(self)
         return self.whole
+
+
+class Changed(Lazy):
+    """What has changed in place, and shows a name: the class that other lazy ones turn into, which comes first among
+    the bases of a class of theirs without slots."""
+
+    __slots__ = ()
+    rec = property(lambda self: self.whole.rec, lambda self, rec: None)
+    slot = None
+
+    def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
+        """See Lazy."""
+        return self.whole if is_alone(self.rec, self.whole) else None  # type: ignore[arg-type]
+
+    def rows(self) -> tuple[Sequence[int], Slot] | None:
+        """See Lazy."""
+        return None
+
+    def materialise(self) -> Value:
+        """See Lazy."""
+        return self.whole  # type: ignore[return-value]
+
+    def _meta(self) -> torch.Tensor:
+        return self.whole._meta()  # type: ignore[union-attr]
+
+    __getitem__, __setitem__, __iter__ = Symbol.__getitem__, Symbol.__setitem__, Symbol.__iter__
+
+
+def turned(lazy: Lazy, name: Value) -> Value:
+    """The name, which a lazy tensor shows from now on."""
+    kind = type(lazy)
+    known = _CHANGED.get(kind)
+    if known is None:
+        known = _CHANGED[kind] = type(kind.__name__, (Changed, kind), {"__slots__": ()})
+    _set_class(lazy, known)
+    lazy.whole = name
+    return name
+
+
+_CHANGED: dict[type, type] = {}
+_set_class = object.__dict__["__class__"].__set__
 
 
 class Rows(Lazy):

@@ -1,0 +1,41 @@
+"""Which methods in place change what nobody else shows, by the text of code."""
+
+import pytest
+
+from edbc.capture.standins.fresh import _fresh_in
+
+FRESH = """
+a = torch.zeros(3).index_add_(0, i, x)
+b = torch.zeros_like(x).add_(x).mul_(2)
+c = x.new_zeros(3)
+c.add_(x)
+c = c.mul_(3)
+for e in edges:
+    c.add_(e)
+d = c.exp_()
+"""
+SHOWN = """
+x.add_(1)
+x.view(3).add_(x)
+a = torch.zeros(3)
+b = a[:2]
+a.add_(x)
+c = torch.zeros(3)
+c.add_(c)
+d = torch.ones(3)
+kept.append(d)
+d.add_(x)
+e = torch.as_tensor(x)
+e.add_(x)
+if x:
+    f = torch.zeros(3)
+f.add_(x)
+g = h = torch.zeros(3)
+g.add_(x)
+"""
+
+
+@pytest.mark.parametrize(("text", "count"), [(FRESH, 7), (SHOWN, 0), ("def", 0)])
+def test_fresh_tensors_are_those_that_nobody_else_shows(text: str, count: int) -> None:
+    """Made in the expression, or in the same block for a variable that nobody looks at before the last change."""
+    assert len(_fresh_in(text)[0]) == count
