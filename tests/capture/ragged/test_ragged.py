@@ -79,6 +79,19 @@ def test_messages_batch_over_graphs_of_all_sizes() -> None:
     assert len([t for t in types if not t.signature.startswith("graph(")]) <= 8
 
 
+class OfManyRows(Sentences):
+    """A call of more arguments than the first registers are for."""
+
+    def forward(self, ids: list[int]) -> Any:
+        h = self.words(torch.tensor(ids))
+        return torch.stack([h * (1 + number) for number in range(90)]).amax(0).sum(0)
+
+
+def test_a_call_may_have_many_arguments() -> None:
+    """One run of a program of 90 arguments."""
+    of_model(OfManyRows(), sentence, 1)
+
+
 def test_rows_may_be_added_to_in_place() -> None:
     """`index_add_`, `scatter_add_` and writing of rows into tensors that forward has made."""
     of_model(InPlace(), graph)

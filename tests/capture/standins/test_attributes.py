@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import bound, graph_of, require_parity, seeded
 from test_refusals import state
 from test_structures import SIZE, Base
@@ -44,6 +46,24 @@ def test_data_is_not_set_and_grad_not_read_either(name: str, use: Any) -> None:
 
     with pytest.raises(UnsupportedError, match=rf"'\.{name}' of a tensor was used"):
         graph_of(seeded(Base, forward), [None])
+
+
+class Backend(Base):
+    """Keeps modules of Python's in attributes and in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backend, self.others = torch, [F, math]
+
+    def forward(self, word: int) -> Any:
+        functional, numbers = self.others
+        h = self.backend.tanh(self.out(self.table(self.backend.LongTensor([word]))))
+        return functional.relu(h) * numbers.pi
+
+
+def test_a_model_may_keep_modules_of_python() -> None:
+    """`self.th = torch.cuda if use_gpu else torch`, which copy.deepcopy refuses."""
+    require_parity(seeded(Backend), [1, 2, 3], (1, 3))
 
 
 def test_properties_and_methods_are_recorded() -> None:
