@@ -279,7 +279,7 @@ MODELS = (
         "While recording, tensors stand for values that no kernel has computed. Reading one (`.item()`, `bool`, an "
         "index in Python) suspends the instance where greenlet is installed, and is refused where it cannot be.",
         "Install edbc[fibers], read where forward runs, and see fibers.md; or compute with masks (torch.where).",
-        "def forward(self, words):\n    h = self.words.weight[words[0]]\n    return h[h > 0]",
+        "def forward(self, words):\n    h = self.words.weight[words[0]]\n    return torch.unique(h)",
         (
             "for which instances are suspended by greenlet",
             "a value was read by a thread",
@@ -295,8 +295,9 @@ MODELS = (
         "E0502",
         "UnsupportedError",
         "A shape depends on values",
-        "The shapes of a graph must follow from the instance: those of `nonzero` and `h[h > 0]` do not.",
-        "Use masks (torch.where), or compute it before the model sees the instance.",
+        "Shapes in cells follow from those of operands, which those of `nonzero` and `h[h > 0]` do not; and what is "
+        "read of values has no gradient.",
+        "Use masks (torch.where), take them in forward, or compute it before the model sees the instance.",
         says=("depends on the values of its operands", "numbers beside tensors, which may depend on values"),
     ),
     Refusal(

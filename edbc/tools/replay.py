@@ -93,12 +93,18 @@ class Replay(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = rules.name_of(func)
-        if name in rules.READS and rules.looks_at_values(func, name):
-            args = tuple(self._given(item) if isinstance(item, torch.Tensor) else item for item in args)
+        is_read = name in rules.READS and rules.looks_at_values(func, name)
+        if is_read or name in rules.SHAPED_BY_VALUES or rules.is_mask(name, args):
+            args = self._all_given(args)
         result = func(*args, **(kwargs or {}))
         if name in _BEST or name in _COMPARES or name in _SAME or name == "getitem":
             self._note(name, args, result)
         return result
+
+    def _all_given(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments, and indices among them, as they are read."""
+        given: dict[type, Any] = {torch.Tensor: self._given, tuple: self._all_given}
+        return tuple(given[type(item)](item) if type(item) in given else item for item in items)
 
     def _given(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a read gives."""

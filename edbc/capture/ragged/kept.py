@@ -130,11 +130,11 @@ class First(NamedTuple):
     """So many first rows of a parameter: `positions[:n]`."""
 
     table: Shared
-    count: Count
+    num: Count
 
     def triple(self, rec: Recorder, given: Given, sizes: Sequence[int]) -> Triple:
         """As an argument of a run. Raises CannotKeep where there are no so many rows."""
-        size = size_of(self.count, sizes)
+        size = size_of(self.num, sizes)
         found = rec.rows_of_table(self.table, range(size), True) if 0 < size <= self.table.shape[0] else None
         if found is None:
             raise CannotKeep
@@ -142,7 +142,7 @@ class First(NamedTuple):
 
     def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> Any:
         """How many there are."""
-        return size_of(self.count, sizes)
+        return size_of(self.num, sizes)
 
 
 class Rows(NamedTuple):
@@ -521,7 +521,7 @@ class _Keeping:
         table, numbers = self.rec.lookups.get(first, (None, None))
         if table is None or numbers is None:
             raise CannotKeep
-        if type(numbers) is Size:
+        if isinstance(numbers, Size):
             if numbers.value != count:
                 raise CannotKeep
             return First(table, self.draft.count_of(self.sized(numbers.like)))

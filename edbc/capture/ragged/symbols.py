@@ -206,7 +206,7 @@ class Spread(Index):
     def _none(self, *_: Any, **__: Any) -> NoReturn:
         raise CannotKeep
 
-    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none  # type: ignore[assignment]
+    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none
 
 
 MOST_VECTORS = 4

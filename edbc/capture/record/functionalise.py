@@ -40,7 +40,7 @@ from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Value, refuse, value_of
+from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, refuse, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -555,7 +555,13 @@ def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:
         torch.tensor(i) if isinstance(i, list) else i for i in (index if type(index) is tuple else (index,))
     )
     if not all(isinstance(i, torch.Tensor) for i in indices):
-        refuse("a tensor was changed in place by slices and tensors as one index", "write to one of them at a time")
+        if any(isinstance(i, Symbol) for i in indices):
+            refuse("a tensor was changed in place by slices and tensors as one index", "write to one of them at a time")
+        where = torch.arange(target.shape.numel()).reshape(target.shape)[index]
+        new = rec.function(torch.Tensor.to, (_scalar(rec, target, value), target.dtype), {})
+        new = rec.function(torch.broadcast_to, (new, tuple(where.shape)), {})
+        rec.change(target, rec.function(written, (target, where, new), {}, "written"))
+        return
     if len(indices) == 1 and indices[0].dtype is torch.bool and indices[0].shape == target.shape:
         rec.change(target, rec.function(torch.where, (indices[0], _scalar(rec, target, value), target), {}))
         return

@@ -50,13 +50,13 @@ from edbc.capture.record.special import (
     CATS,
     MAX_STEPS,
     OfMany,
+    by_values,
     derived,
     filled,
     is_view,
     lazy_stack,
     num_steps,
     of_many,
-    refuse_look,
     refuse_what_cannot_be_batched,
     selected,
     special,
@@ -1218,6 +1218,8 @@ class Recorder:
         if self.reading is not None and name in rules.READS and rules.looks_at_values(func, name):
             return read_function(func, args, kwargs)
         refuse_what_cannot_be_batched(self, func, name, args, kwargs)
+        if rules.is_mask(name, args):
+            return by_values(self, func, name, args, kwargs)
         taken = excerpts(self, func, name, key, args, kwargs)
         if taken is not None:
             return taken
@@ -1267,11 +1269,10 @@ class Recorder:
                 try:
                     result = run_on_meta(func, template, slots, self.shared_meta)
                 except Exception:
-                    if dispatched.shape_by_value and name not in NO_VALUES:
-                        refuse_look(name)
-                    raise
+                    if not dispatched.shape_by_value or name in NO_VALUES:
+                        raise
             if dispatched.shape_by_value and name not in NO_VALUES:
-                refuse_look(name)
+                return by_values(self, func, name, args, kwargs)
             if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
                 refuse_drawing(name)
             if not all(slot.shape.numel() for slot in slots):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
+from edbc.capture.forward.fibers import read_function
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.symbols import Index
@@ -47,7 +48,7 @@ def refuse_what_cannot_be_batched(
     refuse_namesake(rec.table.functions, func, name)
     if name in rules.MEMORY:
         refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
-    if rules.looks_at_values(func, name) or rules.is_mask(name, args):
+    if rules.looks_at_values(func, name):
         refuse_look(name)
     if rules.writes_operands(name):
         refuse(f"'{name}' changes tensors that it is given", "compute new ones with other torch functions")
@@ -56,6 +57,40 @@ def refuse_what_cannot_be_batched(
 def refuse_look(name: str) -> NoReturn:
     """Refuse a function that needs values, or makes a shape of them."""
     refuse(f"'{name}' asks for the value of a tensor while recording", LOOK_REMEDY)
+
+
+def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function that makes a shape of values (`nonzero`, `h[mask]`): of masks and integers that are read. What it
+    makes a shape of otherwise is read where it gives no floating numbers, which would lose their gradient."""
+    if rec.reading is None:
+        refuse_look(name)
+    if any(isinstance(item, Symbol) and not item.dtype.is_floating_point for item in flat(args, kwargs)):
+        args, kwargs = _read_integers(args), _read_integers(kwargs)
+        if name == "masked_select" and len(args) == 2 and args[0].shape == args[1].shape:
+            func, name = torch.Tensor.__getitem__, "getitem"
+        if rules.is_mask(name, args):
+            index = args[1] if type(args[1]) is tuple else (args[1],)
+            args = args[0], tuple(number for item in index for number in _as_numbers(item))
+        is_recorded = any(isinstance(item, Symbol) for item in flat(args, kwargs))
+        return rec.function(func, args, kwargs, name) if is_recorded else func(*args, **kwargs)
+    result = read_function(func, args, kwargs)
+    if any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in flat(result)):
+        refuse_look(name)
+    return result
+
+
+def _as_numbers(item: Any) -> tuple[Any, ...]:
+    """What an index means in whole numbers: a mask is those of what it shows."""
+    is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
+    return item.nonzero(as_tuple=True) if is_mask else (item,)
+
+
+def _read_integers(item: Any) -> Any:
+    if isinstance(item, Symbol):
+        return item if item.dtype.is_floating_point else item._read()
+    if type(item) in (tuple, list):
+        return type(item)(map(_read_integers, item))
+    return {key: _read_integers(value) for key, value in item.items()} if type(item) is dict else item
 
 
 def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:

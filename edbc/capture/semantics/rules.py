@@ -37,6 +37,12 @@ READS = frozenset(
 """They need values and give no tensor: numbers, or nothing. What makes a shape that depends on values is told by torch
 (`edbc.capture.semantics.randomness`)."""
 
+SHAPED_BY_VALUES = frozenset(
+    "nonzero argwhere where masked_select unique unique_consecutive _unique _unique2 bincount one_hot "
+    "repeat_interleave".split()
+)
+"""The shapes of what they give depend on values, in most of their calls."""
+
 LOOKS = READS | {"len_"}
 
 DROPOUTS = frozenset(

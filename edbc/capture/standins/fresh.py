@@ -67,7 +67,7 @@ def _fresh_in(text: str) -> tuple[frozenset[_Position], frozenset[_Position]]:
             for number, statement in enumerate(block if isinstance(block, list) else ()):
                 found = [*_of_block(statement, block[number + 1 :])]  # type: ignore[index]
                 changes.update(found)
-                makers.update(_position(_maker(statement.value)) for _ in found[:1])  # type: ignore[attr-defined, arg-type]
+                makers.update(_position(_maker(statement.value)) for _ in found[:1])  # type: ignore[arg-type]
     return frozenset(changes), frozenset(makers)
 
 

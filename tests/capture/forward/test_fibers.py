@@ -208,9 +208,22 @@ def sums(net: Reading, words: list[int]) -> Any:
     return partial * 2 if net.score(whole) > 0 else partial * 3
 
 
+def shapes(net: Reading, words: list[int]) -> Any:
+    """Shapes that depend on values, of which gradients flow to what is shown."""
+    h = net.encode(words)
+    positive, grid = h > 0, h.view(2, SIZE // 2)
+    numbers = positive.nonzero().view(-1)
+    shown = [h[positive], h.masked_select(h > 0.1), grid[grid > 0], grid[(grid > 0)[:, 0], :]]
+    spread = torch.zeros(SIZE).index_add(0, numbers, shown[0])
+    table = h.new_zeros(1, 2, SIZE)
+    table[0:1, range(2), [0, SIZE - 1]] = h[:2]
+    counts = torch.bincount(positive.long(), minlength=2)
+    return [*shown, spread, table, numbers, torch.where(grid > 0)[1], torch.unique(positive.long()), counts]
+
+
 PROGRAMS = [
-    greedy, branch, item, as_float, to_list, to_numpy, best_by_key, ordered, comprehension, generator, recursion,
-    library, of_parameters, functions, in_place, sums,
+    shapes, greedy, branch, item, as_float, to_list, to_numpy, best_by_key, ordered, comprehension, generator,
+    recursion, library, of_parameters, functions, in_place, sums,
 ]  # fmt: skip
 
 
