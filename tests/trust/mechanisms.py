@@ -85,8 +85,8 @@ MECHANISMS = (
               "    by_depth = Schedule(graph, np.ascontiguousarray(kinds[::-1]), ptr, np.concatenate(parts))\n",
               ("tests/trust/test_zoo_policies.py::test_every_policy_gives_eager_s_outputs[tree_lstm]",)),
     Mechanism(20, "constants of a mini-batch are taken in their order, not by index", "edbc/run/passes/boundary.py",
-              "arenas.bind_each(which, [pool[i] for i in index.tolist()])",
-              "arenas.bind_each(which, pool[: len(index)])",
+              "arenas.bind_each(c, rows, [pool[i] for i in index.tolist()])",
+              "arenas.bind_each(c, rows, pool[: len(index)])",
               ("tests/trust/test_parity_property.py::test_permuting_splitting_and_joining",)),
 )  # fmt: skip
 

@@ -86,7 +86,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                         break
                     except MustKeepBooks:
                         recorder.keep_books()
-                        forward = _with_books(recorder, shadow.forward)
+                        forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
                     except NotRagged:
                         drop_ragged(recorder)
                         recorder.books = Changes(recorder) if recorder.keeps_books else None

@@ -318,10 +318,17 @@ def _is_apart(rec: Recorder, entry: Entry) -> bool:
     return known
 
 
+def _moves(rec: Recorder) -> bool:
+    """Whether code is run that moves operations (`code.regions`), maybe across the change, or that is kept."""
+    return rec.before_books is not None or rec.keeping or rec.symbolic
+
+
 def is_alone(rec: Recorder, name: Any) -> bool:
     """Definition (4); no where that is not known. Linear in the nodes since the name's own, of which it sees
     MOST_SINCE."""
-    if type(name) is not Value or name.slot.views or rec.keeping or rec.symbolic:
+    if type(name) is not Value or name.slot.views or _moves(rec):
+        return False
+    if rec.reading is not None and not name.slot.floats:  # it may be read later (`standins.unread`)
         return False
     ref = name.ref
     is_copy, others = type(ref) is Copied, sys.getrefcount(ref) - _ALONE
@@ -484,7 +491,7 @@ def changing(rec: Recorder, item: Any) -> Iterator[Any]:
         yield rec.books.name_of(item)
         return
     name = item
-    if issubclass(type(item), Lazy) and not (rec.keeping or rec.symbolic):
+    if issubclass(type(item), Lazy) and not _moves(rec):
         name = item.name_of_its_own(is_alone)
     elif not is_alone(rec, item):
         name = None

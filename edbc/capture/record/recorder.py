@@ -427,10 +427,11 @@ class Recorder:
         self.books = Changes(self) if self.keeps_books else None
 
     def keep_books(self) -> None:
-        """From now on, know which stand-ins share memory."""
+        """From now on, know which stand-ins share memory; first of all run what moves operations as it was written."""
         if self.before_books is not None:
             self.before_books()
             self.before_books = None
+            return
         self.keeps_books = True
         self.books = Changes(self)
         self.functions.clear()  # what is known of calls does not tell which of them are views
