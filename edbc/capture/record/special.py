@@ -21,10 +21,10 @@ from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_ref
 from edbc.capture.semantics import packing, rules
 from edbc.capture.semantics.autocast import Under, state_text
 from edbc.capture.semantics.customfunctions import refuse_namesake
-from edbc.capture.semantics.shapes import flat, pick, repeated, replace_first, take_views
+from edbc.capture.semantics.shapes import filled_by, flat, pick, repeated, replace_first, take_views
 from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.nests import rebuilt
-from edbc.capture.standins.standin import LOOK_REMEDY, Lazy, Rows, Shared, Symbol, Value, refuse
+from edbc.capture.standins.standin import LOOK_REMEDY, Lazy, Rows, Shared, Slot, Symbol, Value, refuse
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -73,10 +73,12 @@ def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs
             args = args[0], tuple(number for item in index for number in _as_numbers(item))
         is_recorded = any(isinstance(item, Symbol) for item in flat(args, kwargs))
         return rec.function(func, args, kwargs, name) if is_recorded else func(*args, **kwargs)
-    result = read_function(func, args, kwargs)
-    if any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in flat(result)):
+    slots: list[Slot] = []
+    _, template = rec.describe((args, kwargs), [], slots)
+    likes, options = filled_by(torch.zeros, template, slots, rec.shared_meta)
+    if any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in flat(func(*likes, **options))):
         refuse_look(name)
-    return result
+    return read_function(func, args, kwargs)
 
 
 def _as_numbers(item: Any) -> tuple[Any, ...]:
