@@ -259,15 +259,9 @@ def change_fresh(call: Call) -> Any:
     """A method that changes rows in place which nobody else shows (`standins.fresh`)."""
     target = call.args[0]
     new = _changed(call, target)
-    if type(new) is not Ragged or new.refs == target.refs:
-        new = target if new is target else new
-    if (
-        type(new) is not Ragged
-        or new.at != target.at
-        or new.row.shape != target.row.shape
-        or new.row.dtype is not (target.row.dtype)
-        or len(new.refs) != len(target.refs)
-    ):
+    if type(new) is not Ragged or new.at != target.at or len(new.refs) != len(target.refs):
+        raise NotRagged
+    if new.row.shape != target.row.shape or new.row.dtype is not target.row.dtype:
         raise NotRagged
     target.become(new)
     return target

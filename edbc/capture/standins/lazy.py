@@ -114,9 +114,9 @@ class Stack(Lazy):
         if op is None or keepdim is None or (op == "sum" and not self.items[0].slot.floats):
             return NotImplemented
         value = self._restored(self.rec.reduction(op, self.items), keepdim)
-        self.aliased = True
         if name not in ("max", "min"):
             return value
+        self.aliased = True
         return getattr(torch.return_types, name)((value, _Indices(self, name, keepdim)))
 
     def _restored(self, value: Value, keepdim: bool) -> Any:
