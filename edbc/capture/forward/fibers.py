@@ -46,7 +46,7 @@ from edbc.capture.semantics.gradmode import watched_by, watcher_of_thread
 from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
 from edbc.capture.standins.locks import holds_lock, takes_locks
 from edbc.capture.standins.source import location_of, user_frame, user_location
-from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value
+from edbc.capture.standins.standin import Symbol, Value
 from edbc.capture.standins.unread import Site, Unread, read_survivors
 from edbc.errors import UnsupportedError
 from edbc.native.memory import require_memory
@@ -517,16 +517,3 @@ class Fibers:
         if len(self.reads.cuts) % CUTS_BETWEEN_COLLECTIONS == CUTS_BETWEEN_COLLECTIONS - 1:
             gc.collect(0)
         return [value for value in made if getrefcount(value) > _OWN_REFERENCES and value.ref >= first]
-
-
-def read_function(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What a torch function tells of values (`torch.equal`), given the tensors that stand-ins stand for."""
-    return function(*_read_all(args), **_read_all(kwargs))
-
-
-def _read_all(item: Any) -> Any:
-    if type(item) in (Value, Shared) or issubclass(type(item), Lazy):
-        return item._read()
-    if type(item) in (tuple, list):
-        return type(item)(map(_read_all, item))
-    return {key: _read_all(value) for key, value in item.items()} if type(item) is dict else item

@@ -31,7 +31,6 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
-from edbc.capture.forward.fibers import read_function
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.program import CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
@@ -57,6 +56,7 @@ from edbc.capture.record.special import (
     lazy_stack,
     num_steps,
     of_many,
+    read_function,
     refuse_what_cannot_be_batched,
     selected,
     special,

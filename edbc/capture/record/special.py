@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
-from edbc.capture.forward.fibers import read_function
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.symbols import Index
@@ -64,8 +63,8 @@ def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs
     makes a shape of otherwise is read where it gives no floating numbers, which would lose their gradient."""
     if rec.reading is None:
         refuse_look(name)
-    if any(isinstance(item, Symbol) and not item.dtype.is_floating_point for item in flat(args, kwargs)):
-        args, kwargs = _read_integers(args), _read_integers(kwargs)
+    if any(isinstance(item, Symbol) and _is_whole(item) for item in flat(args, kwargs)):
+        args, kwargs = _read(args, _is_whole), _read(kwargs, _is_whole)
         if name == "masked_select" and len(args) == 2 and args[0].shape == args[1].shape:
             func, name = torch.Tensor.__getitem__, "getitem"
         if rules.is_mask(name, args):
@@ -87,12 +86,23 @@ def _as_numbers(item: Any) -> tuple[Any, ...]:
     return item.nonzero(as_tuple=True) if is_mask else (item,)
 
 
-def _read_integers(item: Any) -> Any:
+def read_function(func: Any, args: Any, kwargs: Any) -> Any:
+    """What a torch function tells of values (`torch.equal`), given the tensors that stand-ins stand for."""
+    return func(*_read(args), **_read(kwargs))
+
+
+def _is_whole(symbol: Symbol) -> bool:
+    """Whether it has no floating numbers: masks and integers."""
+    return not symbol.dtype.is_floating_point
+
+
+def _read(item: Any, wanted: Callable[[Symbol], bool] = lambda _: True) -> Any:
+    """Arguments with the tensors that the wanted stand-ins stand for."""
     if isinstance(item, Symbol):
-        return item if item.dtype.is_floating_point else item._read()
+        return item._read() if wanted(item) else item
     if type(item) in (tuple, list):
-        return type(item)(map(_read_integers, item))
-    return {key: _read_integers(value) for key, value in item.items()} if type(item) is dict else item
+        return type(item)([_read(each, wanted) for each in item])
+    return {key: _read(value, wanted) for key, value in item.items()} if type(item) is dict else item
 
 
 def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:

@@ -149,9 +149,9 @@ def test_value_dependent_structure_is_batched_and_its_lines_are_in_the_plan(edbc
 
 
 def test_value_dependent_shapes_are_refused_with_file_and_line(edbc, tmp_path: Path) -> None:
-    """`h[h > 0]` exits 5 and names the user's line."""
+    """`h.unique()`, which would lose h's gradient, exits 5 and names the user's line."""
     model = tmp_path / "peek.py"
-    model.write_text(VALUE_DEPENDENT.replace("if h.sum() > 0:", "if h[h > 0].numel():"))
+    model.write_text(VALUE_DEPENDENT.replace("if h.sum() > 0:", "if h.unique().numel():"))
     result = edbc("compile", model, "-o", tmp_path / "plan.yaml")
 
     assert result.exit_code == 5
