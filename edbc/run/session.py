@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -473,6 +474,11 @@ class Net:
         with self._leased() as leased:
             record = partial(part_of, *leased, self.lexicon, instance, number, self.cache is not None)
             return record() if self.cache is None else self.cache.part(self.lexicon, instance, number, record)
+
+    def calls_without_nodes(self) -> Counter[tuple[str, str]]:
+        """Of the last mini-batch that each recorder has recorded: calls of automatic cells that are no nodes, by the
+        cell's name and why."""
+        return sum((recorder.no_nodes for _, recorder in list(self._idle)), Counter())
 
     def taken_whole(self) -> dict[str, set[str]]:
         """Functions that took ragged values whole so far, by a type per size, with lines that called them."""

@@ -14,8 +14,9 @@ Definitions.
         functions, and of torch's modules that hold nothing (`nn.Sigmoid()`), which may be made;
     and when it assigns to local variables only. What is not known to be so (`getattr`, `try`, `yield`, `super`, a list
     of tensors kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
-(2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s:
-    while they find the same, it computes the same. What it reads of modules is held by `ModelView.require_unchanged`.
+(2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s,
+    and so is its code: while they find the same, it computes the same. What it reads of modules is held by
+    `ModelView.require_unchanged`.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import functools
 import inspect
 import math
@@ -43,7 +45,7 @@ from torch import nn
 from edbc.capture.code.hooks import num_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.notebook import cell_texts, shown_name
-from edbc.capture.code.rewrite import LookUp
+from edbc.capture.code.rewrite import LookUp, LookUps
 from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
@@ -117,7 +119,7 @@ class Closed:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.look_ups: list[LookUp] = []
+        self.look_ups = LookUps()
         self._verdicts: dict[tuple[int, Any], Obstacle | None] = {}
         self._kept: list[Any] = []
         self._changing: set[tuple[int, Any]] = set()
@@ -163,6 +165,7 @@ class Closed:
                 reading = _Reading(self, function, module)
                 reading.check()
                 self._verdicts[key] = None
+                self.look_ups.add_code(function)
                 if reading.may_change_nests():
                     self._changing.add(key)
             except _Open as found:
@@ -232,7 +235,7 @@ class Closed:
                     self.require_function(function, None)
                 elif not isinstance(item, _PLAIN):
                     raise _Open(Obstacle(_file_of(kind), f"{kind.__name__}.{name} is no method"))
-                self.look_ups.append(LookUp(vars(owner), name, item))
+                self.look_ups.add(LookUp(vars(owner), name, item))
 
     def require_named(self, name: str) -> None:
         """Raise _Open unless a module's method of that name, called of something unknown, is closed in every module."""
@@ -468,7 +471,7 @@ class _Reading:
                 self.refuse(node, f"{name} does more than compute")
             return
         found = namespace[name]
-        self.closed.look_ups.append(LookUp(namespace, name, found))
+        self.closed.look_ups.add(LookUp(namespace, name, found))
         self._walk(node, ".".join((name, *names)), found, names)
 
     def _walk(self, node: ast.AST, text: str, found: Any, names: tuple[str, ...]) -> None:
@@ -490,7 +493,7 @@ class _Reading:
                 if not hasattr(found, name):
                     self.refuse(node, f"{text} is not defined when the model is bound")
                 value = getattr(found, name)
-                self.closed.look_ups.append(LookUp(vars(found), name, value))
+                self.closed.look_ups.add(LookUp(vars(found), name, value))
                 found = value
             else:
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
@@ -518,7 +521,7 @@ class _Reading:
                 self.closed.require_function(item, module)
                 return None, True
             if isinstance(item, _PLAIN):
-                self.closed.look_ups.append(LookUp(vars(kind), name, item))
+                self.closed.look_ups.add(LookUp(vars(kind), name, item))
                 return item, False
             break
         self.refuse(node, f"{ast.unparse(node)}: {name!r} is not known to stay as it is")
@@ -535,7 +538,7 @@ class _Reading:
                 self._require_plain(node, text, item)
         elif type(found) in (dict, list) and _is_of_plain(found):
             content = _Content(found)
-            self.closed.look_ups.append(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
+            self.closed.look_ups.add(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             if found not in _CLASSES and not is_named_tuple and not _holds_nothing(found):
@@ -621,13 +624,15 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
                     yield from _run(child)
 
 
-@functools.lru_cache(maxsize=4096)
 def definition_of(function: Any) -> ast.FunctionDef | None:
     """A function's syntax tree, with the lines and columns of its file; None where the source is not to be had, or is
     that of another function."""
     known = function.__dict__.get("_edbc_definition")
-    if known is not None:
-        return known
+    return _definition_of(function, function.__code__) if known is None else known
+
+
+@functools.lru_cache(maxsize=4096)
+def _definition_of(function: Any, _code: CodeType) -> ast.FunctionDef | None:
     try:
         source = inspect.getsource(function)
         is_indented = source[:1].isspace()
@@ -645,3 +650,42 @@ def _names(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _names(inner)
+
+
+def names_of_cells(model: nn.Module) -> LookUps:
+    """What marked cells read of global names, and the code that reads them: `forward`, and what this calls of the
+    user's functions and of the cell's methods. A cell is traced once; where an automatic one is given up, a marked one
+    is a promise. Linear in the length of the code."""
+    found = LookUps()
+    for cell in filter(is_cell, model.modules()):
+        methods = [methods_of(part) for part in cell.modules()]
+        _read([of_part["forward"] for of_part in methods if "forward" in of_part], methods, found)
+    return found
+
+
+def _read(functions: list[FunctionType], methods: list[dict[str, Any]], found: LookUps) -> None:
+    """Add what functions read; what they call of the others is read too."""
+    waiting, seen = functions, set(functions)
+    while waiting:
+        function = waiting.pop()
+        found.add_code(function)
+        called: list[Any] = []
+        for load in _loads(function.__code__):
+            if load.opname == "LOAD_GLOBAL" and load.argval in function.__globals__:
+                value = function.__globals__[load.argval]
+                found.add(LookUp(function.__globals__, load.argval, value))
+                called.append(value)
+            elif load.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                called += [of_part[load.argval] for of_part in methods if load.argval in of_part]
+        new = [
+            f for f in called if type(f) is FunctionType and f not in seen and not is_library(f.__code__.co_filename)
+        ]
+        seen.update(new)
+        waiting += new
+
+
+def _loads(code: CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _loads(inner)

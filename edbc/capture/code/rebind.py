@@ -37,7 +37,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.capture.code.rewrite import LookUp, Scope, rewritten
+from edbc.capture.code.rewrite import LookUp, LookUps, Scope, rewritten
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.keys import quick_key
@@ -60,7 +60,7 @@ _CLASSES: dict[Any, torch.dtype | None] = {torch.Tensor: None, torch.FloatTensor
 
 
 class Copies:
-    """The copies of one model's functions. `look_ups` is what they depend on. `outlined` gives a method as it is to be
+    """The copies of one model's functions. `look_ups` are what they depend on. `outlined` gives a method as it is to be
     copied, and the methods that it calls then, by name (`trace.regions`). Some sizes may be `symbolic`."""
 
     def __init__(self, outlined: Callable[[type, FunctionType], tuple[FunctionType, dict[str, Any]]] | None = None,
@@ -68,19 +68,9 @@ class Copies:
         self._outlined, self._symbolic = outlined, symbolic
         self._functions: dict[int, tuple[Any, Any]] = {}
         self._methods: dict[type, dict[str, Any]] = {}
-        self._look_ups: dict[tuple[int, str], LookUp] = {}
-        self._asked: tuple[list[Any], list[str], list[Any]] = [], [], []
+        self.look_ups = LookUps()
         self._lock = threading.RLock()
         """Threads make shadows of one model at once."""
-
-    def still_hold(self) -> bool:
-        """True when every name that was looked up still means what it meant; linear in their number, no Python each."""
-        if len(self._asked[1]) != len(self._look_ups):
-            with self._lock:
-                known = list(self._look_ups.values())
-            self._asked = [x.namespace.get for x in known], [x.name for x in known], [x.found for x in known]
-        getters, names, found = self._asked
-        return all(map(operator.is_, map(operator.call, getters, names), found))
 
     def methods(self, kind: type) -> dict[str, Any]:
         """Copies of the methods that a class of the user's has, by name, without those that are as they were."""
@@ -102,7 +92,9 @@ class Copies:
                 if copy is not attribute:
                     known[name] = copy
                     known |= {region: self.copy(function) for region, function in regions.items()}
-                    self._depend([LookUp(vars(owner), name, attribute)])
+                    self.look_ups.add(LookUp(vars(owner), name, attribute))
+                    if type(attribute) is FunctionType:
+                        self.look_ups.add_code(attribute)
         return known
 
     def _of_attribute(self, attribute: Any) -> Any:
@@ -131,8 +123,11 @@ class Copies:
         self._functions[id(function)] = function, copy  # before its code is read: functions call themselves
         scope = Scope(function.__globals__, vars(builtins), enclosing) if is_users else Scope({}, {}, enclosing)
         copy.__code__, look_ups = rewritten(function.__code__, scope, self._instead)
-        self._depend(look_ups)
-        if not look_ups:
+        for look_up in look_ups:
+            self.look_ups.add(look_up)
+        if look_ups:
+            self.look_ups.add_code(function)
+        else:
             self._functions[id(function)] = function, function
         return self._functions[id(function)][1]
 
@@ -160,10 +155,6 @@ class Copies:
             copy = self.copy(found)
             return None if copy is found else copy
         return None
-
-    def _depend(self, look_ups: list[LookUp]) -> None:
-        for look_up in look_ups:
-            self._look_ups[id(look_up.namespace), look_up.name] = look_up
 
 
 def _is_users(module: Any) -> bool:

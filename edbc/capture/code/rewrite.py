@@ -18,9 +18,11 @@ Time is linear in the length of the code.
 from __future__ import annotations
 
 import dis
+import functools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 VERSIONS = ((3, 11), (3, 14))
@@ -42,6 +44,49 @@ class LookUp(NamedTuple):
     def still_holds(self) -> bool:
         """True when the look-up would find the same object now."""
         return self.namespace.get(self.name, _MISSING) is self.found
+
+
+class _CodeOf:
+    """A function as a namespace: tools that reload files give functions other code in their place."""
+
+    __slots__ = ("get",)
+
+    def __init__(self, function: FunctionType):
+        self.get = functools.partial(getattr, function)
+
+
+class LookUps:
+    """Look-ups that shall all hold. O(their number) per question, without Python for each."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], LookUp] = {}
+        self._asked: tuple[list[Any], list[str], list[Any]] = [], [], []
+
+    def add(self, look_up: LookUp) -> None:
+        """Add one; of a namespace and name the first counts."""
+        self._known.setdefault((id(look_up.namespace), look_up.name), look_up)
+
+    def add_code(self, function: FunctionType) -> None:
+        """Add that a function's code stays."""
+        namespace: Any = _CodeOf(function)  # `get` is all that is asked of one
+        self._known.setdefault((id(function), "__code__"), LookUp(namespace, "__code__", function.__code__))
+
+    def still_hold(self) -> bool:
+        """True when every name still means what it meant."""
+        if len(self._asked[1]) != len(self._known):
+            known = list(self._known.values())
+            self._asked = [x.namespace.get for x in known], [x.name for x in known], [x.found for x in known]
+        getters, names, found = self._asked
+        return all(map(operator.is_, map(operator.call, getters, names), found))
+
+    def first_broken(self) -> str | None:
+        """What finds something else by now, for people; None where all hold."""
+        broken = next((x for x in list(self._known.values()) if not x.still_holds()), None)
+        if broken is None:
+            return None
+        if isinstance(broken.namespace, _CodeOf):
+            return f"the code of {broken.namespace.get('__qualname__')}"
+        return broken.name or "what a list or dict holds"
 
 
 class Scope(NamedTuple):

@@ -31,7 +31,7 @@ from torch import nn
 from edbc.base.graph import ValueClass
 from edbc.base.pattern import OPERAND
 from edbc.capture.code.automatic import MAX_OPERATIONS, candidates, located, require_cell, shape_of
-from edbc.capture.code.closed import Closed, methods_of
+from edbc.capture.code.closed import Closed, methods_of, names_of_cells
 from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
@@ -172,7 +172,9 @@ class ModelView(CellTracer):
         self._assigned: set[tuple[str, str]] = set()
         self.regions = Regions(model, Closed(model)) if code is None else code
         """What is known of the code, which another view of the same model may have read."""
-        self.closed = self.regions.closed
+        self._promised = names_of_cells(model)
+        self.given_up: str | None = None
+        """What has come to mean something else, so that there are no automatic cells any more."""
         self.automatic = self._proven(automatic)
         """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
         self.ragged = frozenset(ragged)
@@ -183,6 +185,11 @@ class ModelView(CellTracer):
         self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
+
+    @property
+    def closed(self) -> Closed:
+        """What is known of the code alone."""
+        return self.regions.closed
 
     @property
     def is_forward_closed(self) -> bool:  # type: ignore[override]
@@ -236,8 +243,11 @@ class ModelView(CellTracer):
     def follow_code(self) -> bool:
         """Make copies of functions anew where a name in them means something else by now; False where none does.
         What automatic cells were proven by may be gone too: then there are none any more."""
-        if self.copies.still_hold() and all(look_up.still_holds() for look_up in self.closed.look_ups):
+        if self.copies.look_ups.still_hold() and self.closed.look_ups.still_hold():
             return False
+        if self.automatic:
+            self.given_up = self.closed.look_ups.first_broken() or self.copies.look_ups.first_broken()
+        self.regions = Regions(self.model, Closed(self.model))
         self.copies, self.automatic, self._as_written = Copies(symbolic=bool(self.ragged)), {}, None
         return True
 
@@ -251,8 +261,13 @@ class ModelView(CellTracer):
 
         Values of parameters may change, and tensors be replaced by others of their class, tied ones at all places;
         attributes that forward itself assigns may (eager execution does so on the model). What happens inside an
-        attribute (items of a list) is not seen.
+        attribute (items of a list) is not seen. Names that marked cells read are what they were too.
         """
+        if not self._promised.still_hold():
+            raise StaleError(
+                f"{self._promised.first_broken()}, which a marked cell reads, means something else than when the model "
+                "was bound, and a cell is traced once; bind the model again"
+            )
         for first, *others in self._tied:
             for other in others:
                 if self.tensor(first) is not self.tensor(other):

@@ -133,13 +133,14 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 asks = True
                 return inside(self, *args, **kwargs)
         else:
-            is_cell = is_cellable(args, kwargs)
-            if is_cell:
+            why = "" if is_cellable(args, kwargs) else "it is given more than tensors, nests of them, numbers and texts"
+            if not why:
                 try:
                     result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
-                except NotACell:
-                    is_cell = False
-            if not is_cell:  # only now: an exception keeps what the call held
+                except NotACell as no_cell:
+                    why = str(no_cell)
+            if why:  # only now: an exception keeps what the call held
+                recorder.no_nodes[path, why] += 1
                 return otherwise(self, *args, **kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         if form is None and len(forms) < MAX_FORMS and is_unrollable(entry):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType, NoneType
@@ -233,6 +233,7 @@ class Recorder:
         "names",
         "needs_deep_stack",
         "next_value",
+        "no_nodes",
         "nodes_of_runs",
         "num_runs",
         "numbers",
@@ -376,6 +377,8 @@ class Recorder:
         """What `is_ragged` knows."""
         self.sizes: Sizes | None = None
         """Leading sizes by class, where they are asked for."""
+        self.no_nodes: Counter[tuple[str, str]] = Counter()
+        """Of this mini-batch: calls of automatic cells that are no nodes, by the cell's name and why."""
         self.taken: set[str] = set()
         """Automatic cells that were called with ragged values, and recorded by their operations."""
         self.keeping = False
@@ -412,6 +415,7 @@ class Recorder:
         self.names: dict[int, str] = {}
         self.descriptions: list[Any] = []
         """Of this mini-batch (`capture.standins.made`)."""
+        self.no_nodes.clear()
         self._switches: list[int] = [] if self.flows else [0]
         self.draws: list[Draw] = []
         """What was drawn, of this instance or in this cell."""

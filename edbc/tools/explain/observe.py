@@ -134,6 +134,8 @@ class Observation:
     reads: tuple[str, ...] = ()
     ragged: tuple[str, ...] = ()
     """Which classes are ragged, and which functions take ragged values whole."""
+    no_nodes: tuple[str, ...] = ()
+    """Calls of automatic cells that are no nodes, a line for each cell and reason."""
     """Where values were read, a line each."""
     first: Graph | None = None
     """The dataflow graph of the first instance alone."""
@@ -145,7 +147,10 @@ class Observation:
             f"{self.shared_nodes:,} of {self.num_nodes:,} nodes equal another one; a run by --front-end record "
             "computes them once"
         )
-        return self.reads + self.ragged + ((shared,) if self.shared_nodes else ()) + self.whole + self.company
+        return (
+            self.reads + self.ragged + self.no_nodes + ((shared,) if self.shared_nodes else ()) + self.whole
+            + self.company
+        )  # fmt: skip
 
     @property
     def lower_bound(self) -> int:
@@ -183,6 +188,7 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
     _timed(net, _prepared(net, instances, None)[0])
     stats = [Stats() for _ in range(REPEATS)]
     prepared, reads = [_prepared(net, instances, each) for each in stats][-1]
+    no_nodes = tuple(_told_of_calls(net))
     loading, *of_batches = np.median([_timed(net, prepared) for _ in range(REPEATS)], axis=0).tolist()
     captured, schedule = prepared.whole
     graph = captured.graph
@@ -214,7 +220,20 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         first=_prepared(net, instances[:1], None)[0].whole[0].graph,
         reads=() if reads is None else tuple(_told(reads)),
         ragged=tuple(_told_of_rows(net)),
+        no_nodes=no_nodes,
     )
+
+
+def _told_of_calls(net: Net) -> Iterator[str]:
+    """Of what was to be cells and is none in the mini-batch."""
+    if net.view.given_up is not None:
+        yield (
+            f"{net.view.given_up} means something else than when the model was bound, so no call is a cell but marked "
+            "ones; bind it again"
+        )
+    for (name, why), number in sorted(net.calls_without_nodes().items()):
+        what = "is no node" if number == 1 else "are no nodes"
+        yield f"{count(number, 'call')} of {name} {what}: {why.partition('; ')[0]}"
 
 
 def _told_of_rows(net: Net) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gradients import require_equal_gradients
@@ -20,12 +21,14 @@ from zoo_names import DYNAMIC
 import edbc
 from edbc.capture.code.automatic import Candidate, Trial, candidates, choose, located
 from edbc.capture.code.closed import Closed
+from edbc.errors import StaleError
 from edbc.plan.reader import parse_plan
 from edbc.plan.writer import plan_text
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
 from edbc.tools.compile.compiler import capture_for_compiling, compile_model
 from edbc.tools.compile.decisions import Decisions, automatic_cells
+from edbc.tools.explain.observe import observe
 
 SIZE = 6
 Tree = tuple[Any, ...]
@@ -223,6 +226,149 @@ def test_a_name_that_means_something_else_ends_automatic_cells(monkeypatch: pyte
 
     for got, expected in zip(net(batch), map(model, batch), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+
+
+HELPER_LIMIT = 100
+
+
+def squashed(h: Tensor) -> Tensor:
+    """A helper that branches on a size."""
+    return torch.tanh(h) * 2 if h.shape[0] < HELPER_LIMIT else -h
+
+
+class Branching(nn.Module):
+    """A recurrence whose calls do something else for flags that a sample need not have; a method, and inline lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.a, self.b = nn.Embedding(9, SIZE), nn.Linear(SIZE, SIZE), nn.Linear(2 * SIZE, SIZE)
+
+    def combine(self, x: Tensor, h: Tensor, flag: int, kept: list[Tensor]) -> Tensor:
+        y = torch.tanh(self.a(x) + h)
+        if flag == 2 and y.sum() > 0:
+            y = y * 3 + x
+        if flag == 3:
+            for _ in range(500):
+                y = y + 0.001 * y
+        if flag == 4:
+            h += 1
+        if flag == 5:
+            kept.append(y)
+        return h if flag == 6 else squashed(y) + 1
+
+    def forward(self, words: list[tuple[int, int]]) -> Tensor:
+        h: Any = torch.zeros(SIZE)
+        kept: list[Tensor] = []
+        for word, flag in words:
+            x = self.words.weight[word]
+            g = h * 1
+            h = self.combine(x, g, flag, kept) + g
+            if flag == 7:
+                x = torch.cat([x, x])[::2]
+            if flag == 8:
+                g = np.float64(0.5)
+            z = torch.sigmoid(self.b(torch.cat([x, h])) + g)
+            h = z * h + (1 - z) * torch.tanh(squashed(h))
+        return h + sum(kept)
+
+
+def flagged(count: int, flags: Sequence[int], seed: int) -> list[list[tuple[int, int]]]:
+    """Sequences of words with flags among these."""
+    random = Random(seed)
+    return [[(random.randrange(9), random.choice(flags)) for _ in range(random.randint(2, 5))] for _ in range(count)]
+
+
+BROKEN = {
+    2: ("combine", "the value of a tensor was asked for"), 3: ("combine", "more than 400 operations"),
+    4: ("combine", "in place"), 5: ("combine", "changes a list"), 6: ("combine", "hands back"),
+    8: ("forward:1", "more than tensors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", range(9))
+def test_a_promise_that_breaks_at_run_time_costs_that_call_alone(flag: int) -> None:
+    """Instances do what the sample had none of: the others of these calls stay nodes, numbers and gradients are
+    eager's, and why is told, with how many calls."""
+    model = seeded(Branching).double()
+    net = bound(model, flagged(8, [0, 1], 0), cells="auto")
+    assert set(net.plan.automatic) == {"combine", "forward:1"}
+
+    batch = flagged(6, [0, flag], flag)
+    for got, expected in zip(net(batch), map(model, batch), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+    require_equal_gradients(net, batch)
+
+    net(batch)
+    told = {name: (number, why) for (name, why), number in net.calls_without_nodes().items()}
+    name, why = BROKEN.get(flag, (None, ""))
+    assert told.keys() == ({name} if name else set())
+    if name is not None:
+        assert why in told[name][1]
+        assert told[name][0] == sum(f == flag for words in batch for _, f in words)
+        assert cells_of_graph(net, batch) == {"combine", "forward:1"}
+        [line] = [line for line in observe(net, batch, "given").no_nodes if name in line]
+        assert line.startswith(f"{told[name][0]} call")
+        assert why in line
+
+
+def cells_of_graph(net: Net, batch: Sequence[Any]) -> set[str]:
+    """Automatic cells with nodes in a mini-batch."""
+    graph = net.prepare(batch).whole[0].graph
+    names = {t.op.removeprefix("cell ") for t, n in zip(graph.types, graph.counts(), strict=True) if n}
+    return names & net.plan.automatic.keys()
+
+
+@pytest.mark.parametrize("way", ["replaced", "reloaded", "branches"])
+def test_a_helper_that_begins_to_do_something_else(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another function by its name, other code in its place, as tools that reload files put it there, or a name that it
+    branches on: what called it is recorded by its operations from then on, which explain tells once and for all."""
+    model = seeded(Branching).double()
+    net = bound(model, flagged(8, [0, 1], 0), cells="auto")
+    batch = flagged(6, [0, 1], 9)
+    net(batch)
+    before = squashed.__code__
+    if way == "replaced":
+        monkeypatch.setitem(globals(), "squashed", lambda h: -h if h.sum() > 0 else h)
+    elif way == "reloaded":
+        squashed.__code__ = (lambda h: -h if h.sum() > 0 else h).__code__  # type: ignore[misc]
+    else:
+        monkeypatch.setitem(globals(), "HELPER_LIMIT", 2)
+    try:
+        for _ in range(2):
+            for got, expected in zip(net(batch), map(model, batch), strict=True):
+                torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+        assert not net.view.follow_code()
+        assert cells_of_graph(net, batch) == set()
+        told = {"replaced": "squashed", "reloaded": "the code of squashed", "branches": "HELPER_LIMIT"}[way]
+        assert observe(net, batch, "given").no_nodes[0].startswith(f"{told} means something else")
+    finally:
+        squashed.__code__ = before  # type: ignore[misc]
+
+
+@edbc.cell
+class Scaled(nn.Module):
+    """A marked cell that reads a name, through a method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(SIZE, SIZE)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * SCALE
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(torch.tanh(self.a(x)))
+
+
+def test_a_marked_cell_is_a_promise_about_names_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is traced once: a name that means something else is an error, no old number."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), Scaled()).eval()
+    batch = [torch.ones(SIZE), torch.zeros(SIZE)]
+    net = bound(model, batch)
+    net(batch)
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    with pytest.raises(StaleError, match="SCALE, which a marked cell reads, means something else"):
+        net(batch)
 
 
 def test_marked_cells_are_left_alone() -> None:

@@ -340,11 +340,12 @@ def test_names_are_looked_up_again() -> None:
     model = Net()
     closed = Closed(model)
     assert closed.obstacle(model, "of_parameters") is None
-    assert all(look_up.still_holds() for look_up in closed.look_ups)
+    assert closed.look_ups.still_hold()
 
     model.config.__init__(3.0)  # type: ignore[misc]  # any other assignment in this file would tell
 
-    assert not all(look_up.still_holds() for look_up in closed.look_ups)
+    assert not closed.look_ups.still_hold()
+    assert closed.look_ups.first_broken() == "scale"
 
 
 def test_methods_are_the_users() -> None:
