@@ -238,9 +238,10 @@ _MAY_HOLD = Sought(lambda kind: kind is torch.Tensor or issubclass(kind, Symbol 
 
 def _end(item: Any) -> None:
     """Let what stands for a value by way of others end, and those."""
-    for part in (item, *getattr(item, "items", ())):
-        if issubclass(type(part), Symbol):
-            part.rec = ENDED
+    if issubclass(type(item), Symbol):
+        item.rec = ENDED
+        for part in getattr(item, "items", ()):
+            _end(part)
 
 
 def _plain_attributes(shadow: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:

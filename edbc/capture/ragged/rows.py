@@ -116,17 +116,18 @@ def adopted(rec: Recorder, item: Any) -> Any:
 
 def _rows_of_made(rec: Recorder, made: Made) -> Any:
     """A description (`standins.made`) as rows, where its class is ragged."""
-    described, known = made.described, made.rows
+    described, known = made.described, made.as_rows
     if not described.shape or not described.shape[0] or not rec.is_ragged(described):
         return made
     if known is None or known.rec is not rec or known.refs.start < rec.first_value:
-        known = made.rows = rows_described(rec, described)
+        known = made.as_rows = rows_described(rec, described)
     return known
 
 
 def rows_described(rec: Recorder, described: Description, like: Triple | None = None) -> Ragged:
     """A constant that forward makes (`standins.made`) as equal rows, as many as there are of others, if any."""
-    value = rec.shared_constant(*described.of_row())
+    row = described.of_row()
+    value = rec.shared_constant(row.key, row.make)
     return Ragged(rec, filled(rec, value.ref, described.shape[0], like), value.slot)
 
 

@@ -22,7 +22,8 @@ Keeping books of views costs a little at each of them, so nobody does before a n
 instance (or the cell) is recorded again, and all later ones of the recorder keep books. Vertex functions cannot.
 
 Refused are changes of parameters and of tensors that the caller brought or that a cell was given (others hold them),
-through `.detach()`, and where gradients are switched off (eager's tensor would keep the gradient of its old value).
+through `.detach()`, and, where gradients are switched off, of what requires one (eager's tensor would keep the gradient
+of its old value).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -40,6 +42,7 @@ from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
+from edbc.capture.standins.made import Buffer
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, refuse, value_of
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 MOST_SINCE = 512
 """Nodes since a name's own that are looked through, to tell whether it is alone."""
+MOST_JOINED = 8
+"""Ranges of columns, of values of one class, that are written by types of their own."""
 _HELD = 3
 """References to a name that only the books hold: its memory, the table of names, and the asking."""
 
@@ -151,10 +156,10 @@ class Changes:
         Where `new` is not computed from what was there (it `overwrites` it), that has a gradient nevertheless: zeros.
         """
         self._refuse_held(name)
-        new = self._fitting(name, new)
+        new = _fitting(self.rec, name, new)
         memory = self.memory_of(name)
         path = memory.path(name)
-        if any(view.detaches for view in path):
+        if any(view.detaches for view in path) and not self.rec.requires_none(memory.content):
             refuse("a tensor was changed in place through .detach()", "change a copy (.detach().clone())")
         if path or (overwrites and memory.content.ref >= 0):
             new = self._written(memory.content, path, new)
@@ -189,30 +194,21 @@ class Changes:
                 "shares memory by a function that is not known as a view)",
                 "change a copy (x = x.clone())",
             )
-        if not self.rec.flows:
+        if not self.rec.flows and not self.rec.requires_none(self.memory_of(name).content):
             refuse(
-                "a recorded tensor was changed in place where gradients are switched off",
+                "a recorded tensor that requires a gradient was changed in place where gradients are switched off",
                 "compute a new tensor (h = h + x)",
             )
 
-    def _fitting(self, name: Value, new: Any) -> Value:
-        if type(new) is Value and new.slot is name.slot:
-            return new
-        if tuple(new.shape) != tuple(name.shape):
-            raise RuntimeError(
-                f"output with shape {list(name.shape)} doesn't match the broadcast shape {list(new.shape)}"
-            )
-        if new.dtype is not name.dtype:
-            if not torch.can_cast(new.dtype, name.dtype):
-                raise RuntimeError(f"result type {new.dtype} can't be cast to the desired output type {name.dtype}")
-            new = self.rec.function(torch.Tensor.to, (new, name.dtype), {})
-        return self._value(new)
-
-    def _value(self, item: Any) -> Value:
-        return item if type(item) is Value else self.rec.as_value(item)
-
     def _written(self, content: Value, path: tuple[View, ...], new: Value) -> Value:
+        if not path:
+            return _instead(self.rec, content, new)
         key = content.slot, path
+        if key not in self.rec.joined and sum(slot is content.slot for slot, _ in self.rec.joined) < MOST_JOINED:
+            self.rec.joined[key] = _columns(path, tuple(content.shape))
+        columns = self.rec.joined.get(key)
+        if columns is not None:
+            return _joined(self.rec, content, *columns, new)
         positions = self.rec.positions.get(key)
         if positions is None:
             positions = self.rec.positions[key] = _positions(path, tuple(content.shape))
@@ -326,7 +322,7 @@ def _moves(rec: Recorder) -> bool:
 def is_alone(rec: Recorder, name: Any) -> bool:
     """Definition (4); no where that is not known. Linear in the nodes since the name's own, of which it sees
     MOST_SINCE."""
-    if type(name) is not Value or name.slot.views or _moves(rec):
+    if type(name) is not Value or _moves(rec):
         return False
     if rec.reading is not None and not name.slot.floats:  # it may be read later (`standins.unread`)
         return False
@@ -334,7 +330,7 @@ def is_alone(rec: Recorder, name: Any) -> bool:
     is_copy, others = type(ref) is Copied, sys.getrefcount(ref) - _ALONE
     if is_copy and not others:
         return True
-    if ref < rec.first_value or (ref <= rec.last_stacked and not is_copy):
+    if name.slot.views or (not is_copy and (ref < rec.first_value or ref <= rec.last_stacked)):
         return False
     value, place = rec.next_value, len(rec.refs)
     for index in reversed(rec.entries[-MOST_SINCE:]):
@@ -350,7 +346,7 @@ def is_alone(rec: Recorder, name: Any) -> bool:
             if uses and not _is_apart(rec, entry):
                 return False
             others -= uses
-    return False
+    return is_copy and not others and len(rec.entries) <= MOST_SINCE
 
 
 def _references_of_one() -> int:
@@ -416,6 +412,33 @@ def _mapped(function: Any, tree: Any) -> Any:
 def written(whole: torch.Tensor, positions: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """`whole` with the elements at some positions, counted in the order of its elements, replaced."""
     return whole.reshape(-1).scatter(0, positions.reshape(-1), new.reshape(-1)).view(whole.shape)
+
+
+def _columns(path: tuple[View, ...], shape: tuple[int, ...]) -> tuple[int, range] | None:
+    """The dimension behind the first of which a single step of indexing shows a range, and all of the others."""
+    if len(path) != 1 or path[0].function is not torch.Tensor.__getitem__:
+        return None
+    index = path[0].template[0][1]
+    steps = index if type(index) is tuple else (index,)
+    cut = [d for d, step in enumerate(steps) if step != slice(None)]
+    if len(cut) != 1 or not cut[0] or {*map(type, steps)} != {slice} or len(steps) > len(shape):
+        return None
+    numbers = range(*steps[cut[0]].indices(shape[cut[0]]))
+    return (cut[0], numbers) if numbers and numbers.step == 1 else None
+
+
+def _joined(rec: Recorder, content: Value, dim: int, numbers: range, new: Value) -> Value:
+    """The content with another part, put together of what is before it, the part, and what is after it."""
+    pieces = ((0, numbers.start), None, (numbers.stop, content.shape[dim] - numbers.stop))
+    parts = [
+        new if piece is None else rec.function(torch.narrow, (content, dim, *piece), {})
+        for piece in pieces
+        if piece is None or piece[1]
+    ]
+    if len(parts) == 1:
+        return _instead(rec, content, new)
+    result: Value = rec.as_value(rec.function(torch.cat, (parts, dim), {}))
+    return result
 
 
 def _positions(path: tuple[View, ...], shape: tuple[int, ...]) -> torch.Tensor:
@@ -549,6 +572,85 @@ def _filling(rec: Recorder, target: Any, value: Any) -> Any:
         value = rec.function(torch.Tensor.to, (rec.as_value(value), target.dtype), {})
         return rec.function(torch.Tensor.expand, (value, tuple(target.shape)), {})
     return rec.function(torch.full_like, (target, value), {})
+
+
+def assign_item(rec: Recorder, buffer: Buffer, index: tuple[Any, ...], value: Any) -> None:
+    """`buffer[index] = value`: the rows that it shows become others. Linear in these."""
+    kinds = {*map(type, index)}
+    if not kinds <= _PLAIN or (slice in kinds and any(getattr(step, "step", None) not in (None, 1) for step in index)):
+        change_in_place(rec, torch.Tensor.__setitem__, "setitem", (buffer, index, value), {})
+    elif _moves(rec) or not rec.flows:
+        raise MustKeepBooks
+    else:
+        _assign(rec, buffer, index, value)
+
+
+_PLAIN = {int, slice}
+
+
+def _assign(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> None:
+    while True:
+        if buffer.whole is not None and not buffer.lets_go(is_alone):
+            raise MustKeepBooks
+        if type(index[0]) is not int:
+            _assign_rows(rec, buffer, index, value)
+            return
+        number, index = index[0], index[1:]
+        row = buffer.row(number) if not index or all(step == slice(None) for step in index) else None
+        if row is not None and type(row) is not Buffer:
+            _assign_row(rec, buffer, row, value)
+            return
+        part = buffer.split(number, is_alone) if row is None else row
+        if part is None:
+            with changing(rec, buffer.row(number)) as target:
+                _set_item(rec, target, tuple(index), value)
+            return
+        buffer, index = part, index or (slice(None),)
+
+
+def _assign_rows(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> None:
+    seen, has_rows = buffer._meta()[tuple(index)], False
+    if isinstance(value, torch.Tensor):
+        value = rec.as_value(value)
+        while value.ndim > seen.ndim and value.shape[0] == 1:
+            value = value[0]
+        torch.broadcast_to(value._meta(), seen.shape)
+        has_rows = value.ndim == seen.ndim
+    for k, number in enumerate(range(len(buffer.items))[index[0]]):
+        row = value[k if value.shape[0] > 1 else 0] if has_rows else value
+        _assign(rec, buffer, (number, *index[1:]), row)
+
+
+def _assign_row(rec: Recorder, buffer: Buffer, row: Any, value: Any) -> None:
+    if value is row:  # after `buffer[i] += x`
+        return
+    row = row if type(row) is Value else row.materialise()  # a buffer that has changed as a whole
+    if not is_alone(rec, row):
+        raise MustKeepBooks
+    new = value if type(value) is Value and value.slot is row.slot else _fitting(rec, row, _as_part(rec, row, value))
+    if row.ref != buffer.blank.ref:
+        new = _instead(rec, row, new)
+    row.ref, row.slot = Copied(new.ref), new.slot
+
+
+def _instead(rec: Recorder, old: Value, new: Value) -> Value:
+    """A new value where another was, which has a gradient nevertheless: zeros."""
+    no = rec.shared_constant(_instead, partial(torch.zeros, (), dtype=torch.bool))
+    result: Value = rec.function(torch.where, (no, old, new), {})
+    return result
+
+
+def _fitting(rec: Recorder, name: Value, new: Any) -> Value:
+    """What a name may become. Raises RuntimeError, as eager, for shapes and dtypes that do not fit."""
+    if type(new) is Value and new.slot is name.slot:
+        return new
+    if tuple(new.shape) != tuple(name.shape):
+        raise RuntimeError(f"output with shape {list(name.shape)} doesn't match the broadcast shape {list(new.shape)}")
+    if new.dtype is not name.dtype:
+        if not torch.can_cast(new.dtype, name.dtype):
+            raise RuntimeError(f"result type {new.dtype} can't be cast to the desired output type {name.dtype}")
+        new = rec.function(torch.Tensor.to, (new, name.dtype), {})
+    return new if type(new) is Value else rec.as_value(new)
 
 
 def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:

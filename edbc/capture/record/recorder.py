@@ -40,7 +40,15 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
-from edbc.capture.record.functionalise import Changes, MustKeepBooks, OfChange, change_in_place, changed_alone, is_alone
+from edbc.capture.record.functionalise import (
+    Changes,
+    MustKeepBooks,
+    OfChange,
+    assign_item,
+    change_in_place,
+    changed_alone,
+    is_alone,
+)
 from edbc.capture.record.keys import is_constant, quick_key
 from edbc.capture.record.numbers import lift_floats, lift_number
 from edbc.capture.record.recording import Recording
@@ -77,7 +85,7 @@ from edbc.capture.semantics.shapes import (
     told_by_shape,
 )
 from edbc.capture.standins.lazy import Stack
-from edbc.capture.standins.made import Description
+from edbc.capture.standins.made import Buffer, Description, Made, with_wholes
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.capture.standins.standin import (
@@ -172,6 +180,7 @@ class Recorder:
         "_constant_of_id",
         "_constant_of_key",
         "_constants_of_class",
+        "_first_detached",
         "_mini_batches",
         "_num_calls",
         "_num_indices",
@@ -208,6 +217,7 @@ class Recorder:
         "flows",
         "forget_calls",
         "functions",
+        "has_buffers",
         "home",
         "in_cell",
         "in_fragment",
@@ -216,6 +226,7 @@ class Recorder:
         "is_apart",
         "is_of_ragged",
         "is_view",
+        "joined",
         "keeping",
         "keeps_books",
         "kept_forwards",
@@ -237,6 +248,7 @@ class Recorder:
         "nodes_of_runs",
         "num_runs",
         "numbers",
+        "parts",
         "plain",
         "positions",
         "ragged",
@@ -262,6 +274,7 @@ class Recorder:
         "sum",
         "symbolic",
         "table",
+        "taken",
         "taken",
         "takes_locks",
         "unread",
@@ -289,6 +302,7 @@ class Recorder:
         self.is_apart: dict[int, bool] = {}
         """What `functionalise` knows of entries."""
         self.positions: dict[Any, torch.Tensor] = {}
+        self.joined: dict[Any, tuple[int, range] | None] = {}
         """What writing through a chain of views writes to, by the content's slot and the chain."""
         self.instance = 0
         """Number of the instance in its mini-batch."""
@@ -426,6 +440,12 @@ class Recorder:
         self._num_indices = 0
         self.first_value, self.first_external = self.next_value + 0, -self.last_external  # an integer of its own
         self.forget_externals()
+        self._first_detached = self.next_value + 0  # an integer of its own
+        """The first value since gradients were switched."""
+        self.parts: dict[tuple[int, int, int], int] = {}
+        """Refs of what has been taken, by the whole's, the entry and the offset: taken again it is the same."""
+        self.has_buffers = False
+        """Whether forward has filled some (`standins.made`)."""
         self.last_stacked = 0
         """The last value when rows were last put side by side (`capture.ragged`), which may be of values with names."""
         self.books = Changes(self) if self.keeps_books else None
@@ -447,6 +467,10 @@ class Recorder:
         self.open_books().assign(name, new, overwrites)
         return name
 
+    def assign(self, buffer: Buffer, index: tuple[Any, ...], value: Any) -> None:
+        """`buffer[index] = value`."""
+        assign_item(self, buffer, index, value)
+
     def open_books(self) -> Changes:
         """Which stand-ins share memory. Raises MustKeepBooks where nobody knows."""
         if self.books is None:
@@ -455,7 +479,7 @@ class Recorder:
 
     def cut(self, entries: list[int], refs: list[int], num_values: int) -> None:
         """Go on behind what has been recorded, with these of its nodes, whose values come next (`forward.cutting`)."""
-        self.entries, self.refs = entries, refs
+        self.entries, self.refs, self.parts = entries, refs, {}
         self._switches = [] if self.flows else [len(entries)]
         self.first_value = self.next_value
         self.next_value += num_values
@@ -520,6 +544,7 @@ class Recorder:
         more, as of `x.new(1, n).fill_(0.).requires_grad_()`."""
         leaves = self.leaves
         self.forget_externals()
+        self.descriptions = [made for made in self.descriptions if type(made) is Made]
         if leaves:
             leaves.append(_leaf_of_nobody())
             counts = [sys.getrefcount(tensor) for tensor, _ in leaves]
@@ -561,6 +586,7 @@ class Recorder:
             refuse("a vertex function switches gradients off or on", "use .detach() of what shall have no gradient")
         self.flows = flows
         self._switches.append(len(self.entries))
+        self._first_detached = self.next_value + 0  # an integer of its own
 
     def flowing(self, make: Callable[[], Value]) -> Value:
         """What `make` makes, recorded as where gradients are on."""
@@ -569,6 +595,15 @@ class Recorder:
             return make()
         finally:
             self.switch_gradients(False)
+
+    def requires_none(self, value: Value) -> bool:
+        """Whether a value requires no gradient, as far as that is known where gradients are off: it is a constant that
+        requires none, or was computed since."""
+        if value.ref >= 0 or self.ragged:
+            return not self.flows and value.ref >= self._first_detached
+        number = -1 - (value.ref + self.first_external)
+        pool = self.constants.get(self.external_source[number]) if number >= 0 else None
+        return type(pool) is list and not pool[self.external_index[number]].requires_grad
 
     def has_switched(self, entry: int) -> bool:
         """Whether gradients were off for an entry from that one on."""
@@ -967,7 +1002,7 @@ class Recorder:
     def forget_since(self, entries: int, refs: int, value: int) -> None:
         """Forget what has been recorded since `place` said so."""
         del self.entries[entries:], self.refs[refs:]
-        self.next_value = value
+        self.next_value, self.parts = value, {}
         for lazy in self.kept_wholes:
             lazy.whole = None
         self.kept_wholes = []
@@ -1057,12 +1092,18 @@ class Recorder:
     def _part(self, whole: Value, known: Excerpts, offset: int) -> Value:
         if known.entry is None:
             return value_of(self, whole.ref, self.table.slot(whole.slot.base))
+        key = whole.ref, known.entry.index, offset
+        taken = self.parts.get(key)
+        if taken is not None and self.flows:
+            return value_of(self, taken, known.entry.output_slots[0])
         self.external_source.append(known.source)
         self.external_index.append(offset)
         self.last_external -= 1
         if self.ragged:
             self.remade[self.last_external] = Offset(known.source, offset, known.entry.operation.slots[1])
         part: Value = self.emit(known.entry, (whole.ref, self.last_external))
+        if self.flows and not self.ragged:
+            self.parts[key] = part.ref
         return part
 
     def call(self, path: str, kind: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -1107,6 +1148,10 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None
     ) -> Any:
         """Record a torch function or tensor method."""
+        if self.has_buffers and not (
+            args and type(args[0]) is Buffer and rules.changes_in_place(func, rules.name_of(func), kwargs)
+        ):
+            args, kwargs = with_wholes(args), with_wholes(kwargs)
         if not self.flows:
             for item in flat(args, kwargs):  # before what the call itself makes
                 if isinstance(item, Lazy) and type(item) is not Ragged:

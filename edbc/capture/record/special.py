@@ -279,10 +279,10 @@ def filled(
     where it is none."""
     if not isinstance(args[0], Symbol) or any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
         return None
-    rest = _without_device(kwargs)
+    rest, numbers = _without_device(kwargs), args[1:]  # what is kept holds no stand-in, which would not be alone
     like = args[0]._meta()
-    key = (name, tuple(like.shape), like.dtype, repr(args[1:]), repr(rest))
-    return key, lambda: func(torch.empty_like(like, device="cpu"), *args[1:], **rest)
+    key = (name, tuple(like.shape), like.dtype, repr(numbers), repr(rest))
+    return key, lambda: func(torch.empty_like(like, device="cpu"), *numbers, **rest)
 
 
 def is_view(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,9 +1,13 @@
-"""Does `x.index_add_(...)` change a tensor that nobody else shows? Told by the user's code, for rows of every length.
+"""What a change in place changes, where references do not tell it (`record.functionalise`) and the user's code does.
 
-Definition. A method in place changes a *fresh* tensor where it is called on what makes one (`torch.zeros(n).add_(x)`),
-or on a variable that the same block of statements has given such a tensor, and whose only uses in between are as what
-methods in place are called on. So messages are summed in graph networks; rows (`capture.ragged`) have no refs of which
-the references tell who shares their memory (`record.functionalise`, definition (4)).
+Definitions.
+
+(1) A method in place changes a *fresh* tensor where it is called on what makes one (`torch.zeros(n).add_(x)`), or on a
+    variable that the same block of statements has given such a tensor, and whose only uses in between are as what
+    methods in place are called on. So messages are summed in graph networks; rows (`capture.ragged`) have no refs of
+    which the references tell who shares their memory.
+(2) `x[i] += y` changes an *item*: a part of `x`, which is then assigned to the same place of `x`. Where nobody else has
+    that part, what is computed anew may be assigned in its stead.
 
 Time is linear in the length of the code, once, and quadratic in the variables of one block.
 """
@@ -16,48 +20,72 @@ import itertools
 import linecache
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from edbc.base.kept import Kept
 
 _MAKERS = frozenset("zeros ones full zeros_like ones_like full_like".split())
 """Functions of torch that make a tensor."""
 _MAKERS_OF_TENSORS = frozenset("new_zeros new_ones new_full".split())
-_Position = tuple[int, int, int, int]
-_places: Kept[tuple[int, int], tuple[CodeType, bool, bool]] = Kept(4096)
-"""By the identity of the code, which the entry holds, and an offset: whether a fresh tensor is changed, and made."""
+_Position = tuple[int | None, int | None, int | None, int | None]
+
+
+class _Place(NamedTuple):
+    """What is done at a place of code, which it holds."""
+
+    code: CodeType
+    changes_fresh: bool
+    makes_fresh: bool
+    changes_item_of: tuple[str, ...]
+    """The variable, and maybe an attribute of it, of which an item is changed; none where none is."""
+
+
+_places: Kept[tuple[int, int], _Place] = Kept(4096)
+"""By the identity of the code and an offset."""
 
 
 def changes_fresh(frame: FrameType) -> bool:
     """Whether the method that a frame calls changes a fresh tensor in place."""
-    return _place(frame)[1]
+    return _place(frame).changes_fresh
 
 
 def makes_fresh(frame: FrameType) -> bool:
     """Whether what a frame calls makes a tensor that is changed so."""
-    return _place(frame)[2]
+    return _place(frame).makes_fresh
 
 
-def _place(frame: FrameType) -> tuple[CodeType, bool, bool]:
+def changed_item_of(frame: FrameType) -> Any:
+    """Of what the operator in place that a frame calls changes an item, definition (2); None where that is not told."""
+    names = _place(frame).changes_item_of
+    found: Any = frame.f_locals.get(names[0]) if names else None
+    return getattr(found, "__dict__", {}).get(names[1]) if len(names) > 1 else found
+
+
+def _place(frame: FrameType) -> _Place:
     code = frame.f_code
     known = _places.get((id(code), frame.f_lasti))
     if known is None:
         text = "".join(linecache.getlines(code.co_filename, frame.f_globals))
         at = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
-        changes, makers = _fresh_in(text)
-        known = _places.add((id(code), frame.f_lasti), (code, at in changes, at in makers))
+        changes, makers, items = _told_by(text)
+        known = _places.add((id(code), frame.f_lasti), _Place(code, at in changes, at in makers, items.get(at, ())))
     return known
 
 
 @functools.lru_cache(maxsize=16)
-def _fresh_in(text: str) -> tuple[frozenset[_Position], frozenset[_Position]]:
-    """First and last line and column of the calls that change fresh tensors, and of those that make them."""
+def _told_by(text: str) -> tuple[frozenset[_Position], frozenset[_Position], dict[_Position, tuple[str, ...]]]:
+    """First and last line and column of the calls that change fresh tensors, of those that make them, and of the
+    operators that change items."""
     changes: set[_Position] = set()
     makers: set[_Position] = set()
+    items: dict[_Position, tuple[str, ...]] = {}
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return frozenset(), frozenset()
+        return frozenset(), frozenset(), {}
     for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
+            items[_position(node)] = _names(node.target.value)
         if isinstance(node, ast.Call) and _is_in_place(node):
             maker = _maker(node)
             if maker is not None:
@@ -68,7 +96,7 @@ def _fresh_in(text: str) -> tuple[frozenset[_Position], frozenset[_Position]]:
                 found = [*_of_block(statement, block[number + 1 :])]  # type: ignore[index]
                 changes.update(found)
                 makers.update(_position(_maker(statement.value)) for _ in found[:1])  # type: ignore[arg-type]
-    return frozenset(changes), frozenset(makers)
+    return frozenset(changes), frozenset(makers), items
 
 
 def _of_block(statement: ast.stmt, others: Sequence[ast.stmt]) -> Iterator[_Position]:
@@ -107,5 +135,12 @@ def _is_name(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _position(node: ast.expr) -> _Position:
+def _names(node: ast.expr) -> tuple[str, ...]:
+    """`x`, or `x` and `y` of `x.y`; none of anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.value.id, node.attr
+    return (node.id,) if isinstance(node, ast.Name) else ()
+
+
+def _position(node: ast.expr | ast.stmt) -> _Position:
     return node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0

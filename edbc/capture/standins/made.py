@@ -12,16 +12,21 @@ Definitions.
 (2) Whatever looks at a description, changes it, or computes with descriptions and real tensors alone, gets the real
     tensor, made once; from then on the description is that tensor, as it may hold anything. Among stand-ins of other
     kinds a description is an operand.
-(3) It belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of descriptions on
-    the caller's objects, or returns, are their real tensors.
+(3) A *buffer* is a description of which forward has assigned or read rows, `states[i] = h`: a list of names, its rows.
+    Reading a row gives that very name, a slice is a buffer of the same names, and a row to whose elements forward
+    assigns is a buffer itself. So whoever changes a row, all who have it see it: they have the same object. As a whole
+    a buffer is `torch.stack` of its rows, made when it is asked for, and anew once a row has changed. It holds the refs
+    of the rows that it was made of, so that these are not alone: who assigns to a row lets go of the whole first, which
+    is possible where nobody else may see its memory.
+(4) A description belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of
+    descriptions on the caller's objects, or returns, are their real tensors.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -29,24 +34,36 @@ import torch
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.standins.fresh import makes_fresh
-from edbc.capture.standins.standin import Lazy, Symbol, Value, refuse_ended, turned
+from edbc.capture.standins.lazy import Stack
+from edbc.capture.standins.standin import Lazy, Symbol, Value, as_python_has_it, refuse_ended, turned
 
-MAKERS = (torch.zeros, torch.ones, torch.eye)
+MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye)
+MOST_ROWS = 4096
+"""Of a buffer."""
 _num_modes = torch._C._len_torch_function_stack
 
 
 class Description(NamedTuple):
     """What a call makes; `key` tells it from others."""
 
-    key: Any
-    make: Callable[[], torch.Tensor]
+    function: Callable[..., torch.Tensor]
     shape: torch.Size
+    given: tuple[Any, ...]
+    """What the function is given besides sizes: what fills all elements."""
     dtype: torch.dtype
 
-    def of_row(self) -> tuple[Any, Callable[[], torch.Tensor]]:
-        """Key and maker of each of its rows, which are equal."""
-        function, sizes = self.key[0], tuple(self.shape[1:])
-        return (function, sizes, self.dtype), functools.partial(function, sizes, dtype=self.dtype, device="cpu")
+    @property
+    def key(self) -> Any:
+        """What tells it from others."""
+        return self.function, self.shape, self.given, self.dtype
+
+    def make(self) -> torch.Tensor:
+        """The tensor."""
+        return self.function(self.shape, *self.given, dtype=self.dtype, device="cpu")
+
+    def of_row(self) -> Description:
+        """Each of its rows, which are equal."""
+        return self._replace(shape=self.shape[1:])
 
 
 class _Asked:
@@ -77,11 +94,16 @@ def _of_tensor(name: str) -> property:
 class Made(Lazy):
     """A description. Its `tensor` is what it has become, if anything."""
 
-    __slots__ = ("described", "rows", "tensor")
+    __slots__ = ("as_rows", "blank", "described", "held", "items", "tensor")
     described: Description
     tensor: torch.Tensor | None
-    rows: Any
+    as_rows: Any
     """Itself as rows, once it was asked for."""
+    items: list[Any]
+    """Of a buffer: its rows, None for those that nobody has assigned or read, which are as `blank`."""
+    blank: Value
+    held: list[int]
+    """The refs of the rows that its whole shows."""
     rec = property(lambda self: _ASKED)
     shape = property(lambda self: self.described.shape)
     dtype = property(lambda self: self.described.dtype)
@@ -106,7 +128,7 @@ class Made(Lazy):
 
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
         """See Lazy."""
-        if self.tensor is not None or self.rows is not None:
+        if self.tensor is not None or self.as_rows is not None:
             return None
         constant = self.materialise()
         return turned(self, constant.rec.copied(constant))
@@ -115,8 +137,38 @@ class Made(Lazy):
         is_plain = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
         if is_plain and type(value) in _NUMBERS:
             self.real()[index] = value
+        elif issubclass(type(value), Symbol) and self._is_filled():
+            self[index] = value
         else:
             super().__setitem__(index, value)
+
+    def __getitem__(self, index: Any) -> Any:
+        is_of_rows = len(self.described.shape) > 1 and type(index) in (int, slice, tuple)
+        return self[index] if is_of_rows and self._is_filled() else super().__getitem__(index)
+
+    def _is_filled(self) -> bool:
+        """Whether it has become a buffer: definition (3)."""
+        rec: Any = watcher_of_thread()
+        known = self.described
+        if not self._is_untouched() or self.as_rows is not None or known.function is _eye:
+            return False
+        if rec is None or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows:
+            return False
+        if not known.shape or not 0 < known.shape[0] <= MOST_ROWS:
+            return False
+        _buffer(rec, known, self)
+        rec.has_buffers = True
+        return True
+
+    def _is_untouched(self) -> bool:
+        """Whether the tensor was only read, if it was made at all, and nobody has it or a view of it."""
+        if self.tensor is None:
+            return True
+        is_seen = sys.getrefcount(self.tensor) > _UNSEEN or self.tensor._version or self.tensor.requires_grad
+        if is_seen or torch._C._storage_Use_Count(self.tensor.untyped_storage()._cdata) > _UNSEEN:
+            return False
+        self.tensor = None
+        return True
 
     def _meta(self) -> torch.Tensor:
         return torch.empty(self.described.shape, dtype=self.described.dtype, device="meta")
@@ -136,6 +188,128 @@ class Made(Lazy):
         return self.real().__reduce_ex__(protocol)
 
 
+class Buffer(Made):
+    """Definition (3)."""
+
+    __slots__ = ()
+    rec = property(lambda self: self.blank.rec, lambda self, rec: setattr(self.blank, "rec", rec))
+
+    def shown(self) -> Any:
+        """The whole, with the refs of the rows that it shows."""
+        blank = self.blank
+        rows = [row if type(row) is Value else blank if row is None else row.materialise() for row in self.items]
+        refs = [row.ref for row in rows]
+        if self.whole is None or refs != self.held:
+            self.whole, self.held = self.rec.function(torch.stack, (rows,), {}), refs
+        return self.whole
+
+    def materialise(self) -> Value:
+        """See Lazy."""
+        shown = self.shown()
+        return shown if type(shown) is Value else shown.materialise()
+
+    def rows(self) -> Any:
+        """See Lazy."""
+        shown = self.shown()
+        return None if type(shown) is Value else shown.rows()
+
+    def lets_go(self, is_alone: Callable[[Any, Value], bool]) -> bool:
+        """Forget the whole; False where others may see its memory."""
+        shown = self.whole
+        if type(shown) is Stack:
+            if shown.aliased:
+                return False
+            shown = shown.whole
+        if shown is not None and (type(shown) is not Value or not is_alone(self.rec, shown)):
+            return False
+        self.whole, self.held = None, []
+        return True
+
+    def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
+        """See Lazy."""
+        if not self.lets_go(is_alone) or not _are_own(self.items, is_alone):
+            return None
+        return turned(self, self.rec.copied(self.materialise()))
+
+    def __getitem__(self, index: Any) -> Any:
+        index = as_python_has_it(index)
+        first, *rest = index if type(index) is tuple and index else (index,)
+        if type(first) is int and (not rest or len(self.described.shape) > 1):
+            row = self.row(first) if self.rec.flows else self.rec.without_gradient(self.row(first))
+            return row if all(step == _ALL for step in rest) else row[tuple(rest)]
+        if type(first) is slice and not rest and self.rec.flows and self.items[first]:
+            rows = [self.row(number) for number in range(len(self.items))[first]]
+            return _buffer_of(rows, self.blank, self.described)
+        return Lazy.__getitem__(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        index = index if type(index) is tuple else (index,)
+        self.rec.assign(self, index if {*map(type, index)} == _INTEGERS else as_python_has_it(index), value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self.items))])
+
+    def row(self, number: int) -> Any:
+        """The name of a row. Raises IndexError, as eager."""
+        if not -len(self.items) <= number < len(self.items):
+            raise IndexError(f"index {number} is out of bounds for dimension 0 with size {len(self.items)}")
+        row = self.items[number]
+        if row is None:
+            row = self.items[number] = self.rec.copied(self.blank)
+        return row
+
+    def split(self, number: int, is_alone: Callable[[Any, Value], bool]) -> Buffer | None:
+        """A row as a buffer; None where it was assigned, or somebody has it."""
+        row = self.items[number]
+        if type(row) is Buffer:
+            return row
+        if row is not None and (type(row) is not Value or row.ref != self.blank.ref or not is_alone(self.rec, row)):
+            return None
+        if row is not None and sys.getrefcount(row) > _OWN + (self.rec.made is not None):
+            return None
+        self.items[number] = row = _buffer(self.rec, self.described.of_row())
+        return row
+
+
+def _buffer(rec: Any, described: Description, made: Made | None = None) -> Buffer:
+    """A buffer to which nobody has assigned, which a description becomes if it is given."""
+    row = described.of_row()
+    return _buffer_of([None] * described.shape[0], rec.shared_constant(row.key, row.make), described, made)
+
+
+def _buffer_of(items: list[Any], blank: Value, described: Description, made: Made | None = None) -> Buffer:
+    buffer: Any = Made() if made is None else made
+    _set_class(buffer, Buffer)
+    buffer.described = described._replace(shape=torch.Size((len(items), *described.shape[1:])))
+    buffer.tensor = buffer.as_rows = buffer.whole = None
+    buffer.items, buffer.blank, buffer.held = items, blank, []
+    return buffer
+
+
+def _is_own(items: list[Any], number: int, is_alone: Callable[[Any, Value], bool]) -> bool:
+    """Whether nobody but the list has a row or what it shows."""
+    row = items[number]
+    if row is None:
+        return True
+    if type(row) is not Value:
+        is_buffer = type(row) is Buffer and sys.getrefcount(row) <= _OWN
+        return is_buffer and row.lets_go(is_alone) and _are_own(row.items, is_alone)
+    return sys.getrefcount(row) <= _OWN + (row.rec.made is not None) and is_alone(row.rec, row)
+
+
+def _are_own(items: list[Any], is_alone: Callable[[Any, Value], bool]) -> bool:
+    return all(_is_own(items, number, is_alone) for number in range(len(items)))
+
+
+_UNSEEN = 2
+"""References to a tensor, and to its storage, that a description holds, and the asking."""
+_OWN = 3
+"""References to a row that its list holds, its name, and the asking."""
+_ALL = slice(None)
+_INTEGERS = {int}
+_set_class = object.__dict__["__class__"].__set__
+
+
 def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of one of MAKERS, of a symbol's size as rows (`ragged.symbols`); None where it is not definition (1)."""
     rec: Any = watcher_of_thread()
@@ -148,13 +322,14 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
         like = sizes[0].like if sizes and type(sizes[0]) is Size else None
         args = (sizes[0].value, *sizes[1:]) if like is not None else args
-    key = (func, args, torch.get_default_dtype(), *kwargs.items())
+    fills = repr((args, kwargs)) if func is torch.full else None  # 1 and 1.0, 0.0 and -0.0 are equal
+    key = (func, args, fills, torch.get_default_dtype(), *kwargs.items())
     try:
         known = rec.makers.get(key)
     except TypeError:  # a list of sizes
         return None
     if known is None:
-        known = _new(key, func, args, kwargs)
+        known = _new(func, args, kwargs)
         if known is None:
             return None
         rec.makers[key] = known
@@ -162,7 +337,7 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return rec.rows_described(known, like)
     made = Made()
     made.described = known
-    made.tensor = made.rows = None
+    made.tensor = made.as_rows = None
     rec.descriptions.append(made)
     return made
 
@@ -172,14 +347,23 @@ def _is_of_changing_rows(rec: Any, known: Description) -> bool:
     return known.shape[:1].numel() > 0 < len(known.shape) and rec.is_ragged(known) and makes_fresh(sys._getframe(3))
 
 
-def _new(key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description | None:
-    sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
-    if not all(type(size) is int for size in sizes) or not kwargs.keys() <= {"dtype"}:
+def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description | None:
+    is_one = bool(args) and isinstance(args[0], tuple)
+    sizes, given = (args[0], args[1:]) if is_one else (args, ())
+    if "fill_value" in kwargs:
+        given = (kwargs["fill_value"],)
+    if not all(type(size) is int for size in sizes) or not kwargs.keys() <= {"dtype", "fill_value"}:
+        return None
+    if len(given) > 1 or any(type(number) not in _NUMBERS or number != number for number in given):
         return None
     like = func(*args, **kwargs)
     if not like.dtype.is_floating_point or like.device.type != "cpu":
         return None
-    return Description(key, functools.partial(func, *args, dtype=like.dtype, device="cpu"), like.shape, like.dtype)
+    return Description(_eye if func is torch.eye else func, like.shape, given, like.dtype)
+
+
+def _eye(shape: torch.Size, **options: Any) -> torch.Tensor:
+    return torch.eye(*shape, **options)
 
 
 def _other_recorder(tree: Any) -> Any:
@@ -207,3 +391,13 @@ def with_tensors(tree: Any) -> Any:
     if type(tree) in (tuple, list):
         return type(tree)(map(with_tensors, tree))
     return {key: with_tensors(item) for key, item in tree.items()} if type(tree) is dict else tree
+
+
+def with_wholes(tree: Any) -> Any:
+    """A nest with what buffers show as wholes in their place."""
+    if type(tree) is Buffer:
+        return tree.shown()
+    if type(tree) in (tuple, list):
+        is_flat = {*map(type, tree)}.isdisjoint((Buffer, tuple, list, dict))
+        return tree if is_flat else type(tree)(map(with_wholes, tree))
+    return {key: with_wholes(item) for key, item in tree.items()} if type(tree) is dict else tree

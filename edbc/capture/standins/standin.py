@@ -29,6 +29,7 @@ import torch
 from edbc.base.graph import ValueClass
 from edbc.capture.semantics import autocast
 from edbc.capture.standins.asker import asks_for_class
+from edbc.capture.standins.fresh import changed_item_of
 from edbc.capture.standins.source import asked_by_torch, user_location
 from edbc.capture.standins.unread import INTEGERS, Unread, unread
 from edbc.errors import UnsupportedError
@@ -260,10 +261,10 @@ class Symbol:
         return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, index: Any) -> Any:
-        return self.rec.function(torch.Tensor.__getitem__, (self, _as_python_has_it(index)), {})
+        return self.rec.function(torch.Tensor.__getitem__, (self, as_python_has_it(index)), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.rec.function(torch.Tensor.__setitem__, (self, _as_python_has_it(index), value), {})
+        self.rec.function(torch.Tensor.__setitem__, (self, as_python_has_it(index), value), {})
 
     def _read(self) -> torch.Tensor:
         """The tensor itself, for which the instance waits (`trace.fibers`)."""
@@ -328,9 +329,11 @@ class Symbol:
 
 
 _item = _reading_number("item")
+_UNNAMED = 3
+"""References to a stand-in that is in an expression alone: there, in the method that asks, and in its question."""
 
 
-def _as_python_has_it(index: Any) -> Any:
+def as_python_has_it(index: Any) -> Any:
     """An index with NumPy's integers, and those in tensors of the instance, as Python's, which torch takes them for.
     What nobody has read stays so."""
     kind = type(index)
@@ -339,7 +342,7 @@ def _as_python_has_it(index: Any) -> Any:
     if kind is Unread:
         return index.index
     if kind is tuple:
-        return tuple(map(_as_python_has_it, index))
+        return tuple(map(as_python_has_it, index))
     if kind is torch.Tensor and not index.ndim and index.dtype in INTEGERS:
         return index.item()
     if kind is slice:
@@ -419,8 +422,17 @@ for _name, _function in {
 
 
 def _in_place(name: str) -> Callable[[Any, Any], Any]:
-    function = getattr(torch.Tensor, f"__i{name}__")
-    return lambda self, other: self.rec.function(function, (self, other), {})
+    function, anew = getattr(torch.Tensor, f"__i{name}__"), getattr(torch.Tensor, f"__{name}__")
+
+    def change(self: Any, other: Any) -> Any:
+        is_part = sys.getrefcount(self) <= _UNNAMED and type(self) is Value and self.rec.books is None
+        if is_part and issubclass(type(changed_item_of(sys._getframe(1))), Symbol):
+            new = self.rec.function(anew, (self, other), {})
+            if new.shape == self.shape and new.dtype is self.dtype:
+                return new
+        return self.rec.function(function, (self, other), {})
+
+    return change
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
@@ -682,7 +694,7 @@ class Shared(Symbol):
             value.ref = rec.last_external = rec.last_external - 1
             value.slot = self.row_slot
             return value
-        index = _as_python_has_it(index)
+        index = as_python_has_it(index)
         if not rec.in_cell:
             if not rec.flows:
                 seen = rec.without_gradient(self)

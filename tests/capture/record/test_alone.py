@@ -167,13 +167,56 @@ def of_a_sum_of_none(net: Any, words: list[int]) -> Any:
     return h, total
 
 
+def of_its_parts(net: Any, words: list[int]) -> Any:
+    h = torch.outer(net.table(torch.tensor(words[0])), net.start)
+    h[:, :2] *= 2.0
+    h[..., 0] = 0.0
+    h[2, 1] = 0.5
+    return h, h.sum(0)
+
+
+class Holder:
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+
+def of_an_attribute_s_part(net: Any, words: list[int]) -> Any:
+    holder = Holder(torch.outer(net.table(torch.tensor(words[0])), net.start))
+    holder.item[:, :2] *= 2.0
+    return holder.item
+
+
+def of_a_list_s_item(net: Any, words: list[int]) -> Any:
+    rows = torch.outer(net.table(torch.tensor(words[0])), net.start)
+    parts = [rows[:, :2], rows[:, 2:].clone()]
+    for i in range(2):
+        parts[i] *= 2.0
+    return rows, parts
+
+
+def of_its_rows(net: Any, words: list[int]) -> Any:
+    h = torch.outer(net.table(torch.tensor(words[0])), net.start)
+    h[1:3] += net.table(torch.tensor(words[-1]))
+    h[-1] -= 1.0
+    return h, h.sum(0)
+
+
+def whose_part_is_there(net: Any, words: list[int]) -> Any:
+    h = torch.outer(net.table(torch.tensor(words[0])), net.start)
+    part = h[:, :2]
+    part *= 3.0
+    h[:, :2] *= 2.0
+    return h, part
+
+
 ALONE = (
     in_loops, by_recursion, kept_in_a_list, of_two_names, of_an_enclosing_function, wider, of_a_result,
-    when_the_view_is_gone, of_a_stack, of_a_sum_of_none,
+    when_the_view_is_gone, of_a_stack, of_a_sum_of_none, of_its_parts, of_an_attribute_s_part,
 )  # fmt: skip
 SHARED = (
     seen_through_a_view, given, while_a_view_is_there, of_a_row, whose_row_is_there, stacked, of_a_stack_s_item,
-    of_an_item_alone, of_a_largest,
+    of_an_item_alone, of_a_largest, of_a_list_s_item, of_its_rows,
+    whose_part_is_there,
 )  # fmt: skip
 
 

@@ -63,6 +63,18 @@ def copies_stay(m: Any, x: Any) -> Any:
 
 
 @program
+def weights_filled_without_gradients(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    weights, mask = torch.zeros_like(h), torch.ones(6)
+    with torch.no_grad():
+        weights[1:] = h[1:].abs()
+        weights[0] += 2.0
+        mask[2] = 0.0
+        mask *= weights.tanh()
+    return h * weights * mask
+
+
+@program
 def items_and_slices(m: Any, x: Any) -> Any:
     h = m.linear(x)
     h[1] = x[2]
@@ -240,6 +252,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "parameter": (lambda m: _first(m.table.weight), "a parameter of the model was changed in place"),
     "row of a parameter": (lambda m: _first(m.table.weight[1]), "a tensor that others hold was changed in place"),
     "detached": (lambda m: _first(torch.tanh(m.table.weight[1]).detach()), r"changed in place through .detach\(\)"),
+    "without gradients": (
+        lambda m: torch.no_grad()(_first)(torch.tanh(m.table.weight[1])),
+        "that requires a gradient was changed in place where gradients are switched off",
+    ),
     "unknown view": (
         lambda m: _first(torch.view_as_real(torch.complex(m.table.weight[1], m.table.weight[2]))),
         "by a function that is not known as a view",
@@ -361,7 +377,8 @@ def test_what_changes_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.no_grad():
         net(instances)
         monkeypatch.setattr(functionalise, "_positions", None)
+        monkeypatch.setattr(functionalise, "_columns", None)
         monkeypatch.setattr(functionalise, "_is_seen_in_place", None)
         constants = net.prepare(instances).capture.constants
     positions = [tensor for pool in constants.values() for tensor in pool if tensor.dtype is torch.int64]
-    assert len(positions) == 3 + 3 + 2  # rows, elements, and two parts
+    assert len(positions) == 3 + 3 + 1  # rows, elements, and a part; the other is of columns

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edbc.capture.standins.fresh import _fresh_in
+from edbc.capture.standins.fresh import _told_by
 
 FRESH = """
 a = torch.zeros(3).index_add_(0, i, x)
@@ -38,4 +38,4 @@ g.add_(x)
 @pytest.mark.parametrize(("text", "count"), [(FRESH, 7), (SHOWN, 0), ("def", 0)])
 def test_fresh_tensors_are_those_that_nobody_else_shows(text: str, count: int) -> None:
     """Made in the expression, or in the same block for a variable that nobody looks at before the last change."""
-    assert len(_fresh_in(text)[0]) == count
+    assert len(_told_by(text)[0]) == count

@@ -1,0 +1,236 @@
+"""Tensors that forward makes and fills row by row: values as in eager, without books where nobody shares them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from helpers import require_parity, seeded
+from test_structures import SIZE, Base
+
+WORDS = [[1, 2, 3], [4], [5, 6], [1, 2, 3], [7, 1, 9, 9, 2]]
+
+
+def word_of(net: Any, word: int) -> Any:
+    return torch.tanh(net.table(torch.tensor(word)) * net.start)
+
+
+def of_states(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(len(words), SIZE)
+    for i, word in enumerate(words):
+        states[i] = word_of(net, word)
+    return states.mean(0), states
+
+
+def that_reads_what_came_before(net: Any, words: list[int]) -> Any:
+    states = torch.empty(len(words) + 1, SIZE)
+    states[0] = net.start
+    for i, word in enumerate(words):
+        states[i + 1] = torch.tanh(states[i] + word_of(net, word))
+    return states[-1], states[1:].amax(0), states
+
+
+def that_starts_with_what_was_made(net: Any, words: list[int]) -> Any:
+    states = torch.ones(len(words), SIZE)
+    for i, word in enumerate(words):
+        states[i] = states[i - 1] * word_of(net, word)
+    return states.sum(0)
+
+
+def of_rows_assigned_twice(net: Any, words: list[int]) -> Any:
+    memory = torch.full((3, SIZE), 0.5)
+    for word in words:
+        memory[word % 3] = memory[word % 3] + word_of(net, word)
+    return memory.sum(0), memory
+
+
+def of_rows_added_to(net: Any, words: list[int]) -> Any:
+    memory = torch.zeros(3, SIZE)
+    for word in words:
+        memory[word % 3] += word_of(net, word)
+    return memory, memory.relu().sum()
+
+
+def of_a_batch_of_one(net: Any, words: list[int]) -> Any:
+    outputs = torch.zeros(1, len(words), SIZE)
+    for i, word in enumerate(words):
+        outputs[:, i, :] = word_of(net, word).unsqueeze(0)
+    return outputs, outputs[0, 0]
+
+
+def of_numbers_in_a_chart(net: Any, words: list[int]) -> Any:
+    chart = torch.full((len(words), len(words)), -9.0)
+    for i, one in enumerate(words):
+        for j, other in enumerate(words[: i + 1]):
+            chart[i, j] = word_of(net, one).dot(word_of(net, other))
+    return chart.logsumexp(1), chart[-1]
+
+
+def of_vectors_in_a_chart(net: Any, words: list[int]) -> Any:
+    chart = torch.zeros(len(words), len(words), SIZE)
+    for i, word in enumerate(words):
+        chart[i, i] = word_of(net, word)
+    for span in range(1, len(words)):
+        for i in range(len(words) - span):
+            chart[i, i + span] = torch.tanh(chart[i, i + span - 1] * chart[i + 1, i + span]).max(chart[i][i])
+    return chart[0, -1], chart[0]
+
+
+def of_rows_assigned_at_once(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(len(words) + 2, SIZE)
+    states[1:-1] = net.table(torch.tensor(words)) * 2.0
+    states[0] = word_of(net, words[0])
+    return states.sum(0), states[:2]
+
+
+def of_parts_of_rows(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(len(words), 2 * SIZE)
+    for i, word in enumerate(words):
+        states[i, :SIZE] = word_of(net, word)
+        states[i, SIZE:] = net.start
+    return states.sum(0)
+
+
+def read_while_it_grows(net: Any, words: list[int]) -> Any:
+    states, sums = torch.zeros(len(words), SIZE), []
+    for i, word in enumerate(words):
+        sums.append(states.sum(0))
+        states[i] = word_of(net, word) + states[: i + 1].mean(0)
+    return sums, states
+
+
+def overwritten(net: Any, words: list[int]) -> Any:
+    """What was there before has a gradient of zeros."""
+    states = torch.zeros(2, SIZE)
+    states[0] = net.start * 2.0
+    states[0] = word_of(net, words[0]).detach()
+    states[1] = net.out(net.table(torch.tensor(words[0]))).sum()
+    states[1] = 0.25
+    return states
+
+
+def given_to_others(net: Any, words: list[int]) -> Any:
+    def fill(states: Any, i: int) -> Any:
+        states[i] = word_of(net, words[i])
+        return states
+
+    states = torch.zeros(len(words), SIZE)
+    rows = [fill(states, i)[i] for i in range(len(words))]
+    for row in rows:
+        row *= 2.0
+    return rows, states
+
+
+def of_two_names(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(3, SIZE)
+    first, head = states[0], states[:2]
+    states[0] = word_of(net, words[0])
+    head[1] = word_of(net, words[-1])
+    return first, head, states
+
+
+def added_to_as_a_whole(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(2, SIZE)
+    states[0] = word_of(net, words[0])
+    states += 0.5
+    states[1] = word_of(net, words[-1])
+    return states
+
+
+def while_a_view_is_there(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(2, SIZE)
+    states[0] = word_of(net, words[0])
+    flipped = states.t()
+    states[1] = word_of(net, words[-1])
+    return flipped, states
+
+
+def while_a_row_s_view_is_there(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(2, SIZE)
+    states[0] = word_of(net, words[0])
+    half = states[0][:2]
+    states[0] = word_of(net, words[-1])
+    return half, states
+
+
+def whose_whole_row_is_there(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(2, 2, SIZE)
+    states[0, 1] = word_of(net, words[0])
+    row = states[0]
+    flipped = row.t()
+    states[0, 0] = word_of(net, words[-1])
+    return flipped, row, states
+
+
+def added_to_as_a_whole_while_a_row_is_there(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(2, SIZE)
+    states[0] = word_of(net, words[0])
+    row = states[0]
+    states *= 2.0
+    return row, states
+
+
+def net_of(forward: Callable[[Any, Any], Any]) -> Any:
+    """A model whose method it is."""
+    return seeded(type("Net", (Base,), {"forward": forward}))
+
+
+ALONE = (
+    of_states, that_reads_what_came_before, that_starts_with_what_was_made, of_rows_assigned_twice, of_rows_added_to,
+    of_a_batch_of_one, of_numbers_in_a_chart, of_vectors_in_a_chart, of_rows_assigned_at_once, of_parts_of_rows,
+    read_while_it_grows, overwritten, given_to_others, of_two_names, added_to_as_a_whole,
+)  # fmt: skip
+SHARED = (
+    while_a_view_is_there, while_a_row_s_view_is_there, whose_whole_row_is_there,
+    added_to_as_a_whole_while_a_row_is_there,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("forward", [*ALONE, *SHARED])
+def test_values_are_those_of_eager(forward: Callable[[Any, Any], Any]) -> None:
+    """Books are kept where others may see the memory, and values are eager's either way."""
+    net = require_parity(net_of(forward), WORDS, (1, 3, 5))
+
+    assert [recorder.keeps_books for _, recorder in net._idle] == [forward in SHARED]
+
+
+def of_any_order(net: Any, instance: tuple[int, list[int]]) -> Any:
+    """What a program drawn from a seed does with a buffer and the names that it has of its parts."""
+    seed, words = instance
+    rng = random.Random(seed)
+    made = rng.choice(
+        (lambda: torch.zeros(4, SIZE), lambda: torch.ones(2, 3, SIZE), lambda: torch.full((4, SIZE), 2.0))
+    )()
+    names, results = [made], []
+    for word in words * 3:
+        name = rng.choice(names)
+        value, i = word_of(net, word), rng.randrange(len(name)) if name.ndim > 1 else 0
+        action = rng.randrange(10)
+        if action <= 3 and name.ndim > 1:
+            name[i] = value
+        elif action == 4 and name.ndim > 1:
+            name[i] += value
+        elif action == 5 and name.ndim > 1:
+            names.append(name[i])
+        elif action == 6 and name.ndim > 1:
+            names.append(name[: i + 1])
+        elif action == 7:
+            name *= 1.5
+        elif action == 8:
+            results.append(name.sum(0))
+        elif action == 9 and name.ndim == 3:
+            name[i, rng.randrange(name.shape[1])] = value * 2.0
+        elif rng.random() < 0.2:
+            names.append(name.transpose(0, -1).transpose(0, -1))
+    return [*results, *names]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_order_of_changes(seed: int) -> None:
+    """Rows, slices, views and wholes, assigned and read in any order by any of their names."""
+    rng = random.Random(seed)
+    instances = [(rng.randrange(10**6), [rng.randrange(20) for _ in range(rng.randint(1, 4))]) for _ in range(3)]
+    require_parity(net_of(of_any_order), instances, (1, 3))
