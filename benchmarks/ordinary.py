@@ -1,13 +1,17 @@
 """The corpus of ordinary code (`tests/ordinary`), one row per program, worst first.
 
     python benchmarks/ordinary.py [--hidden 16] [--batch 32] [--rounds 3] [--programs NAME,...]
-                                  [--cells auto|marked] [--json FILE]
+                                  [--cells auto|unmined|marked] [--sample 0.34 --seed 0] [--compare] [--json FILE]
 
 A row: types, nodes and batches of one mini-batch; milliseconds of processor time of it by eager and by edbc, forward
 without gradients, the least of rounds that alternate in one process with one thread, after the mini-batches that are
 asked for lines; the gain with every instance recorded, as a plan runs it (eager where batching loses), and with
 instances captured once; microseconds of recording (Python and building the graph) per node; and of edbc's time the
 shares of recording, scheduling (with placing), and execution. A refused program says why.
+
+With `--compare` a row is what automatic cells change, worst first: nodes, batches and milliseconds of the program as
+written (no cells), with automatic cells (without mined patterns), and with both, which take turns; the gains over
+eager; and the time as written over that with both. `--sample` draws a share of the corpus by `--seed`.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -41,6 +47,7 @@ from edbc.tools.health import processor_name  # noqa: E402
 COLUMNS = ("program", "field", "types", "nodes", "batches", "eager ms", "edbc ms", "gain", "as run", "captured",
            "us a node", "recording", "scheduling", "execution")  # fmt: skip
 GAINS = {"recorded": "gain", "as run": "gain_as_run", "captured": "gain_captured"}
+WAYS = ("marked", "unmined", "auto")
 REPEATS = 7
 PARTS = ("construction", "scheduling", "execution")
 
@@ -50,7 +57,12 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    chosen = [p for p in load_all().values() if not options.programs or p.name in options.programs.split(",")]
+    every = sorted(load_all().values(), key=lambda program: program.name)
+    drawn = Random(options.seed).sample(every, round(options.sample * len(every)))
+    chosen = [p for p in drawn if not options.programs or p.name in options.programs.split(",")]
+    if options.compare:
+        compare(chosen, options)
+        return
     rows = sorted((measure(p, options) for p in chosen), key=lambda row: row.get("gain", 0.0))
     print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
@@ -69,7 +81,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--programs", default="")
-    parser.add_argument("--cells", choices=("auto", "marked"), default="auto", help="automatic cells, or none")
+    parser.add_argument("--cells", choices=WAYS, default="auto", help="automatic cells, without patterns, or none")
+    parser.add_argument("--compare", action="store_true", help="all three, in turn")
+    parser.add_argument("--sample", type=float, default=1.0, help="share of the corpus")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--json", default=None)
     return parser.parse_args()
 
@@ -101,6 +116,47 @@ def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
         as_planned = Net(replace(net.plan, run=RunAs("it was measured so")), model)
         took |= least({"eager again": ways["eager"], "as run": (as_planned, fresh)}, options.rounds)
     return row | counts(net, fresh) | figures(took) | {"not_captured": refused}
+
+
+@torch.no_grad()
+def compare(programs: list[Program], options: argparse.Namespace) -> None:
+    """Print what automatic cells change, program by program, and a line over all."""
+    rows = []
+    for program in programs:
+        model = program.build(options.hidden)
+        fresh = partial(program.instances, 1, options.batch)
+        ways: dict[str, Any] = {"eager": (lambda instances, model=model: [model(x) for x in instances], fresh)}
+        try:
+            for way in WAYS:
+                net = bound(model, fresh(), way)
+                for _ in range(LOOKS + 1):
+                    net(fresh())
+                ways[way] = net, fresh
+        except EdbcError as error:
+            print(f"{program.name} is refused: {error}")
+            continue
+        sizes = [Stats() for _ in WAYS]
+        for way, stats in zip(WAYS, sizes, strict=True):
+            ways[way][0].run(fresh(), stats)
+        rows.append((program.name, sizes, least(ways, options.rounds)))
+    print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
+    print("| program | nodes | batches | eager ms | as written, unmined, auto | gains | auto |\n" + "|---" * 7 + "|")
+    for name, sizes, took in sorted(rows, key=lambda row: row[2]["marked"] / row[2]["auto"]):
+        eager, *of_ways = (1e3 * took[way] for way in ("eager", *WAYS))
+        print(
+            f"| {name} | {', '.join(f'{s.nodes:,}' for s in sizes)} | {', '.join(str(s.batches) for s in sizes)} | "
+            f"{eager:.2f} | {', '.join(f'{t:.2f}' for t in of_ways)} | "
+            f"{', '.join(f'{eager / t:.2f}' for t in of_ways)} | {took['marked'] / took['auto']:.2f} x |"
+        )  # fmt: skip
+    for way in WAYS:
+        print(f"{way}: geometric mean {mean([took['eager'] / took[way] for *_, took in rows]):.2f} x of {len(rows)}")
+    ratios = [took["marked"] / took["auto"] for *_, took in rows]
+    print(f"auto over as written: geometric mean {mean(ratios):.2f} x, {sum(r < 0.95 for r in ratios)} below 0.95 x")
+
+
+def mean(ratios: list[float]) -> float:
+    """Geometric."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 def least(ways: dict[str, Any], rounds: int) -> dict[str, float]:
@@ -164,12 +220,11 @@ def summary(rows: list[dict[str, Any]]) -> str:
     for way, name in GAINS.items():
         gains = [row[name] for row in run if name in row]
         if gains:
-            mean = math.exp(statistics.fmean(map(math.log, gains)))
             below = f"{sum(gain < 1 for gain in gains)} below 1.0 x, least {min(gains):.2f} x"
-            lines.append(f"{way}: geometric mean {mean:.2f} x of {len(gains)}, {below}")
+            lines.append(f"{way}: geometric mean {mean(gains):.2f} x of {len(gains)}, {below}")
     best = [max(row["gain_as_run"], row.get("gain_captured", 0.0)) for row in run]
     if best:
-        lines.append(f"captured or as run: geometric mean {math.exp(statistics.fmean(map(math.log, best))):.2f} x")
+        lines.append(f"captured or as run: geometric mean {mean(best):.2f} x")
     return "\n".join(lines)
 
 

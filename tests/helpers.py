@@ -56,13 +56,13 @@ def counts(graph: Graph) -> dict[str, int]:
 def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", rows: bool | None = False,
           **options: Any) -> Net:  # fmt: skip
     """The model bound to a plan made in memory from these instances, with the critical-path policy; with automatic
-    cells where `cells` is "auto", and with all classes ragged that may be where there are to be `rows`, none where
-    that is None, else those that pay."""
+    cells where `cells` is "auto" or, without mined patterns, "unmined"; and with all classes ragged that may be where
+    there are to be `rows`, none where that is None, else those that pay."""
     model.eval()
     code = Regions(model, Closed(model)) if rows else None
     ragged = () if rows is None else None if code is None else ragged_classes(model, code, instances)
     marked = () if cells == "marked" else None
-    found = decide(model.eval(), instances, Decisions(marked, ragged, marked))
+    found = decide(model.eval(), instances, Decisions(marked, ragged, None if cells == "auto" else ()))
     view, table = found.of(model)
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))

@@ -5,13 +5,13 @@ A module is nearly always called with arguments of one form, so what is done per
 Definitions.
 
 (1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`,
-    `({"h": _, "c": _}, x=None)` for `cell(state, x=None)`; a parameter that is a matrix is no operand (`trace.keys`),
-    and may be another in each call.
+    `({"h": _, "c": _}, x=None)` for `cell(state, x=None)`, `(_, 2)` for `step(x, 2)`: constants are part of it; a
+    parameter that is a matrix is no operand (`trace.keys`), and may be another in each call.
 (2) The *unrolled* call of a form is Python code without a loop: it takes the arguments as they are given, compares the
     operands' slots and the matrices with those of the last call (then with those of all known ones), appends one node,
     and makes one Value per output. The first form's stands in the method's place and gives other forms to theirs:
     lists of children have a form for each number of them.
-(3) The *general* call, `Recorder.call`, serves everything: new forms, numbers, parameters as operands. Its
+(3) The *general* call, `Recorder.call`, serves everything: new forms, floats, parameters as operands. Its
     first answer of a form that can be unrolled makes the unrolled call.
 
 All leave the same recording (a test compares them). Measured on two operands and one output: 1.0 microsecond general
@@ -55,9 +55,10 @@ _AT_ONCE = frozenset((torch.Tensor, Made))
 _ABSENT = object()
 """Stands for an argument that a call of fewer does not have."""
 _NESTS = (tuple, list, dict)
+_CONSTANTS = frozenset((type(None), bool, int, str))
 _NAMES = frozenset(
     "self rest kwargs recorder known general Value Shared Rows getframe absent index sites found site first make call "
-    "key x type dict tuple list TypeError AttributeError ValueError".split()
+    "key x type dict tuple list int str TypeError AttributeError ValueError".split()
 )
 _NUMBERED = re.compile("[xwvsomak][0-9].*")
 
@@ -209,12 +210,12 @@ def _form_of(item: Any) -> Any:
         return (kind, *map(_form_of, item))
     if kind is dict:
         return (kind, *item, *map(_form_of, item.values()))
-    return item if item is None or kind is bool else Hole
+    return (kind, item) if _is_fixed(item) else Hole
 
 
 def _is_fixed(item: Any) -> bool:
-    """Whether a leaf is part of the form."""
-    return item is None or type(item) is bool
+    """Whether a leaf is part of the form: constants that a call hardly has many of. Floats become operands."""
+    return type(item) in _CONSTANTS
 
 
 def _shape(entry: Entry) -> Any:
@@ -224,7 +225,7 @@ def _shape(entry: Entry) -> Any:
 
 
 def is_unrollable(entry: Entry) -> bool:
-    """True when arguments are operands, matrices, None and truth values in nests of tuples, lists and dicts by texts,
+    """True when arguments are operands, matrices and constants but floats in nests of tuples, lists and dicts by texts,
     and outputs in nests of tuples and such dicts."""
     template, outputs = entry.operation.template, entry.outputs
     leaves = list(_leaves(template, _NESTS))
@@ -289,8 +290,10 @@ def _names(nest: Iterable[Any], prefix: str) -> tuple[str, ...]:
 def _unpacking(nest: Iterable[Any], names: tuple[str, ...]) -> Iterator[str]:
     """Lines that take apart the nests in a nest whose items are in `names`: outermost first."""
     for name, item in zip(names, nest, strict=True):
-        if _is_fixed(item):
+        if item is None or type(item) is bool:
             yield f"            if {name} is not {item}: raise TypeError\n"
+        elif _is_fixed(item):
+            yield f"            if type({name}) is not {type(item).__name__} or {name} != {item!r}: raise TypeError\n"
         elif type(item) is dict:
             inner = _names(item.values(), f"{name}_")
             yield f"            if type({name}) is not dict or (*{name},) != {tuple(item)}: raise TypeError\n"

@@ -123,6 +123,25 @@ def dicts_and_keywords(net: Any, ids: list[int]) -> Any:
     return found
 
 
+class Counted(nn.Module):
+    """Integers and texts that say what is computed; nests of them."""
+
+    def forward(self, a: torch.Tensor, n: Any = 1, how: Any = ("sum", 0), b: Any = None) -> torch.Tensor:
+        h = a * n if how[0] == "sum" else a - n
+        return torch.tanh(h + how[1]) if b is None else h * b
+
+
+def integers_and_texts(net: Any, ids: list[int]) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        a = net.row(i)
+        found += [net.inner(found[-1], 1), net.inner(found[-1], True), net.inner(found[-1], 1.0), net.inner(a)]
+        found += [net.inner(a, 0), net.inner(a, False), net.inner(a, n=i), net.inner(a, i, ("sum", 0), b=found[-1])]
+        found += [net.inner(a, 2, ("less", i)), net.inner(a, 2, ["less", 2]), net.inner(a, how=("sum", 1.5))]
+        found += [net.inner(a, 2, ("sum'\n", i)), net.inner(net.start, 3), net.inner(torch.ones(SIZE), 3)]
+    return found
+
+
 def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Capture]:
     """The second of two equal mini-batches, recorded with and without unrolled calls."""
     captures = []
@@ -137,6 +156,7 @@ def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("cell", "use"), [
     (Nested, nested), (Nested, nest_between_tensors), (Scaled, of_many_forms), (Scaled, fewer_and_more_arguments),
     (Scaled, constants_and_parameters), (Nested, nests_of_constants), (Named, dicts_and_keywords),
+    (Counted, integers_and_texts),
 ])  # fmt: skip
 def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
@@ -269,9 +289,10 @@ def test_models_of_the_zoo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_is_unrolled_once_its_form_is_known() -> None:
-    """The code of an unrolled call serves the second call of a module; a form with a constant stays general."""
+    """The code of an unrolled call serves the second call of a module; a form with a float stays general."""
     for use, unrolled in ((lambda net, ids: net.inner(net.row(0), net.row(1)), True),
-                          (lambda net, ids: net.inner(net.row(0), "x"), False)):  # fmt: skip
+                          (lambda net, ids: net.inner(net.row(0), "x"), True),
+                          (lambda net, ids: net.inner(net.row(0), 0.5), False)):  # fmt: skip
         model = seeded(lambda use=use: Around(Constant(), use))
         shadow, recorder = recording_shadow(ModelView(model), TypeTable())
         capture(shadow, recorder, IDS[:2])
