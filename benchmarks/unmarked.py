@@ -5,8 +5,8 @@ none.
 
 A row: nodes and batches of one mini-batch of the model's sample, milliseconds of processor time of it by eager and by
 edbc, forward without gradients in one thread, medians of rounds in which all take turns: marked, unmarked, unmarked
-without automatic cells; the gains over eager; recording's share of eager's time, unmarked. The unmarked files are made
-here, by leaving out the lines `@edbc.cell`.
+without automatic cells; the gains over eager; recording's share of eager's time, unmarked, both by the wall clock in
+the same round. The unmarked files are made here, by leaving out the lines `@edbc.cell`.
 """
 
 from __future__ import annotations
@@ -70,35 +70,43 @@ def row(name: str, unmarked: Path, options: argparse.Namespace) -> str:
         config = file.config({} if size is None else {size: options.hidden})
         instances.append(file.sample(options.batch, 0, config))
         nets.append(bound(file.build(config, 0), instances[-1], cells))
-    ways: list[Callable[[Sequence[Any]], Any]] = [lambda batch: [nets[0].model(x) for x in batch], *nets]
+    recorded: list[float] = []
+
+    def unmarked_net(batch: Sequence[Any]) -> None:
+        stats = Stats()
+        nets[1].run(batch, stats)
+        recorded.append(stats.seconds.construction)
+
+    ways: list[Callable[[Sequence[Any]], Any]] = [
+        lambda batch: [nets[0].model(x) for x in batch], nets[0], unmarked_net, nets[2]
+    ]  # fmt: skip
     inputs = [instances[0], *instances]
     for way, batch in zip(ways[1:], inputs[1:], strict=True):
         for _ in range(LOOKS + 1):
             with unchanged(batch):
                 way(batch)
-    times: list[list[float]] = [[] for _ in ways]
+    times: list[list[tuple[float, float]]] = [[] for _ in ways]
     for _ in range(options.rounds):
         for found, way, batch in zip(times, ways, inputs, strict=True):
             found.append(seconds(way, batch))
-    eager, *ours = (1e3 * statistics.median(found) for found in times)
-    stats = Stats()
-    with unchanged(inputs[2]):
-        nets[1].prepare(inputs[2], stats)
+    eager, *ours = (1e3 * statistics.median(own for own, _ in found) for found in times)
+    walls = [wall for _, wall in times[0]]
+    share = statistics.median(a / b for a, b in zip(recorded[-len(walls) :], walls, strict=True))
     captured = [net.prepare(batch).capture.graph for net, batch in zip(nets, inputs[1:], strict=True)]
     batches = [net.prepare(batch).schedule.num_batches for net, batch in zip(nets, inputs[1:], strict=True)]
     return (
         f"| {name} | {captured[0].num_nodes:,}, {captured[1].num_nodes:,} ({captured[2].num_nodes:,}) | "
         f"{batches[0]}, {batches[1]} ({batches[2]}) | {eager:.1f} | " + " | ".join(f"{x:.2f}" for x in ours)
-        + " | " + ", ".join(f"{eager / x:.1f}" for x in ours) + f" | {1e3 * stats.seconds.construction / eager:.2f} |"
+        + " | " + ", ".join(f"{eager / x:.1f}" for x in ours) + f" | {share:.2f} |"
     )  # fmt: skip
 
 
-def seconds(way: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) -> float:
-    """Processor time of one mini-batch that leaves its instances as they were."""
+def seconds(way: Callable[[Sequence[Any]], Any], batch: Sequence[Any]) -> tuple[float, float]:
+    """Processor time, and the wall clock's, of one mini-batch that leaves its instances as they were."""
     with unchanged(batch):
-        started = time.process_time()
+        started, began = time.process_time(), time.perf_counter()
         way(batch)
-        return time.process_time() - started
+        return time.process_time() - started, time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ What a copy calls instead:
 (2) of a function of the user's, or one around it (a decorator's): a copy of that;
 (3) of `type`: what answers for a stand-in, and for a module of a shadow, as eager execution's would;
 (4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data;
-(5) of `torch.zeros` and its like: what describes the constant (`capture.standins.made`);
+(5) of `torch.zeros` and its like, and of `torch.tensor` of numbers: what describes it (`capture.standins.made`);
 (6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
 (8) of `len`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
@@ -45,7 +45,7 @@ from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
-from edbc.capture.standins.made import MAKERS, Made, described
+from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
 from edbc.capture.standins.unread import Unread, unread
 
@@ -300,9 +300,13 @@ def _of_sizes(kind: Any) -> Callable[..., Any]:
 
 @cache
 def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
-    """(4): a copy of what stands for tensors, as numbers that gradients do not reach."""
+    """(4): a copy of what stands for tensors, as numbers that gradients do not reach; a description (5) of numbers."""
 
     def make(data: Any, **kwargs: Any) -> Any:
+        if type(data) is list or type(data) is tuple:
+            made = described_numbers(data, **kwargs)
+            if made is not None:
+                return made
         rec = _recorder_in(data)
         return func(data, **kwargs) if rec is None else constructed(rec, func, data, **kwargs)
 
@@ -312,6 +316,8 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
 def _recorder_in(data: Any) -> Any:
     """The recorder of the first stand-in in lists of any depth; linear in their items."""
     if isinstance(data, list | tuple):
+        if PLAIN_NUMBERS.issuperset(map(type, data)):
+            return None
         return next((rec for rec in map(_recorder_in, data) if rec is not None), None)
     return data.rec if issubclass(type(data), Symbol) else None
 

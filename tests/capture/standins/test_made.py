@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,6 +151,29 @@ HOWS = [first_state, scaled, looked_at, changed_once, changed_by_numpy, written_
         through_a_recurrence, in_another_dtype, kept_in_a_cache]  # fmt: skip
 
 
+def numbers_of_a_list(net: Uses, x: torch.Tensor) -> Any:
+    data = [0.5, -0.0, 1, True, float("inf"), 3.25e-5]
+    h = torch.tensor(data)
+    before = net.up(x).minimum(h)
+    data[0], h[1] = 7.0, 5.0
+    after = net.up(x).minimum(h)
+    return before, after, torch.tensor(data, dtype=torch.float64) + x, torch.tensor(data[:3]).resize_(2, 2)[0, 0]
+
+
+HOWS.append(numbers_of_a_list)
+MADE_OF = {"torch.zeros(SIZE)": "torch.tensor([0.0] * SIZE)", "torch.ones(SIZE)": "torch.tensor((1.0,) * SIZE)"}
+
+
+def of_numbers(how: Use) -> Use:
+    """The same function, with constants made of lists."""
+    text = inspect.getsource(how)
+    for one, other in MADE_OF.items():
+        text = text.replace(one, other)
+    scope: dict[str, Any] = {}
+    exec(text, globals(), scope)
+    return scope[how.__name__]
+
+
 def rows(seed: int, count: int = 5) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(SIZE, generator=generator) for _ in range(count)]
@@ -165,10 +190,12 @@ def require_same(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("how", HOWS, ids=lambda how: how.__name__)
-@pytest.mark.parametrize("cells", ["marked", "auto"])
-def test_nobody_can_tell(how: Use, cells: str) -> None:
-    """Values as in eager, whatever is done to a constant; several times, and by two nets in turn."""
+@pytest.mark.parametrize(("cells", "made"), [("marked", str), ("auto", str), ("marked", of_numbers)])
+def test_nobody_can_tell(how: Use, cells: str, made: Any) -> None:
+    """Values as in eager, whatever is done to a constant, of zeros or of a list of numbers; several times, and by two
+    nets in turn."""
     CACHE.clear()
+    how = how if made is str else made(how)
     nets = [bound(model_of(how), rows(0), cells=cells) for _ in range(2)]
     model = model_of(how)
     for seed in (1, 2, 3):
@@ -202,12 +229,44 @@ def test_constants_are_descriptions() -> None:
     """Or nothing here would be tested."""
 
     def how(net: Uses, x: torch.Tensor) -> Any:
-        kinds.extend(map(type, [torch.zeros(SIZE)]))
+        kinds.extend(map(type, [torch.zeros(SIZE), torch.tensor([1, 2.5]), torch.as_tensor((1,), dtype=torch.double)]))
+        others.extend(map(type, [torch.tensor([1, 2]), torch.tensor([]), torch.tensor([[1.0]]), torch.tensor(2.0)]))
         return net.up(x)
 
     kinds: list[type] = []
+    others: list[type] = []
     captured(model_of(how), rows(1))
     assert set(kinds) == {Made}
+    assert set(others) == {torch.Tensor}
+
+
+def test_numbers_are_torchs_to_the_bit() -> None:
+    """As an operand, and when somebody looks: of both dtypes, with integers beyond what floats tell apart."""
+    random = Random(0)
+    kinds = [lambda: random.uniform(-1, 1), lambda: random.randrange(-9, 9), lambda: random.randrange(2**80),
+             lambda: random.choice([True, -0.0, float("nan"), float("inf"), 1e300, 1e-45, 5e-324])]  # fmt: skip
+    lists = [[random.choice(kinds)() for _ in range(SIZE - 1)] + [0.5] for _ in range(200)]
+    expected = [torch.tensor(data, dtype=dtype) for data in lists for dtype in (torch.float32, torch.float64)]
+    found: list[torch.Tensor] = []
+
+    def how(net: Uses, x: torch.Tensor) -> Any:
+        for data in lists:
+            for dtype in (torch.float32, torch.float64):
+                made = torch.tensor(data, dtype=dtype)
+                net.start.to(dtype) + made
+                found.append(made.real())
+        return net.up(x)
+
+    constants = captured(model_of(how), rows(1, 1)).constants
+    bits = {
+        kind: {row.numpy().tobytes() for row in found if row.dtype is kind} for kind in (torch.float32, torch.float64)
+    }
+    for made, other in zip(found, expected, strict=True):
+        assert made.numpy().tobytes() == other.numpy().tobytes()
+    operands = [tensors for tensors in constants.values() if len(tensors) >= len(lists)]
+    assert {tensors[0].dtype for tensors in operands} == bits.keys()
+    for tensors in operands:
+        assert {row.numpy().tobytes() for row in tensors} >= bits[tensors[0].dtype]
 
 
 class Keeps(nn.Module):
