@@ -34,8 +34,15 @@ def fused_text(plan: Plan, name: str) -> str:
 def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[str]:
     """The automatic cells, and the methods and regions in which most nodes are recorded one by one, with the reason and
     what recording and running them takes of a mini-batch, a clock's figure."""
-    if plan.automatic:
-        yield f"cells that nobody marked: {cells_text(plan.automatic)}"
+    with_nodes = {n: line for n, line in plan.automatic.items() if any(_is_of(t.signature, n) for t in plan.types)}
+    if with_nodes:
+        yield f"cells that nobody marked: {cells_text(with_nodes)}"
+    if len(with_nodes) < len(plan.automatic):
+        rest = {name: line for name, line in plan.automatic.items() if name not in with_nodes}
+        yield (
+            f"cells by their code, which are given as many rows as an instance brings, so that their operations are "
+            f"nodes, one for each row: {cells_text(rest)}"
+        )
     for name in plan.fused:
         yield f"{name} is mined: {fused_text(plan, name)}"
     counts: Counter[tuple[str, int]] = Counter()
@@ -68,6 +75,10 @@ def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[
             f"{name} is no cell, so that {nodes:,} nodes in it are recorded one by one, which with running them takes "
             f"{1e6 * took:,.0f} us of the mini-batch: {reason}"
         )
+
+
+def _is_of(signature: str, cell: str) -> bool:
+    return signature.startswith(f"cell {cell}(")
 
 
 def _within(of_lines: Mapping[tuple[str, int], T], file: str, lines: range) -> T | int:

@@ -25,7 +25,11 @@ from torch import Tensor, nn
 from edbc.capture.code.closed import Closed, definition_of, methods_of
 from edbc.capture.code.regions import Region, Regions, compiled_like
 from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
+from edbc.plan.writer import plan_text
 from edbc.tools.cli.main import main
+from edbc.tools.compile.compiler import compile_model
+from edbc.tools.explain.foundcells import cell_notes
+from edbc.tools.explain.observe import observe
 
 SIZE = 4
 SCALE = 0.5
@@ -584,3 +588,97 @@ def test_explain_says_what_is_no_cell(tmp_path: Path) -> None:
     found = re.search(told + r"([\d,]+) us of the mini-batch: reader.py:21: on the sample", text)
     assert found is not None
     assert int(found[1].replace(",", "")) > 0
+
+
+READER = """\
+import random
+import torch
+from torch import nn
+
+
+class Reader(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.size, self.words = size, nn.Embedding(50, size)
+        self.step, self.pair, self.out = nn.Linear(size, size), nn.Linear(2 * size, size), nn.Linear(size, 3)
+
+    def forward(self, words):
+        h = torch.zeros(self.size)
+        for word in words:
+            x = self.words(torch.tensor(word))
+            z = torch.sigmoid(self.step(x) + h)
+            n = torch.tanh(self.pair(torch.cat([x, h])))
+            h = (1 - z) * h + z * n
+        return self.score(h)
+
+    def score(self, h):
+        return torch.relu(self.out(torch.tanh(h)))
+
+
+def build():
+    return Reader()
+
+
+def sample(count, seed):
+    rng = random.Random(seed)
+    return [[rng.randrange(50) for _ in range(rng.randint(2, 9))] for _ in range(count)]
+"""
+
+
+def lines_of_plan(text: str, folder: Path) -> list[str]:
+    """The plan of a model file, without the file's hash."""
+    file = folder / "reader.py"
+    file.write_text(text)
+    sys.modules.pop("reader", None)
+    plan = compile_model(file, policy="critical", measure_gain=False).plan
+    assert set(plan.automatic) == {"forward:1", "score"}
+    return re.sub(r'sha256: "?[0-9a-f]{64}"?', "sha256: ...", plan_text(plan)).splitlines()
+
+
+def test_a_changed_line_of_a_region_is_a_changed_line_of_its_cell(tmp_path: Path) -> None:
+    """And of nothing else in the plan, where it is as many operations as before."""
+    before = lines_of_plan(READER, tmp_path)
+    after = lines_of_plan(READER.replace("h = (1 - z) * h + z * n", "h = (1 - z) * h - z * n"), tmp_path)
+
+    changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    assert all(before[i].replace(" = sum(", " = sub(") == after[i] for i in changed)
+    heads = [i for i in range(before.index("cells:"), len(before)) if re.fullmatch(r"  \w+:", before[i])]
+    owners = {before[max(head for head in heads if head < i)] for i in changed}
+    cells = {before[head] for head in heads}
+    assert {"  score:", "  forward_1:"} < cells
+    assert owners == {cell for cell in cells if cell.startswith("  forward_1")}
+
+
+@pytest.mark.parametrize("place", ["    def forward", "def build"])
+def test_a_comment_moves_lines_and_changes_nothing_else(place: str, tmp_path: Path) -> None:
+    """Above the cells the plan's line numbers are one more; below them it is the same plan."""
+    before = lines_of_plan(READER, tmp_path)
+    after = lines_of_plan(READER.replace(place, f"# about this\n{place}"), tmp_path)
+
+    by = 1 if place == "    def forward" else 0
+    assert [re.sub(r"(?<=reader\.py:)\d+", lambda n: str(int(n[0]) + by), line) for line in before] == after
+
+
+def test_explain_tells_cells_that_are_given_rows() -> None:
+    """They have no nodes of their own: their operations have, one for each row."""
+
+    class OfRows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.out = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+
+        def forward(self, series: Tensor) -> Tensor:
+            h = self.up(series)
+            g = torch.tanh(h) * h + torch.exp(h)
+            return torch.tanh(self.out(g.sum(0))) * 2
+
+    model = seeded(OfRows)
+    batch = [torch.randn(n, SIZE, generator=torch.Generator().manual_seed(n)) for n in range(2, 9)]
+    net = bound(model, batch, cells="auto", rows=True)
+    assert net.plan.ragged
+    assert set(net.plan.automatic) == {"forward:1"}
+    notes = list(cell_notes(net.plan, model, observe(net, batch, "given")))
+    assert re.fullmatch(
+        r"cells by their code, which are given as many rows .*, one for each row: forward:1 \(.*\)", notes[0]
+    )
+    assert not any("nobody marked" in note for note in notes)
