@@ -50,6 +50,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.core.targetconfig import TargetConfig
 
 from edbc.errors import NotNative
 from edbc.native import shipped
@@ -134,8 +135,19 @@ def box_without_python() -> None:
     serialize._numba_unpickle = cache(serialize._numba_unpickle)
 
 
+def look_up_flags_at_once() -> None:
+    """Make numba take a set of compiler flags from one dict of defaults and one of what is set.
+
+    It looks for what it compiled an overload to by flags, tens of thousands of times per kernel, and asked a property
+    for each of thirty flags, and another one for its default: a seventh of the time of compiling.
+    """
+    defaults = cache(lambda kind: {name: option.default for name, option in kind.options.items()})
+    TargetConfig.values = lambda self: {**defaults(type(self)), **self._values}  # type: ignore[method-assign]
+
+
 count_apart()
 box_without_python()
+look_up_flags_at_once()
 if hasattr(os, "register_at_fork"):  # not on Windows, where nobody forks
     os.register_at_fork(after_in_child=count_apart)
 
