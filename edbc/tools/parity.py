@@ -11,9 +11,10 @@ from it over all instances:
 Eager is the unmodified model, one instance after the other, without gradients. The reference is eager with the model,
 the default dtype, and what instances bring in the model's own dtype or in float32, in float64 (`edbc.run.instances`).
 What forward asks for in float32 itself (`.float()`, `dtype=torch.float32`) stays rounded, but every operation of the
-reference takes its float32 operands in float64, as eager refuses to mix the two. So a model in float64 whose forward
-does that goes by float32's rule, where that shows in an output; whoever reports says that forward *pins* float32. A
-forward that raises on float64 data (it looks at dtypes) gets its instances as they are.
+reference takes its float32 operands in float64, as eager refuses to mix the two; the first instance of each mini-batch
+tells whether there are any, and so does what refuses. So a model in float64 whose forward does that goes by float32's
+rule, where that shows in an output; whoever reports says that forward *pins* float32. A forward that raises on float64
+data (it looks at dtypes) gets its instances as they are.
 
 (4) Eager is *unstable* in an output when (2) allows so much that it says nothing: its own error is beyond 1e-2 x scale
     in float32 (beyond 1/4 in the short floats), or it or the reference is not finite where the other is. A chaotic or
@@ -299,7 +300,7 @@ class Eager:
         if modes is not None:
             return self._in_float64(instances, modes)
         if not self._mixes_dtypes:
-            self._mixes_dtypes = self.twin is self.model or self._mixes(instances[:1])
+            self._mixes_dtypes = self._mixes(instances[:1])
         if not self._mixes_dtypes:
             with suppress(RuntimeError):  # perhaps forward makes float32 of one of the others
                 return self._in_float64(instances)
