@@ -76,9 +76,11 @@ from edbc.capture.record.tracer import CellTracer
 from edbc.capture.semantics import autocast, rules
 from edbc.capture.semantics.randomness import NO_VALUES, Dispatched, draws
 from edbc.capture.semantics.shapes import (
+    KNOWN,
     filled_by,
     filled_with_zeros,
     flat,
+    key_by_shape,
     pick,
     run_on_meta,
     split_outputs,
@@ -1315,16 +1317,21 @@ class Recorder:
         entry = self.described.get((func, described))
         if entry is None:
             name = name or rules.name_of(func)
-            with Dispatched() as dispatched:
-                try:
-                    result = run_on_meta(func, template, slots, self.shared_meta)
-                except Exception:
-                    if not dispatched.shape_by_value or name in NO_VALUES:
-                        raise
-            if dispatched.shape_by_value and name not in NO_VALUES:
-                return by_values(self, func, name, args, kwargs)
-            if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
-                refuse_drawing(name)
+            by_shape = key_by_shape(func, template, slots, self.tracer.shared)
+            result: Any = KNOWN.get(by_shape)
+            if result is None:
+                with Dispatched() as dispatched:
+                    try:
+                        result = run_on_meta(func, template, slots, self.shared_meta)
+                    except Exception:
+                        if not dispatched.shape_by_value or name in NO_VALUES:
+                            raise
+                if dispatched.shape_by_value and name not in NO_VALUES:
+                    return by_values(self, func, name, args, kwargs)
+                if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
+                    refuse_drawing(name)
+                if by_shape is not None and not dispatched.is_foreign:
+                    KNOWN.add(by_shape, result)
             if not all(slot.shape.numel() for slot in slots):
                 self._try_on_none(func, template, slots)
             outputs, metas = split_outputs(result)

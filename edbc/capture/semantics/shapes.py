@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from edbc.base.kept import Kept
 from edbc.base.operations import OPERATIONS
 from edbc.capture.record.signature import view_text
 from edbc.capture.record.table import Hole, SharedRef, View, fill
@@ -55,8 +56,9 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
     """
     slots = list(slots)
     if rules.name_of(func) in _OF_ANY_VALUES:
-        args, kwargs = filled_with_zeros(template, slots, shared)
-        return _without_data(func(*args, **kwargs))
+        with torch._C.DisableTorchFunction():
+            args, kwargs = filled_with_zeros(template, slots, shared)
+            return _without_data(func(*args, **kwargs))
     args, kwargs = fill(template, [slot.meta() for slot in slots], shared)
     try:
         if state() is not None:
@@ -71,6 +73,30 @@ def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
             refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
                    "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
         return results[0]
+
+
+class _Like(NamedTuple):
+    """All of an operand that the shape of a result depends on."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+KNOWN: Kept[Any, torch.Tensor] = Kept(10_000)
+"""What functions that never look at values returned, without data, by `key_by_shape`: every model asks the same."""
+
+
+def key_by_shape(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
+                 shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
+    """All that the shape and dtype of what such a function returns depend on; None for another one."""
+    if rules.name_of(func) not in _OF_ANY_VALUES:
+        return None
+    like = fill(template, [_Like(slot.shape, slot.dtype) for slot in slots], functools.partial(_like, shared))
+    return func, repr(like), state(), torch.get_default_dtype()
+
+
+def _like(shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> _Like:
+    return _Like(shared(ref).shape, shared(ref).dtype)
 
 
 def filled_by(make: Callable[..., torch.Tensor], template: Any, slots: Iterable[Slot], shared: Any) -> Any:
