@@ -28,6 +28,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from edbc.base.arguments import LAYOUTS, require_name
+from edbc.base.garbage import NoGarbageCollection
 from edbc.base.graph import Graph, NodeType
 from edbc.base.kept import Kept
 from edbc.capture.captured.instance import Captured
@@ -39,7 +40,6 @@ from edbc.capture.forward.build import Capture, capture, fused
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import MAX_READS, Reads
-from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.structures import MOST
 from edbc.capture.patterns.fusions import patterns_of
 from edbc.capture.record.recorder import Recorder

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edbc.base.garbage import NoGarbageCollection
 from edbc.capture.captured import checkloops, joinloops
 from edbc.capture.captured.block import capture_of
 from edbc.capture.captured.instance import WORD, Captured, Constants, Words, sections
@@ -25,7 +26,6 @@ from edbc.capture.captured.nesttext import classes_in, nest_in, stacks_in, text_
 from edbc.capture.captured.splitloops import split
 from edbc.capture.captured.vocabulary import Lexicon, Longs, Nest, require_home
 from edbc.capture.forward.build import Capture, build_collected
-from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.left import Assigned, Left, recorded
 from edbc.capture.forward.returned import Collected, shifted_results
 from edbc.capture.forward.structures import LARGEST

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edbc.base.frozen import frozen
+from edbc.base.garbage import NoGarbageCollection
 from edbc.base.graph import Graph, GraphArrays, NodeType
 from edbc.capture.forward.carried import Carried, Given
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.fibers import MAX_READS, Reads
-from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.left import Assigned, Left, recorded
 from edbc.capture.forward.returned import Collected, Ints, as_longs, collect_results
 from edbc.capture.forward.structures import Structure, structure_key

@@ -12,7 +12,6 @@ Three things of the user's code show only while it runs and are looked after her
 
 from __future__ import annotations
 
-import gc
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -199,21 +198,6 @@ def _on_large_stack(recorder: Recorder, forward: Callable[[Any], Any], instance:
             return forward(instance)
 
     return run_on_large_stack(run)
-
-
-class NoGarbageCollection:
-    """Recording makes many small objects and no cycles; the collector would walk all of the process's objects for them
-    (measured: up to three quarters of the time of a mini-batch)."""
-
-    __slots__ = ("was_enabled",)
-
-    def __enter__(self) -> None:
-        self.was_enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self.was_enabled:
-            gc.enable()
 
 
 class Recorded:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from edbc.base.garbage import NoGarbageCollection
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.forward.cutting import RunSegment
-from edbc.capture.forward.forward import NoGarbageCollection
 from edbc.capture.forward.returned import Result, Run
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import TypeTable

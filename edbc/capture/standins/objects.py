@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edbc.base.garbage import NoGarbageCollection
 from edbc.capture.standins.standin import Symbol
 
 
@@ -258,8 +259,9 @@ _NOTHING = Sought(lambda kind: False)
 def unchanged(instances: Iterable[Any]) -> Iterator[None]:
     """A context at whose end objects hold what they held before: forward runs, and what it leaves is taken away."""
     met: list[Holder] = []
-    walked(instances, set(), _NOTHING, met)
-    before = [(holder, holder.items()) for holder in met]
+    with NoGarbageCollection():
+        walked(instances, set(), _NOTHING, met)
+        before = [(holder, holder.items()) for holder in met]
     try:
         yield
     finally:
