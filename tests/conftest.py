@@ -62,9 +62,10 @@ def no_settings_of_a_user(tmp_path_factory: pytest.TempPathFactory) -> Generator
 
 @pytest.fixture(scope="session", autouse=True)
 def children_import_this_checkout() -> Generator[None, None, None]:
-    """Processes that tests start, whichever edbc is installed."""
+    """Processes that tests start, whichever edbc is installed; the first of them compiles its byte code for all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(REPOSITORY), prepend=os.pathsep)
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 
 

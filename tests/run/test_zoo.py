@@ -3,6 +3,7 @@ float64."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from budget import PLAIN
 from zoo_names import DYNAMIC, RAGGED, short_instances
 
 from edbc.errors import StaleError, Unplanned
+from edbc.plan.plan import Plan
 from edbc.run.modelfile import ModelFile, import_model_file
 from edbc.run.session import Net
 from edbc.tools.parity import Eager, Parity
@@ -31,6 +33,14 @@ def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
     return file, file.config({key: value for key, value in wanted.items() if key in known})
 
 
+@cache
+def planned(name: str) -> tuple[Plan, ModelFile, dict[str, Any], list[Any]]:
+    """A plan made at hidden size 16 in float32, and what it was made of."""
+    file, config = opened(name)
+    instances = short_instances(file, 22, 3, config)
+    return plan_for(file.build(config, 0), instances, rows=name in RAGGED), file, config, instances
+
+
 def require_parity(net: Net, batches: list[list[Any]]) -> None:
     eager, parity = Eager(net.model), Parity()
     for batch in batches:
@@ -42,10 +52,8 @@ def require_parity(net: Net, batches: list[list[Any]]) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_equals_eager_at_all_batch_sizes(name: str) -> None:
     """Mini-batches of 1, 5 and 16 instances in float32."""
-    file, config = opened(name)
-    instances = short_instances(file, 22, 3, config)
-    model = file.build(config, 0)
-    net = Net(plan_for(model, instances, rows=name in RAGGED), model)
+    plan, file, config, instances = planned(name)
+    net = Net(plan, file.build(config, 0))
     require_parity(net, [instances[:1], instances[1:6], instances[6:]])
     if name in WHOLLY_NATIVE and not PLAIN:
         graph = net.mini_batch(instances).graph
@@ -56,12 +64,9 @@ def test_equals_eager_at_all_batch_sizes(name: str) -> None:
 def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
     """A plan made at hidden size 16 in float32 runs the model at 24 in float64: no cell is unknown, numbers are
     eager's."""
-    file, config = opened(name)
-    instances = short_instances(file, 10, 3, config)
-    plan = plan_for(file.build(config, 0), instances, rows=name in RAGGED)
-    file, config = opened(name, hidden_size=24)
-    net = Net(plan, file.build(config, 0).double(), rebind=True)
-    require_parity(net, [instances])
+    plan, file, config, instances = planned(name)
+    net = Net(plan, file.build({**config, "hidden_size": 24}, 0).double(), rebind=True)
+    require_parity(net, [instances[:10]])
     graph = net.mini_batch(instances).graph
     counts = graph.counts()
     assert not [t.name for i, t in enumerate(graph.types) if i >= net.table.num_known and counts[i]]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import pytest
 import torch
@@ -67,16 +68,17 @@ def network(request: pytest.FixtureRequest) -> StaticModel:
 def require_parity(static: StaticModel, schedule: Schedule, batch: int, barriers: bool = True) -> None:
     """Results of a batch are eager's, by the rule for the model's element type."""
     images, parity = tiny_images(static.name, batch), Parity()
-    eager = eager_of(static)
     with StagedNet(static, schedule, 2, barriers) as net:
-        parity.add_all(net(images), None, eager, images)
+        for results in zip(net(images), *eager_of(static, batch), strict=True):
+            parity.add(*results)
     parity.require()
 
 
 @lru_cache
-def eager_of(static: StaticModel) -> Eager:
-    """Eager execution of a model and of its float64 twin."""
-    return Eager(static.model)
+def eager_of(static: StaticModel, batch: int) -> tuple[list[Any], list[Any]]:
+    """What eager execution gives for a batch of images, and what its float64 twin does."""
+    eager, images = Eager(static.model), tiny_images(static.name, batch)
+    return eager.run(images), eager.reference(images)
 
 
 @pytest.mark.parametrize("batch", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 16, 32, 64, 128))])

@@ -171,6 +171,7 @@ def test_a_bound_plan_is_of_its_model_alone(net: StaticNet, tmp_path: Path) -> N
             refused()
 
 
+@pytest.mark.long
 def test_changed_weights_are_packed_anew(model: nn.Module) -> None:
     """After a step of training, after weights are loaded, and after what no version counter tells, results are of the
     weights as they are."""
@@ -203,6 +204,7 @@ def sample(count, seed):
 """
 
 
+@pytest.mark.long
 def test_files_have_the_same_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`edbc.compile` of a model file with `profile` writes a plan of stages, which loads, binds, runs, explains and
     checks."""

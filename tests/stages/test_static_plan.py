@@ -372,6 +372,7 @@ def test_a_timeline_names_all_that_is_merged(plans: Path) -> None:
     assert not names & {"a", "b"}
 
 
+@pytest.mark.long
 def test_merging_what_has_no_common_kernel_is_refused_when_bound(plans: Path) -> None:
     """A plan may say that two products of one input merge; that their kernels allow it, the model says."""
     text = MODEL.replace("nn.Conv2d(3, size, 3, padding=1), nn.Conv2d", "nn.Conv2d(3, size, 3, 1, 2, 2), nn.Conv2d")

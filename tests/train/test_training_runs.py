@@ -45,6 +45,7 @@ def growth(steps: int, warm_up: int) -> Held:
     return held() - before
 
 
+@pytest.mark.long
 def test_memory_is_flat_over_hundreds_of_steps() -> None:
     """300 steps add less than 2 MB and 20 objects each to what the first 100 took; a kept arena each would be more."""
     steps = budget(300, 20)

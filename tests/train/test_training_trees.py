@@ -130,6 +130,7 @@ def test_memory_goes_back_to_the_pool() -> None:
 
 
 @pytest.mark.compiled
+@pytest.mark.long
 def test_memory_stays_flat() -> None:
     """Two hundred steps over mini-batches of many shapes leave one idle buffer for values and one for gradients."""
     net, _ = tree_net(9)

@@ -33,6 +33,7 @@ def start(repository: Path, folder: Path, environment: dict[str, str]) -> subpro
     return subprocess.Popen([sys.executable, "-c", code, str(model), str(folder)], env=everything)
 
 
+@pytest.mark.long
 def test_plans_and_outputs_do_not_depend_on_the_process(repository: Path, tmp_path: Path) -> None:
     """Two processes with other hash seeds and numbers of threads write the same plan, byte for byte; each gives the
     same bits for a mini-batch twice, and with equal threads both give the same."""

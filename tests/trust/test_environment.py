@@ -138,6 +138,7 @@ def test_pickled_weights_are_refused(edbc, chain: Path) -> None:
     assert "write one with safetensors.torch.save_file" in result.stderr
 
 
+@pytest.mark.long
 def test_without_the_compiler_reference_runs_and_says_so(start_edbc, chain: Path) -> None:
     """Under NUMBA_DISABLE_JIT=1 the default is the reference back end, in one line of warning; who asks for native code
     is refused, exit 4."""

@@ -138,6 +138,7 @@ def test_a_full_disk_leaves_what_was_there(command: tuple[str, ...], edbc, chain
     assert files_in(chain.parent) == before
 
 
+@pytest.mark.long
 def test_a_full_standard_output_is_one_line(chain: Path, start_edbc) -> None:
     """The report does not fit: exit 4 and the reason, no traceback, also when the interpreter ends."""
     prelude = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
@@ -233,6 +234,7 @@ def test_files_are_written_whole_without_locks(tmp_path: Path, monkeypatch: pyte
         assert files_in(tmp_path) == {"plan.yaml", left.name}
 
 
+@pytest.mark.long
 def test_control_c_while_training_exits_130(start_edbc, repository: Path, tmp_path: Path) -> None:
     """Interrupted in native code: one word, exit 130, no plan, no temporary file."""
     model = repository / "models" / "lattice_lstm.py"
@@ -265,6 +267,7 @@ def test_an_interrupt_that_native_code_reports_is_one(edbc, chain: Path, monkeyp
         assert result.stderr.endswith("interrupted\n") == (code == 130)
 
 
+@pytest.mark.long
 def test_two_processes_compile_to_one_file(chain: Path, start_edbc) -> None:
     """Both exit 0, and the file is the plan of one of them, whole."""
     target = chain.parent / "shared.yaml"

@@ -283,6 +283,7 @@ def _child(net: Net, results: Connection) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.long
 def test_other_processes_run_a_net(method: str, net: Net, chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child of a fork has it; to a fresh process it is pickled, as the plan and the model."""
     monkeypatch.syspath_prepend(chain.parent)

@@ -35,6 +35,7 @@ def growth(count: int, warm_up: int) -> Held:
     return held() - before
 
 
+@pytest.mark.long
 def test_memory_is_flat_over_hundreds_of_mini_batches() -> None:
     """300 mini-batches of random sizes add less than 1 MB and 20 objects each to what the first 500 took, which fill
     caches; one kept arena each would add more."""
@@ -54,6 +55,7 @@ def test_memory_is_flat_over_ten_thousand_mini_batches() -> None:
     assert added.blocks < 5_000
 
 
+@pytest.mark.long
 def test_eight_threads_on_one_bound_plan() -> None:
     """Eight threads, each with mini-batches of its own over one net, recording, scheduling and executing at once: every
     result has the bits that it has alone."""

@@ -176,6 +176,7 @@ def test_batched_equals_eager_at_length(part: int) -> None:
 
 @examples(10)
 @given(st.integers(0, 10**6), pools, st.permutations(range(POOL)), st.integers(0, POOL))
+@pytest.mark.long
 def test_permuting_splitting_and_joining(seed: int, pool: list[bytes], order: list[int], cut: int) -> None:
     """BUGS 20: permuted, split in two and joined again, and one by one: the same outputs at permuted places, to
     rounding (1e-12 in float64)."""
@@ -199,6 +200,7 @@ def assert_same(ours: dict[str, list[torch.Tensor]], theirs: dict[str, list[torc
 
 @examples(10)
 @given(st.integers(0, 10**6), pools)
+@pytest.mark.long
 def test_twice_is_bit_equal(seed: int, pool: list[bytes]) -> None:
     """The same mini-batch twice gives the same bits, also when another one ran in between."""
     net = bound(RandomModel(seed, torch.float32).eval(), pool, rows=None)
@@ -209,6 +211,7 @@ def test_twice_is_bit_equal(seed: int, pool: list[bytes]) -> None:
             assert all(torch.equal(a, b) for a, b in zip(ours[kind], tensors, strict=True))
 
 
+@pytest.mark.long
 def test_the_universes_hold_what_they_promise() -> None:
     """Cells of every arity from 0 to 4, of several outputs and of mixed dtypes; shared and repeated operands."""
     arities, outputs, dtypes_met, repeated, shared = set(), set(), set(), 0, 0

@@ -13,6 +13,7 @@ from training_stress import stress
 pytestmark = pytest.mark.compiled
 
 
+@pytest.mark.long
 def test_a_few_models() -> None:
     """Two models, eight steps each."""
     report, wrong = stress(7, lambda number: number < 2, steps=8)

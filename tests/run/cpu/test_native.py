@@ -28,6 +28,7 @@ def assert_equal_to_eager(net, instances, results=None) -> None:
 @pytest.mark.compiled
 @settings(derandomize=True, deadline=None, max_examples=10)
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 4, 19]))
+@pytest.mark.long
 def test_random_cells_run_natively_and_equal_eager(seed: int, size: int) -> None:
     """Whatever products, gates, sums and slices a cell has, no type needs torch, and the numbers are eager's."""
     model = RandomTreeModel(seed, size)

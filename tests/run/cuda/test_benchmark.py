@@ -69,6 +69,7 @@ def test_every_size_of_every_workload_most_telling_first(scripts: Any) -> None:
     assert {(job.batch_size, job.hidden_size) for job in jobs[:9]} == {(32, 128)}
 
 
+@pytest.mark.long
 def test_a_combination_that_fails_costs_no_other(a_gpu: ModuleType, repository: Path, tmp_path: Path) -> None:
     """Rows of the others are in the file, with what failed and on what machine; made-up instances where data lack."""
     found = tmp_path / "rows.json"
@@ -240,6 +241,7 @@ def test_children_are_started_with_arguments_that_exist(
     assert (modelled.data, modelled.json) == ("/d", str(tmp_path / "gpu.model.json"))
 
 
+@pytest.mark.long
 def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
     """Combinations that both have; more work takes no less time; nothing is faster than a gap per step."""
     import gpu_gaps

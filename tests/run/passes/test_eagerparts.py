@@ -150,6 +150,7 @@ def test_outputs_that_eager_parts_compute_are_kept(seed: int, backend: str) -> N
 
 
 @pytest.mark.usefixtures("chunked")
+@pytest.mark.long
 def test_random_cells_do_run_in_chunks() -> None:
     """Many of the seeds above have a type with several chunks."""
     several, shared = 0, 0

@@ -24,6 +24,7 @@ def bound(backend: str, ordered_from: int) -> Net:
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize(("ordered_from", "is_ordered"), [(0, True), (ROW, True), (ROW + 1, False)])
+@pytest.mark.long
 def test_nodes_are_in_order_where_values_are_wide(backend: str, ordered_from: int, is_ordered: bool) -> None:
     """The same batches either way, in order as `order_nodes` leaves them."""
     net, trees = bound(backend, ordered_from), random_trees(6, 12)

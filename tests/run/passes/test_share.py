@@ -86,6 +86,7 @@ def reference_leaders(capture: Capture) -> list[int]:
 
 @settings(derandomize=True, max_examples=12)
 @given(seed=st.integers(0, 10_000), words=st.integers(1, 20))
+@pytest.mark.long
 def test_leaders_are_what_the_definitions_say(seed: int, words: int) -> None:
     """The native loop finds the first of all equal nodes, and the graph of the leaders computes their values: it keeps
     every invariant, and each of its nodes reads the leaders of what it read."""
@@ -160,6 +161,7 @@ def test_shared_equals_unshared_equals_eager(seed: int, words: int, backend: str
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.long
 def test_most_of_the_seeds_above_share() -> None:
     """Nodes are shared there, inner ones too."""
     shared = inner = 0

@@ -46,6 +46,7 @@ def test_every_alteration_fails(edbc, workspace: Path, pattern: str, replacement
     assert told in result.output
 
 
+@pytest.mark.long
 def test_a_guard_that_is_looser_than_the_metric_improves(edbc, workspace: Path) -> None:
     """A metric better than its guard passes as IMPROVED and says how to record it; `--strict` fails it."""
     path = workspace / "plans" / "tree_lstm.yaml"
@@ -58,6 +59,7 @@ def test_a_guard_that_is_looser_than_the_metric_improves(edbc, workspace: Path) 
     assert edbc("check", path, "--strict").exit_code == 1
 
 
+@pytest.mark.long
 def test_update_writes_what_compiling_gives_and_refuses_to_worsen(edbc, workspace: Path) -> None:
     """`--update` renews an altered plan; a worse metric needs `--accept-regression`."""
     path = workspace / "plans" / "tree_lstm.yaml"

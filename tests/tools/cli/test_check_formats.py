@@ -71,6 +71,7 @@ def test_machine_forms_have_the_same_exit_code_and_nothing_else_on_stdout(edbc, 
     assert github.stdout.startswith("::notice title=edbc check::2 of 5 plans passed")
 
 
+@pytest.mark.long
 def test_an_update_that_is_refused_fails(edbc, workspace: Path) -> None:
     """`--update` on a plan that got worse exits 1 and writes nothing; accepted, it exits 0."""
     path = workspace / "plans" / "tree_lstm.yaml"
@@ -111,6 +112,7 @@ def test_against_the_same_plan_passes(edbc, committed: Path) -> None:
     assert "REGRESSED" not in result.output
 
 
+@pytest.mark.long
 def test_against_a_better_commit_fails_unless_accepted(edbc, committed: Path) -> None:
     """A plan that is consistent in itself but needs more batches than at the commit regressed."""
     commit_with_guard(committed, "batches", -1)
@@ -150,6 +152,7 @@ def test_a_limit_that_was_loosened_or_dropped_is_a_regression(
     assert "looser than at HEAD" in result.output or "no longer guarded" in result.output
 
 
+@pytest.mark.long
 def test_a_new_plan_has_nothing_to_compare_with(edbc, committed: Path) -> None:
     """A plan that the commit lacks passes with a note; a commit that git cannot name exits 3."""
     new = committed.with_name("new.yaml")

@@ -26,6 +26,7 @@ def test_the_plan_reaches_the_lower_bound_and_leaves_no_copies(compiled: Path) -
     assert [t.name for t in plan.types] == ["leaf", "out", "internal"]
 
 
+@pytest.mark.long
 def test_compiling_twice_gives_the_same_bytes(edbc, workspace: Path) -> None:
     """Equal model, config and seed give equal plans, byte for byte."""
     first = workspace / "plans" / "tree_lstm.yaml"
@@ -37,6 +38,7 @@ def test_compiling_twice_gives_the_same_bytes(edbc, workspace: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
+@pytest.mark.long
 def test_guards_survive_recompiling(edbc, workspace: Path) -> None:
     """A tolerance that a person wrote into the plan is still there after compiling over it."""
     path = workspace / "plans" / "tree_lstm.yaml"
@@ -46,6 +48,7 @@ def test_guards_survive_recompiling(edbc, workspace: Path) -> None:
     assert [g.tolerance for g in read_plan(path).guards.values()].count(2) == 1
 
 
+@pytest.mark.long
 def test_first_real_trees_have_the_known_graph(edbc, data_dir: Path, repository: Path, tmp_path: Path) -> None:
     """The first 32 trees of the treebank give 2,396 nodes and lower bound 19, and the plan reaches it."""
     target = tmp_path / "plan.yaml"
@@ -184,6 +187,7 @@ def profiled(edbc, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 SMALL = ("--set", "hidden_size=16", "--set", "vocab_size=64", "--encoding", "rank", "--trials", "50", "--quiet")
 
 
+@pytest.mark.long
 def test_profiling_measures_every_type_and_check_uses_what_it_measured(edbc, profiled: Path) -> None:
     """A measured plan has a cost per type and guards its cost on fresh instances; checking measures nothing."""
     path = profiled / "plans" / "tree_lstm.yaml"
@@ -244,6 +248,7 @@ def test_bad_costs_are_one_line(
     assert not (tmp_path / "plan.yaml").exists()
 
 
+@pytest.mark.long
 def test_several_mini_batches_are_trained_on_and_checked(edbc, compiled: Path, tmp_path: Path) -> None:
     """`--mini-batches 3` learns from 96 instances, all different, and a check trains on the same again."""
     shutil.copytree(compiled / "models", tmp_path / "models")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 
 def test_text_json_and_page_tell_the_same(edbc, compiled: Path, tmp_path: Path) -> None:
     """The three forms agree on the number of batches; the page is written beside the text."""
@@ -71,6 +73,7 @@ def test_a_model_that_cannot_run_is_a_note_with_inputs_too(edbc, compiled: Path,
     assert "the model was not run" in " ".join(result.output.split())
 
 
+@pytest.mark.long
 def test_a_model_file_is_compiled_in_memory(edbc, workspace: Path) -> None:
     """`edbc explain MODEL.py` explains without a plan and writes none."""
     before = sorted(workspace.rglob("*.yaml"))
@@ -91,6 +94,7 @@ def test_what_is_no_plan_is_refused(edbc, tmp_path: Path) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.long
 def test_compile_writes_the_page_of_what_it_learned(edbc, workspace: Path) -> None:
     """`edbc compile --report` gives the same page as `edbc explain --html`, figures of time apart."""
     model, plan = workspace / "models" / "tree_fc.py", workspace / "plans" / "tree_fc.yaml"
@@ -102,6 +106,7 @@ def test_compile_writes_the_page_of_what_it_learned(edbc, workspace: Path) -> No
     assert "batches under this plan" in page.read_text()
 
 
+@pytest.mark.long
 def test_from_python_as_from_the_command_line(edbc, workspace: Path) -> None:
     """`edbc.compile` takes the command's options and writes the same bytes; a guard's tolerance survives both."""
     import edbc as package

@@ -117,6 +117,7 @@ def test_text_has_a_line_per_epoch_and_progress_on_stderr(train) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 5, 7, 9, 17])
+@pytest.mark.long
 def test_interrupted_and_resumed_is_as_never_interrupted(
     train, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
