@@ -61,6 +61,13 @@ class MustKeepBooks(BaseException):
     """A tensor is changed in place, and nobody knows which names share its memory: record the instance again."""
 
 
+def show(rec: Recorder, name: Value, ref: int) -> None:
+    """Let a name stand for another value, which moves with it when a segment has run (`forward.cutting`)."""
+    if rec.made is not None and name.ref < 0:
+        rec.made.append(name)
+    name.ref = ref
+
+
 class Memory:
     """Definition (2)."""
 
@@ -84,7 +91,7 @@ class Memory:
         rec, ref, slot = value.rec, value.ref, value.slot
         self.content = value_of(rec, ref, slot)
         for key, (name, path) in self.names.items():
-            name.ref = ref
+            show(rec, name, ref)
             if self._shown.get(key) is not slot:
                 self._shown[key] = slot
                 name.slot = rec.table.slot(slot.base, (*slot.views, *path), name.slot.meta()) if path else slot
@@ -478,7 +485,7 @@ def changed_alone(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Value:
     name: Value = args[0]
     new = rec.function(function, args, {})
     if type(new) is Value and new.slot is name.slot and rec.flows:
-        name.ref = new.ref
+        show(rec, name, new.ref)
         return name
     rec.books = Changes(rec)
     try:
@@ -630,7 +637,8 @@ def _assign_row(rec: Recorder, buffer: Buffer, row: Any, value: Any) -> None:
     new = value if type(value) is Value and value.slot is row.slot else _fitting(rec, row, _as_part(rec, row, value))
     if row.ref != buffer.blank.ref:
         new = _instead(rec, row, new)
-    row.ref, row.slot = Copied(new.ref), new.slot
+    show(rec, row, Copied(new.ref))
+    row.slot = new.slot
 
 
 def _instead(rec: Recorder, old: Value, new: Value) -> Value:

@@ -221,8 +221,22 @@ def shapes(net: Reading, words: list[int]) -> Any:
     return [*shown, spread, table, numbers, torch.where(grid > 0)[1], torch.unique(positive.long()), counts]
 
 
+def changed(net: Reading, words: list[int]) -> Any:
+    """Read, changed in place, and read again; and a buffer filled between reads."""
+    h = net.encode(words)
+    number, states = h.argmax(), torch.zeros(4, SIZE)
+    found = int(number)
+    number += 1
+    again = int(number)
+    for i in range(4):
+        states[i] = h * 0.5 if float(states.sum() + h.sum()) > 0 else h - found
+        states[i] += states[: i + 1].amax(0)
+    number *= again
+    return states, states.mean(0) * number.item(), net.embedding.weight[again % 49]
+
+
 PROGRAMS = [
-    shapes, greedy, branch, item, as_float, to_list, to_numpy, best_by_key, ordered, comprehension, generator,
+    changed, shapes, greedy, branch, item, as_float, to_list, to_numpy, best_by_key, ordered, comprehension, generator,
     recursion, library, of_parameters, functions, in_place, sums,
 ]  # fmt: skip
 
