@@ -428,6 +428,11 @@ class ModelView(CellTracer):
             with NoRandomNumbers(), KeepsBooks(recorder), entered(operation.autocast), watched_by(recorder):
                 result = function(*args, **kwargs)
         except MustKeepBooks:
+            if any(member is not None and self._is_region(member) for member, _ in operation.members or ()):
+                raise UnsupportedError(
+                    f"{operation.name}: a pattern has a member that changes tensors in place, and lines of forward as "
+                    "another, which are run as they are written then"
+                ) from None
             return self._trace(operation, evaluating, lent, keeps_books=True)
         except EdbcError as error:
             raise type(error)(f"{error} (in {operation.kind} {operation.name})") from error
@@ -459,6 +464,9 @@ class ModelView(CellTracer):
         if is_leaf(module) and getattr(module, "inplace", False):
             shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
         return shadow if method == "forward" else getattr(shadow, method)
+
+    def _is_region(self, operation: Operation) -> bool:
+        return operation.is_of_module and ":" in self.module_of(operation)[2]
 
     def _run_members(self, members: Sequence[Fused], recorder: Recorder, evaluating: bool, lent: ExitStack,
                      *given: Any) -> tuple[Any, ...]:  # fmt: skip

@@ -469,3 +469,35 @@ def test_unmarked_models_equal_eager_after_recurrences_of_parameters() -> None:
             return h + self.words.weight[word]
 
     require_equal_gradients(require_parity(seeded(Steps).double(), [1, 2, 3]), [1, 2, 3])
+
+
+class FillsInACell(nn.Module):
+    """A method that fills a buffer, a cell by itself, beside lines of `forward` that are one too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread, self.step = nn.Linear(2 * SIZE, SIZE), nn.LSTMCell(SIZE, SIZE)
+
+    def around(self, grid: Tensor, h: Tensor) -> Tensor:
+        found = torch.zeros(2, 2 * SIZE)
+        for node in range(2):
+            found[node] = torch.mm(grid[node].t(), h).view(-1)
+        return found
+
+    def forward(self, grids: list[Tensor]) -> Tensor:
+        h = c = torch.zeros(2, SIZE)
+        for grid in grids:
+            h, c = self.step(torch.relu(self.spread(self.around(grid, h))), (h, c))
+        return h
+
+
+def test_cells_that_change_tensors_beside_lines_that_are_one() -> None:
+    """No pattern joins what keeps books with lines that are not run as they are written; both stay cells."""
+    instances = [[torch.ones(2, 2, 2) * (k + 1) for k in range(1 + i % 4)] for i in range(8)]
+    model = seeded(FillsInACell)
+    net = bound(model, instances, "auto")
+
+    assert {name.partition(":")[0] for name in net.view.automatic} >= {"around", "forward"}
+    with torch.no_grad():
+        for result, instance in zip(net(instances), instances, strict=True):
+            torch.testing.assert_close(result, model(instance))
