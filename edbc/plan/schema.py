@@ -126,7 +126,7 @@ class Record:
 Kind = Text | Choice | Integer | Number | AnyScalar | AnyValue | Nullable | ListOf | MapOf | Record
 
 TYPE_NAME = Text("a type name", r"[A-Za-z_][A-Za-z0-9_.]*", 200)
-METHOD_NAME = Text("a method's dotted name", r"[A-Za-z0-9_][ -~]*", 500)
+METHOD_NAME = Text("a method's dotted name", longest=500)
 VARIABLE = Text("a variable name", r"[A-Za-z_][A-Za-z0-9_]*", 200)
 CONFIG_NAME = Text("a name", r"[A-Za-z_][A-Za-z0-9_.-]*", 200)
 METRIC = Text("a metric name", r"[A-Za-z_][A-Za-z0-9_./ -]*", 200)
@@ -203,7 +203,7 @@ CELL = Record(
         "operations": ListOf(Text("an operation", r"[ -~]+", 4_000), 10_000, least=1, block=True),
         "batches": ListOf(ListOf(VARIABLE, 10_000, least=1), 10_000, block=True),
         "layout": ListOf(VARIABLE, 10_000),
-        "weights": ListOf(Text("a parameter's name", r"[A-Za-z0-9_][ -~]*", 500), 10_000),
+        "weights": ListOf(Text("a parameter's name", longest=500), 10_000),
         "copies": Integer(),
         "eager": ListOf(VARIABLE, 10_000),
     },

@@ -747,7 +747,7 @@ def _pass_call(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _operand_names(method: Callable[..., Any], template: Any, count: int) -> list[str]:
-    """The names of a method's parameters where each is one tensor, else x0, x1, ..."""
+    """The names of a method's parameters where each is one tensor and a plan may hold them, else x0, x1, ..."""
     args, kwargs = template
     fallback = [f"x{i}" for i in range(count)]
     if kwargs or len(args) != count:
@@ -760,4 +760,4 @@ def _operand_names(method: Callable[..., Any], template: Any, count: int) -> lis
         ]
     except (TypeError, ValueError):
         return fallback
-    return names[:count] if len(names) >= count else fallback
+    return names[:count] if len(names) >= count and all(map(str.isascii, names)) else fallback

@@ -100,14 +100,15 @@ def _location_of_code(code: CodeType) -> str:
 
 @lru_cache(maxsize=256)
 def _stores(code: CodeType) -> dict[int, str]:
-    """Offsets of each call or operator whose result goes straight into a local variable, with that variable's name: of
-    the instruction and of its inline caches, the last of which is where a call of a Python function waits. Python 3.11
-    has another instruction before a call, in which calls of builtins (`sum`) happen once they are hot."""
+    """Offsets of each call or operator whose result goes straight into a local variable, with that variable's name
+    where a plan may hold it: of the instruction and of its inline caches, the last of which is where a call of a Python
+    function waits. Python 3.11 has another instruction before a call, in which calls of builtins (`sum`) happen once
+    they are hot."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
     return {
         offset: str(after.argval)
         for before, call, after in zip(instructions[:1] + instructions, instructions, instructions[1:], strict=False)
-        if after.opname == "STORE_FAST"
+        if after.opname == "STORE_FAST" and str(after.argval).isascii()
         for offset in range((before if before.opname == "PRECALL" else call).offset, after.offset, 2)
     }
 

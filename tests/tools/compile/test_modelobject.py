@@ -110,6 +110,39 @@ def test_a_plan_that_does_not_stand_is_written(model: Net, tmp_path: Path) -> No
     assert edbc.load(tmp_path / "net.yaml").bind(model).plan == net.plan
 
 
+class Größe(nn.Module):
+    """Letters of other scripts wherever Python allows them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.β = nn.Linear(4, 4)
+        self.add_module("<é>", nn.Linear(4, 4))
+
+    def mischung(self, ŵ: Tensor, γ: Tensor) -> Tensor:
+        """A cell that is found."""
+        δ = torch.tanh(self.β(ŵ))
+        return δ * torch.sigmoid(γ) + ŵ
+
+    def größer(self, ŵ: Tensor, γ: Tensor) -> Tensor:
+        """Another."""
+        return torch.tanh(self.β(ŵ) * γ)
+
+    def forward(self, tree: Nest) -> Tensor:
+        if isinstance(tree, int):
+            return torch.full((4,), tree / 50)
+        left, right = map(self.forward, tree)
+        return self.mischung(left, right) + self.größer(right, self.get_submodule("<é>")(left))
+
+
+def test_names_in_any_script_are_saved(tmp_path: Path) -> None:
+    """Of methods, arguments, variables and parameters; the plan that is read is the plan that was written."""
+    net = edbc.compile(Größe(), trees(8), plan=tmp_path / "net.yaml", **QUICK)
+
+    assert {"größer", "mischung"} <= net.plan.automatic.keys()
+    assert any("β.weight" in cell.weights for cell in net.plan.cells.values())
+    assert edbc.load(tmp_path / "net.yaml").plan == net.plan
+
+
 def test_a_mistyped_option_is_told(model: Net) -> None:
     """With the option that was meant."""
     with pytest.raises(TypeError, match=r"edbc\.compile: unknown option 'trails'; did you mean 'trials'\?"):
