@@ -122,7 +122,7 @@ class Changes:
     # --- what shares memory ----------------------------------------------------------------------------------------
 
     def is_view(self, entry: Entry) -> bool:
-        """Whether what is recorded as a node of its own shares memory in eager (`expand_as`, `view_as_real`): what does
+        """Whether what is recorded as a node of its own shares memory in eager (`view_as_real`): what does
         is not told apart, so none of it may change."""
         known = self.rec.is_view.get(entry.index)
         if known is None:
@@ -669,7 +669,8 @@ def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:
             rec.change(part, _as_part(rec, part, value), overwrites=True)
         return
     indices = tuple(
-        torch.tensor(i) if isinstance(i, list) else i for i in (index if type(index) is tuple else (index,))
+        torch.tensor(i, dtype=None if i else torch.long) if isinstance(i, list) else i
+        for i in (index if type(index) is tuple else (index,))
     )
     if not all(isinstance(i, torch.Tensor) for i in indices):
         if any(isinstance(i, Symbol) for i in indices):

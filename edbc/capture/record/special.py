@@ -115,15 +115,18 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         return DRAWN[name](rec, name, *args, **kwargs)
     if name == "type" and isinstance(args[0], Symbol):
         return _typed(rec, *args, **kwargs)
-    if name in rules.CASTS and isinstance(args[0], Symbol):
+    if name in rules.AS_ANOTHER and len(args) == 2 and not any(type(x) is Ragged for x in args):
+        return _as_another(rec, rules.AS_ANOTHER[name], *args, key)
+    if name in rules.CASTS:
         rest = [a for a in args[1:] if not isinstance(a, torch.device | str)]
         kwargs = _without_device(kwargs)
         like = next((a for a in (*rest, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
         if like is not None:  # of which the dtype alone counts
-            is_that = like.dtype is args[0].dtype
-            return args[0] if is_that else rec.function(torch.Tensor.to, (args[0], like.dtype), {})
+            return args[0] if like.dtype is args[0].dtype else _of_either(rec, torch.Tensor.to, args[0], like.dtype)
         only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
-        if only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype:
+        if isinstance(args[0], Symbol) and (
+            only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype
+        ):
             return args[0]
     if (
         name == "embedding"
@@ -145,6 +148,21 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented
+
+
+def _as_another(rec: Recorder, func: Any, value: Any, other: Any, key: Any) -> Any:
+    """A tensor in the shape of another, of which nothing else counts; the next such call finds it by `key`."""
+    shape = tuple(other.shape)
+    made = _of_either(rec, func, value, shape)
+    known = rec.functions.get(rec._key(func, (value, shape), {}, [])) if key is not None else None
+    if type(known) is tuple:  # a view, which is made of the first operand alone
+        rec.functions[key] = known
+    return made
+
+
+def _of_either(rec: Recorder, func: Any, value: Any, *args: Any) -> Any:
+    """A function of one tensor, which is recorded or the instance's own."""
+    return rec.function(func, (value, *args), {}) if isinstance(value, Symbol) else func(value, *args)
 
 
 def _requiring_grad(value: Any, requires_grad: bool = True) -> Any:

@@ -12,15 +12,20 @@ from typing import Any, NamedTuple
 import torch
 
 VIEWS = frozenset(
-    "getitem select narrow view reshape view_as t T mT transpose swapaxes swapdims permute movedim squeeze unsqueeze "
+    "getitem select narrow view reshape t T mT transpose swapaxes swapdims permute movedim squeeze unsqueeze "
     "flatten unflatten chunk split tensor_split unbind expand broadcast_to diagonal ravel contiguous detach clone "
-    "alias positive".split()
+    "alias positive view_as reshape_as expand_as".split()
 )
 """One tensor and constants in; what comes out holds elements of that tensor and nothing else."""
 
 IDENTITIES = frozenset("contiguous clone alias positive".split())
 """Views that return the same elements in the same shape (in-place changes being refused, a copy is one too), and let
 gradients through as they are: not `detach`."""
+
+AS_ANOTHER = {
+    "view_as": torch.Tensor.view, "reshape_as": torch.Tensor.reshape, "expand_as": torch.Tensor.expand
+}  # fmt: skip
+"""Views that take of another tensor the shape alone, and what gives the same of a shape."""
 
 MEMORY = frozenset("as_strided as_strided_copy as_strided_scatter slice_inverse is_set_to".split())
 """They read a tensor's memory by its address, its strides or beyond its bounds."""

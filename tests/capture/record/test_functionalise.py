@@ -165,6 +165,29 @@ def masks_and_indices(m: Any, x: Any) -> Any:
 
 
 @program
+def lists_without_a_number(m: Any, x: Any) -> Any:
+    h, g, z = m.linear(x), m.linear(x).view(2, 3), torch.zeros(2, 3)
+    h[[]] = 3.0
+    g[[], []] = 1.0
+    z[[], []] = 1.0
+    g[[0, 1], [2, 0]] = 2.0
+    return h + (g * z).reshape(6)
+
+
+@program
+def views_in_the_shape_of_another(m: Any, x: Any) -> Any:
+    h, like = m.linear(x), x.view(2, 3)
+    h.view_as(like)[0] *= 2
+    h.reshape_as(like)[:, 1] += 1
+    z = torch.zeros(2, 3).type_as(h)
+    z[0, :2] = 1
+    w = torch.zeros(2, 3).to(h)
+    w.view_as(m.linear(x))[:2] = 3
+    z = z * h.view_as(z) * w
+    return h * z.reshape(6) + h[:1].expand_as(h) + h.view(1, 6).expand_as(torch.zeros(4, 6)).sum(0)
+
+
+@program
 def one_of_a_list_of_views(m: Any, x: Any) -> Any:
     h = m.linear(x)
     parts = [h[i] for i in range(6)]

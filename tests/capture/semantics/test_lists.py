@@ -24,7 +24,7 @@ NO_VIEWS = {
     "to": "changes dtypes: one of CASTS",
     "unfold": "has elements several times: a node, which what reads it may see as a view",
     "split_with_sizes": "is torch's own, for split",
-    **dict.fromkeys("adjoint dsplit expand_as hsplit linalg_diagonal mH matrix_H moveaxis numpy_T reshape_as "
+    **dict.fromkeys("adjoint dsplit hsplit linalg_diagonal mH matrix_H moveaxis numpy_T "
                     "resolve_conj resolve_neg vsplit".split(), "is a node, which may not be changed in place"),
     **dict.fromkeys("_autocast_to_full_precision _autocast_to_reduced_precision _conj _fw_primal _make_dual _neg_view "
                     "_nested_get_values _nested_view_from_jagged _test_autograd_multiple_dispatch_view slice_inverse"
@@ -78,10 +78,11 @@ def test_every_listed_view_shows_elements_of_its_tensor() -> None:
     """Of a tensor of different numbers, no new ones."""
     x = torch.arange(24.0).view(2, 3, 4)
     given = {
-        "getitem": (0,), "select": (0, 1), "narrow": (1, 0, 2), "view": (6, 4), "reshape": (4, 6), "view_as": (x,),
+        "getitem": (0,), "select": (0, 1), "narrow": (1, 0, 2), "view": (6, 4), "reshape": (4, 6),
         "transpose": (0, 1), "swapaxes": (0, 1), "swapdims": (0, 1), "permute": (2, 0, 1), "movedim": (0, 1),
         "unsqueeze": (0,), "unflatten": (2, (2, 2)), "chunk": (2,), "split": (1,), "tensor_split": (2,),
         "expand": (5, 2, 3, 4), "broadcast_to": ((5, 2, 3, 4),),
+        **dict.fromkeys(rules.AS_ANOTHER, (x,)),
     }  # fmt: skip
     for name in rules.VIEWS:
         flat = name in ("t", "T")
