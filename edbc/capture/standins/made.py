@@ -142,7 +142,7 @@ class Made(Lazy):
         is_plain = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
         if is_plain and type(value) in _NUMBERS:
             self.real()[index] = value
-        elif issubclass(type(value), Symbol) and self._is_filled():
+        elif issubclass(type(value), Symbol) and self._is_filled(len(index) if type(index) is tuple else 1):
             self[index] = value
         else:
             super().__setitem__(index, value)
@@ -151,29 +151,33 @@ class Made(Lazy):
         is_of_rows = len(self.described.shape) > 1 and type(index) in (int, slice, tuple)
         return self[index] if is_of_rows and self._is_filled() else super().__getitem__(index)
 
-    def _is_filled(self) -> bool:
-        """Whether it has become a buffer: definition (3)."""
+    def _is_filled(self, depth: int = 0) -> bool:
+        """Whether it has become a buffer: definition (3). What numbers were written into is read as the tensor that it
+        is until forward assigns, by an index of a `depth`."""
         rec: Any = watcher_of_thread()
-        known = self.described
-        if not self._is_untouched() or self.as_rows is not None or known.function in (_eye, _of_numbers):
+        known, tensor = self.described, self.tensor
+        if self.as_rows is not None or known.function in (_eye, _of_numbers) or not self._is_unseen():
             return False
         if rec is None or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows:
             return False
         if not known.shape or not 0 < known.shape[0] <= MOST_ROWS:
             return False
-        _buffer(rec, known, self)
+        is_written = tensor is not None and tensor._version > 0
+        if is_written and not depth:
+            return False
+        buffer = _buffer(rec, known, self)
+        if tensor is not None and is_written:
+            _write_numbers(rec, buffer, tensor, min(depth, tensor.ndim))
         rec.has_buffers = True
         return True
 
-    def _is_untouched(self) -> bool:
-        """Whether the tensor was only read, if it was made at all, and nobody has it or a view of it."""
+    def _is_unseen(self) -> bool:
+        """Whether nobody has its tensor, if it was made at all, or a view of it."""
         if self.tensor is None:
             return True
-        is_seen = sys.getrefcount(self.tensor) > _UNSEEN or self.tensor._version or self.tensor.requires_grad
-        if is_seen or torch._C._storage_Use_Count(self.tensor.untyped_storage()._cdata) > _UNSEEN:
+        if self.tensor.is_inference() or self.tensor.requires_grad or sys.getrefcount(self.tensor) > _UNSEEN + 1:
             return False
-        self.tensor = None
-        return True
+        return bool(torch._C._storage_Use_Count(self.tensor.untyped_storage()._cdata) <= _UNSEEN)
 
     def _meta(self) -> torch.Tensor:
         return torch.empty(self.described.shape, dtype=self.described.dtype, device="meta")
@@ -240,6 +244,8 @@ class Buffer(Made):
         index = as_python_has_it(index)
         first, *rest = index if type(index) is tuple and index else (index,)
         if type(first) is int and (not rest or len(self.described.shape) > 1):
+            if rest and type(rest[0]) is int and self.rec.flows and self.items[first : first + 1 or None] == [None]:
+                self.items[first] = _buffer(self.rec, self.described.of_row())  # whose elements are assigned one by one
             row = self.row(first) if self.rec.flows else self.rec.without_gradient(self.row(first))
             return row if all(step == _ALL for step in rest) else row[tuple(rest)]
         if type(first) is slice and not rest and self.rec.flows and self.items[first]:
@@ -289,6 +295,18 @@ def _buffer_of(items: list[Any], blank: Value, described: Description, made: Mad
     buffer.tensor = buffer.as_rows = buffer.whole = None
     buffer.items, buffer.blank, buffer.held = items, blank, []
     return buffer
+
+
+def _write_numbers(rec: Any, buffer: Buffer, tensor: torch.Tensor, depth: int) -> None:
+    """Let rows of a new buffer be those of a tensor, or their elements at this depth."""
+    row = buffer.described.of_row()
+    others = (tensor != row.make()).reshape(len(tensor), -1).any(1)
+    for number in others.nonzero().view(-1).tolist():
+        if depth > 1:
+            buffer.items[number] = part = _buffer(rec, row)
+            _write_numbers(rec, part, tensor[number], depth - 1)
+        else:
+            buffer.items[number] = rec.copied(rec.constant(tensor[number]))
 
 
 def _is_own(items: list[Any], number: int, is_alone: Callable[[Any, Value], bool]) -> bool:

@@ -102,6 +102,27 @@ def read_while_it_grows(net: Any, words: list[int]) -> Any:
     return sums, states
 
 
+def of_a_table_of_paths(net: Any, words: list[int]) -> Any:
+    """Numbers first, elements computed of their neighbours then."""
+    rows = net.table(torch.tensor(words)) * net.start
+    table = torch.full((len(words) + 1, len(words) + 1), float("inf"))
+    table[0, 0] = 0.0
+    for i in range(1, len(words) + 1):
+        table[i, 0] = float(i)
+        for j in range(1, len(words) + 1):
+            before = torch.stack([table[i - 1, j - 1], table[i - 1, j], table[i, j - 1]])
+            table[i, j] = rows[i - 1, 0] * rows[j - 1, 1] - torch.logsumexp(-before, 0)
+    return table[-1, -1], table[1:, 1:]
+
+
+def read_as_numbers_first(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(2, SIZE)
+    states[0] = 3
+    found = float(states[0, 1]) + float(states[1].sum())
+    states[1] = word_of(net, words[0]) * found
+    return states
+
+
 def overwritten(net: Any, words: list[int]) -> Any:
     """What was there before has a gradient of zeros."""
     states = torch.zeros(2, SIZE)
@@ -181,7 +202,8 @@ def net_of(forward: Callable[[Any, Any], Any]) -> Any:
 ALONE = (
     of_states, that_reads_what_came_before, that_starts_with_what_was_made, of_rows_assigned_twice, of_rows_added_to,
     of_a_batch_of_one, of_numbers_in_a_chart, of_vectors_in_a_chart, of_rows_assigned_at_once, of_parts_of_rows,
-    read_while_it_grows, overwritten, given_to_others, of_two_names, added_to_as_a_whole,
+    read_while_it_grows, overwritten, of_a_table_of_paths, read_as_numbers_first, given_to_others, of_two_names,
+    added_to_as_a_whole,
 )  # fmt: skip
 SHARED = (
     while_a_view_is_there, while_a_row_s_view_is_there, whose_whole_row_is_there,
@@ -234,3 +256,11 @@ def test_any_order_of_changes(seed: int) -> None:
     rng = random.Random(seed)
     instances = [(rng.randrange(10**6), [rng.randrange(20) for _ in range(rng.randint(1, 4))]) for _ in range(3)]
     require_parity(net_of(of_any_order), instances, (1, 3))
+
+
+def test_without_gradients() -> None:
+    """In `torch.inference_mode()`, where tensors keep no versions."""
+    net = require_parity(net_of(of_a_table_of_paths), WORDS, (3,))
+    with torch.inference_mode():
+        for result, words in zip(net(WORDS), WORDS, strict=True):
+            torch.testing.assert_close(result[0], net.model(words)[0])
