@@ -82,16 +82,20 @@ class _Like(NamedTuple):
     dtype: torch.dtype
 
 
+_TOLD = frozenset((torch.dtype, int, float, bool, str, type(None)))
 KNOWN: Kept[Any, torch.Tensor] = Kept(10_000)
 """What functions that never look at values returned, without data, by `key_by_shape`: every model asks the same."""
 
 
 def key_by_shape(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
                  shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
-    """All that the shape and dtype of what such a function returns depend on; None for another one."""
+    """All that the shape and dtype of what such a function returns depend on; None for another one, or arguments of
+    classes whose text does not tell what they are."""
     if rules.name_of(func) not in _OF_ANY_VALUES:
         return None
     like = fill(template, [_Like(slot.shape, slot.dtype) for slot in slots], functools.partial(_like, shared))
+    if not _TOLD.issuperset(map(type, flat(like))):  # a size that is a symbol is written as a number
+        return None
     return func, repr(like), state(), torch.get_default_dtype()
 
 

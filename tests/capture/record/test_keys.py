@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from helpers import bound, require_parity, seeded
 from torch import Tensor, nn
 
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.record.recorder import Recorder
+from edbc.capture.semantics.shapes import key_by_shape
 from edbc.run.session import Net
 
 SIZE = 4
@@ -186,3 +188,15 @@ def test_short_keys_tell_numbers_apart() -> None:
                 assert [x.dtype for x in found] == [x.dtype for x in right]
                 assert all(torch.equal(x, y) and torch.equal(torch.signbit(x), torch.signbit(y))
                            for x, y in zip(found, right, strict=True))  # fmt: skip
+
+
+def test_what_torch_says_of_shapes_is_kept_by_what_arguments_are() -> None:
+    """Numbers of other classes and signs are other calls; a size that is a symbol, which is written as its number, and
+    functions that look at values are asked anew."""
+
+    def key(*args: Any, func: Callable[..., Any] = torch.true_divide) -> Any:
+        return key_by_shape(func, (args, {}), [], pytest.fail)
+
+    assert len({key(1), key(1.0), key(True), key("1"), key(0.0), key(-0.0), key((1,)), key([1])}) == 8
+    assert key(2) == key(2) is not None
+    assert key(Size(None, 2, (0, 0, 0))) is key(object()) is key(2, func=torch.nonzero) is None  # type: ignore[arg-type]
