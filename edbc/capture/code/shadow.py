@@ -30,7 +30,7 @@ from torch import nn
 
 from edbc.base.graph import ValueClass
 from edbc.base.pattern import OPERAND
-from edbc.capture.code.automatic import MAX_OPERATIONS, candidates, located, require_cell, shape_of
+from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
 from edbc.capture.code.closed import Closed, methods_of, names_of_cells
 from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
 from edbc.capture.code.mark import is_cell
@@ -429,9 +429,8 @@ class ModelView(CellTracer):
                 result = function(*args, **kwargs)
         except MustKeepBooks:
             if any(member is not None and self._is_region(member) for member, _ in operation.members or ()):
-                raise UnsupportedError(
-                    f"{operation.name}: a pattern has a member that changes tensors in place, and lines of forward as "
-                    "another, which are run as they are written then"
+                raise NotACell(
+                    "members change tensors, and lines that others are run as they are written then"
                 ) from None
             return self._trace(operation, evaluating, lent, keeps_books=True)
         except EdbcError as error:

@@ -57,8 +57,8 @@ _ABSENT = object()
 _NESTS = (tuple, list, dict)
 _CONSTANTS = frozenset((type(None), bool, int, str))
 _NAMES = frozenset(
-    "self rest kwargs recorder known general Value Shared Rows getframe absent index sites found site first make call "
-    "key x type dict tuple list int str TypeError AttributeError ValueError".split()
+    "self rest kwargs recorder known general Value Shared Rows Made getframe absent index sites found site first make "
+    "call key x type dict tuple list int str TypeError AttributeError ValueError".split()
 )
 _NUMBERED = re.compile("[xwvsomak][0-9].*")
 
@@ -81,9 +81,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
 
     def unroll(form: _Form) -> None:
         is_first = next(iter(forms.values())) is form
-        make = _unroll(*form.texts, form.gets)
+        make = _unroll(*form.texts, form.looks, form.guards)
         fallback = of_another_form if is_first else general
-        form.call = make(recorder, form.known, fallback, Value, Shared, Rows, sys._getframe, _ABSENT)
+        form.call = make(recorder, form.known, fallback, Value, Shared, Rows, Made, sys._getframe, _ABSENT)
         if is_first:
             become(form.call)
 
@@ -119,6 +119,8 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 form.gets = gets
                 unroll(form)
             recorded = _recorded(args, kwargs) if is_at_once and form.demands else None
+            if recorded is not None and form.takes(recorded):
+                unroll(form)
             if any(issubclass(type(x), _OPERANDS) and not is_matrix(x) for x in leaves) and form.is_met_by(recorded):
                 given = _each(recorder.as_operand, (args, kwargs))
                 if recorded is None or form.knows(given):
@@ -149,10 +151,11 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             recorder.standing += 1
             unroll(form)
         if form is not None and form.shape == _shape(entry):
-            if entry.demands and not form.demands:
+            if not form.demands.issuperset(entry.demands):
                 form.gets = _ROWS_AS_VALUE if form.gets else ""
+                form.demands.update(entry.demands)
+                form.real = form.real if form.may_be_real(form.real) else frozenset()
                 unroll(form)
-            form.demands.update(entry.demands)
             matrices = filter(is_matrix, _leaves((args, kwargs), _NESTS))
             found = entry.index, recorder.sites[entry.index], *entry.output_slots
             form.known[(*entry.operation.slots, *matrices)] = found
@@ -184,6 +187,36 @@ class _Form:
         """What calls that met other operands than values look for first."""
         self.demands: set[frozenset[int]] = set()
         """Those of all its entries."""
+        self.real: frozenset[int] = frozenset()
+        """Operands of which calls met tensors of the instance's, where the others are enough to be recorded."""
+
+    @property
+    def looks(self) -> str:
+        """The lines of an unrolled call that look for other operands than values: first of all, as the general call is
+        to get them as they came, that those are values which are to be recorded."""
+        numbers = range(self.texts[3])
+        if not self.real:
+            return "".join(self.gets.format(i=i) for i in numbers)
+        recorded = "".join(_IS_VALUE.format(i=i) for i in numbers if i not in self.real)
+        return recorded + "".join(_TENSOR_AS_VALUE.format(i=i) for i in self.real)
+
+    @property
+    def guards(self) -> str:
+        """The lines that leave descriptions, which are not recorded, to the general call where it asks for what is."""
+        return "".join(_NOT_MADE.format(i=i) for i in range(self.texts[3])) if self.demands and not self.real else ""
+
+    def may_be_real(self, real: frozenset[int]) -> bool:
+        """Whether these operands may be tensors of the instance's, all at once."""
+        return all(demand - real for demand in self.demands)
+
+    def takes(self, recorded: frozenset[int]) -> bool:
+        """Whether calls of which no more are recorded are unrolled from now on, where they were not."""
+        count, num_matrices = self.texts[3], self.texts[4]
+        real = self.real | (frozenset(range(count)) - recorded)
+        if real == self.real or num_matrices or not self.may_be_real(real):
+            return False
+        self.real = real
+        return True
 
     def is_met_by(self, recorded: frozenset[int] | None) -> bool:
         """Whether these operands, or all, are enough to be recorded."""
@@ -315,7 +348,7 @@ def _result(outputs: Any) -> str:
 
 
 _CODE = """\
-def make(recorder, known, general, Value, Shared, Rows, getframe, absent):
+def make(recorder, known, general, Value, Shared, Rows, Made, getframe, absent):
     index = sites = {outs} = None
     {slots} = absent
 
@@ -328,7 +361,7 @@ def make(recorder, known, general, Value, Shared, Rows, getframe, absent):
             if {differs}:
                 found = known.get(({operand_slots},))
                 if found is None:
-{as_values}
+{guards}{as_values}
                     found = known.get(({operand_slots},))
                     if found is None:
                         return {general}
@@ -354,6 +387,8 @@ def make(recorder, known, general, Value, Shared, Rows, getframe, absent):
 _TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})\n"
 _ROWS_AS_VALUE = "            if type(x{i}) is Rows: x{i} = x{i}.materialise()\n"
 _AS_VALUE = "                    if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})"
+_IS_VALUE = "            if type(x{i}) is not Value: raise TypeError\n"
+_NOT_MADE = "                    if type(x{i}) is Made: raise TypeError\n"
 _IS_MATRIX = "                    if type(w{i}) is not Shared or not w{i}.is_matrix: raise TypeError\n"
 _VALUE = "        v{i} = Value(); v{i}.rec = recorder; v{i}.ref = {ref}; v{i}.slot = o{i}"
 
@@ -367,10 +402,11 @@ def _unroll(
     num_matrices: int,
     result: str,
     num_outputs: int,
-    gets: str,
+    looks: str,
+    guards: str,
 ) -> Callable[..., _Call]:
-    """The maker of unrolled calls of one form, definition (2). They look first for what a
-    form `gets` beside values: plain tensors, constants of the instance, one a call perhaps; or rows of one look-up."""
+    """The maker of unrolled calls of one form, definition (2). What a form gets beside values they look for first:
+    plain tensors, constants of the instance, one a call perhaps; or rows of one look-up."""
 
     def each(text: str, count: int, between: str = ", ") -> str:
         return between.join(text.format(i=i) for i in range(count))
@@ -393,7 +429,8 @@ def _unroll(
         outs_=each("o{i}", num_outputs),
         differs=" or ".join(f"{x} is not {s}" for x, s in zip(now, last, strict=True)),
         operand_slots=", ".join(now),
-        tensors_as_values=each(gets, num_operands, ""),
+        tensors_as_values=looks,
+        guards=guards,
         as_values=each(_IS_MATRIX, num_matrices, "") + each(_AS_VALUE, num_operands, "\n"),
         keep="append(x0.ref)" if num_operands == 1 else f"extend(({each('x{i}.ref', num_operands)}))",
         made=f"({each('v{i}', num_outputs)},)",

@@ -1244,6 +1244,8 @@ class Recorder:
         """A view of a value, or several; `flat` tells of a tuple of them (`is_flat`)."""
         if issubclass(type(value), Lazy):
             value = value.materialise()
+        elif type(value) is torch.Tensor:  # the instance's, in the shape of a recorded one
+            value = self.constant(value)
         values = [value_of(self, value.ref, slot) for slot in slots]
         if self.books is not None:
             for seen in values:  # stacks are values by then

@@ -148,7 +148,8 @@ class Made(Lazy):
             super().__setitem__(index, value)
 
     def __getitem__(self, index: Any) -> Any:
-        is_of_rows = len(self.described.shape) > 1 and type(index) in (int, slice, tuple)
+        first = index[0] if type(index) is tuple and index else index
+        is_of_rows = len(self.described.shape) > 1 and (type(first) is int or type(index) is slice)
         return self[index] if is_of_rows and self._is_filled() else super().__getitem__(index)
 
     def _is_filled(self, depth: int = 0) -> bool:

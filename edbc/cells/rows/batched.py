@@ -377,12 +377,23 @@ def _recurrent(call: Callable[..., Any], template: Any, seen: Tensors, shared: S
     return [x.transpose(0, 1).unsqueeze(2) for x in found]
 
 
+def _recurrent_cell(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shared) -> list[torch.Tensor]:
+    """Rows of matrices are batches to it, of one set of weights."""
+    rows = seen[0].shape[:2]
+    if any(x.ndim != 3 or x.shape[:2] != rows for x in seen):
+        raise _NoFormError
+    args, kwargs = fill(template, [x.reshape(-1, x.shape[2]) for x in seen], shared)
+    found = call(*args, **kwargs)
+    return [x.reshape(*rows, -1) for x in ((found,) if isinstance(found, torch.Tensor) else found)]
+
+
 _FORMS: dict[str, Own] = {
     "conv2d": _convolution,
     "einsum": _einsum,
     "linear": _linear,
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _recurrent_cell),
 }
 
 

@@ -21,6 +21,7 @@ from zoo_names import DYNAMIC
 import edbc
 from edbc.capture.code.automatic import Candidate, Trial, candidates, choose, located
 from edbc.capture.code.closed import Closed
+from edbc.capture.record import calls
 from edbc.errors import StaleError
 from edbc.plan.reader import parse_plan
 from edbc.plan.writer import plan_text
@@ -501,3 +502,46 @@ def test_cells_that_change_tensors_beside_lines_that_are_one() -> None:
     with torch.no_grad():
         for result, instance in zip(net(instances), instances, strict=True):
             torch.testing.assert_close(result, model(instance))
+
+
+class Around(nn.Module):
+    """A cell of the instance's own tensor and a state, made of no parameters, and one of two states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.GRUCell(SIZE, SIZE)
+
+    def gathered(self, grid: Tensor, h: Tensor, scale: Tensor) -> Tensor:
+        return torch.tanh(grid @ h) * scale.sigmoid() + h.abs()
+
+    def forward(self, grids: list[Tensor]) -> Tensor:
+        h, kept = torch.ones(2, SIZE), {}
+        for i, grid in enumerate(grids):
+            kept[i] = self.gathered(grid, h, grid[:, :1] if i % 3 else h[:, :1])
+            h = self.step(kept[i], h)
+        return self.gathered(torch.eye(2), torch.eye(2, SIZE), h)
+
+
+def test_calls_of_the_instance_s_tensors_are_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the other operands are recorded, the general call is left after the first instances; what has none that is
+    recorded is no call."""
+    instances = [[torch.rand(2, 2, generator=torch.Generator().manual_seed(9 * i + k)) for k in range(4 + i % 5)]
+                 for i in range(10)]  # fmt: skip
+    model = seeded(Around)
+    net = bound(model, instances, "unmined")
+    assert any(name.endswith("gathered") for name in net.view.automatic)
+    asked: list[Any] = []
+    which = calls._recorded
+    with torch.no_grad():
+        expected = [model(instance) for instance in instances]
+        for _ in range(2):
+            for result, wanted in zip(net(instances), expected, strict=True):
+                torch.testing.assert_close(result, wanted)
+        monkeypatch.setattr(calls, "_recorded", lambda *given: asked.append(given) or which(*given))
+        for result, wanted in zip(net(instances[::-1]), expected[::-1], strict=True):
+            torch.testing.assert_close(result, wanted)
+
+    assert len(asked) <= 3 * len(instances) < sum(map(len, instances))  # the first step's, of ones, and the last
+    graph = net.prepare(instances).capture.graph
+    kinds = [kind for kind, t in enumerate(graph.types) if t.op == "cell:gathered" or "gathered" in t.signature]
+    assert np.isin(graph.node_type, kinds).sum() == sum(map(len, instances))  # one less a loop, and the last

@@ -137,6 +137,7 @@ def test_functions_equal_eager(function: Callable[[Tensor], Any]) -> None:
 
 def test_code_fills_nothing(net: Net) -> None:
     """One call of torch per operation, in one loop over rows: the code names functions and constants."""
+    net(instances(1))
     (kind,) = [k for k, t in enumerate(net.table.types) if t is not None and t.op.startswith("cell")]
     run = row_code(net.cell(net.table.operation_of_type[kind]))
     assert not any(item is rowcode.fill for item in run.__globals__.values())
