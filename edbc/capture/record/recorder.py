@@ -546,7 +546,8 @@ class Recorder:
         more, as of `x.new(1, n).fill_(0.).requires_grad_()`."""
         leaves = self.leaves
         self.forget_externals()
-        self.descriptions = [made for made in self.descriptions if type(made) is Made]
+        if self.has_buffers:
+            self.descriptions = [made for made in self.descriptions if type(made) is Made]
         if leaves:
             leaves.append(_leaf_of_nobody())
             counts = [sys.getrefcount(tensor) for tensor, _ in leaves]

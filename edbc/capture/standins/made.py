@@ -39,7 +39,7 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.standins.fresh import makes_fresh
 from edbc.capture.standins.lazy import Stack
-from edbc.capture.standins.standin import Lazy, Symbol, Value, as_python_has_it, refuse_ended, turned
+from edbc.capture.standins.standin import Lazy, Symbol, Value, as_python_has_it, refuse_ended, set_class, turned
 
 MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye)
 MOST_ROWS = 4096
@@ -245,10 +245,11 @@ class Buffer(Made):
         index = as_python_has_it(index)
         first, *rest = index if type(index) is tuple and index else (index,)
         if type(first) is int and (not rest or len(self.described.shape) > 1):
-            if rest and type(rest[0]) is int and self.rec.flows and self.items[first : first + 1 or None] == [None]:
+            is_there = -len(self.items) <= first < len(self.items)
+            if rest and type(rest[0]) is int and self.rec.flows and is_there and self.items[first] is None:
                 self.items[first] = _buffer(self.rec, self.described.of_row())  # whose elements are assigned one by one
             row = self.row(first) if self.rec.flows else self.rec.without_gradient(self.row(first))
-            return row if all(step == _ALL for step in rest) else row[tuple(rest)]
+            return row if all(type(step) is slice and step == _ALL for step in rest) else row[tuple(rest)]
         if type(first) is slice and not rest and self.rec.flows and self.items[first]:
             rows = [self.row(number) for number in range(len(self.items))[first]]
             return _buffer_of(rows, self.blank, self.described)
@@ -275,12 +276,12 @@ class Buffer(Made):
         row = self.items[number]
         if type(row) is Buffer:
             return row
-        if row is not None and (type(row) is not Value or row.ref != self.blank.ref or not is_alone(self.rec, row)):
+        is_blank = row is None or (type(row) is Value and row.ref == self.blank.ref)
+        del row  # which is one who has it
+        if not is_blank or not _is_own(self.items, number, is_alone):
             return None
-        if row is not None and sys.getrefcount(row) > _OWN + (self.rec.made is not None):
-            return None
-        self.items[number] = row = _buffer(self.rec, self.described.of_row())
-        return row
+        part = self.items[number] = _buffer(self.rec, self.described.of_row())
+        return part
 
 
 def _buffer(rec: Any, described: Description, made: Made | None = None) -> Buffer:
@@ -291,7 +292,7 @@ def _buffer(rec: Any, described: Description, made: Made | None = None) -> Buffe
 
 def _buffer_of(items: list[Any], blank: Value, described: Description, made: Made | None = None) -> Buffer:
     buffer: Any = Made() if made is None else made
-    _set_class(buffer, Buffer)
+    set_class(buffer, Buffer)
     buffer.described = described._replace(shape=torch.Size((len(items), *described.shape[1:])))
     buffer.tensor = buffer.as_rows = buffer.whole = None
     buffer.items, buffer.blank, buffer.held = items, blank, []
@@ -331,7 +332,6 @@ _OWN = 3
 """References to a row that its list holds, its name, and the asking."""
 _ALL = slice(None)
 _INTEGERS = {int}
-_set_class = object.__dict__["__class__"].__set__
 
 
 def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -418,8 +418,8 @@ def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Descriptio
         given = (kwargs["fill_value"],)
     if not all(type(size) is int for size in sizes) or not kwargs.keys() <= {"dtype", "fill_value"}:
         return None
-    if len(given) > 1 or any(type(number) not in _NUMBERS or number != number for number in given):
-        return None
+    if len(given) > 1 or any(type(x) not in _NUMBERS or x != x or repr(x) == "-0.0" for x in given):
+        return None  # equal numbers are one constant
     like = func(*args, **kwargs)
     if not like.dtype.is_floating_point or like.device.type != "cpu":
         return None

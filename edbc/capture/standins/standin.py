@@ -848,13 +848,13 @@ def turned(lazy: Lazy, name: Value) -> Value:
     known = _CHANGED.get(kind)
     if known is None:
         known = _CHANGED[kind] = type(kind.__name__, (Changed, kind), {"__slots__": ()})
-    _set_class(lazy, known)
+    set_class(lazy, known)
     lazy.whole = name
     return name
 
 
 _CHANGED: dict[type, type] = {}
-_set_class = object.__dict__["__class__"].__set__
+set_class = object.__dict__["__class__"].__set__
 
 
 class Rows(Lazy):

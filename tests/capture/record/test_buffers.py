@@ -115,6 +115,11 @@ def of_a_table_of_paths(net: Any, words: list[int]) -> Any:
     return table[-1, -1], table[1:, 1:]
 
 
+def of_zeros_of_either_sign(net: Any, words: list[int]) -> Any:
+    signs = torch.full((2,), 0.0) + net.start[0], torch.full((2,), -0.0)
+    return signs[0], torch.copysign(word_of(net, words[0])[:2], signs[1])
+
+
 def read_as_numbers_first(net: Any, words: list[int]) -> Any:
     states = torch.zeros(2, SIZE)
     states[0] = 3
@@ -202,7 +207,8 @@ def net_of(forward: Callable[[Any, Any], Any]) -> Any:
 ALONE = (
     of_states, that_reads_what_came_before, that_starts_with_what_was_made, of_rows_assigned_twice, of_rows_added_to,
     of_a_batch_of_one, of_numbers_in_a_chart, of_vectors_in_a_chart, of_rows_assigned_at_once, of_parts_of_rows,
-    read_while_it_grows, overwritten, of_a_table_of_paths, read_as_numbers_first, given_to_others, of_two_names,
+    read_while_it_grows, overwritten, of_a_table_of_paths, of_zeros_of_either_sign,
+    read_as_numbers_first, given_to_others, of_two_names,
     added_to_as_a_whole,
 )  # fmt: skip
 SHARED = (
