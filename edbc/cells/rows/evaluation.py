@@ -12,38 +12,37 @@ What the CPU runs a type by that native code does not know, and what its gradien
     together.
 (4) Values have the shapes of their variables behind the dimension of rows, in whatever memory order torch's functions
     give them; they are flat where the cell's operation graph treats them as vectors.
+(5) A *small* batch, of SMALL rows and a block's bytes at most, in which no operand has many equal rows, is one block in
+    which every row counts as distinct, once every batched form has been right for rows that differ
+    (`rows.rowfunction`): looking for equal rows takes longer there than torch's functions do.
 
 The program's memory order plays no part here: each variable is a tensor of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edbc.capture.record.table import SharedRef
-from edbc.capture.standins.standin import torch_dtype
-from edbc.cells.opgraph import Block, CellGraph, CellOp, Source
+from edbc.cells.opgraph import CellGraph, CellOp
 from edbc.cells.rows.rowfunction import RowFunction
-from edbc.cells.values.evaluate import MAPS
+from edbc.cells.rows.written import Call, Parameters, RowsWriter, Support, Tensors, bytes_of, call_of
 from edbc.native.kernelcache import njit
 
 Longs = NDArray[np.int64]
-Tensors = Sequence[torch.Tensor]
-Parameters = Mapping[SharedRef, torch.Tensor]
 
 BLOCK_BYTES = 2 << 20
 """Definition (3). Smaller blocks cost calls, larger ones memory: a training step of convolutions of 49 pixels and 128
 channels took 83 ms and 14 MB with half of it, 67 ms and 19 MB with it, and 24 MB with twice of it."""
 SPREAD = 0.75
 """Definition (2)."""
-
-
-Support = frozenset[int]
+SMALL = 256
+"""Definition (5). Beyond, questions are cheap, and memory is what counts."""
 
 
 class _Distinct(NamedTuple):
@@ -98,11 +97,11 @@ class BlockRows:
         return _distinct(keys)
 
 
-class OneRow(BlockRows):
-    """The block of a batch of one row: nothing is distinct or spread. Types that depend on a size have many of them."""
+class EachRow(BlockRows):
+    """A block of which every row counts as distinct: nothing is looked for or spread."""
 
-    def __init__(self) -> None:
-        self.positions = _FIRST
+    def __init__(self, size: int) -> None:
+        self.positions = np.arange(size)
 
     def taken(self, operand: int) -> Longs:
         """See BlockRows."""
@@ -110,14 +109,11 @@ class OneRow(BlockRows):
 
     def count(self, support: Support) -> int:
         """See BlockRows."""
-        return 1
+        return len(self.positions) if support else 1
 
     def spread(self, value: torch.Tensor, support: Support, wider: Support | None = None) -> torch.Tensor:
         """See BlockRows."""
-        return value
-
-
-_FIRST: Longs = np.zeros(1, np.int64)
+        return value if support else value.expand(len(self.positions), *value.shape[1:])
 
 
 def _taken(value: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -153,18 +149,19 @@ class Evaluation:
 
     def __init__(self, cell: CellGraph):
         self.cell = cell
-        self._classes = cell.classes()
-        self._functions: dict[str, RowFunction] = {}
+        self._functions: dict[Call, RowFunction] = {}
+        self._calls = [op for op in cell.ops if op.op == "generic"]
+        self._is_sure = False
         self._support: dict[str, Support] = {name: frozenset([k]) for k, (name, _) in enumerate(cell.operands)}
         for op in cell.ops:
             self._support[op.name] = frozenset[int]().union(*(self._support[name] for name in op.inputs))
         self._supports = frozenset(self._support.values())
-        self.row_bytes = sum(c.size * torch_dtype(c.dtype).itemsize for c in self._classes.values())
+        self.row_bytes = sum(map(bytes_of, cell.classes().values()))
 
     def blocks(self, rows: Sequence[Longs], count: int) -> Iterator[BlockRows]:
         """The blocks of a batch of `count` rows; `rows[k]` says where those of operand k stand."""
         if count == 1:
-            yield OneRow()
+            yield EachRow(1)
             return
         positions = np.arange(count)
         size = max(1, BLOCK_BYTES // max(1, self.row_bytes))
@@ -174,95 +171,44 @@ class Evaluation:
         for begin in range(0, len(positions), size):
             yield BlockRows(rows, positions[begin : begin + size], self._supports)
 
-    def outputs(self, block: BlockRows, operands: Sequence[torch.Tensor], parameters: Parameters) -> list[torch.Tensor]:
+    def outputs(self, block: BlockRows, operands: Tensors, parameters: Parameters) -> list[torch.Tensor]:
         """The cell's outputs for the rows of a block, `(count, size)` each. `operands[k]` are its rows
         `block.taken(k)`, `(rows, size)`."""
-        named = zip(self.cell.operands, operands, strict=True)
-        values = {name: x.view(x.shape[0], *value_class.shape) for (name, value_class), x in named}
-        results: dict[tuple[int, tuple[str, ...]], list[torch.Tensor]] = {}
-        for op in self.cell.ops:
-            support = self._support[op.name]
-            inputs = [block.spread(values[name], self._support[name], support) for name in op.inputs]
-            if op.op == "generic":
-                found = self._generic(op, inputs, parameters, block.count(support), results)
-            else:
-                found = operation_of(op, inputs, parameters, block.count(support))
-            values[op.name] = found.to(torch_dtype(op.result.dtype))
-        return [block.spread(values[name], self._support[name]).reshape(len(block.positions), -1)
-                for name in self.cell.outputs]  # fmt: skip
+        return [x.reshape(len(block.positions), -1) for x in self.values(block, operands, parameters)]
 
-    def _generic(self, op: CellOp, inputs: Tensors, parameters: Parameters, count: int,
-                 results: dict[tuple[int, tuple[str, ...]], list[torch.Tensor]]) -> torch.Tensor:  # fmt: skip
-        """One of the results of a call, which is made once for all of them."""
-        key = id(op.template), op.inputs
-        if key not in results:
-            results[key] = self.function(op)(inputs, count, parameters.__getitem__)
-        return results[key][op.output or 0]
+    def values(self, block: BlockRows, operands: Tensors, parameters: Parameters) -> list[torch.Tensor]:
+        """The same as `(count, *shape)`."""
+        found = zip(self.cell.outputs, self._written(parameters, block, *operands), strict=True)
+        return [block.spread(x, self._support[name]) for name, x in found]
+
+    def is_small(self, rows: Sequence[Longs], count: int) -> bool:
+        """Whether a batch is small, and its operands stand in different rows: definition (5)."""
+        if not rows or count > SMALL or count * self.row_bytes > BLOCK_BYTES:
+            return False
+        return all(len(set(of_operand.tolist())) > SPREAD * count for of_operand in rows)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all batched forms were right for rows that differ."""
+        if not self._is_sure:
+            calls = map(self.function, self._calls)
+            self._is_sure = all(not call.is_slow and (call.is_believed or not call.views) for call in calls)
+        return self._is_sure
+
+    @property
+    def waits(self) -> bool:
+        """Whether batches that run in blocks may show that batched forms are right."""
+        return not self.is_sure and not any(self.function(op).is_slow for op in self._calls)
+
+    @cached_property
+    def _written(self) -> Callable[..., list[torch.Tensor]]:
+        return RowsWriter(self.cell, self.function, self._support).written()
 
     def function(self, op: CellOp) -> RowFunction:
-        """What runs a generic operation."""
-        known = self._functions.get(op.name)
+        """What runs a generic operation: one for all results of a call."""
+        known = self._functions.get(call_of(op))
         if known is None:
             assert op.call is not None
             views = [source.views for source in op.sources if source.variable is not None]
-            known = self._functions[op.name] = RowFunction(op.call, op.template, views)
+            known = self._functions[call_of(op)] = RowFunction(op.call, op.template, views)
         return known
-
-
-def operation_of(op: CellOp, inputs: Tensors, parameters: Parameters, count: int) -> torch.Tensor:
-    """Any operation that the cell's operation graph knows, definition (4)."""
-    if op.op in MAPS or op.op == "sum":
-        return _map(op, inputs, parameters).expand(count, *op.result.shape)
-    flat = [x.reshape(count, -1) for x in inputs]
-    if op.op == "affine":
-        found = _affine(op, flat, parameters, count)
-    elif op.op == "cat":
-        found = torch.cat(flat, 1)
-    else:
-        start, stop = map(int, op.attributes.split(":"))
-        found = flat[0][:, start:stop]
-    return found.reshape(count, *op.result.shape)
-
-
-def _affine(op: CellOp, inputs: Tensors, parameters: Parameters, count: int) -> torch.Tensor:
-    total: torch.Tensor | None = None if op.addend is None else inputs[-1]
-    for block in op.biases:
-        bias = _part(parameters[block.ref], 0, block.rows)
-        total = bias if total is None else total + bias
-    for x, block in zip(inputs, op.weights, strict=False):
-        matrix = _block(block, parameters)
-        total = x @ matrix if total is None else torch.addmm(total, x, matrix)
-    assert total is not None
-    return total.expand(count, op.result.size)
-
-
-def _block(block: Block, parameters: Parameters) -> torch.Tensor:
-    """The block as (in, out)."""
-    whole = parameters[block.ref]
-    assert block.columns is not None
-    return _part(_part(whole if block.transposed else whole.t(), 0, block.columns), 1, block.rows)
-
-
-def _part(tensor: torch.Tensor, dim: int, between: tuple[int, int]) -> torch.Tensor:
-    size = between[1] - between[0]
-    return tensor if size == tensor.shape[dim] else tensor.narrow(dim, between[0], size)
-
-
-def _map(op: CellOp, inputs: Tensors, parameters: Parameters) -> torch.Tensor:
-    variables = iter(inputs)
-
-    def tensor(source: Source) -> torch.Tensor:
-        if source.variable is not None:
-            x = next(variables)
-            return x.reshape(x.shape[0], *op.result.shape)
-        if source.shared is not None:
-            return parameters[source.shared].reshape(1, *op.result.shape)
-        return torch.tensor(source.number, dtype=torch_dtype(op.result.dtype))
-
-    sources = [tensor(source) for source in op.sources]
-    if op.op != "sum":
-        return MAPS[op.op](*sources)
-    total = sources[0]
-    for source in sources[1:]:
-        total = total + source
-    return total

@@ -56,6 +56,8 @@ class RowFunction:
             return [result.expand(count, *result.shape) for result in self._one(shared)]
         if len(values[0]) == 1:  # what a batched form would be compared with
             return self._rows(values, shared)
+        if self.is_believed and self.form is not None and not values[0].is_meta:
+            return self.form(values, count, shared)
         whole = None if self.is_slow else self._whole(values, shared)
         if whole is not None and (self.is_believed or self._is_right(whole, values, shared)):
             return whole
@@ -74,8 +76,6 @@ class RowFunction:
             try:
                 return form(values, len(values[0]), shared)
             except Exception:
-                if self.is_believed:
-                    raise
                 self.form = None  # it does not fit after all
         if isinstance(self.call, Under):  # torch.vmap does not see torch.autocast
             return None

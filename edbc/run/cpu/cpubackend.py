@@ -28,9 +28,8 @@ from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.kernels.products import OWN, Products, best
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Program
-from edbc.cells.rows.batchcode import BatchKernel
 from edbc.cells.rows.choice import ChoiceKernel, choice_of
-from edbc.cells.rows.evaluation import Evaluation
+from edbc.cells.rows.evaluation import EachRow, Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.rowcode import RowKernel
 from edbc.cells.values.read import values_of
@@ -232,16 +231,11 @@ def _plain(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class CellKernel:
     """What torch runs of a type that native code does not know, by `edbc.cells.rows.evaluation`."""
 
-    by_row: RowKernel | None = None
-    """What runs batches of few rows, where something does."""
-    by_batch: BatchKernel | None = None
-    """What runs small batches, where something does."""
-
     def __init__(self, cell: CellGraph, view: ModelView, dtype: torch.dtype | None, device: torch.device):
         """`dtype` is None where a cell has several."""
-        self._evaluation = Evaluation(cell)
+        self.evaluation = Evaluation(cell)
         self.by_row = RowKernel(cell)
-        self.by_batch = BatchKernel(cell, self._evaluation.function)
+        """What runs batches of few rows."""
         self.view, self.dtype, self._device = view, dtype, device
 
     def run(self, rows: Sequence[Longs], count: int, take: Callable[[int, Longs], torch.Tensor],
@@ -249,10 +243,10 @@ class CellKernel:
         """A batch of `count` nodes into `outputs`, `(count, size)` each; `rows[k]` says where its operands k stand, and
         `take` gives those of some positions, `(positions, size)`."""
         parameters = _Parameters(self.view, self.dtype, self._device)
-        for block in self._evaluation.blocks(rows, count):
+        for block in self.evaluation.blocks(rows, count):
             operands = [take(k, block.taken(k)) for k in range(len(rows))]
             where = torch.from_numpy(block.positions)
-            for output, value in zip(outputs, self._evaluation.outputs(block, operands, parameters), strict=True):
+            for output, value in zip(outputs, self.evaluation.outputs(block, operands, parameters), strict=True):
                 output.index_copy_(0, where, value)
 
 
@@ -464,27 +458,26 @@ def _run_in_torch(batch: int, segment: Segment, arenas: CpuArenas, kernel_of_typ
     classes, of_outputs = arenas.classes(kind, segment.graph.types[kind])
     outputs_at = list(zip(of_outputs, output_rows[batch], strict=False))
     kernel = kernel_of_type(kind)
-    by_row, by_batch = (kernel.by_row, kernel.by_batch) if isinstance(kernel, CellKernel) else (None, None)
-    if by_batch is not None and count > 1:
-        of_operand = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
-        if by_batch.fits(of_operand, count):
-            run = by_batch.run()
-            if run is not None:
+    rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
+    if type(kernel) is CellKernel:  # what records for autograd takes blocks
+        evaluation, by_row = kernel.evaluation, kernel.by_row.pays(count)
+        if count > 1 and evaluation.is_small(rows, count):
+            if evaluation.is_sure:
                 values = [
                     arenas.outputs(c, first, num) if first >= placement.class_externals[c] else arenas.rows(c, r)
-                    for c, r, first in zip(classes, of_operand, runs[batch], strict=False)
+                    for c, r, first in zip(classes, rows, runs[batch], strict=False)
                 ]
-                parameters = arenas.parameters(kernel.view, kernel.dtype)
-                run(parameters, count, *values, *(arenas.outputs(c, first, count) for c, first in outputs_at))
+                found = evaluation.values(EachRow(count), values, arenas.parameters(kernel.view, kernel.dtype))
+                for (c, first), value in zip(outputs_at, found, strict=True):
+                    arenas.outputs(c, first, count).view_as(value).copy_(value)
                 return
-            by_row = None if by_batch.waits else by_row
-    if by_row is not None and by_row.pays(count):
-        of_operands = placement.rows[at : at + len(classes) * num].tolist()
-        addresses = [arenas.addresses(c, of_operands[k * num : (k + 1) * num]) for k, c in enumerate(classes)]
-        addresses += [arenas.addresses(c, range(first, first + count)) for c, first in outputs_at]
-        by_row.run(arenas.parameters(kernel.view, kernel.dtype), count, *addresses)
-        return
-    rows = [placement.rows[at + k * num : at + (k + 1) * num] for k in range(len(classes))]
+            by_row = by_row and not evaluation.waits
+        if by_row:
+            of_operands = placement.rows[at : at + len(classes) * num].tolist()
+            addresses = [arenas.addresses(c, of_operands[k * num : (k + 1) * num]) for k, c in enumerate(classes)]
+            addresses += [arenas.addresses(c, range(first, first + count)) for c, first in outputs_at]
+            kernel.by_row.run(arenas.parameters(kernel.view, kernel.dtype), count, *addresses)
+            return
     outputs = [arenas.outputs(c, first, int(placement.made[batch])) for c, first in outputs_at]
     if isinstance(kernel, ExcerptKernel):
         run_excerpts(batch, segment, arenas, outputs[0])

@@ -19,7 +19,7 @@ from edbc.capture.code.shadow import ModelView
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.program import Packed, Program
-from edbc.cells.rows.evaluation import Parameters, Tensors
+from edbc.cells.rows.written import Parameters, Tensors
 from edbc.cells.values.adjoint import added, gradients_of
 from edbc.cells.values.read import values_of
 from edbc.cells.values.value import V, Values

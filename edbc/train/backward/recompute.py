@@ -15,8 +15,9 @@ import torch
 
 from edbc.base.graph import NodeType
 from edbc.capture.record.table import SharedRef
-from edbc.cells.rows.evaluation import BlockRows, Evaluation, Parameters, Tensors
+from edbc.cells.rows.evaluation import BlockRows, Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
+from edbc.cells.rows.written import Parameters, Tensors
 
 MaybeTensors = list[torch.Tensor | None]
 

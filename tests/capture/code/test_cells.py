@@ -292,7 +292,7 @@ def test_what_vmap_cannot_batch_runs_row_by_row_and_is_told() -> None:
 
     kernels = [net.kernel(kind) for kind in range(net.table.num_known)]
 
-    functions = [f for k in kernels if isinstance(k, CellKernel) for f in k._evaluation._functions.values()]
+    functions = [f for k in kernels if isinstance(k, CellKernel) for f in k.evaluation._functions.values()]
     assert {f.call.__name__ for f in functions if f.is_slow} == {"histc"}
 
 

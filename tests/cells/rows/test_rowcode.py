@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import edbc
-from edbc.cells.rows import rowcode
-from edbc.cells.rows.batchcode import MOST
-from edbc.cells.rows.evaluation import Evaluation
+from edbc.cells.rows import rowcode, written
+from edbc.cells.rows.evaluation import SMALL, Evaluation
 from edbc.cells.rows.rowcode import FEW, row_code
 from edbc.run.reference import ProgramKernel
 from edbc.run.session import Net
@@ -84,17 +83,18 @@ def test_few_rows_are_evaluated_by_nobody(net: Net, monkeypatch: pytest.MonkeyPa
     no batched forms, no templates."""
     net(instances(2))
     net(instances(3))
-    for owner, name in ((Evaluation, "blocks"), (ProgramKernel, "run"), (rowcode, "fill")):
+    for owner, name in ((Evaluation, "blocks"), (ProgramKernel, "run"), (written, "fill")):
         monkeypatch.setattr(owner, name, None)
     with torch.no_grad():
         net(instances(1))
         net(instances(FEW))
         with pytest.raises(TypeError):
-            net(instances(MOST + 1))
+            net(instances(SMALL + 1))
 
 
 def test_rows_of_many_bytes_are_few_sooner(net: Net) -> None:
     """What rows share is worth computing once where they are large; one row shares nothing."""
+    net(instances(2))
     kernel = next(k for k in map(net.kernel, range(net.table.num_known)) if getattr(k, "by_row", None)).by_row
     kernel = object.__new__(type(kernel))
     kernel._bytes = rowcode.FEW_BYTES // 2
@@ -140,5 +140,5 @@ def test_code_fills_nothing(net: Net) -> None:
     net(instances(1))
     (kind,) = [k for k, t in enumerate(net.table.types) if t is not None and t.op.startswith("cell")]
     run = row_code(net.cell(net.table.operation_of_type[kind]))
-    assert not any(item is rowcode.fill for item in run.__globals__.values())
+    assert not any(item is written.fill for item in run.__globals__.values())
     assert [i.opname for i in dis.get_instructions(run)].count("FOR_ITER") == 1

@@ -1,4 +1,4 @@
-"""A cell's operations written out for a batch: against eager, and only once its batched forms are known to be right."""
+"""Small batches of a cell in one block: against eager, and only once its batched forms are known to be right."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import edbc
 from edbc.cells.rows import batched
-from edbc.cells.rows.batchcode import MOST, BatchKernel
-from edbc.cells.rows.evaluation import Evaluation
+from edbc.cells.rows.evaluation import SMALL, Evaluation
+from edbc.run.cpu.cpubackend import CellKernel
 from edbc.run.session import Net
 
 Tensor = torch.Tensor
@@ -79,9 +79,9 @@ def require_eager(net: Net, batch: list[Any]) -> None:
             torch.testing.assert_close(found, right)
 
 
-def kernel_of(net: Net) -> BatchKernel:
+def evaluation_of(net: Net) -> Evaluation:
     """The cell's."""
-    return next(k for k in map(net.kernel, range(net.table.num_known)) if getattr(k, "by_batch", None)).by_batch
+    return next(k for k in map(net.kernel, range(net.table.num_known)) if isinstance(k, CellKernel)).evaluation
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -90,7 +90,7 @@ def test_functions_equal_eager(name: str) -> None:
     net = bound(Model(name).eval(), instances(3))
     for seed, count in enumerate((1, 5, 2, 7, 3, 20, 1)):
         require_eager(net, instances(count, seed))
-    assert kernel_of(net).run() is not None
+    assert evaluation_of(net).is_sure
 
 
 def test_written_batches_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,18 +108,18 @@ def test_what_is_wrong_in_batches_runs_row_after_row(monkeypatch: pytest.MonkeyP
     net = bound(Model("joined").eval(), instances(3))
     for count in (5, 20, 4):
         require_eager(net, instances(count, count))
-    assert kernel_of(net).run() is None
-    assert not kernel_of(net).waits
+    assert not evaluation_of(net).is_sure
+    assert not evaluation_of(net).waits
 
 
 def test_large_and_equal_rows_are_evaluated() -> None:
     """What rows share is computed once, and memory is bounded."""
     net = bound(Model("along").eval(), instances(3))
     net(instances(2))
-    kernel = kernel_of(net)
+    cell = evaluation_of(net)
     rows = [torch.arange(10).numpy(), torch.arange(10).numpy() // 5]
-    assert kernel.fits(rows[:1], 10)
-    assert not kernel.fits(rows, 10)
-    assert not kernel.fits([torch.arange(MOST + 1).numpy()], MOST + 1)
-    kernel._bytes = 1 << 20
-    assert not kernel.fits(rows[:1], 10)
+    assert cell.is_small(rows[:1], 10)
+    assert not cell.is_small(rows, 10)
+    assert not cell.is_small([torch.arange(SMALL + 1).numpy()], SMALL + 1)
+    cell.row_bytes = 1 << 20
+    assert not cell.is_small(rows[:1], 10)
