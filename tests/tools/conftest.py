@@ -16,7 +16,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(scope="session")
 def edbc() -> Run:
-    """Run a command in this process."""
+    """Run a command in this process: `edbc("run", path, "--limit", 3)`."""
 
     def invoke(*arguments: object) -> Result:
         return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=True)

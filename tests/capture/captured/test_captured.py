@@ -29,19 +29,22 @@ def net_of(model: Any = None, instances: Any = None) -> Any:
     return bound(model or seeded(EveryKind), instances or sentences(40))
 
 
-@given(st.integers(0, 10**6), st.lists(st.booleans(), max_size=12))
-def test_any_mixture_gives_the_bits_of_recording_together(seed: int, is_captured: list[bool]) -> None:
+@pytest.fixture(scope="module")
+def shared() -> Any:
+    """Bound once for all examples."""
+    return net_of()
+
+
+@given(seed=st.integers(0, 10**6), is_captured=st.lists(st.booleans(), max_size=12))
+def test_any_mixture_gives_the_bits_of_recording_together(shared: Any, seed: int, is_captured: list[bool]) -> None:
     """Captured and plain instances in any order and number: outputs, classes of results and gradients are the same."""
-    net, plain = SHARED, sentences(len(is_captured), seed)
+    net, plain = shared, sentences(len(is_captured), seed)
     mixed = [net.capture(item) if chosen else item for item, chosen in zip(plain, is_captured, strict=True)]
 
     with torch.no_grad():
         assert told(net(mixed)) == told(net(plain))
     if any(item.words or item.kind for item in plain):
         assert gradients(net, mixed) == gradients(net, plain)
-
-
-SHARED = net_of()
 
 
 def test_training_mode_draws_as_recording_does() -> None:
@@ -99,18 +102,18 @@ def test_bytes_are_read_in_another_net() -> None:
         assert told(other([*again[:3], *plain[3:]])) == told(net(plain))
 
 
-def test_pickles_name_nothing_but_the_reader() -> None:
+def test_pickles_name_nothing_but_the_reader(shared: Any) -> None:
     """A pickle holds bytes and the name of the function that reads them."""
-    data = pickle.dumps(SHARED.capture(sentences(1)[0]), protocol=4)
+    data = pickle.dumps(shared.capture(sentences(1)[0]), protocol=4)
     named = {argument for opcode, argument, _ in pickletools.genops(data) if "UNICODE" in opcode.name}
 
     assert named == {"edbc.capture.captured.instance", "Captured.from_bytes"}
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_every_altered_byte_is_refused(number: int) -> None:
+def test_every_altered_byte_is_refused(shared: Any, number: int) -> None:
     """Altered, cut off or longer by a byte: an error, at every place."""
-    data = bytes(SHARED.capture(sentences(6)[number]))
+    data = bytes(shared.capture(sentences(6)[number]))
     rng = Random(number)
     for at in range(len(data)):
         altered = bytearray(data)
@@ -135,27 +138,27 @@ def forged(captured: Captured, rng: Random) -> Captured:
     return Captured(read.of, bytes(altered), read.nest_text, read.constants)
 
 
-def outcome(captured: Captured) -> Any:
+def outcome(shared: Any, captured: Captured) -> Any:
     """The result of an instance, or the error."""
     try:
         with torch.no_grad():
-            return SHARED([captured])[0]
+            return shared([captured])[0]
     except EdbcError as error:
         return error
 
 
-def test_forged_words_do_not_reach_memory() -> None:
+def test_forged_words_do_not_reach_memory(shared: Any) -> None:
     """Numbers that mean nothing here are refused with the instance's number, before anything runs; those that mean
     something else run, and give results of the classes that are promised."""
-    captured, rng, refused = SHARED.capture_all(sentences(30)), Random(0), 0
+    captured, rng, refused = shared.capture_all(sentences(30)), Random(0), 0
     for number in range(600):
         one = forged(captured[number % 30], rng)
-        found = outcome(one)
+        found = outcome(shared, one)
         refused += isinstance(found, EdbcError)
         if isinstance(found, EdbcError):
             assert "instance 0: a captured instance: expected" in str(found)
         else:
-            assert type(found) is type(outcome(captured[number % 30]))
+            assert type(found) is type(outcome(shared, captured[number % 30]))
 
     assert refused > 300
 
@@ -166,9 +169,9 @@ def header_of(data: bytes) -> tuple[dict[str, Any], int]:
     return json.loads(data[at + 4 : at + 4 + length]), at + 4 + length
 
 
-def test_the_format_is_what_it_says() -> None:
+def test_the_format_is_what_it_says(shared: Any) -> None:
     """Magic, version, header, words and constants stand where the format says, and nothing else does."""
-    captured = SHARED.capture(Sentence([1, 2], torch.ones(6), 0))
+    captured = shared.capture(Sentence([1, 2], torch.ones(6), 0))
     data = bytes(captured)
     header, at = header_of(data)
     sizes = [4 * torch.Size(shape).numel() for _, dtype, shape in header["constants"] if dtype == "f32"]
@@ -178,9 +181,9 @@ def test_the_format_is_what_it_says() -> None:
     assert data == _written(Captured.from_bytes(data))
 
 
-def test_it_is_refused_where_it_does_not_belong() -> None:
+def test_it_is_refused_where_it_does_not_belong(shared: Any) -> None:
     """Another model, other sizes, another dtype: refused with what differs and what to do."""
-    captured = SHARED.capture(sentences(1)[0])
+    captured = shared.capture(sentences(1)[0])
     others = {
         "expected types": bound(seeded(Base, chain), words(8)),
         "expected dtype 'f64'": net_of(seeded(EveryKind).double(), [
@@ -367,9 +370,9 @@ def test_a_model_that_changed_is_noticed() -> None:
             net(instances)
 
 
-def test_vertices_are_told_to_run_alone() -> None:
+def test_vertices_are_told_to_run_alone(shared: Any) -> None:
     """A VertexInstance is no instance to capture, and no company for captured ones."""
-    net, vertices = SHARED, VertexInstance([0], [0, 0], [])
+    net, vertices = shared, VertexInstance([0], [0, 0], [])
     captured = net.capture(sentences(1)[0])
 
     with pytest.raises(InputError, match="arrays already"):
