@@ -344,6 +344,8 @@ class _InDouble(DispatchMode):
             return func(*args, **kwargs)
         if _has_single(args) or _has_single(kwargs.values()):
             self.was_needed = True
+            if _is_view(func):  # of what may be changed by it
+                return func(*args, **kwargs)
             args, kwargs = tree_map(_doubled, (args, kwargs))
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
@@ -358,6 +360,11 @@ class _ConvolutionsInDouble(TorchFunctionMode):
         if getattr(func, "__name__", "").startswith("conv"):
             args, kwargs = tree_map(_doubled, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _is_view(func: Any) -> bool:
+    """Whether what an operation gives shows its operand's memory."""
+    return any(result.alias_info is not None for result in func._schema.returns)
 
 
 def _is_single(item: Any) -> bool:

@@ -257,3 +257,19 @@ def test_a_model_of_one_dtype_pins_none() -> None:
 
     assert not eager.pins
     assert Parity().remark == ""
+
+
+def test_what_is_written_into_float32_that_forward_asks_for_is_there_in_float64() -> None:
+    """An item of a tensor that keeps float32 is changed in that tensor, not in what float64 sees of it."""
+
+    def filled(row: torch.Tensor) -> torch.Tensor:
+        scores = torch.zeros(2, 20).float()
+        scores[0], scores[1, :] = row[:20], row[20:]
+        return scores.reshape(40)
+
+    eager = Eager(Pins(filled))
+    ours, exact = eager.run([1, 2]), eager.reference([1, 2])
+
+    assert eager.pins
+    for one, other in zip(ours, exact, strict=True):
+        assert torch.allclose(one.double(), other, atol=1e-6)

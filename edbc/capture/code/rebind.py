@@ -16,8 +16,9 @@ What a copy calls instead:
 (6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
 (8) of `len`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
-(9) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches: zeros, as what memory holds by
-    chance is no graph that comes twice.
+(9) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches, and of `torch.empty`: zeros, as
+    what memory holds by chance is no graph that comes twice;
+(10) of `super`: one whose methods are copies.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -31,7 +32,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -131,6 +132,19 @@ class Copies:
             self._functions[id(function)] = function, function
         return self._functions[id(function)][1]
 
+    def _super(self, *given: Any) -> Any:
+        """(10): the arguments of a call without any stand in the frame of the method that calls."""
+        frame = sys._getframe(1)
+        return _Super(self, given or (frame.f_locals["__class__"], frame.f_locals[frame.f_code.co_varnames[0]]))
+
+    def of_method(self, method: Any) -> Any:
+        """A bound method of a copy; anything else as it is."""
+        function = getattr(method, "__func__", None)
+        if type(method) is not MethodType or type(function) is not FunctionType or function.__name__ in _OF_CLASSES:
+            return method
+        with self._lock:
+            return MethodType(self.copy(function), method.__self__)
+
     def _is_around_users(self, item: Any) -> bool:
         return type(item) is FunctionType and self.copy(item) is not item
 
@@ -145,6 +159,8 @@ class Copies:
             return _variable
         if found is torch.Tensor or found is torch.FloatTensor:
             return _of_sizes(found)
+        if found is super:
+            return self._super
         if any(found is maker for maker in MAKERS):
             return _of_maker(found)
         if any(found is constructor for constructor in CONSTRUCTORS):
@@ -155,6 +171,18 @@ class Copies:
             copy = self.copy(found)
             return None if copy is found else copy
         return None
+
+
+class _Super:
+    """(10)."""
+
+    __slots__ = ("_copies", "_found")
+
+    def __init__(self, copies: Copies, given: tuple[Any, ...]):
+        self._copies, self._found = copies, super(*given)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._copies.of_method(getattr(self._found, name))
 
 
 def _is_users(module: Any) -> bool:
@@ -246,7 +274,10 @@ def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
 
     def make(*args: Any, **kwargs: Any) -> Any:
         made = described(func, args, kwargs)
-        return func(*args, **kwargs) if made is None else made
+        if made is not None:
+            return made
+        real = func(*args, **kwargs)
+        return real.zero_() if func is torch.empty else real
 
     return make
 

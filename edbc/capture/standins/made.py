@@ -423,11 +423,16 @@ def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Descriptio
     like = func(*args, **kwargs)
     if not like.dtype.is_floating_point or like.device.type != "cpu":
         return None
-    return Description(_eye if func is torch.eye else func, like.shape, given, like.dtype)
+    function = _INSTEAD.get(func, func)
+    return Description(function, like.shape, given, like.dtype)
 
 
 def _eye(shape: torch.Size, **options: Any) -> torch.Tensor:
     return torch.eye(*shape, **options)
+
+
+_INSTEAD = {torch.eye: _eye, torch.empty: torch.zeros}
+"""What makes them: of what nothing was written into, what memory holds by chance is nothing to go by."""
 
 
 def _other_recorder(tree: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import os
 import sys
@@ -21,10 +22,11 @@ _LIBRARIES = (*_OWN, *_OF_TORCH)
 
 
 class _IsLibrary(dict[str, bool]):
-    """True for files of edbc itself and of torch, and for none at all: never what an author wants to read."""
+    """True for files of edbc itself and of torch, what enters contexts for them, and for none at all: never what an
+    author wants to read."""
 
     def __missing__(self, filename: str) -> bool:
-        known = filename.startswith((*_LIBRARIES, "<")) and not filename.startswith(PROMPTS)
+        known = filename.startswith((*_LIBRARIES, contextlib.__file__, "<")) and not filename.startswith(PROMPTS)
         self[filename] = known
         return known
 

@@ -65,8 +65,10 @@ class RowFunction:
         return self._rows(values, shared)
 
     def _rows(self, values: Sequence[torch.Tensor], shared: Shared) -> list[torch.Tensor]:
-        """Row after row, each in memory of its own as in eager: some functions ask where memory begins."""
-        rows = [self._one(shared, *(x.clone() for x in row)) for row in zip(*values, strict=True)]
+        """Row after row, each in memory of its own as in eager: some functions ask where memory begins, and views in
+        which order it runs, which a convolution of all rows may have turned."""
+        alone = torch.contiguous_format
+        rows = [self._one(shared, *(x.clone(memory_format=alone) for x in row)) for row in zip(*values, strict=True)]
         return [torch.stack(results) for results in zip(*rows, strict=True)]
 
     def _whole(self, values: Sequence[torch.Tensor], shared: Shared) -> list[torch.Tensor] | None:

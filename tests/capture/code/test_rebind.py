@@ -188,9 +188,8 @@ class Refused(Net):
 
 HELPER = helper
 IDIOMS = [name.removeprefix("by_") for name in vars(Net) if name.startswith("by_")]
-SLOW = {"choice", "helper", "identity", "memory", "nested_library", "super"}
-"""Where memory changes, or a function is called that was kept in a variable, or one of a base class: torch finds the
-stand-ins there."""
+SLOW = {"choice", "helper", "identity", "memory", "nested_library"}
+"""Where memory changes, or a function is called that was kept in a variable: torch finds the stand-ins there."""
 
 
 def model(idiom: str) -> Net:

@@ -68,3 +68,29 @@ def test_data_is_for_reading(use: Any, what: str) -> None:
     with pytest.raises(UnsupportedError, match=r"test_old_makers.py:\d+") as error:
         bound(seeded(lambda: Assigned(use)), [torch.ones(SIZE)])
     assert what in str(error.value)
+
+
+class Empty(nn.Module):
+    """Elements of what was never filled, and that torch gives back as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SIZE, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        del [torch.full((1, 3), float(k)) for k in range(100)][:]  # memory that holds something
+        scores = torch.empty(1, 3).float()
+        before = scores.tolist()
+        for k in range(3):
+            scores[0, k] = self.linear(x * k)
+        return torch.softmax(scores, 1), before
+
+
+def test_what_memory_holds_by_chance_is_in_no_graph() -> None:
+    """Recorded again, a tensor that was never filled is the same: zeros; with books of what shares memory too."""
+    model, rows = seeded(Empty), [torch.full((SIZE,), float(i)) for i in range(4)]
+    net = bound(model, rows)
+
+    assert net.capture(rows[1]) == net.capture(rows[1])
+    assert all(before == [[0.0, 0.0, 0.0]] for _, before in net(rows))
+    require_parity(model, rows)

@@ -171,3 +171,11 @@ def test_vmap_without_its_parts_is_torchs(monkeypatch: pytest.MonkeyPatch) -> No
     assert torch._C._functorch.peek_interpreter_stack() is None
     monkeypatch.setattr(batched, "_has_primitives", lambda: False)
     assert torch.equal(vmapped(lambda row: (torch.outer(row, row),), [x])[0], torch.einsum("ni,nj->nij", x, x))
+
+
+def test_rows_are_compared_in_eagers_order_of_memory() -> None:
+    """A result of all rows may lie transposed where each row's would not: a view that eager can take is one."""
+    turned = torch.arange(12.0).reshape(3, 2, 2).transpose(1, 2)
+    (found,) = RowFunction(torch.Tensor.view, ((Hole(0), 4), {}), [()])([turned], 3, {}.__getitem__)
+
+    assert torch.equal(found, turned.reshape(3, 4))
