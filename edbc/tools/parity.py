@@ -346,8 +346,9 @@ class _InDouble(DispatchMode):
             self.was_needed = True
             if _is_view(func):  # of what may be changed by it
                 return func(*args, **kwargs)
-            args, kwargs = tree_map(_doubled, (args, kwargs))
-            return func(*args, **kwargs)
+            in_double, named = tree_map(_doubled, (args, kwargs))
+            with suppress(RuntimeError):  # of a tensor of a class for float32 (`torch.sparse.FloatTensor`), say
+                return func(*in_double, **named)
         result = func(*args, **kwargs)
         self.pins |= _is_single(result)
         return result

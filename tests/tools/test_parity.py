@@ -229,9 +229,14 @@ PINNED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cast": lambda row: torch.softmax(row.float(), -1),
     "made": lambda row: torch.full((40,), 0.3, dtype=torch.float32).sin(),
     "keyword": lambda row: torch.softmax(row, -1, dtype=torch.float32),
+    "class": lambda row: torch.mv(
+        torch.sparse.FloatTensor(torch.arange(40).expand(2, 40), torch.full((40,), 0.3, dtype=torch.float32), (40, 40)),
+        row.float(),
+    ),
 }
 
 
+@pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("middle", PINNED)
 def test_a_model_that_asks_for_float32_itself_is_compared_in_float32(middle: str, dtype: torch.dtype) -> None:

@@ -18,7 +18,8 @@ What a copy calls instead:
 (8) of `len`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
 (9) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches, and of `torch.empty`: zeros, as
     what memory holds by chance is no graph that comes twice;
-(10) of `super`: one whose methods are copies.
+(10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
+(11) of `super`: one whose methods are copies.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -46,7 +47,7 @@ from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
-from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers
+from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers, with_tensors
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
 from edbc.capture.standins.unread import Unread, unread
 
@@ -133,7 +134,7 @@ class Copies:
         return self._functions[id(function)][1]
 
     def _super(self, *given: Any) -> Any:
-        """(10): the arguments of a call without any stand in the frame of the method that calls."""
+        """(11): the arguments of a call without any stand in the frame of the method that calls."""
         frame = sys._getframe(1)
         return _Super(self, given or (frame.f_locals["__class__"], frame.f_locals[frame.f_code.co_varnames[0]]))
 
@@ -159,6 +160,8 @@ class Copies:
             return _variable
         if found is torch.Tensor or found is torch.FloatTensor:
             return _of_sizes(found)
+        if isinstance(found, type(torch.FloatTensor)) and found.is_sparse:
+            return _of_sparse(found)
         if found is super:
             return self._super
         if any(found is maker for maker in MAKERS):
@@ -174,7 +177,7 @@ class Copies:
 
 
 class _Super:
-    """(10)."""
+    """(11)."""
 
     __slots__ = ("_copies", "_found")
 
@@ -327,6 +330,12 @@ def _of_sizes(kind: Any) -> Callable[..., Any]:
         return zeros(*args, dtype=_CLASSES[kind]) if is_of_sizes else kind(*args, **kwargs)
 
     return make
+
+
+@cache
+def _of_sparse(kind: Any) -> Callable[..., Any]:
+    """(10)."""
+    return lambda *args: kind(*with_tensors(args))
 
 
 @cache

@@ -94,3 +94,26 @@ def test_what_memory_holds_by_chance_is_in_no_graph() -> None:
     assert net.capture(rows[1]) == net.capture(rows[1])
     assert all(before == [[0.0, 0.0, 0.0]] for _, before in net(rows))
     require_parity(model, rows)
+
+
+class Sparse(nn.Module):
+    """Adjacency and pooling of ones, in classes of sparse tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE)
+
+    def forward(self, edges: torch.Tensor) -> torch.Tensor:
+        n = int(edges.max()) + 1
+        near = torch.sparse.FloatTensor(edges, torch.ones(edges.shape[1]), torch.Size([n, n]))
+        pool = torch.sparse.FloatTensor(torch.stack([torch.zeros(n).long(), torch.arange(n)]), torch.ones(n), (1, n))
+        return torch.spmm(pool, torch.spmm(near, self.linear(torch.arange(n * SIZE).reshape(n, SIZE) / 9))).squeeze(0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor")
+def test_classes_of_sparse_tensors_take_what_forward_makes() -> None:
+    """They are no functions that record: ones and zeros are tensors there. Values and gradients."""
+    edges = [torch.tensor([[i % 3, 1, 2 + i % 2], [0, 1, i % 3]]) for i in range(8)]
+    model = seeded(Sparse)
+    net = require_parity(model, edges, sizes=(1, 8))
+    require_equal_gradients(net, edges, tolerance=1e-5)
