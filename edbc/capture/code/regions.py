@@ -19,7 +19,7 @@ Definitions.
     behind a leaf that does more than compute, and where tensors change in place (`trace.changes`), code that moves
     runs as the user wrote it.
 
-Time is quadratic in the statements of a block, once per function.
+Time is that of the regions of a function times its names, once per function and choice of regions.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Regions:
         self._known: dict[tuple[type, FunctionType], dict[str, Region]] = {}
         self._look_up: set[tuple[type, FunctionType]] = set()
         """Methods with look-ups by numbers."""
+        self._outlined: dict[tuple[type, FunctionType, frozenset[str]], FunctionType] = {}
 
     def of_method(self, kind: type, function: FunctionType) -> dict[str, Region]:
         """The regions of a method of a class, by name."""
@@ -93,11 +94,15 @@ class Regions:
     def outlined(self, kind: type, function: FunctionType, chosen: frozenset[str]) -> FunctionType | None:
         """The method with calls of the chosen regions in place of their lines, and of LOOK_UP in place of look-ups by
         numbers; None where it has neither."""
-        if not chosen.intersection(self.of_method(kind, function)) and (kind, function) not in self._look_up:
+        chosen = chosen.intersection(self.of_method(kind, function))
+        if not chosen and (kind, function) not in self._look_up:
             return None
-        outliner = self._outliner(kind, function)
-        assert outliner is not None
-        return outliner.outline(chosen.__contains__)
+        key = kind, function, chosen
+        if key not in self._outlined:
+            outliner = self._outliner(kind, function)
+            assert outliner is not None
+            self._outlined[key] = outliner.outline(chosen.__contains__)
+        return self._outlined[key]
 
     def _outliner(self, kind: type, function: FunctionType) -> _Outliner | None:
         """None for what has no regions, as functions that are no attribute by their own name: several have one."""
@@ -155,8 +160,15 @@ class _Form:
         self.fixed: set[str] = set()
         """Variables among the leaves, each one once."""
 
-    def add(self, unit: _Unit) -> None:
-        """Raise _Conflict where a statement cannot be added."""
+    def takes(self, unit: _Unit) -> bool:
+        """Add a statement; False where it cannot be added, which is the end of this."""
+        try:
+            self._add(unit)
+        except _Conflict:
+            return False
+        return True
+
+    def _add(self, unit: _Unit) -> None:
         if unit.is_last:
             self.results = [self.inside(part) for part in unit.parts]
             return
@@ -301,14 +313,15 @@ class _Outliner(Expressions):
         """A block with its regions outlined."""
         made: list[ast.stmt] = []
         run: list[_Unit] = []
+        form = _Form(self)
         for statement in statements:
             unit = self._unit(statement)
-            if unit is None or (run and self._formed([*run, unit]) is None):
+            if unit is None or not (run and form.takes(unit)):
                 made += self._flush(run)
-                run = []
-            if unit is None or self._formed([unit]) is None:
-                made.append(self._without_region(statement))
-                continue
+                run, form = [], _Form(self)
+                if unit is None or not form.takes(unit):
+                    made.append(self._without_region(statement))
+                    continue
             run.append(unit)
             if unit.is_last or self._in_try:
                 made += self._flush(run)
@@ -356,12 +369,7 @@ class _Outliner(Expressions):
 
     def _formed(self, units: Sequence[_Unit]) -> _Form | None:
         form = _Form(self)
-        try:
-            for unit in units:
-                form.add(unit)
-        except _Conflict:
-            return None
-        return form
+        return form if all(map(form.takes, units)) else None
 
     def _flush(self, units: list[_Unit]) -> list[ast.stmt]:
         """The statements of a region; those of one that is none as they were, but for what is inside its leaves. A
