@@ -8,9 +8,11 @@ Indices of the loops over nodes and operands are unsigned, see `kernelcache.U`.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from edbc.native.kernelcache import INNER, U, njit
+from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
 
 ALIGNMENT = 128
 """Bytes at whose multiples arenas begin: a device's line of memory."""
@@ -232,8 +234,7 @@ def operand_rows(
     for t in range(len(arity)):
         max_arity = max(max_arity, arity[t])
     batch_of, position = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
-    row_of = np.empty((len(nodes), width), np.int32)
-    has_segmented = segmented.any()
+    row_of, entry = np.empty((len(nodes), width), np.int32), np.empty(len(nodes), np.int32)
     external_row = np.full(len(external_class), -1, np.int64)
     met = np.zeros(num_classes, np.int64)
     rows = np.empty(len(operands), np.int64)
@@ -241,65 +242,130 @@ def operand_rows(
     start = np.zeros(num_batches + 1, np.int64)
     items = np.zeros(num_batches, np.int64)
     run = np.full((num_batches, max_arity), -1, np.int64)
+    graph = _Operands(operand_ptr, operands, operand_output, external_class)
+    values = _Values(batch_of, position, row_of, segmented[batch_type] if segmented.any() else segmented[:0],
+                     external_row, met)  # fmt: skip
     for b in range(U(num_batches)):
         t = U(batch_type[b])
-        fields = U(arity[t])
+        fields, varies = U(arity[t]), variadic[t]
         first, last = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
-        total = U(0)
-        before_v = np.int64(0)
-        for p in range(first, last):
-            v = U(nodes[p])
-            count = U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
-            total += count
-            batch_of[v] = b
-            position[v] = p - first
-            if segmented[t]:
-                position[v] = before_v
-                before_v += np.int64(count // max(fields, U(1)))
-            for j in range(U(width)):
-                row_of[v, j] = output_row[b, j] + position[v]
-        of_each = total // max(fields, U(1))
-        items[b] = of_each
+        if varies:
+            total = _give_items(b, first, last, nodes, operand_ptr, fields if segmented[t] else U(0), output_row, values)
+        else:
+            total = fields * (last - first)
+            _give_places(b, first, last, nodes, operand_ptr, output_row, values, entry)
+        items[b] = total // max(fields, U(1))
         start[b + U(1)] = U(start[b]) + total
         for k in range(fields):
-            at = U(start[b]) + k * of_each
-            begin = at
-            contiguous = True
-            row = np.int64(-1)
-            for p in range(first, last):
-                v = U(nodes[p])
-                i, stop = U(operand_ptr[v]) + k, U(operand_ptr[v + U(1)])
-                while i < stop:
-                    before = row
-                    if operands[i] < 0:
-                        e = U(-1 - operands[i])
-                        if external_row[e] < 0:
-                            c = U(external_class[e])
-                            external_row[e] = met[c]
-                            met[c] += 1
-                        row = external_row[e]
-                    else:
-                        u = U(operands[i])
-                        if has_segmented and segmented[batch_type[batch_of[u]]]:
-                            row = np.int64(row_of[u, U(0)] + operand_output[i])
-                        else:
-                            row = np.int64(row_of[u, U(operand_output[i])])
-                    if at > begin and row != before + 1:
-                        contiguous = False
-                    rows[at] = row
-                    segment[at] = p - first
-                    at += U(1)
-                    if not variadic[t]:
-                        break
-                    i += fields
-            if contiguous and at > begin:
-                run[b, k] = rows[begin]
+            at = U(start[b]) + k * U(items[b])
+            if varies:
+                run[b, k] = _item_rows(first, last, k, fields, nodes, graph, values, at, rows, segment)
+            else:
+                run[b, k] = _field_rows(first, last, k, entry, graph, values, at, rows, segment)
     for e in range(U(len(external_row))):
         if external_row[e] < 0 and is_used[e]:
             c = U(external_class[e])
             external_row[e] = met[c]
             met[c] += 1
     return batch_of, position, external_row, rows, segment, start, items, run
+
+
+class _Operands(NamedTuple):
+    """What nodes read."""
+
+    ptr: Any
+    values: Any
+    outputs: Any
+    external_class: Any
+
+
+class _Values(NamedTuple):
+    """Where values are, as far as batches have been placed."""
+
+    batch_of: Any
+    position: Any
+    row_of: Any  # (nodes, outputs)
+    is_segmented: Any
+    """(batches,), or empty where none is."""
+    external_row: Any
+    met: Any
+    """Externals of each class that have a row."""
+
+
+@njit(**INNER, **UNCOUNTED)
+def _give_places(b, first, last, nodes, operand_ptr, output_row, values, entry):
+    """Nodes `first` to `last`, one row each, are batch b; and where their operands begin, by place in `nodes`."""
+    for p in range(first, last):
+        v = U(nodes[p])
+        values.batch_of[v], values.position[v], entry[p] = b, p - first, operand_ptr[v]
+    for j in range(U(output_row.shape[1])):
+        begin = output_row[b, j]
+        for p in range(first, last):
+            values.row_of[U(nodes[p]), j] = begin + np.int64(p - first)
+
+
+@njit(**INNER, **UNCOUNTED)
+def _give_items(b, first, last, nodes, operand_ptr, fields, output_row, values):
+    """The same of nodes with any number of operands, a row for each group of `fields` where that is not 0. Returns how
+    many operands they have."""
+    total = before = U(0)
+    for p in range(first, last):
+        v = U(nodes[p])
+        count = U(operand_ptr[v + U(1)]) - U(operand_ptr[v])
+        values.batch_of[v], values.position[v] = b, before if fields else p - first
+        for j in range(U(output_row.shape[1])):
+            values.row_of[v, j] = output_row[b, j] + values.position[v]
+        total += count
+        if fields:
+            before += count // fields
+    return total
+
+
+@njit(inline="always", **INNER, **UNCOUNTED)
+def _row(i, graph, values):
+    """The row of what operand i reads; an external gets one when it is first met."""
+    u = graph.values[i]
+    if u < 0:
+        e = U(-1 - u)
+        if values.external_row[e] < 0:
+            c = U(graph.external_class[e])
+            values.external_row[e] = values.met[c]
+            values.met[c] += 1
+        return values.external_row[e]
+    if len(values.is_segmented) and values.is_segmented[U(values.batch_of[U(u)])]:
+        return np.int64(values.row_of[U(u), U(0)] + graph.outputs[i])
+    return np.int64(values.row_of[U(u), U(graph.outputs[i])])
+
+
+@njit(**INNER, **UNCOUNTED)
+def _field_rows(first, last, k, entry, graph, values, at, rows, segment):
+    """Write the rows of operand k of a batch from `at` on; returns the first where they are a run, else -1."""
+    begin, is_run = np.int64(-1), last > first
+    for p in range(last - first):
+        row = _row(U(entry[first + p]) + k, graph, values)
+        rows[at + p], segment[at + p] = row, p
+        if p == U(0):
+            begin = row
+        is_run &= row == begin + np.int64(p)
+    return begin if is_run else np.int64(-1)
+
+
+@njit(**INNER, **UNCOUNTED)
+def _item_rows(first, last, k, fields, nodes, graph, values, at, rows, segment):
+    """The same of operands k, k + `fields` and so on of every node."""
+    begin, is_run, stood_at = np.int64(-1), True, at
+    for p in range(first, last):
+        v = U(nodes[p])
+        i, stop = U(graph.ptr[v]) + k, U(graph.ptr[v + U(1)])
+        while i < stop:
+            row = _row(i, graph, values)
+            rows[at], segment[at] = row, p - first
+            if at == stood_at:
+                begin = row
+            is_run &= row == begin + np.int64(at - stood_at)
+            at += U(1)
+            i += fields
+    return begin if is_run and at > stood_at else np.int64(-1)
 
 
 @njit(**INNER)
