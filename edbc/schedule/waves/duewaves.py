@@ -38,8 +38,8 @@ def due_waves(node_type, operand_ptr, operands, stages):
         return np.empty(0, np.int32), np.zeros(1, np.int32), np.empty(n, np.int32), np.empty(0, np.int64)
     width = num_types if bound * num_types <= MOST_KEYS * n else 1
     order, begin = np.empty(n, np.int32), np.zeros(bound * width + 2, np.int32)
-    first, last = np.zeros(num_types + 1, np.int32), np.full(num_types, -1, np.int32)
-    _by_latest(node_type, height, bound, width, order, begin, first, last)
+    first = np.zeros(num_types + 1, np.int32)
+    _by_latest(node_type, height, bound, width, order, begin, first)
     due, end = np.empty(first[num_types], np.int32), first[:num_types].copy()
     batch, done = np.empty(n, np.int32), np.zeros(n + 1, np.int32)
     place = np.empty(bound * num_types if width > 1 else 0, np.int32)
@@ -77,26 +77,22 @@ def weighted_heights(node_type, operand_ptr, operands, stages, height):
 
 
 @inner_uncounted
-def _by_latest(node_type, height, bound, width, order, begin, first, last):
+def _by_latest(node_type, height, bound, width, order, begin, first):
     """Nodes by latest step, those of one step by type where there are `width` keys for each: a processor foresees how
-    many operands nodes of one type have. And where due steps of each type may stand: as many as its nodes have latest
-    steps that differ."""
+    many operands nodes of one type have. And where due steps of each type stand, which has no more of them than nodes
+    and than there are steps."""
     typed = np.int32(width > 1)
     for v in range(U(len(order))):
         begin[U((bound - height[v + ONE]) * width + node_type[v] * typed) + ONE] += 1
+        first[U(node_type[v]) + ONE] += 1
     for s in range(U(bound * width)):
         begin[s + ONE] += begin[s]
     for v in range(U(len(order))):
         s = U((bound - height[v + ONE]) * width + node_type[v] * typed)
         order[U(begin[s])] = v
         begin[s] += 1
-    for p in range(U(len(order))):
-        v = U(order[p])
-        a, s = U(node_type[v]), bound - height[v + ONE]
-        first[a + ONE] += last[a] != s
-        last[a] = s
-    for a in range(U(len(last))):
-        first[a + ONE] += first[a]
+    for a in range(U(len(first)) - ONE):
+        first[a + ONE] = first[a] + min(first[a + ONE], bound)
 
 
 @inner_uncounted
