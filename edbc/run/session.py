@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -443,7 +443,8 @@ class Net:
         self._follow_code()
         kinds = set(map(type, instances))
         if VertexInstance in kinds:
-            _require_vertices_alone(instances, first)
+            if len(kinds) > 1:
+                _refuse_company(instances, first)
             return fused(self.vertex_program().join(instances), self.table, self.table.fusions.matchers())
         if self.cache is None and Captured not in kinds:
             with self._leased(first) as leased:
@@ -877,14 +878,12 @@ def _bound_anew(plan: Plan, model: nn.Module, backend: str, options: dict[str, A
     return net
 
 
-def _require_vertices_alone(instances: Sequence[Any], first: int) -> None:
-    other = next((number for number, x in enumerate(instances, first) if type(x) is not VertexInstance), None)
-    if other is not None:
-        kind = type(instances[other - first]).__name__
-        raise InputError(
-            f"instance {other}: expected a VertexInstance as others of its mini-batch are, got {kind}; run them apart, "
-            "for what they return has another form"
-        )
+def _refuse_company(instances: Sequence[Any], first: int) -> NoReturn:
+    other = next(number for number, x in enumerate(instances, first) if type(x) is not VertexInstance)
+    raise InputError(
+        f"instance {other}: expected a VertexInstance as others of its mini-batch are, got "
+        f"{type(instances[other - first]).__name__}; run them apart, for what they return has another form"
+    )
 
 
 def _as_list(instances: Any) -> list[Any]:
