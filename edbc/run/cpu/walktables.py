@@ -20,7 +20,7 @@ from edbc.cells.rows.reduction import OPS, ReductionKernel
 from edbc.cells.values.value import V
 from edbc.run.cpu.walk import EXCERPT, LARGEST, PROGRAM, REDUCTION, SMALLEST, Tables
 from edbc.run.passes.excerptrows import ExcerptKernel
-from edbc.run.weights.packed import Pack, PackedWeights
+from edbc.run.weights.packed import Pack, PackedWeights, PacksOfAll
 
 
 class NativeKernel:
@@ -62,6 +62,10 @@ class Snapshot:
     tables: Tables
     kernels: dict[int, Native]
     packs: dict[int, Pack]
+    weights: PacksOfAll
+    """That `packs` are of."""
+    found: tuple[Pack, ...]
+    """What they were."""
     table: StepTable
     products: NDArray[np.float64]
     """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
@@ -73,20 +77,14 @@ class Snapshot:
 
     def serves(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels with their weights as they are now."""
-        return self.holds(kernels) and all(
-            not isinstance(kernel, NativeKernel) or kernel.weights.pack is self.packs[kind]
-            for kind, kernel in kernels.items()
-        )
+        return self.holds(kernels) and self.weights.packs is self.found
 
     def renewed(self) -> Snapshot:
         """The same tables with the weights as they are now."""
-        packs = _packs_of(self.kernels)
+        found = self.weights.packs
+        packs = dict(zip(self.packs, found, strict=True))
         steps, pieces = _filled(self.table, packs)
-        return replace(self, tables=self.tables._replace(steps=steps, pieces=pieces), packs=packs)
-
-
-def _packs_of(kernels: dict[int, Native]) -> dict[int, Pack]:
-    return {kind: kernel.weights.pack for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
+        return replace(self, tables=self.tables._replace(steps=steps, pieces=pieces), packs=packs, found=found)
 
 
 def _filled(table: StepTable, packs: dict[int, Pack]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -127,6 +125,9 @@ def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
             code[kind], stride[kind] = PROGRAM, one.stride
             num_operands[kind], num_outputs[kind] = one.steps.num_operands, one.steps.num_outputs
             work[kind] = sum(rows * columns for rows, columns in one.sizes), len(one.sizes)
-    table, packs = table_of(rendered, num_types, products), _packs_of(kernels)
+    table = table_of(rendered, num_types, products)
+    weighted = {kind: kernel.weights for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
+    weights = PacksOfAll([*weighted.values()])
+    packs = dict(zip(weighted, found := weights.packs, strict=True))
     tables = Tables(code, num_operands, num_outputs, table.ptr, *_filled(table, packs), stride)
-    return Snapshot(tables, dict(kernels), packs, table, work)
+    return Snapshot(tables, dict(kernels), packs, weights, found, table, work)

@@ -44,7 +44,7 @@ from edbc.run.cuda.table import Longs, borders_of_items, steps_of_batches, vecto
 from edbc.run.cuda.tritonsource import branches_of, copy_branch, extreme_branch, reduction_branches
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
 from edbc.run.reference import Operand, ProgramKernel, run_kernel
-from edbc.run.weights.packed import PackedWeights
+from edbc.run.weights.packed import PackedWeights, PacksOfAll
 
 ELEMENTS = ("f32", "f64", "bf16", "f16")
 
@@ -83,6 +83,10 @@ class Known:
     variadic: NDArray[np.bool_]
     numbers: Longs
     """Of the kernels of those in steps, by type; -1 for others, and until a mini-batch runs."""
+    weighted: list[TritonKernel]
+    """Of these kernels, those that have weights."""
+    weights: PacksOfAll
+    """Theirs."""
 
 
 def known_of(types: tuple[NodeType, ...], kernels: dict[int, Any], given: tuple[Any, ...]) -> Known:
@@ -93,9 +97,10 @@ def known_of(types: tuple[NodeType, ...], kernels: dict[int, Any], given: tuple[
         stages[kind], work[kind] = len(kernels[kind].branches), kernels[kind].row_bytes
     transient = np.array([t.transient for t in types], np.bool_)
     variadic = np.array([t.variadic and k in kernels for k, t in enumerate(types)], np.bool_)
+    weighted = [kernels[kind] for kind in kinds if kernels[kind].weights is not None]
     return Known(
         types, given, kernels, kinds, [k for k in kernels if k not in kinds], stages, work, transient, variadic,
-        np.full(len(types), -1, np.int64),
+        np.full(len(types), -1, np.int64), weighted, PacksOfAll([k.weights for k in weighted if k.weights is not None]),
     )  # fmt: skip
 
 
@@ -300,7 +305,7 @@ class _Execution:
         if known.kinds and known.numbers[known.kinds[-1]] < 0:
             known.numbers[known.kinds] = library.numbers([known.kernels[kind] for kind in known.kinds])
         else:
-            library.refresh([known.kernels[kind] for kind in known.kinds])
+            library.refresh(known.weighted, known.weights.packs)
         self.copy_numbers = np.array(library.numbers(self.copies), np.int64)
         stretches, batches = self._stretches()
 

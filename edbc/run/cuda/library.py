@@ -89,26 +89,22 @@ class Library:
                 self.width = _width(self._branches)
                 self.tables = self._tables()
                 self.text = step_kernel(list(self._branches), self.width)
-            for kernel in kernels:
-                self._refresh(kernel)
+            weighted = [kernel for kernel in kernels if kernel.weights is not None]
+            self._refresh(weighted, [kernel.weights.pack for kernel in weighted if kernel.weights is not None])
             return [self._kernels[kernel] for kernel in kernels]
 
-    def refresh(self, kernels: Sequence[TritonKernel]) -> None:
-        """Bring constants of kernels that have numbers up to date."""
+    def refresh(self, kernels: Sequence[TritonKernel], packs: Sequence[Pack]) -> None:
+        """Bring constants of kernels that have numbers up to date, given the weights of each as they are now."""
         with self._lock:
-            for kernel in kernels:
-                self._refresh(kernel)
+            self._refresh(kernels, packs)
 
-    def _refresh(self, kernel: TritonKernel) -> None:
-        """The addresses of a kernel's weights as they are now. The pack is held: steps read it without torch's
-        knowledge."""
-        if kernel.weights is None:
-            return
-        pack = kernel.weights.pack
-        if self._packs.get(kernel) is not pack:
-            self._packs[kernel] = pack
-            addresses = [0 if tensor is None else tensor.data_ptr() for tensor in kernel.constants(pack)]
-            self.tables.constants[self._kernels[kernel], : len(addresses)] = addresses
+    def _refresh(self, kernels: Sequence[TritonKernel], packs: Sequence[Pack]) -> None:
+        """The addresses of weights. Packs are held: steps read them without torch's knowledge."""
+        for kernel, pack in zip(kernels, packs, strict=True):
+            if self._packs.get(kernel) is not pack:
+                self._packs[kernel] = pack
+                addresses = [0 if tensor is None else tensor.data_ptr() for tensor in kernel.constants(pack)]
+                self.tables.constants[self._kernels[kernel], : len(addresses)] = addresses
 
     def _tables(self) -> Tables:
         kernels = list(self._kernels)

@@ -47,6 +47,11 @@ class Pack:
         """All of them."""
         return [*self.matrices, *(bias for bias in self.biases if bias is not None), *self.vectors.values()]
 
+    def follow(self) -> None:
+        """What the current stream does from here on may read it."""
+        if self.origin is not None:
+            self.origin.follow(self.tensors)
+
 
 @dataclass(frozen=True, eq=False)
 class _Packing:
@@ -92,10 +97,8 @@ class PackedWeights:
         seen = Seen.now(tensors, self._names, self.device, before)
         if packing is None or seen is not before:
             packing = self._packing = _Packing(seen, self._pack_of(tensors))
-        pack = packing.pack
-        if pack.origin is not None:
-            pack.origin.follow(pack.tensors)
-        return pack
+        packing.pack.follow()
+        return packing.pack
 
     def _pack_of(self, tensors: Sequence[torch.Tensor]) -> Pack:
         read = [
@@ -125,6 +128,34 @@ class PackedWeights:
 
     def _tensor(self, ref: SharedRef) -> torch.Tensor:
         return self.view.shared(ref).detach().to(device=self.device, dtype=self.dtype)
+
+
+class PacksOfAll:
+    """The packs of several programs on one device, whose parameters are compared together: what memory holds of each
+    program need not be looked at while none of them has changed."""
+
+    def __init__(self, weights: Sequence[PackedWeights]):
+        self._weights = weights
+        homes = {name: home for each in weights for name, home in zip(each._names, each._homes, strict=True)}
+        self._names, self._homes = tuple(homes), list(homes.values())
+        self._known: tuple[Seen, tuple[Pack, ...]] | None = None
+
+    @property
+    def packs(self) -> tuple[Pack, ...]:
+        """Those of the programs, in their order, as the parameters are now: the very same tuple where none has changed.
+        One comparison per parameter then."""
+        if not self._weights:
+            return ()
+        known = self._known
+        before = None if known is None else known[0]
+        # Looked at before they are packed: what changes meanwhile differs from it the next time.
+        seen = Seen.now([home[name] for home, name in self._homes], self._names, self._weights[0].device, before)
+        if known is None or seen is not before:
+            known = self._known = seen, tuple(each.pack for each in self._weights)
+        else:
+            for pack in known[1]:
+                pack.follow()
+        return known[1]
 
 
 def _panels(shape: Shape, matrix: torch.Tensor,
