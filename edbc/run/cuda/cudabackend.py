@@ -337,25 +337,31 @@ class _Execution:
 
     def _stretches(self) -> tuple[list[Stretch], list[int | None]]:
         """What to issue, and which batch is over with it."""
-        counts = self.schedule.batch_ptr[1:] - self.schedule.batch_ptr[:-1]
         stretches: list[Stretch] = []
         batches: list[int | None] = []
-        if self.fills:
-            sizes = np.array([binding.count for binding in self.fills], np.int64)
-            stretches.append(Operations(self.copy_numbers, sizes, np.zeros(len(sizes), np.int64), 1))
+        if self.fills and (not self.runs or self.runs[0].in_torch):
+            stretches.append(self._operations(Run(0, 0, False, _NONE, _NONE, 0), is_first=True))
             batches.append(None)
         for number, run in enumerate(self.runs):
             if run.in_torch:
                 stretches.append(lambda batch=run.begin: self._run_in_torch(batch))  # type: ignore[misc]
             else:
-                kinds = self.schedule.batch_type[run.begin : run.end]
-                operations = Operations(self.known.numbers[kinds], counts[run.begin : run.end], run.first, run.steps)
-                if number == 0 and stretches:
-                    operations = stretches.pop().then(operations)  # type: ignore[union-attr]
-                    batches.pop()
-                stretches.append(operations)
+                stretches.append(self._operations(run, is_first=number == 0))
             batches.append(run.end - 1)
         return stretches, batches
+
+    def _operations(self, run: Run, is_first: bool) -> Operations:
+        """Those of a run's batches, the first ones behind a step that fills rows of externals."""
+        at = len(self.fills) if is_first else 0
+        total, fills = at + run.end - run.begin, min(at, 1)
+        kernel, count, step = np.empty((3, total), np.int64)
+        if at:
+            kernel[:at], count[:at], step[:at] = self.copy_numbers, [binding.count for binding in self.fills], 0
+        ptr = self.schedule.batch_ptr[run.begin : run.end + 1]
+        self.known.numbers.take(self.schedule.batch_type[run.begin : run.end], out=kernel[at:], mode="clip")
+        np.subtract(ptr[1:], ptr[:-1], out=count[at:])
+        np.add(run.first, fills, out=step[at:])
+        return Operations(kernel, count, step, run.steps + fills)
 
     def _vectors(self, out: Longs) -> None:
         """Those of copies, then those of batches, in the order of the stretches."""

@@ -40,14 +40,10 @@ class Operations:
     steps: int
     """All of them."""
 
-    def then(self, others: Operations) -> Operations:
-        """These, and others behind them."""
+    def then(self, others: Operations, steps: int) -> Operations:
+        """These in so many steps, and others behind them."""
         return Operations(np.concatenate([self.kernel, others.kernel]), np.concatenate([self.count, others.count]),
-                          np.concatenate([self.step, others.step + self.steps]), self.steps + others.steps)  # fmt: skip
-
-    def padded(self, whole: Callable[[int], int]) -> Operations:
-        """With as many steps as their launcher runs."""
-        return Operations(self.kernel, self.count, self.step, whole(self.steps))
+                          np.concatenate([self.step, others.step + steps]), steps + others.steps)  # fmt: skip
 
 
 Stretch = Operations | Callable[[], None]
@@ -102,12 +98,14 @@ class Issuer:
     def _table(self, upload: Upload, stretches: Sequence[Operations], launcher: Launcher,
                vectors: Callable[[Longs], None]) -> Part:  # fmt: skip
         """Room for the table in the upload, and the cursor that points to it."""
-        whole = stretches[0].padded(launcher.whole)
-        for stretch in stretches[1:]:
-            whole = whole.then(stretch.padded(launcher.whole))
-        kernel, count, step = whole.kernel, whole.count, whole.step
+        of_all, *others = stretches
+        steps = launcher.whole(of_all.steps)
+        for stretch in others:
+            of_all = of_all.then(stretch, steps)
+            steps += launcher.whole(stretch.steps)
+        kernel, count, step = of_all.kernel, of_all.count, of_all.step
         tables, width = self.library.tables, self.library.width
-        ptr = record_ptr(kernel, step, whole.steps, tables.job_ptr, tables.job_stage)
+        ptr = record_ptr(kernel, step, steps, tables.job_ptr, tables.job_stage)
 
         def write(out: Longs) -> None:
             of_operations = np.empty((len(kernel), tables.kinds.shape[1]), np.int64)

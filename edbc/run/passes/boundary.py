@@ -91,7 +91,7 @@ def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: Mod
             table = arenas.shared.get(number)
             if table is None:
                 table = arenas.shared[number] = _table_of(source, view)
-            arenas.bind(c, rows, table, np.zeros_like(index) if source.kind == "whole" else index)
+            arenas.bind(c, rows, table, np.zeros(len(index), np.int64) if source.kind == "whole" else index)
 
 
 def _table_of(source: Source, view: ModelView) -> torch.Tensor:
@@ -103,12 +103,12 @@ def _table_of(source: Source, view: ModelView) -> torch.Tensor:
     return tensor.unsqueeze(0) if source.kind == "whole" else tensor
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Wanted:
     """Rows of one class that leave the arenas together: of results `which`, all in order without it."""
 
     class_index: int
-    which: Longs | None
+    which: list[int] | None
     rows: Longs
     sizes: list[int] | None = None
     """Where some leave as stacks: how many of the rows each result of `which` has, 0 for one that is no stack."""
@@ -121,16 +121,19 @@ def wanted(capture: Capture, placement: Placement) -> list[Wanted]:
         class_of = [placement.class_index[capture.result_slots[run.start].base] for run in capture.results]
         return [Wanted(c, None, rows[run.start : run.stop]) for c, run in zip(class_of, capture.results, strict=True)]
     slots = distinct(capture.result_slots)
-    first, sizes = pieces(capture)
     if len(slots) == 1:
-        c = placement.class_index[slots[0].base]
-        return [Wanted(c, first, rows, sizes.tolist()) if capture.stacks else Wanted(c, None, rows)]
+        c, sizes = placement.class_index[slots[0].base], [stop - start for start, stop in capture.stacks]
+        if sum(sizes) == len(rows):
+            return [Wanted(c, [start for start, _ in capture.stacks], rows, sizes)]
+        if not sizes:
+            return [Wanted(c, None, rows)]
+    first, rows_of = pieces(capture)
     classes = result_classes(capture, placement)
     wants = []
     for c in np.unique(classes).tolist():
         of_class = classes[first] == c
-        counts = sizes[of_class].tolist() if capture.stacks else None
-        wants.append(Wanted(c, first[of_class], rows[classes == c], counts))
+        counts = rows_of[of_class].tolist() if capture.stacks else None
+        wants.append(Wanted(c, first[of_class].tolist(), rows[classes == c], counts))
     return wants
 
 
@@ -139,11 +142,7 @@ def pieces(capture: Capture) -> tuple[Longs, Longs]:
     count = len(capture.result_node)
     if not capture.stacks:
         return np.arange(count), np.zeros(count, np.int64)
-    ends = itertools.chain.from_iterable(capture.stacks)
-    start, stop = np.fromiter(ends, np.int64, 2 * len(capture.stacks)).reshape(-1, 2).T
-    rows = stop - start
-    if rows.sum() == count:
-        return start, rows
+    start, stop = np.array(capture.stacks, np.int64).T
     inside = np.zeros(count + 1, np.int64)
     inside[start] += 1
     inside[stop] -= 1
@@ -164,7 +163,7 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
         assert want.which is not None
         picked = _picked(want, placement, arenas)
         parts = each_row(picked) if want.sizes is None else split_rows(picked, want.sizes)
-        for i, tensor in zip(want.which.tolist(), parts, strict=True):
+        for i, tensor in zip(want.which, parts, strict=True):
             tensors[i] = tensor
     return arrange(capture, tensors)
 
