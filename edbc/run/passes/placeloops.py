@@ -250,7 +250,8 @@ def operand_rows(
         fields, varies = U(arity[t]), variadic[t]
         first, last = U(batch_ptr[b]), U(batch_ptr[b + U(1)])
         if varies:
-            total = _give_items(b, first, last, nodes, operand_ptr, fields if segmented[t] else U(0), output_row, values)
+            of_group = fields if segmented[t] else U(0)
+            total = _give_items(b, first, last, nodes, operand_ptr, of_group, output_row, values)
         else:
             total = fields * (last - first)
             _give_places(b, first, last, nodes, operand_ptr, output_row, values, entry)
