@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
+
+from edbc.tools.cli import main
 
 GH = """#!/usr/bin/env bash
 echo "$*" >> "$GH_LOG"
@@ -35,7 +39,8 @@ class Checkout:
             "GH_LOG": str(folder / ".log"), "GH_OLD": str(folder / ".old"), "GH_BODY": str(folder / ".body"),
             "GITHUB_REPOSITORY": "owner/name", "PULL": "7", "PLANS": "plans", "AGAINST": "HEAD",
         }  # fmt: skip
-        self.bash("edbc new trees && edbc compile trees.py -o plans/trees.yaml --quiet --policy critical")
+        self.edbc("new", "trees")
+        self.compile("critical")
         self.bash("git init --quiet . && git add trees.py plans && git commit --quiet -m Trees")
 
     @staticmethod
@@ -47,6 +52,16 @@ class Checkout:
         """Run a command there."""
         return subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=self.folder, env=self.environment,
                               capture_output=True, text=True, check=check)  # fmt: skip
+
+    def edbc(self, *arguments: str) -> None:
+        """Run a command there, in this process."""
+        with contextlib.chdir(self.folder):
+            done = CliRunner().invoke(main, arguments, prog_name="edbc")
+        assert done.exit_code == 0, done.output
+
+    def compile(self, policy: str) -> None:
+        """The plan anew."""
+        self.edbc("compile", "trees.py", "-o", "plans/trees.yaml", "--quiet", "--policy", policy)
 
     def comment(self) -> str:
         """Run the action's script; the body that was sent, or nothing."""
@@ -70,7 +85,7 @@ def test_the_comment_follows_the_plans(checkout: Checkout) -> None:
     log, old = checkout.folder / ".log", checkout.folder / ".old"
     assert checkout.comment() == ""
 
-    checkout.bash("edbc compile trees.py -o plans/trees.yaml --quiet --policy depth")
+    checkout.compile("depth")
     first = checkout.comment()
     assert first.startswith("<!-- edbc plan changes -->\n### `HEAD:plans/trees.yaml` → `plans/trees.yaml`: worse")
     assert "| batches | 12 | 22 | lower | **regressed** |" in first

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 FUNCTION = """
-import torch, edbc
 from edbc.base.operations import OPERATIONS
+assert "softsign" in OPERATIONS
+import torch, edbc
 from torch import nn
 from torch.nn import functional as F
 
@@ -32,7 +33,6 @@ class Model(nn.Module):
 
 model = Model().eval()
 net = edbc.compile(model, [0, 1, 2])
-assert "softsign" in OPERATIONS
 assert any("softsign" in line for cell in net.plan.cells.values() for line in cell.operations)
 ours, eager = torch.stack(net([0, 1, 2])), torch.stack([model(word) for word in (0, 1, 2)])
 torch.testing.assert_close(ours, eager)
@@ -54,6 +54,8 @@ PASS = """
 import runpy, sys
 import numpy as np
 from edbc.run.passes import minibatch
+from edbc.run.session import Net
+assert Net._sorted
 example = runpy.run_path(sys.argv[1])
 heard = {}
 told = minibatch.Passes.__call__
@@ -83,7 +85,7 @@ def test_a_worked_change_applies_and_does_what_it_says(heading: str, repository:
     text = (repository / "CONTRIBUTING.md").read_text()
     diff = re.search(rf"## {heading}\n.*?```diff\n(.*?)```", text, re.DOTALL)
     assert diff is not None
-    shutil.copytree(repository / "edbc", tmp_path / "edbc", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(repository / "edbc", tmp_path / "edbc", ignore=shutil.ignore_patterns("*.nb?"))
     example = str(repository / "docs/examples/passes.py")
     use, lacking = CHANGES[heading]
     (tmp_path / "use.py").write_text(use)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edbc.plan.reader import read_plan
-from edbc.tools.checking import check_plan
+from edbc.tools.checking import Outcome, check_plan
 
 
 def set_guard(plan: Path, name: str, change: int) -> None:
@@ -28,10 +28,10 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
 
 
-@pytest.fixture
-def plans(workspace: Path) -> Path:
+@pytest.fixture(scope="module")
+def plans(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with five plans: good, improved, regressed, broken, and stale (of another model file)."""
-    folder = workspace / "plans"
+    folder = Path(shutil.copytree(compiled, tmp_path_factory.mktemp("five") / "work")) / "plans"
     good = folder / "tree_lstm.yaml"
     for name in ("b_improved", "c_regressed", "d_broken", "e_stale"):
         shutil.copy(good, folder / f"{name}.yaml")
@@ -44,23 +44,31 @@ def plans(workspace: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def outcomes(plans: Path) -> dict[Path, Outcome]:
+    """Each plan, checked."""
+    return {path: check_plan(path) for path in sorted(plans.glob("*.yaml"))}
+
+
 EXITS = {"a_good": 0, "b_improved": 0, "c_regressed": 1, "d_broken": 3, "e_stale": 4}
 
 
 @pytest.mark.long
-def test_every_status_has_its_exit_code(edbc, plans: Path) -> None:
+def test_every_status_has_its_exit_code(edbc, plans: Path, outcomes: dict[Path, Outcome]) -> None:
     """Alone each plan has the documented code, together they have the worst."""
-    outcomes = {path.stem: check_plan(path) for path in sorted(plans.glob("*.yaml"))}
     together = edbc("check", plans)
 
-    assert {name: outcome.exit_code for name, outcome in outcomes.items()} == EXITS
+    assert {path.stem: outcome.exit_code for path, outcome in outcomes.items()} == EXITS
     assert together.exit_code == 4
     assert "2 of 5 plans passed; 1 regressed, 1 invalid, 1 stale" in together.output
 
 
 @pytest.mark.long
-def test_machine_forms_have_the_same_exit_code_and_nothing_else_on_stdout(edbc, plans: Path) -> None:
+def test_machine_forms_have_the_same_exit_code_and_nothing_else_on_stdout(
+    edbc, plans: Path, outcomes: dict[Path, Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JUnit's and GitHub's forms of the five plans parse, and the process still exits with the worst code."""
+    monkeypatch.setattr("edbc.tools.cli.check.check_plan", lambda path, **_: outcomes[path])
     junit = edbc("check", plans, "--format", "junit")
     github = edbc("check", plans, "--format", "github")
     suite = ElementTree.fromstring(junit.stdout)
