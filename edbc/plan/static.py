@@ -17,7 +17,9 @@ Whether units are those of the model, and whether kernels that are merged can be
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,6 +47,8 @@ from edbc.plan.schema import (
 from edbc.plan.verify import IN_MEMORY, Place, in_memory, is_plain_name, verify_model_path
 from edbc.plan.writer import document_text, write_document, write_plan
 
+Where = Callable[[], str]
+"""Gives the place of a fault, which takes a pass over the text."""
 MOST_UNITS = 10_000
 INPUT = "input"
 """What units read that are not units."""
@@ -251,11 +255,15 @@ def verify_static_plan(plan: StaticPlan, place: Place = in_memory) -> StaticPlan
     verify_model_path(plan.model.path, plan.is_of_object, place)
     name = plan.static.costs.name
     if not is_plain_name(name) or not name.endswith(".costs.yaml"):
-        _fail(place("static", "costs", "name"), "a file name without a folder that ends in .costs.yaml", shorten(name))
-    verify_forms(plan.static.measured, place("static", "measured"))
+        _fail(
+            partial(place, "static", "costs", "name"),
+            "a file name without a folder that ends in .costs.yaml",
+            shorten(name),
+        )
+    verify_forms(plan.static.measured, partial(place, "static", "measured"))
     units: dict[str, PlanUnit] = {}
     for position, unit in enumerate(plan.static.units):
-        where = place("static", "units", position)
+        where = partial(place, "static", "units", position)
         if unit.name in units or unit.name == INPUT:
             _fail(where, "each unit once", f"{shorten(unit.name)} again")
         for other in unit.reads:
@@ -266,7 +274,7 @@ def verify_static_plan(plan: StaticPlan, place: Place = in_memory) -> StaticPlan
     return plan
 
 
-def verify_forms(forms: tuple[FormCost, ...], where: str) -> None:
+def verify_forms(forms: tuple[FormCost, ...], where: Where) -> None:
     """Check (5), of a plan or a cost table. Raises PlanError."""
     names = [cost.form for cost in forms]
     for name in names:
@@ -274,8 +282,8 @@ def verify_forms(forms: tuple[FormCost, ...], where: str) -> None:
             _fail(where, "each form of schedule once", f"'{name}' again")
 
 
-def _fail(place: str, expected: str, got: str) -> NoReturn:
-    raise PlanError(f"{place}: expected {expected}, got {got}; {REMEDY}")
+def _fail(where: Where, expected: str, got: str) -> NoReturn:
+    raise PlanError(f"{where()}: expected {expected}, got {got}; {REMEDY}")
 
 
 def _verify_stages(plan: StaticPlan, units: dict[str, PlanUnit], place: Place) -> None:
@@ -283,7 +291,7 @@ def _verify_stages(plan: StaticPlan, units: dict[str, PlanUnit], place: Place) -
     done = {INPUT}
     for b, block in enumerate(plan.static.blocks):
         for s, stage in enumerate(block.stages):
-            where = place("static", "blocks", b, "stages", s)
+            where = partial(place, "static", "blocks", b, "stages", s)
             unknown = next((name for group in stage.groups for name in group if name not in units), None)
             if unknown is not None:
                 _fail(where, "units of the plan", shorten(unknown))
@@ -302,10 +310,10 @@ def _verify_stages(plan: StaticPlan, units: dict[str, PlanUnit], place: Place) -
                     done.add(name)
     for name in units:
         if name not in done:
-            _fail(place("static", "blocks"), f"a stage for {shorten(name)}", "none")
+            _fail(partial(place, "static", "blocks"), f"a stage for {shorten(name)}", "none")
 
 
-def _verify_strategy(stage: PlanStage, units: dict[str, PlanUnit], where: str) -> None:
+def _verify_strategy(stage: PlanStage, units: dict[str, PlanUnit], where: Where) -> None:
     """Check (3)."""
     singles = [units[group[0]] for group in stage.groups if len(group) == 1]
     if stage.run == "split" and [len(group) for group in stage.groups] != [1]:

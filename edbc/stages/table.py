@@ -180,7 +180,7 @@ def parse_table(text: bytes | str, where: str) -> CostTable:
 def verify_table(table: CostTable, where: str) -> CostTable:
     """Check what must hold between fields: each form of schedule once; blocks are DAGs, each once; groups are the
     connected components of a stage, each strategy of a stage once. Raises PlanError."""
-    verify_forms(table.forms, f"{where}: forms")
+    verify_forms(table.forms, lambda: f"{where}: forms")
     seen = set()
     for number, block in enumerate(table.blocks):
         place = f"{where}: block {number}"

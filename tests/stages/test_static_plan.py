@@ -179,9 +179,11 @@ def test_a_graph_too_wide_is_refused(plans: Path, monkeypatch: pytest.MonkeyPatc
     assert result.output.count("\n") == 1
 
 
-def test_plans_and_tables_round_trip(compiled: Path) -> None:
-    """What is written reads back equal."""
+def test_plans_and_tables_round_trip(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written reads back equal, in one pass over the text: where a fault stands is looked for when there is
+    one."""
     plan, table = static_plan(compiled), read_table(compiled / "net.costs.yaml")
+    monkeypatch.setattr("edbc.plan.reader.locate", None)
 
     assert parse_static_plan(static_plan_text(plan), "plan") == plan
     assert parse_table(table_text(table), "table") == table
