@@ -170,6 +170,8 @@ class ModelView(CellTracer):
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
+        self.written: set[tuple[str, str]] = set()
+        """Paths of modules, and names of all their attributes that forward has assigned to on shadows."""
         self.regions = Regions(model, Closed(model)) if code is None else code
         """What is known of the code, which another view of the same model may have read."""
         self._promised = names_of_cells(model)
@@ -335,7 +337,7 @@ class ModelView(CellTracer):
             forward = forward_of(part)
             if forward is not None:
                 copies = {**copies, "forward": forward}
-            _watch_assignments(".".join(filter(None, (own_path, path))), part, self._assigned, copies)
+            _watch_assignments(".".join(filter(None, (own_path, path))), part, self, copies)
         return _Spare(shadow, memo.made)
 
     @contextmanager
@@ -611,10 +613,10 @@ class _Glance:
 _SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
 
 
-def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, str]], copies: dict[str, Any]) -> None:
+def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: dict[str, Any]) -> None:
     """Make a shadow run copies of its methods, refuse to give a parameter or buffer another tensor, and note what else
     forward assigns."""
-    kind = type(module)
+    kind, assigned, written = type(module), view._assigned, view.written
     tensors = frozenset((*module._parameters, *module._buffers))
 
     def set_attribute(self: nn.Module, name: str, value: Any) -> None:
@@ -623,6 +625,7 @@ def _watch_assignments(path: str, module: nn.Module, assigned: set[tuple[str, st
                 f"forward assigned to {name!r}, a parameter or buffer of the model",
                 "keep state that changes in the instance, or return it",
             )
+        written.add((path, name))
         if not name.startswith("_"):
             assigned.add((path, name))
         kind.__setattr__(self, name, value)

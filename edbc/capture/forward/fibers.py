@@ -14,8 +14,10 @@ Definitions.
 
 A stand-in is alive where anybody but the list of those that were made refers to it: references are counted.
 
-(4) Instances interleave, and take turns in one thread. One that *holds a lock* where it reads (`standins.locks`) goes
-    on before any other does, by segments of its own: whoever waited for the lock would keep it from giving it back.
+(4) Instances interleave, and take turns in one thread. What forward assigns to attributes of the model each has for
+    itself (`forward.states`), and the model what its last instance left. One that *holds a lock* where it reads
+    (`standins.locks`) goes on before any other does, by segments of its own: whoever waited for the lock would keep it
+    from giving it back.
 
 A model that does not read has no fibers: the first read of a recorder's life has the mini-batch recorded anew with
 them, as it is when tensors turn out to change in place. A plan that knows of reads spares that.
@@ -41,6 +43,7 @@ import torch
 
 from edbc.capture.forward.carried import Carried, copy_to_host
 from edbc.capture.forward.cutting import RunSegment, cut
+from edbc.capture.forward.states import Own, OwnAttributes
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by, watcher_of_thread
 from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
@@ -198,8 +201,8 @@ class Fiber:
     """One instance, and what was the state of its recording and of torch when it was suspended."""
 
     __slots__ = (
-        "away", "cancelled", "flows", "greenlet", "holds_lock", "instance", "noted", "number", "result", "unread",
-        "wanted",
+        "away", "cancelled", "flows", "greenlet", "holds_lock", "instance", "noted", "number", "own", "result",
+        "unread", "wanted",
     )  # fmt: skip
 
     def __init__(self, greenlet: Any, number: int, instance: Any):
@@ -210,6 +213,8 @@ class Fiber:
         """Integers that it may look at."""
         self.number = number
         self.instance = instance
+        self.own: Own = {}
+        """What it has assigned to attributes of the model."""
         self.away: Away | None = None
         self.cancelled = 0
         """Reads since its mini-batch has ended."""
@@ -225,8 +230,9 @@ class Fibers:
     """Runs the instances of one mini-batch. `guarded` is a context that names an instance in exceptions."""
 
     def __init__(self, recorder: Recorder, run_segment: RunSegment, guarded: Callable[[Recorder, int, Any], Any],
-                 aborted: int):  # fmt: skip
+                 aborted: int, attributes: OwnAttributes):  # fmt: skip
         self.recorder = recorder
+        self.attributes = attributes
         self.run_segment = run_segment
         self.guarded = guarded
         self.aborted = aborted
@@ -276,6 +282,8 @@ class Fibers:
                 self._cut(waiting)
                 for fiber in waiting:
                     self._let_run(fiber)
+            for fiber in self.fibers:
+                self.attributes.enter(fiber.own)
             return [fiber.result for fiber in self.fibers]
         finally:
             self._cancel()
@@ -304,6 +312,7 @@ class Fibers:
         self.running, rec.instance, rec.unread = fiber, fiber.number, fiber.unread
         if fiber.away is not None or rec.flows is not fiber.flows:
             self._come_back(fiber)
+        self.attributes.enter(fiber.own)
         try:
             result = greenlet.switch(*started_with)
             if greenlet.dead:
@@ -318,6 +327,8 @@ class Fibers:
                 if self.strayed is not None and error is not self.strayed:
                     raise self.strayed from error
                 raise
+        finally:
+            fiber.own = self.attributes.leave()
         if rec.flows is self.home_flows and self.is_home():
             self.running, fiber.flows = None, self.home_flows
         else:
@@ -349,11 +360,13 @@ class Fibers:
             while not fiber.greenlet.dead and fiber.cancelled <= MOST_CANCELLED:
                 self.running, self.recorder.instance = fiber, fiber.number
                 self._come_back(fiber)
+                self.attributes.enter(fiber.own)
                 try:
                     fiber.greenlet.throw()
                 except BaseException:  # of a `finally` block: what ended the mini-batch is what is told
                     continue
                 finally:
+                    fiber.own = self.attributes.leave()
                     self._leave(fiber)
             if not fiber.greenlet.dead:
                 _abandon(fiber)

@@ -22,6 +22,7 @@ from torch import nn
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, until_first_read
 from edbc.capture.forward.returned import settled
+from edbc.capture.forward.states import OwnAttributes
 from edbc.capture.ragged.forwards import Forwards, note_sizes
 from edbc.capture.ragged.value import NotRagged
 from edbc.capture.record.functionalise import Changes, KeepsBooks, MustKeepBooks
@@ -138,7 +139,8 @@ def _record_reading(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
 def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> tuple[Fibers, list[Any]]:
     """What forward returns for each instance. What an attempt recorded before that did not get to the end stays where
     it is, unless nothing uses it."""
-    fibers = Fibers(recorder, recorder.run_segment, _OfFiber, len(recorder.entries))
+    attributes = OwnAttributes(shadow, recorder.tracer.written)
+    fibers = Fibers(recorder, recorder.run_segment, _OfFiber, len(recorder.entries), attributes)
     forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
     try:
         with watched_by(recorder):

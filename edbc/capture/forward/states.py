@@ -1,12 +1,73 @@
-"""Tensors that eager runs have left on a model: a state kept from one call to the next."""
+"""State that forward keeps on a model: what eager runs have left there, and what instances that interleave assign."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+
+from edbc.capture.standins.standin import Symbol
+
+_MISSING = object()
+Own = dict[tuple[Any, str], Any]
+"""Values of attributes, by namespace and name."""
+
+
+class OwnAttributes:
+    """What forward assigns to modules of a shadow, and to plain objects in attributes of these, while instances
+    interleave: each has its own, as if it ran alone. Outside of instances all is as it was before.
+
+    O(attributes) once, and per change of instances O(attributes that were ever assigned, and of plain objects).
+    """
+
+    def __init__(self, shadow: nn.Module, written: Collection[tuple[str, str]]):
+        self._written = written
+        modules = {path: vars(module) for path, module in shadow.named_modules() if not _is_torchs(module)}
+        plain = {id(x): vars(x) for space in modules.values() for x in space.values() if _is_plain(x)}
+        self._objects = frozenset(plain)
+        self._spaces: dict[Any, dict[str, Any]] = {**modules, **plain}
+        self._before = {key: dict(space) for key, space in self._spaces.items()}
+
+    def enter(self, own: Own) -> None:
+        """Let an instance find what it left."""
+        for (key, name), value in own.items():
+            _put(self._spaces[key], name, value)
+
+    def leave(self) -> Own:
+        """What the instance that ran has assigned; what was there before is there again."""
+        own = {}
+        for key, name in self._assigned():
+            space, before = self._spaces[key], self._before[key].get(name, _MISSING)
+            value = space.get(name, _MISSING)
+            if value is not before:
+                own[key, name] = value
+                _put(space, name, before)
+        return own
+
+    def _assigned(self) -> Iterator[tuple[Any, str]]:
+        yield from [place for place in tuple(self._written) if place[0] in self._spaces]
+        for key in self._objects:
+            yield from [(key, name) for name in {*self._spaces[key], *self._before[key]}]
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.")
+
+
+def _is_plain(item: Any) -> bool:
+    """Whether it is an object of a class of the user's, that holds attributes."""
+    is_other = isinstance(item, nn.Module | torch.Tensor | Symbol | type | ModuleType) or callable(item)
+    return not is_other and type(getattr(item, "__dict__", None)) is dict
+
+
+def _put(space: dict[str, Any], name: str, value: Any) -> None:
+    if value is _MISSING:
+        space.pop(name, None)
+    else:
+        space[name] = value
 
 
 def without_history(model: nn.Module) -> dict[int, Any]:

@@ -81,6 +81,8 @@ class Memory:
         """Whether others hold it, who would not see a change."""
         self.is_row = False
         """Whether it is a row of a ragged value, which shows it too."""
+        self.requires_none: bool | None = None
+        """Whether it requires no gradient, as far as that is known; None where its content has not changed."""
 
     def path(self, name: Value) -> tuple[View, ...]:
         """The chain of views through which a name shows the content."""
@@ -165,13 +167,19 @@ class Changes:
         self._refuse_held(name)
         new = _fitting(self.rec, name, new)
         memory = self.memory_of(name)
-        path = memory.path(name)
-        if any(view.detaches for view in path) and not self.rec.requires_none(memory.content):
+        path, requires_none = memory.path(name), self._requires_none(memory)
+        if any(view.detaches for view in path) and not requires_none:
             refuse("a tensor was changed in place through .detach()", "change a copy (.detach().clone())")
+        needs_none = requires_none and self.rec.requires_none(new)
+        memory.requires_none = needs_none or (False if self.rec.flows else None)
         if path or (overwrites and memory.content.ref >= 0):
             new = self._written(memory.content, path, new)
         self._forget_unheld(memory)
         memory.show(new)
+
+    def _requires_none(self, memory: Memory) -> bool:
+        known = memory.requires_none
+        return self.rec.requires_none(memory.content) if known is None else known
 
     def turn(self, name: Value, seen: Value) -> Value:
         """Let `name` show its memory as `seen` does, a view of it."""
@@ -201,7 +209,7 @@ class Changes:
                 "shares memory by a function that is not known as a view)",
                 "change a copy (x = x.clone())",
             )
-        if not self.rec.flows and not self.rec.requires_none(self.memory_of(name).content):
+        if not self.rec.flows and not self._requires_none(self.memory_of(name)):
             refuse(
                 "a recorded tensor that requires a gradient was changed in place where gradients are switched off",
                 "compute a new tensor (h = h + x)",
@@ -681,7 +689,11 @@ def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:
         rec.change(target, rec.function(written, (target, where, new), {}, "written"))
         return
     if len(indices) == 1 and indices[0].dtype is torch.bool and indices[0].shape == target.shape:
-        rec.change(target, rec.function(torch.where, (indices[0], _scalar(rec, target, value), target), {}))
+        new = _scalar(rec, target, value)
+        if new.shape.numel() > 1:  # one for each place that the mask shows, in their order
+            rec.change(target, rec.function(torch.masked_scatter, (target, indices[0], new), {}))
+        else:
+            rec.change(target, rec.function(torch.where, (indices[0], new.reshape(()), target), {}))
         return
     value = rec.function(torch.Tensor.to, (_scalar(rec, target, value), target.dtype), {})
     rec.change(target, rec.function(torch.index_put, (target, indices, value), {}))

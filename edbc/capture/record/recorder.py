@@ -601,11 +601,17 @@ class Recorder:
 
     def requires_none(self, value: Value) -> bool:
         """Whether a value requires no gradient, as far as that is known where gradients are off: it is a constant that
-        requires none, or was computed since."""
-        if value.ref >= 0 or self.ragged:
+        requires none, or made of parameters that do not, or was computed since."""
+        if value.ref >= 0:
             return not self.flows and value.ref >= self._first_detached
         number = -1 - (value.ref + self.first_external)
-        pool = self.constants.get(self.external_source[number]) if number >= 0 else None
+        source = self.external_source[number] if number >= 0 else None
+        ref = None if source is None else self.table.sources[source].ref
+        if ref is not None:
+            return not any(self.tracer.shared(SharedRef(name)).requires_grad for name in ref.names)
+        pool = self.constants.get(source)
+        if type(pool) is Pool:
+            return not any(tensor.requires_grad for tensor in (*pool, *pool.matrices))
         return type(pool) is list and not pool[self.external_index[number]].requires_grad
 
     def has_switched(self, entry: int) -> bool:
@@ -1263,7 +1269,7 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
     ) -> Any:
         """A torch function that is not known by `key` yet, or has no key."""
-        if name == "getitem" and type(args[1]) is torch.Tensor and args[1].dtype is torch.bool and args[1].ndim == 1:
+        if name == "getitem" and type(args[1]) is torch.Tensor and args[1].dtype in rules.MASKS and args[1].ndim == 1:
             return self.function(func, (args[0], args[1].nonzero().reshape(-1)), kwargs, name)  # the instance's mask
         if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
             rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}

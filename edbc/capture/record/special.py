@@ -82,7 +82,7 @@ def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs
 
 def _as_numbers(item: Any) -> tuple[Any, ...]:
     """What an index means in whole numbers: a mask is those of what it shows."""
-    is_mask = isinstance(item, torch.Tensor) and item.dtype is torch.bool
+    is_mask = isinstance(item, torch.Tensor) and item.dtype in rules.MASKS
     return item.nonzero(as_tuple=True) if is_mask else (item,)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -22,6 +22,8 @@ class CellTracer:
     """The function that runs cells when they are traced."""
     automatic: Mapping[str, Any] = {}
     """Cells that nobody marked (`trace.automatic`), by name."""
+    written: Collection[tuple[str, str]] = ()
+    """Paths of modules, and names of their attributes that forward has assigned to."""
     is_forward_closed = False
     """Whether forward is a function of instances (`code.closed`)."""
 

@@ -143,7 +143,11 @@ def is_mask(name: str, args: tuple[Any, ...]) -> bool:
     if name != "getitem":
         return False
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return any(isinstance(i, torch.Tensor) and i.dtype is torch.bool for i in index)
+    return any(isinstance(i, torch.Tensor) and i.dtype in MASKS for i in index)
+
+
+MASKS = (torch.bool, torch.uint8)
+"""Dtypes of indices that tell what is taken, the second from before the first."""
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import copy
 import ctypes
 import gc
 import json
@@ -89,6 +90,7 @@ class Reading(nn.Module):
         self.out = nn.Linear(SIZE, 50)
         self.peripheral = Peripheral()
         self.register_buffer("zero", torch.zeros(SIZE))
+        self.notes = SimpleNamespace(rows=[])
 
     def forward(self, instance: Any) -> Any:
         return self.how(self, instance)
@@ -235,7 +237,40 @@ def changed(net: Reading, words: list[int]) -> Any:
     return states, states.mean(0) * number.item(), net.embedding.weight[again % 49]
 
 
+def on_the_model(net: Reading, words: list[int]) -> Any:
+    """States that forward assigns to attributes of modules, and of a plain object there, before and after reads."""
+    net._h, net.seen, net.notes.rows = net.zero, 0, []
+    for word in words:
+        net._h = net.step(net.embedding.weight[word], net._h)
+        net.notes.rows.append(net._h)
+        net.peeking.last = net._h * 2
+        if net.score(net._h) > 0:
+            net._h = net.peeking.last
+            net.seen += 1
+    return net._h * net.seen, torch.stack(net.notes.rows).sum(0)
+
+
+def of_masks(net: Reading, words: list[int]) -> Any:
+    """A value for each place that a mask shows, as many as there are columns too."""
+    h = net.encode(words)
+    rows = torch.stack([h, h * 2, h * 3])
+    places = rows == rows.max(1, keepdim=True)[0]
+    rows[places] = rows[places] * 5 + torch.arange(3)
+    least = h == h.min()
+    h[least] = h[least] - 1
+    square = rows[:, :3] * 2
+    square[square == square.max(0)[0]] = rows[0, :3]
+    return h, rows, square
+
+
+def of_bytes(net: Reading, words: list[int]) -> Any:
+    """A mask from before there were booleans."""
+    h = net.encode(words)
+    return h[(h > h.mean()).byte().data].sum()
+
+
 PROGRAMS = [
+    on_the_model, of_masks,
     changed, shapes, greedy, branch, item, as_float, to_list, to_numpy, best_by_key, ordered, comprehension, generator,
     recursion, library, of_parameters, functions, in_place, sums,
 ]  # fmt: skip
@@ -277,7 +312,8 @@ def no_fiber_is_left() -> Iterator[None]:
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("how", PROGRAMS, ids=lambda how: how.__name__)
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize("how", [*PROGRAMS, of_bytes], ids=lambda how: how.__name__)
 def test_equals_eager(how: Callable[[Any, Any], Any]) -> None:
     """At any depth, in mini-batches of several sizes."""
     model, instances = model_of(how), some(32)
@@ -443,6 +479,21 @@ def test_what_forward_leaves_on_objects_is_there() -> None:
 
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close((a.first, a.last), (b.first, b.last))
+
+
+def test_the_model_has_what_the_last_instance_left() -> None:
+    """However instances interleave; and what forward does not assign is as it was."""
+    model, instances = model_of(on_the_model), some(8)
+    net = bound(model, instances)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        net(instances)
+        for instance in instances:
+            twin(instance)
+
+    assert torch.allclose(model._h, twin._h, atol=1e-6)
+    assert torch.allclose(model.peeking.last, twin.peeking.last, atol=1e-6)
+    assert "last" not in vars(model.step)
 
 
 def test_a_stream_gives_what_calls_give() -> None:

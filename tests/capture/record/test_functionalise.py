@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from expressions import Expression, require_equal
+from gradients import require_equal_gradients
 from helpers import captured, require_parity, seeded
 from test_asker import Model
 from torch import nn
@@ -330,6 +331,31 @@ def test_the_caller_s_tensor_is_not_written_into() -> None:
         captured(seeded(Writes), [brought])
 
     assert torch.equal(brought, torch.zeros(3))
+
+
+class OfFrozen(nn.Module):
+    """Positions, counted in a copy of a parameter that is no weight, element by element."""
+
+    def __init__(self, is_frozen: bool) -> None:
+        super().__init__()
+        self.linear, self.first = nn.Linear(3, 3), nn.Parameter(torch.zeros(1), requires_grad=not is_frozen)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = self.first.repeat(3)
+        for i in range(3):
+            places.data[i] = i
+        places.data[1:] += 1
+        return self.linear(x) * places.unsqueeze(0)
+
+
+def test_what_requires_no_gradient_may_change_through_its_data() -> None:
+    """A frozen parameter's copy; one that trains would keep its gradient of what it was, which is refused."""
+    model, rows = seeded(OfFrozen, True), [torch.full((3,), float(i)) for i in range(8)]
+    net = require_parity(model, rows, sizes=(1, 8))
+    require_equal_gradients(net, rows, tolerance=1e-5)
+
+    with pytest.raises(UnsupportedError, match=r"changed in place through .detach\(\)"):
+        captured(seeded(OfFrozen, False), rows)
 
 
 def test_models_that_change_nothing_keep_no_books() -> None:
