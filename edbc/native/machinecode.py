@@ -3,12 +3,14 @@
 What is kept is an object file, under the rules of `edbc.native.kernelcache`: its name is a function of the text, of
 llvmlite's version, of LLVM's, and of the processor; a file is written whole or not at all, and holds what its name was
 made of. A new text takes the place of the old one of its function. Passes (`edbc.cells.kernels.loops`) are named by
-their text; those of one call share a file, and of these files the last `MOST_FILES` are kept.
+their text; those of one call share a file, and of these files the last `MOST_FILES`, of some 20 KB each, are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +28,9 @@ _LOADED: dict[tuple[str, str], Any] = {}
 _PASSES: dict[str, Any] = {}
 """By name."""
 _LOCK = threading.Lock()
-MOST_FILES = 1_000
+MOST_FILES, FORGETS = 4_000, 100
+"""Files of passes that are kept; a process looks for more when it has written its first, and every so many later."""
+_WRITTEN = itertools.count()
 
 
 @cache
@@ -75,12 +79,14 @@ def _module(texts: list[str]) -> str:
 
 def _forget_old(folder: str) -> None:
     """Remove all but the last files of passes."""
-    found: list[tuple[float, Path]] = []
-    for file in Path(folder).glob(f"machinecode.{_OF_PASSES}*"):
-        with suppress(OSError):
-            found.append((file.stat().st_mtime, file))
+    found: list[tuple[float, str]] = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(f"machinecode.{_OF_PASSES}"):
+                with suppress(OSError):
+                    found.append((entry.stat().st_mtime, entry.path))
     for _, file in sorted(found)[:-MOST_FILES]:
-        file.unlink(missing_ok=True)
+        Path(file).unlink(missing_ok=True)
 
 
 def _object_code(name: str, text: str) -> bytes:
@@ -93,7 +99,7 @@ def _object_code(name: str, text: str) -> bytes:
     if found is None:
         found = _compiled(text)
         files.save(key, found)
-        if name.startswith(_OF_PASSES):
+        if name.startswith(_OF_PASSES) and next(_WRITTEN) % FORGETS == 0:
             _forget_old(folder)
     return bytes(found)
 

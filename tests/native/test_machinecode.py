@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,18 +50,53 @@ def test_another_process_reads_what_one_has_compiled(tmp_path: Path) -> None:
     assert answer(tmp_path, TEXT.format(5), "compiles") == 6
 
 
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], int]:
+    """What the function gives where nothing is loaded yet and machine code is kept in a folder."""
+
+    def answer(folder: Path, text: str) -> int:
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setattr(machinecode, "_LOADED", {})
+        monkeypatch.setattr(machinecode, "kernel_folder", lambda _: str(folder))
+        return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address_of("answer", text))(1))
+
+    return answer
+
+
 @pytest.mark.parametrize("damage", ["empty", "half", "other"])
-def test_files_that_are_not_whole_are_made_again(tmp_path: Path, damage: str) -> None:
+def test_files_that_are_not_whole_are_made_again(
+    tmp_path: Path, damage: str, anew: Callable[[Path, str], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that ends early, and one that holds the code of another text under this one's name."""
-    assert answer(tmp_path, TEXT.format(1), "compiles") == 2
+    assert anew(tmp_path, TEXT.format(1)) == 2
     (first,) = files(tmp_path)
     whole = first.read_bytes()
     if damage == "other":
-        assert answer(tmp_path / "other", TEXT.format(5), "compiles") == 6
+        assert anew(tmp_path / "other", TEXT.format(5)) == 6
         whole = files(tmp_path / "other")[0].read_bytes()
     first.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "other": whole}[damage])
 
-    assert answer(tmp_path, TEXT.format(1), "compiles") == 2
+    assert anew(tmp_path, TEXT.format(1)) == 2
+    monkeypatch.setattr(machinecode, "_compiled", None)
+    assert anew(tmp_path, TEXT.format(1)) == 2  # from the file that was made again
+
+
+def test_the_last_files_of_passes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so many more as a process writes before it looks again; others are left alone."""
+    monkeypatch.setattr(machinecode, "kernel_folder", lambda _: str(tmp_path))
+    monkeypatch.setattr(machinecode, "_compiled", lambda text: text.encode())
+    monkeypatch.setattr(machinecode, "MOST_FILES", 3)
+    monkeypatch.setattr(machinecode, "FORGETS", 2)
+    monkeypatch.setattr(machinecode, "_WRITTEN", itertools.count())
+    machinecode._object_code("answer", "another")
+    for number in range(8):
+        machinecode._object_code(f"passes.{number}", str(number))
+        for kept in tmp_path.glob(f"machinecode.passes.{number}.*"):
+            os.utime(kept, (number, number))
+
+    assert len(files(tmp_path)) == 1
+    kept = {int(file.name.split(".")[2]) for file in tmp_path.glob("machinecode.passes.*")}
+    assert kept == {4, 5, 6, 7}
 
 
 def test_two_texts_of_one_name_are_two_functions() -> None:
