@@ -53,6 +53,8 @@ MOST_SINCE = 512
 """Nodes since a name's own that are looked through, to tell whether it is alone."""
 MOST_JOINED = 8
 """Ranges of columns, of values of one class, that are written by types of their own."""
+_ONLY_IN_BOOKS = 4
+"""References to a fresh tensor that nobody has: two tables, a variable, and the asking."""
 _HELD = 3
 """References to a name that only the books hold: its memory, the table of names, and the asking."""
 
@@ -119,6 +121,8 @@ class Changes:
         self._memories: dict[int, tuple[Value, Memory]] = {}
         """By the identity of a name, which it keeps alive."""
         self._fresh: dict[int, torch.Tensor] = {}
+        self._of_storage: dict[int, torch.Tensor] = {}
+        """The fresh tensor whose memory it is."""
         self._stand_ins: dict[int, tuple[torch.Tensor, Value]] = {}
 
     # --- what shares memory ----------------------------------------------------------------------------------------
@@ -168,10 +172,10 @@ class Changes:
         new = _fitting(self.rec, name, new)
         memory = self.memory_of(name)
         path, requires_none = memory.path(name), self._requires_none(memory)
-        if any(view.detaches for view in path) and not requires_none:
+        needs_none = requires_none and (not self.rec.flows or self.rec.requires_none(new))
+        if any(view.detaches for view in path) and not needs_none:
             refuse("a tensor was changed in place through .detach()", "change a copy (.detach().clone())")
-        needs_none = requires_none and self.rec.requires_none(new)
-        memory.requires_none = needs_none or (False if self.rec.flows else None)
+        memory.requires_none = (requires_none and self.rec.requires_none(new)) or (False if self.rec.flows else None)
         if path or (overwrites and memory.content.ref >= 0):
             new = self._written(memory.content, path, new)
         self._forget_unheld(memory)
@@ -235,7 +239,22 @@ class Changes:
         """Note what a torch function made: fresh tensors, unless they are its arguments."""
         for tensor in (result,) if type(result) is torch.Tensor else flat(result):
             if type(tensor) is torch.Tensor and tensor._base is None and not _is_among(tensor, args):
-                self._fresh[id(tensor)] = tensor
+                storage = tensor.untyped_storage()._cdata  # in the mode, which is not asked
+                if self._of_storage.setdefault(storage, tensor) is tensor:
+                    self._fresh[id(tensor)] = tensor
+
+    def _base(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fresh tensor of which eager made another one a view, or that has its memory (`x.data`); else itself."""
+        with torch._C.DisableTorchFunction():  # or the mode is asked
+            known = self._of_storage.get(tensor.untyped_storage()._cdata)
+            return known if known is not None else tensor if tensor._base is None else tensor._base
+
+    def _adopts(self, tensor: torch.Tensor) -> bool:
+        """Let what has a fresh tensor's memory be that, unless it is a view."""
+        with torch._C.DisableTorchFunction():
+            if tensor._base is None:
+                self._of_storage[tensor.untyped_storage()._cdata] = self._fresh[id(tensor)] = tensor
+            return tensor._base is None
 
     def stand_in(self, tensor: Any) -> Any:
         """The stand-in for a fresh tensor into which recorded values were written, or for a view of one; any other
@@ -245,7 +264,7 @@ class Changes:
         known = self._stand_ins.get(id(tensor))
         if known is not None:
             return known[1]
-        base = self._stand_ins.get(id(tensor._base)) if tensor._base is not None else None
+        base = self._stand_ins.get(id(self._base(tensor)))
         if base is not None and type(base[1]) is Ragged:
             raise NotRagged
         return tensor if base is None else self._stand_for_view(tensor, base[1])
@@ -259,7 +278,7 @@ class Changes:
         for item in arguments:
             kind = type(item)
             if kind is torch.Tensor:
-                if id(item) in self._stand_ins or (item._base is not None and id(item._base) in self._stand_ins):
+                if id(item) in self._stand_ins or id(self._base(item)) in self._stand_ins:
                     return True
             elif kind in (list, tuple, dict) and self.has_stand_in(item.values() if kind is dict else item):
                 return True
@@ -286,7 +305,9 @@ class Changes:
         known = self.stand_in(item)
         if known is not item:
             return known
-        base = item if item._base is None else item._base
+        base = self._base(item)
+        if base is not item and sys.getrefcount(base) <= _ONLY_IN_BOOKS and self._adopts(item):
+            base = item  # Variable(torch.zeros(n))
         if id(base) not in self._fresh:
             refuse(
                 "recorded values were written into a tensor that forward did not make",
@@ -297,11 +318,15 @@ class Changes:
         return value if base is item else self._stand_for_view(item, value)
 
     def _stand_for_view(self, tensor: torch.Tensor, whole: Value) -> Value:
-        template: Any = ((Hole(0), tuple(tensor.shape), tensor.stride(), tensor.storage_offset()), {})
+        with torch._C.DisableTorchFunction():
+            template: Any = ((Hole(0), tuple(tensor.shape), tensor.stride(), tensor.storage_offset()), {})
+            is_view = tensor._base is not None and tensor._base is self._base(tensor)
         _, (meta,), steps = take_views(torch.as_strided, "as_strided", template, whole.slot.meta())
         slot = whole.slot
         seen = value_of(self.rec, whole.ref, self.rec.table.slot(slot.base, (*slot.views, *steps), meta))
         self.share(whole, seen, steps)
+        if not is_view:  # that autograd knows
+            seen = seen.detach()
         self._stand_ins[id(tensor)] = tensor, seen
         return seen
 

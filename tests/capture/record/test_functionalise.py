@@ -333,6 +333,61 @@ def test_the_caller_s_tensor_is_not_written_into() -> None:
     assert torch.equal(brought, torch.zeros(3))
 
 
+def _detached(h: Any) -> Any:
+    rows = torch.zeros(6)
+    alias = rows.detach()
+    alias[0] = h[0]
+    return rows + h
+
+
+def _view_of_data(h: Any) -> Any:
+    rows = torch.zeros(2, 6)
+    rows.data.view(6, 2)[0] = h[:2]
+    return rows.sum(0) + h
+
+
+def _variable(h: Any) -> Any:
+    rows = torch.autograd.Variable(torch.zeros(6))
+    rows += h
+    return rows * 2
+
+
+def _seen_by_another(h: Any) -> Any:
+    rows = torch.zeros(2, 6)
+    alias, constant = rows.data, rows.detach()[1]
+    rows[0] = h
+    rows[1, 1] = h[2]
+    return alias.sum(0) * 3 + constant + h
+
+
+class Kept(nn.Module):
+    """A function that recording makes no copy of, where books are kept."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(6, 6), function
+
+    def forward(self, x: Any) -> Any:
+        h = self.linear(x)
+        view = h.view(6, 1)
+        h += 1
+        return self.function(h + view.view(6))
+
+
+@pytest.mark.parametrize("function", [_variable, _seen_by_another])
+def test_other_names_of_fresh_memory_show_what_is_written(function: Any) -> None:
+    """Names that autograd knows as no views: values, and gradients that do not pass through them."""
+    model, rows = seeded(Kept, function), [torch.full((6,), float(i)) for i in range(8)]
+    require_equal_gradients(require_parity(model, rows, sizes=(1, 8)), rows, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("function", [_detached, _view_of_data])
+def test_values_are_not_written_behind_autograd(function: Any) -> None:
+    """Eager's fresh tensor would hold them without their gradient."""
+    with pytest.raises(UnsupportedError, match=r"changed in place through .detach\(\)"):
+        captured(seeded(Kept, function), [torch.ones(6)])
+
+
 class OfFrozen(nn.Module):
     """Positions, counted in a copy of a parameter that is no weight, element by element."""
 
@@ -344,7 +399,6 @@ class OfFrozen(nn.Module):
         places = self.first.repeat(3)
         for i in range(3):
             places.data[i] = i
-        places.data[1:] += 1
         return self.linear(x) * places.unsqueeze(0)
 
 
