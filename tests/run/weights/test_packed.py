@@ -21,6 +21,7 @@ from edbc.cells.parts import splittable
 from edbc.errors import StaleError
 from edbc.run.session import Net
 from edbc.run.weights.fingerprint import ELEMENTS, WORD, fingerprint, places
+from edbc.run.weights.packed import PacksOfAll
 from edbc.tools.parity import Eager, Parity
 
 SIZE = 8
@@ -295,3 +296,28 @@ def test_what_was_packed_keeps_its_addresses() -> None:
 
     assert not before & {t.data_ptr() for t in [*fresh, *model.even.parameters()]}
     require_equal(net)
+
+
+def test_programs_are_compared_together() -> None:
+    """The same packs while no parameter has changed; where one has, that of a single program too, all are looked at
+    anew, and those of programs that do not read it stay the very same."""
+    model = Tied()
+    net = Net(plan_for(model, INSTANCES), model, backend="cpu", split=False)
+    net(INSTANCES)
+    kernels = {net.table.types[kind].name: net.kernel(kind) for kind in range(net.table.num_known)}
+    weights = {name: kernel.weights for name, kernel in kernels.items() if hasattr(kernel, "weights")}
+    of_all = PacksOfAll([*weights.values()])
+
+    before = of_all.packs
+
+    assert len(before) == 3
+    assert of_all.packs is before
+    for changed in (model.odd.scale, model.odd.h.weight):  # odd's alone; the layer that both cells have
+        with torch.no_grad():
+            changed.mul_(2)
+        after = of_all.packs
+        assert after is not before
+        assert after == tuple(each.pack for each in weights.values())
+        readers = {name for name, one, other in zip(weights, before, after, strict=True) if one is not other}
+        assert readers == ({"odd"} if changed is model.odd.scale else {"even", "odd"})
+        before = after
