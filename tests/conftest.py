@@ -10,11 +10,12 @@ import gc
 import inspect
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from budget import PLAIN, share_processors
+from click.testing import Result
 from hypothesis import HealthCheck, settings
 
 from edbc.errors import DeviceError
@@ -176,6 +177,14 @@ def pytest_unconfigure() -> None:
 def _keep_for_good() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def edbc() -> Callable[..., Result]:
+    """Run a command in this process: `edbc("run", path, "--limit", 3)`."""
+    from commands import command
+
+    return command
 
 
 @pytest.fixture(scope="session")

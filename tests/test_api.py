@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import command
 
 import edbc
 from edbc.api import compile_file
@@ -19,7 +19,7 @@ from edbc.tools.cli import main
 
 def run(*arguments: object) -> str:
     """What a command prints on stdout; it must exit 0."""
-    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    result = command(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 

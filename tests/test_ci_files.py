@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
-
-from edbc.tools.cli import main
+from commands import command
 
 GH = """#!/usr/bin/env bash
 echo "$*" >> "$GH_LOG"
@@ -56,7 +54,7 @@ class Checkout:
     def edbc(self, *arguments: str) -> None:
         """Run a command there, in this process."""
         with contextlib.chdir(self.folder):
-            done = CliRunner().invoke(main, arguments, prog_name="edbc")
+            done = command(*arguments)
         assert done.exit_code == 0, done.output
 
     def compile(self, policy: str) -> None:

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from commands import command as edbc
 
 from edbc.base.families import family, fold_names, grouped, leads
-from edbc.tools.cli import main
 
 
 @pytest.mark.parametrize(
@@ -63,11 +62,6 @@ def build(size: int = 4):
 def sample(count, seed):
     return [[(3 * seed + 2 * i + j) % 40 for j in range(1 + i % 7)] for i in range(count)]
 '''
-
-
-def edbc(*arguments: object) -> Result:
-    """A command."""
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from bound import RandomTreeModel, plan_for, random_trees
-from click.testing import CliRunner
+from commands import command
 from helpers import bound
 from test_zoo import opened, require_parity
 
 from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.parts import splittable
 from edbc.run.session import Net
-from edbc.tools.cli import main
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
 NINE = ("tree_lstm", "tree_gru", "tree_lstm_2type", "mv_rnn", "lattice_lstm", "lattice_gru", "bilstm_tagger",
@@ -48,8 +47,9 @@ def test_random_cells_in_every_dtype(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_the_option_verifies(dtype: str) -> None:
     """`edbc run --dtype D --verify` holds for a committed plan, and the report names the dtype."""
-    result = CliRunner().invoke(main, ["run", str(PLANS / "tree_gru.yaml"), "--limit", "6", "--dtype", dtype, "--set",
-                                       "hidden_size=24", "--verify"])  # fmt: skip
+    result = command(
+        "run", PLANS / "tree_gru.yaml", "--limit", 6, "--dtype", dtype, "--set", "hidden_size=24", "--verify"
+    )
 
     assert result.exit_code == 0, result.output
     assert f"cpu, {dtype}" in result.output

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
+from commands import command
 from torch import nn
 
 from edbc.capture.standins.objects import unchanged
 from edbc.run.instances import Cast
-from edbc.tools.cli import main
 from edbc.tools.parity import Eager
 
 DOUBLE = Cast.between(torch.float32, torch.float64)
@@ -270,15 +269,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of MODEL."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "graphs.py").write_text(MODEL)
-    result = CliRunner().invoke(main, ["compile", str(folder / "graphs.py"), "-o", str(folder / "graphs.yaml"),
-                                       "--policy", "critical", "--quiet"])  # fmt: skip
+    result = command("compile", folder / "graphs.py", "-o", folder / "graphs.yaml", "--policy", "critical", "--quiet")
     assert result.exit_code == 0, result.output
     return folder / "graphs.yaml"
 
 
 def run(*arguments: object) -> dict[str, Any]:
     """The JSON of a command that succeeds."""
-    result = CliRunner().invoke(main, [*map(str, arguments), "--format", "json"])
+    result = command(*arguments, "--format", "json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout.splitlines()[-1])
 
@@ -300,7 +298,7 @@ def test_a_plan_runs_in_another_dtype_on_the_data_that_there_is(plan: Path, dtyp
 def test_training_and_measuring_in_float64_take_the_same_data(plan: Path, tmp_path: Path) -> None:
     """The loss's own constants and the targets of instances come in float64 too."""
     assert run("bench", plan, "--dtype", "float64", "--limit", 4, "--rounds", 1)["rows"]
-    command = ["train", plan.with_suffix(".py"), plan, "--output", tmp_path / "trained", "--limit", 8, "--epochs", 1]
-    result = CliRunner().invoke(main, [*map(str, command), "--dtype", "float64"])
+    arguments = ["train", plan.with_suffix(".py"), plan, "--output", tmp_path / "trained", "--limit", 8, "--epochs", 1]
+    result = command(*arguments, "--dtype", "float64")
     assert result.exit_code == 0, result.output
     assert torch.get_default_dtype() is torch.float32

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from commands import command as edbc
 
 import edbc.tools.staged.compiling as compiling
 from edbc.errors import EdbcError, PlanError, StaleError
@@ -30,7 +30,6 @@ from edbc.run.modelfile import import_model_file
 from edbc.stages.capture import is_stackable
 from edbc.stages.forms import chosen_form
 from edbc.stages.table import Cost, CostTable, Entry, parse_table, read_table, require_table, table_text, write_table
-from edbc.tools.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MODEL = """
@@ -55,11 +54,6 @@ def build(size: int = 4):
 def sample(count, seed):
     return [torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(seed + i)) for i in range(count)]
 """
-
-
-def edbc(*arguments: str) -> Result:
-    """A command of edbc."""
-    return CliRunner().invoke(main, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")

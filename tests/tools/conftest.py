@@ -7,21 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-
-from edbc.tools.cli import main
+from click.testing import Result
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture(scope="session")
-def edbc() -> Run:
-    """Run a command in this process: `edbc("run", path, "--limit", 3)`."""
-
-    def invoke(*arguments: object) -> Result:
-        return CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=True)
-
-    return invoke
 
 
 @pytest.fixture(scope="session")

@@ -10,18 +10,10 @@ from pathlib import Path
 
 import pytest
 from chains import write_model
-from click.testing import CliRunner, Result
 
 import edbc as package
-from edbc.tools.cli import main
 
 HEARS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-
-
-@pytest.fixture(scope="session")
-def edbc() -> Callable[..., Result]:
-    """Run a command in this process: `edbc("run", path, "--limit", 3)`."""
-    return lambda *arguments: CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import command
 
 from edbc.tools import health
-from edbc.tools.cli.main import main
 from edbc.tools.health import advice
 
 GOOD: dict[str, Any] = {
@@ -23,7 +22,7 @@ GOOD: dict[str, Any] = {
 def test_it_prints_every_section(monkeypatch: pytest.MonkeyPatch) -> None:
     """As text and as JSON, with the measured peak above zero where there is a kernel."""
     monkeypatch.setattr("edbc.tools.peak.RUNS", 1)
-    result = CliRunner().invoke(main, ["doctor", "--format", "json"])
+    result = command("doctor", "--format", "json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
 
@@ -32,7 +31,7 @@ def test_it_prints_every_section(monkeypatch: pytest.MonkeyPatch) -> None:
     if found["products"]["kernel"] == "own":
         assert found["products"]["peak_gflops"] > 0
         assert all(speed > 0 for speed in found["products"]["own_gflops"].values())
-    text = CliRunner().invoke(main, ["doctor"])
+    text = command("doctor")
     assert text.exit_code == 0
     assert "peak gflops" in text.stdout or found["products"]["kernel"] != "own"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
+from commands import command
 
 import edbc
 from edbc.capture.captured.instance import Captured
@@ -20,7 +21,6 @@ from edbc.plan.plan import RunAs
 from edbc.plan.reader import read_plan
 from edbc.plan.writer import plan_text
 from edbc.run.session import Net
-from edbc.tools.cli import main
 from edbc.tools.compile import compiler
 from edbc.tools.compile.worth import CLEAR, TURNS, captured_gain_of, gain_of, is_eager_better
 from edbc.tools.parity import Eager
@@ -60,11 +60,6 @@ def build():
 def sample(count, seed):
     return [1 + (seed + i) % 5 for i in range(count)]
 '''
-
-
-def command(*arguments: object) -> Result:
-    """A command."""
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def compiled(folder: Path, gains: list[float], *options: object, captured: tuple[float, ...] = ()) -> Result:

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commands import command
 
 from edbc.plan.reader import read_plan
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
-from edbc.tools.cli import main
 from edbc.tools.explain.explanation import explain_plan
 from edbc.tools.explain.observe import observe
 from edbc.tools.report.timeline import Timeline
@@ -91,7 +90,7 @@ def test_a_timeline_shows_parts_as_batches_of_their_own(repository: Path) -> Non
 
 def run_json(*arguments: str) -> dict:
     """What a command prints as JSON."""
-    result = CliRunner().invoke(main, [*arguments, "--format", "json", "--quiet"])
+    result = command(*arguments, "--format", "json", "--quiet")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -104,7 +103,7 @@ def test_compiling_and_checking_with_and_without_parts(flags: list[str], reposit
     run_json("compile", model, "-o", plan, "--policy", "critical", "--set", "hidden_size=8", *flags)
 
     assert any(cell.eager for cell in read_plan(Path(plan)).cells.values()) is not bool(flags)
-    assert CliRunner().invoke(main, ["check", plan, "--quiet"]).exit_code == 0
+    assert command("check", plan, "--quiet").exit_code == 0
 
 
 def test_running_without_parts_gives_the_same_report(repository: Path) -> None:
