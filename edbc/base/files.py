@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
+from typing import Any
 
 from edbc.errors import EdbcError, printable
 
@@ -113,6 +114,19 @@ def replace_file(path: str | os.PathLike[str], write: Callable[[Path], object]) 
             os.fsync(file.fileno())
         temporary.chmod(_mode_of(target))
         temporary.replace(target)
+
+
+def write_tensors(tensors: dict[str, Any], path: str | os.PathLike[str], what: str, remedy: str,
+                  metadata: dict[str, str] | None = None) -> None:  # fmt: skip
+    """Write a safetensors file of tensors that share no memory. Raises EdbcError, which says `what` cannot be written,
+    and the remedy."""
+    import safetensors
+    from safetensors.torch import save_file
+
+    try:
+        replace_file(path, lambda temporary: save_file(tensors, temporary, metadata))
+    except (OSError, safetensors.SafetensorError) as error:
+        raise EdbcError(f"{path}: expected to write {what} there, got {error}; {remedy}") from None
 
 
 @contextmanager

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from edbc.base.arguments import require_count
-from edbc.base.files import found_at, one_line, replace_file
+from edbc.base.files import found_at, one_line, replace_file, write_tensors
 from edbc.errors import EdbcError, InputError
 from edbc.plan.reader import read_plan
 from edbc.reach.outcomes import Failure
@@ -181,9 +180,8 @@ class Writer(Predictor):
                        "source.line": torch.tensor([lines[i] for i in good], dtype=torch.int64)}  # fmt: skip
             names = {str(n): self.files[n] for n in sorted({numbers[i] for i in good})}
             metadata = {"edbc_files": json.dumps(names)}
-            replace_file(
-                self.output / part["part"], lambda path: save_file({**tensors.tensors(), **sources}, path, metadata)
-            )
+            write_tensors({**tensors.tensors(), **sources}, self.output / part["part"], "outputs",
+                          "free space or name another --output", metadata)  # fmt: skip
         return part
 
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edbc.base.arguments import DEVICES, DTYPES, FRONT_ENDS, require_count, require_name
 from edbc.base.families import fold_names
-from edbc.base.files import found_at, replace_file, require_target
-from edbc.errors import EdbcError, ModelError, StaleError
+from edbc.base.files import found_at, require_target, write_tensors
+from edbc.errors import ModelError, StaleError
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from edbc.run.dataset import CapturedDataset
     from edbc.run.instances import Cast
     from edbc.run.modelfile import Config, ModelFile
+    from edbc.run.outputs import OutputFile
     from edbc.run.passes.minibatch import MiniBatch, Observer
     from edbc.run.session import Net, Stats
     from edbc.schedule.policy import Policy
@@ -509,7 +510,7 @@ class _Running:
         if self.timeline is not None and self.setting.trace is not None:
             self.timeline.write(self.setting.trace)
         if self.setting.output is not None:
-            _write_tensors(self.file.tensors(), self.setting.output)
+            write_outputs(self.file, self.setting.output)
 
 
 def _unchanged(instances: Iterable[Any]) -> AbstractContextManager[None]:
@@ -525,14 +526,9 @@ def _timeline() -> Timeline:
     return Timeline()
 
 
-def _write_tensors(tensors: dict[str, Any], path: str) -> None:
-    """A safetensors file, whole or not at all."""
-    from safetensors.torch import save_file
-
-    try:
-        replace_file(path, lambda temporary: save_file(tensors, temporary))
-    except Exception as error:
-        raise EdbcError(f"{path}: expected to write outputs there, got {error}; name another --output") from None
+def write_outputs(outputs: OutputFile, path: str) -> None:
+    """The file of `--output`."""
+    write_tensors(outputs.tensors(), path, "outputs", "name another --output")
 
 
 def _batches(instances: Iterable[Any], size: int) -> Iterator[list[Any]]:

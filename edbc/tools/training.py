@@ -30,7 +30,7 @@ from edbc.run.weightsfile import SEEDED
 from edbc.tools.report.curves import epochs_picture
 from edbc.tools.running import SAMPLED, Bound, Warn, bind_plan
 from edbc.tools.running import Setting as Binding
-from edbc.train.fit.checkpoint import read_checkpoint, require_same, restore, write_checkpoint, write_tensors
+from edbc.train.fit.checkpoint import read_checkpoint, require_same, restore, write_checkpoint, write_state
 from edbc.train.fit.loop import Alone, Data, Epoch, Loop, Run, Step
 from edbc.train.fit.objective import Objective
 from edbc.train.fit.optimizers import KINDS, optimizer_of
@@ -152,7 +152,7 @@ class Training:
 
     def _write_epoch(self, epoch: Epoch) -> None:
         if epoch.dev is None or epoch.dev["loss"] <= min(e.dev["loss"] for e in self.history if e.dev is not None):
-            write_tensors(self.loop.model.state_dict(), self.folder / WEIGHTS)
+            write_state(self.loop.model.state_dict(), self.folder / WEIGHTS, "the weights")
         lines = "".join(json.dumps(e.as_json()) + "\n" for e in self.history)
         _write_text(self.folder / CURVE, lines)
         _write_text(self.folder / PICTURE, epochs_picture([(e.train, e.dev) for e in self.history]))

@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 import safetensors
 import torch
-from safetensors.torch import save_file
 
-from edbc.base.files import replace_file, require_file
+from edbc.base.files import require_file, write_tensors
 from edbc.capture.captured.instance import WORD, Captured, home_and_texts, vocabulary_of
 from edbc.capture.captured.joining import numbers_in, require_constants, require_words
 from edbc.capture.captured.nesttext import need, nest_in, require_text
 from edbc.capture.captured.vocabulary import Lexicon
-from edbc.errors import EdbcError, InputError, StaleError
+from edbc.errors import InputError, StaleError
 
 FORMAT = 1
 KEY = "edbc_captured"
@@ -56,10 +55,7 @@ def write_store(path: str | Path, captured: Mapping[int, Captured], lexicon: Lex
     }  # fmt: skip
     header["digest"] = _digest(header, tensors)
     metadata = {KEY: json.dumps(header)}
-    try:
-        replace_file(path, lambda temporary: save_file(tensors, temporary, metadata))
-    except (OSError, safetensors.SafetensorError) as error:
-        raise EdbcError(f"{path}: expected to write captured instances there, got {error}; name another file") from None
+    write_tensors(tensors, path, "captured instances", "name another file", metadata)
 
 
 def _tensor(array: Any) -> torch.Tensor:

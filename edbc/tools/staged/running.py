@@ -27,7 +27,7 @@ from edbc.stages.cpu.net import StagedNet, StaticModel
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.report.timeline import write_events
-from edbc.tools.running import Setting, Tell, Warn, require_model, require_targets
+from edbc.tools.running import Setting, Tell, Warn, require_model, require_targets, write_outputs
 from edbc.tools.staged.compiling import bound_net, device_name
 
 MADE_UP = 32
@@ -149,7 +149,6 @@ def model_and_example(path: Path, plan: StaticPlan, setting: Setting,
 
 def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, lanes: Lanes | None) -> None:
     from edbc.run.outputs import OutputFile
-    from edbc.tools.running import _write_tensors
 
     setting, dtype = report.setting, getattr(torch, report.setting.dtype)
     eager = Eager(net.static.model) if setting.verify else None
@@ -175,7 +174,7 @@ def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, 
                 report.eager_seconds += time.perf_counter() - started
                 report.parity.add_all(results, None, eager, batch)
     if setting.output is not None:
-        _write_tensors(outputs.tensors(), setting.output)
+        write_outputs(outputs, setting.output)
     if lanes is not None and setting.trace is not None:
         lanes.write(setting.trace)
 

@@ -16,10 +16,9 @@ from typing import Any
 
 import safetensors
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from edbc.base.files import replace_file, require_file
+from edbc.base.files import require_file, write_tensors
 from edbc.errors import EdbcError, StaleError
 from edbc.train.fit.loop import Epoch, Loop, State
 from edbc.train.fit.objective import Tally
@@ -46,13 +45,10 @@ class Checkpoint:
         return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A safetensors file; tied tensors stand in it once per name."""
+def write_state(tensors: Mapping[str, Tensor], path: Path, what: str, metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file; tied tensors stand in it once per name. `what` it is, an error says."""
     held = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    try:
-        replace_file(path, lambda temporary: save_file(held, temporary, metadata))
-    except (OSError, safetensors.SafetensorError) as error:
-        raise EdbcError(f"{path}: expected to write there, got {error}; free space or name another --output") from None
+    write_tensors(held, path, what, "free space or name another --output", metadata)
 
 
 def write_checkpoint(loop: Loop, identity: Identity, path: Path) -> None:
@@ -63,7 +59,9 @@ def write_checkpoint(loop: Loop, identity: Identity, path: Path) -> None:
     tensors = {MODEL + name: t for name, t in loop.model.state_dict().items()}
     tensors |= {OPTIMIZER + name: t for name, t in state_tensors(loop.model, loop.optimizer).items()}
     tensors |= {RANDOM + name: t for name, t in _generators().items()}
-    write_tensors(tensors, path, {KEY: json.dumps({"format": FORMAT, "identity": identity, **_as_json(state)})})
+    write_state(
+        tensors, path, "the checkpoint", {KEY: json.dumps({"format": FORMAT, "identity": identity, **_as_json(state)})}
+    )
 
 
 def _generators() -> dict[str, Tensor]:

@@ -328,13 +328,12 @@ def test_names_that_lead_nowhere_are_one_line(edbc, train, workspace: Path, tmp_
 
 def test_a_disk_that_takes_nothing_is_one_line(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that cannot be written ends training with the file, the reason and a remedy."""
-    from edbc.train.fit import checkpoint
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", fail)
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
     result = train()
 
     assert result.exit_code == 3
-    assert "weights.safetensors: expected to write there, got" in result.stderr
+    assert "weights.safetensors: expected to write the weights there, got" in result.stderr

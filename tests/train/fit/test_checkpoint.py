@@ -15,7 +15,6 @@ from small import fresh, loop_of
 from torch import nn
 
 from edbc.errors import EdbcError, StaleError
-from edbc.train.fit import checkpoint
 from edbc.train.fit.checkpoint import KEY, read_checkpoint, require_same, restore, write_checkpoint
 
 
@@ -84,9 +83,9 @@ def test_a_write_that_fails_leaves_the_checkpoint_before(written: Path, monkeypa
         Path(path).write_bytes(before[: len(before) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", break_off)
+    monkeypatch.setattr("safetensors.torch.save_file", break_off)
 
-    with pytest.raises(EdbcError, match=r"expected to write there, got .*No space left"):
+    with pytest.raises(EdbcError, match=r"expected to write the checkpoint there, got .*No space left"):
         write_checkpoint(loop_of(fresh()), {}, written)
     assert written.read_bytes() == before
     assert list(written.parent.iterdir()) == [written]
