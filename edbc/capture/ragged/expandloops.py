@@ -14,6 +14,7 @@ from edbc.capture.ragged.program import (
     ONE,
     REDUCE,
     RUN,
+    SCAN,
     SLICE,
     TAKE,
 )
@@ -182,6 +183,41 @@ def expanded(  # type: ignore[no-untyped-def]
                         num_nodes += 1
                         num_values += 1
                     low = high
+                top += count
+            elif op == SCAN:
+                backwards, num_states, num_inner, width = words[p], words[p + 1], words[p + 2], words[p + 3]
+                inputs = num_registers + width
+                # behind the registers that are made: what a step reads, and the states of the next one
+                heap, begin = grown(heap, top, count * width + inputs + num_states), grown(begin, made + 1, width)
+                frame = heap[top + count * width : top + count * width + inputs]
+                states = heap[top + count * width + inputs : top + count * width + inputs + num_states]
+                for j in range(1, num_registers):
+                    frame[j] = heap[begin[register(words[r + j], num_args)]]
+                for i in range(count):
+                    row = count - 1 - i if backwards else i
+                    frame[0] = heap[start + row]
+                    w, output = p + 4, num_registers
+                    for _ in range(num_inner):
+                        entry, outputs, k = words[w], words[w + 1], words[w + 2]
+                        nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, k)
+                        nodes[num_nodes] = entry
+                        for j in range(k):
+                            out[num_refs + j] = frame[words[w + 3 + j]]
+                        for o in range(outputs):
+                            frame[output + o] = first_value + num_values + o
+                            heap[top + (output + o - num_registers) * count + row] = first_value + num_values + o
+                        num_nodes += 1
+                        num_refs += k
+                        num_values += outputs
+                        output += outputs
+                        w += 3 + k
+                    for k in range(num_states):
+                        states[k] = frame[words[w + k]]
+                    frame[1 : 1 + num_states] = states
+                for _ in range(width - 1):
+                    top += count
+                    made += 1
+                    begin[made] = top
                 top += count
             elif op == RUN:
                 kind, num_lengths = words[p + 1], words[p + 2]

@@ -28,6 +28,7 @@ from edbc.capture.ragged.program import (
     NONE,
     REDUCE,
     RUN,
+    SCAN,
     SLICE,
     TAKE,
     CannotKeep,
@@ -489,6 +490,8 @@ class _Keeping:
         elif op == SLICE and parameters[1] != NONE and parameters[1] - parameters[0] == 1:
             first = parameters[0]
             self.least.add((counts[0], first + 1 if first >= 0 else -first))
+        elif op == SCAN:
+            self.least.add((counts[0], 1))
         return draft.add(op, parameters, own, count_after(op, parameters, counts))
 
     def bound(self, register: int, count: Count, negative: int) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-EACH, REDUCE, TAKE, GROUP, JOIN, SLICE, FILL, ALIAS, RUN = range(9)
+EACH, REDUCE, TAKE, GROUP, JOIN, SLICE, FILL, ALIAS, RUN, SCAN = range(10)
 """The operations, with parameters; registers.
 
 EACH (entry, outputs, leader; operands): a node for each row; operand `leader` tells how many, the others are as many or
@@ -47,7 +47,11 @@ ALIAS (; refs): the values that a vector of refs names.
 RUN (function, kind, lengths, symbols...; rows..., marks...): a node of a function of whole runs (`ragged.whole`), with
 one value or as many as field 0 has rows. Field k has as many rows as all fields of `symbols[k]`, one of so many
 lengths. Where there are several, a node has as many items as the longest field has rows, shorter ones repeat their last
-row, and a further field says which are real: an item of lengths 0 and 2 has mark number 0b101 - 1."""
+row, and a further field says which are real: an item of lengths 0 and 2 has mark number 0b101 - 1.
+SCAN (backwards, states, nodes, outputs of all nodes, then of each node entry, outputs, operands and these, then what
+each state becomes; rows, states, ...): the nodes of a step for each row in turn, or from the last one on; the register
+of a node's output has a value per row. What a step reads is numbered: the row, the states, registers that all rows
+share, then the outputs of its nodes."""
 ONE, SEGMENTED = range(2)
 """Kinds of RUN."""
 NONE = -(1 << 62)
@@ -109,6 +113,11 @@ def size_of(count: Count, sizes: Sequence[Any]) -> Any:
     return len(range(whole)[which])
 
 
+def num_made(op: int, parameters: Sequence[int]) -> int:
+    """How many registers a step makes."""
+    return parameters[1] if op == EACH else parameters[3] if op == SCAN else 1
+
+
 def count_after(op: int, parameters: Sequence[int], counts: Sequence[Count]) -> Count:
     """The size of what a step makes that is no EACH."""
     if op == REDUCE or (op == RUN and parameters[1] == ONE):
@@ -130,6 +139,17 @@ class Step(NamedTuple):
     parameters: tuple[int, ...]
     registers: tuple[int, ...]
 
+    @property
+    def entries(self) -> list[int]:
+        """The entries of its nodes, but for those of any number of items."""
+        if self.op != SCAN:
+            return [self.parameters[0]] if self.op == EACH else []
+        found, at = [], 4
+        for _ in range(self.parameters[2]):
+            found.append(self.parameters[at])
+            at += 3 + self.parameters[at + 2]
+        return found
+
 
 class Program:
     """Definition (2)."""
@@ -143,7 +163,7 @@ class Program:
     @property
     def entries(self) -> list[int]:
         """The entries of its nodes, but for reductions."""
-        return [step.parameters[0] for step in self.steps if step.op == EACH]
+        return [entry for step in self.steps for entry in step.entries]
 
     def words(self) -> list[int]:
         """As numbers: for each step its operation, what follows with its length each; then the results."""
@@ -170,17 +190,17 @@ class Draft:
         """The size of a register."""
         return -1 - register if register < 0 else self.counts[register]
 
-    def add(self, op: int, parameters: Sequence[int], registers: Sequence[int], count: Count, outputs: int = 1) -> int:
+    def add(self, op: int, parameters: Sequence[int], registers: Sequence[int], count: Count) -> int:
         """A step; the first of the registers that it makes."""
         first = len(self.counts)
         self.steps.append(Step(op, tuple(parameters), tuple(registers)))
-        self.counts += [count] * outputs
+        self.counts += [count] * num_made(op, parameters)
         return first
 
     def each(self, entry: int, outputs: int, registers: Sequence[int], leader: int) -> int:
         """A node per row, or one (-1)."""
         count = None if leader < 0 else self.count_of(registers[leader])
-        return self.add(EACH, (entry, outputs, leader), registers, count, outputs)
+        return self.add(EACH, (entry, outputs, leader), registers, count)
 
 
 def triple(refs: range) -> Triple:

@@ -139,6 +139,15 @@ def plain(ragged: Ragged) -> Ragged:
     return each_row(rec, [ragged], lambda row: as_own(rec, row), ragged.at)
 
 
+def own(rec: Recorder, tensor: Any) -> Value:
+    """A tensor as a value that is no part or view of another."""
+    if isinstance(tensor, Lazy):
+        tensor = tensor.materialise()
+    elif type(tensor) is torch.Tensor:
+        tensor = rec.constant(tensor)
+    return as_own(rec, tensor) if type(tensor) is Shared or tensor.slot.views else tensor
+
+
 def as_own(rec: Recorder, value: Value) -> Any:
     """The same numbers as a value of its own."""
     if value.slot.floats:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from edbc.capture.ragged.program import FILL, NONE, PLACE, SLICE, TAKE, Draft, Numbers, Triple, triple
+from edbc.capture.ragged.program import FILL, NONE, PLACE, SCAN, SLICE, TAKE, Draft, Numbers, Triple, triple
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
@@ -175,16 +175,17 @@ class Ragged(Lazy):
 
     def value(self, number: int) -> Value:
         """One row. Raises IndexError as a tensor would."""
-        self.rec.asked_size = True
         count = len(self.refs)
         if not -count <= number < count:
             raise IndexError(f"index {number} is out of bounds for dimension {self.at} with size {count}")
-        if self.rec.keeping:
+        if self.rec.keeping:  # the slice tells how many rows there must be
             return self._of(self._slice(slice(number, number + 1 or None)).start)
+        self.rec.asked_size = True
         return self._of(self.refs[number])
 
     def values(self) -> list[Value]:
         """All rows."""
+        self.rec.asked_size = True
         return [self.value(i) for i in range(len(self.refs))]
 
     def _slice(self, which: slice) -> range:
@@ -279,14 +280,50 @@ def filled(rec: Recorder, ref: int, count: int, like: Triple | None = None) -> r
 def each_row(rec: Recorder, rows: Sequence[Ragged], call: Callable[..., Any], at: int | Callable[[Value], int]) -> Any:
     """What `call` gives for every row of ragged values of equal numbers, definition (2): `call` gets one stand-in for a
     row of each. The results' rows stand along `at`; results that are no tensors stay."""
+    first = rec.next_value
+    entries, refs, result = _on_places(rec, [ragged.row for ragged in rows], call)
+    return _OfRow(rec, rows, first).recorded(entries, refs, result, at)
+
+
+def _on_places(rec: Recorder, slots: Sequence[Slot], call: Callable[..., Any]) -> tuple[list[int], list[int], Any]:
+    """What a call of one stand-in for each slot records, which is taken back; and what it gives."""
     num_entries, num_refs, first = rec.place()
-    result = call(*[value_of(rec, PLACE - k, ragged.row) for k, ragged in enumerate(rows)])
+    result = call(*[value_of(rec, PLACE - k, slot) for k, slot in enumerate(slots)])
     entries, refs = rec.entries[num_entries:], rec.refs[num_refs:]
     del rec.entries[num_entries:], rec.refs[num_refs:]
     rec.next_value = first
     if any(entry < 0 for entry in entries):
         raise NotRagged
-    return _OfRow(rec, rows, first).recorded(entries, refs, result, at)
+    return entries, refs, result
+
+
+def scanned(rec: Recorder, rows: Ragged, states: Sequence[Value], step: Callable[..., Sequence[Value]],
+            backwards: bool = False) -> list[Ragged]:  # fmt: skip
+    """The states after each row, as rows: `step` gets a row and the states before it, and gives those after it. Rows
+    are taken in their order, or from the last one on. One run whatever n is; O(n) when it is expanded."""
+    first = rec.next_value
+    entries, refs, after = _on_places(rec, [rows.row, *[s.slot for s in states]], step)
+    made = range(first, first + sum(len(rec.table.entries[number].output_slots) for number in entries))
+    places = range(PLACE, PLACE - 1 - len(states), -1)
+    shared = [ref for ref in dict.fromkeys(refs) if ref not in places and ref not in made]
+    fits = all(value.slot is state.slot and value.ref in made for value, state in zip(after, states, strict=True))
+    if not fits or any(rec.drawn_from(ref) is not None for ref in shared):
+        raise NotRagged
+    number_of = {ref: k for k, ref in enumerate((*places, *shared, *made))}
+    parameters, at = [int(backwards), len(states), len(entries), len(made)], 0
+    for number in entries:
+        entry = rec.table.entries[number]
+        operands = refs[at : at + entry.num_operands]
+        parameters += number, len(entry.output_slots), len(operands), *[number_of[ref] for ref in operands]
+        at += len(operands)
+    parameters += [number_of[value.ref] for value in after]
+    singles = [(ref, 0, 1) for ref in (*[s.ref for s in states], *shared)]
+    draft = Draft(1 + len(singles))
+    draft.add(SCAN, parameters, range(-1, -2 - len(singles), -1), 0)
+    results = [value.ref - first for value in after]
+    flat = [number for argument in (triple(rows.refs), *singles) for number in argument]
+    found = rec.run(rec.table.programs.made_of(draft, results), flat)
+    return [Ragged(rec, own, value.slot, rows.at) for own, value in zip(found, after, strict=True)]
 
 
 class _OfRow:

@@ -52,11 +52,14 @@ class Layers(Steps):
         return states.squeeze(0 if batch else 1), last[0], last[-1]
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize(
     "make",
     [
         Windows,
         *(lambda kind=kind: Steps(kind) for kind in (nn.LSTM, nn.GRU, nn.RNN)),
+        lambda: Steps(nn.LSTM, proj_size=2),
+        lambda: Layers(nn.LSTM, batch_first=True),
         lambda: Layers(nn.GRU, bias=False),
     ],
 )

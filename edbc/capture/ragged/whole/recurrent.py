@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.rows import rows_at
-from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.rows import own
+from edbc.capture.ragged.value import Ragged, scanned
 from edbc.capture.semantics import packing
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Value
@@ -36,7 +36,8 @@ def recurrent(call: Call) -> Any:
         return NotImplemented
     directions, each = 2 if both_ways else 1, len(weights) // layers // (2 if both_ways else 1)
     rec, is_lstm = call.rec, call.name == "lstm"
-    rec.counted = True
+    if not sequence.refs:
+        raise RuntimeError("Expected sequence length to be larger than 0 in RNN")
     last: list[list[Any]] = []
     for layer in range(layers):
         ways = []
@@ -63,18 +64,19 @@ def _first_state(rec: Any, states: Any, number: int) -> Any:
 
 
 def _steps(call: Call, rows: Ragged, backwards: bool, state: list[Any], weights: Sequence[Any]) -> Ragged:
-    """Outputs of one layer in one direction; `state` becomes the last one."""
+    """Outputs of one layer in one direction, as one run; `state` becomes the last one."""
     cell, is_lstm = _CELLS[call.name], call.name == "lstm"
     if len(weights) % 2:
         cell, weights = projected_lstm_cell, (*weights[:-1], *[None] * (5 - len(weights)), weights[-1])
-    found: list[Value] = []
-    for value in reversed(rows.values()) if backwards else rows.values():
-        given = value, tuple(state) if is_lstm else state[0], *weights
+
+    def step(value: Value, *before: Value) -> list[Any]:
+        given = value, before if is_lstm else before[0], *weights
         made = cell(*given) if cell is projected_lstm_cell else call.rec.function(cell, given, {})
-        state[:] = made if is_lstm else [made]
-        found.append(state[0])
-    refs = [value.ref for value in (reversed(found) if backwards else found)]
-    return rows_at(call.rec, refs, found[0].slot, rows.at)
+        return [*made] if is_lstm else [made]
+
+    found = scanned(call.rec, rows, [own(call.rec, s) for s in state], step, backwards)
+    state[:] = [outputs.value(0 if backwards else -1) for outputs in found]
+    return found[0]
 
 
 def projected_lstm_cell(value: Any, state: tuple[Any, Any], of_input: Any, of_state: Any, input_bias: Any, bias: Any,
