@@ -52,6 +52,8 @@ _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.devi
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
 """Definition (4): numbers of 4 bytes at 20 GB/s, and a thread's multiplications; of the machines that edbc meets the
 order of magnitude, which is all that a choice needs."""
+STEP_US = 20.0
+"""Microseconds: a step of a recurrent layer that torch runs whole (`TwoLayersOfLSTM` of the ordinary programs)."""
 MOST_TRIED = 16
 """Recordings of the sample while choosing."""
 
@@ -185,15 +187,18 @@ def leaves_of(nest: Any) -> Iterator[Any]:
 
 
 class Work(NamedTuple):
-    """What a call multiplies with: numbers in matrices of parameters, and multiplications by them."""
+    """What a call multiplies with: numbers in matrices of parameters, and multiplications by them; and how many steps
+    torch takes for a batch, one after the other."""
 
     weights: int
     products: int
+    steps: int = 0
 
 
 def cost_of(work: Work, num_nodes: int, num_batches: int) -> float:
     """Microseconds, definition (4)."""
-    of_node, of_batch = NODE_US + work.products / PRODUCTS_PER_US, BATCH_US + work.weights / WEIGHTS_PER_US
+    of_node = NODE_US + work.products / PRODUCTS_PER_US
+    of_batch = BATCH_US + work.weights / WEIGHTS_PER_US + STEP_US * work.steps
     return num_nodes * of_node + num_batches * of_batch
 
 

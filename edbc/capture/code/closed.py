@@ -8,10 +8,10 @@ Definitions.
 (1) A method or function is *closed* when all that its code reads is
     (a) its arguments, and what it makes itself;
     (b) of the module that it is a method of: parameters, buffers, other modules whose calls are closed, closed methods,
-        and attributes that are plain (numbers, texts, tuples, lists and dicts of them, torch functions) and that no
+        and attributes that are plain (numbers, texts, torch functions, tuples, lists and dicts of them) and that no
         code of the user's assigns outside of `__init__`; attributes of those in the same way (`self.config.size`);
     (c) global names of torch, of `math`, of built-in functions that only compute, of plain values, of closed
-        functions, and of torch's modules that hold nothing (`nn.Sigmoid()`), which may be made;
+        functions, and of classes whose objects hold what they are given (`deque`, `nn.Sigmoid`), which may be made;
     and when it assigns to local variables only. What is not known to be so (`getattr`, `try`, `yield`, `super`, a list
     of tensors kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
 (2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s,
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import dis
 import functools
 import inspect
@@ -64,8 +65,11 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator,
     ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
-_CLASSES = (torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable)
-"""Of torch, that may be made."""
+_CLASSES = (
+    torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, torch.Tensor, torch.FloatTensor,
+    torch.LongTensor, collections.OrderedDict, collections.defaultdict, collections.deque,
+)  # fmt: skip
+"""Of torch, and of those that hold what they are given, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
 _ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
 _OF_DICTS = frozenset(("get", "keys", "values", "items"))
@@ -550,7 +554,8 @@ class _Reading:
 
 
 def _is_of_plain(found: Any) -> bool:
-    return len(found) <= MOST_ITEMS and all(isinstance(item, _PLAIN) for item in _items(found))
+    """Whether a dict or list holds what stays: plain values, and functions of torch."""
+    return len(found) <= MOST_ITEMS and all(isinstance(x, _PLAIN) or only_computes(x) for x in _items(found))
 
 
 @functools.cache

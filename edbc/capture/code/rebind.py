@@ -19,7 +19,8 @@ What a copy calls instead:
 (9) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches, and of `torch.empty`: zeros, as
     what memory holds by chance is no graph that comes twice;
 (10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
-(11) of `super`: one whose methods are copies.
+(11) of `super`: one whose methods are copies;
+(12) of `torch.LongTensor(numbers)`: what (4) makes.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -158,6 +159,8 @@ class Copies:
             return _length
         if found is torch.autograd.Variable:
             return _variable
+        if found is torch.LongTensor:
+            return _longs
         if found is torch.Tensor or found is torch.FloatTensor:
             return _of_sizes(found)
         if isinstance(found, type(torch.FloatTensor)) and found.is_sparse:
@@ -330,6 +333,13 @@ def _of_sizes(kind: Any) -> Callable[..., Any]:
         return zeros(*args, dtype=_CLASSES[kind]) if is_of_sizes else kind(*args, **kwargs)
 
     return make
+
+
+def _longs(*args: Any, **kwargs: Any) -> Any:
+    """(12)."""
+    if len(args) == 1 and not kwargs and (type(args[0]) is list or isinstance(args[0], Symbol)):
+        return _of_constructor(torch.tensor)(args[0], dtype=torch.int64)
+    return torch.LongTensor(*args, **kwargs)
 
 
 @cache

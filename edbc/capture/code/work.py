@@ -9,6 +9,7 @@ from edbc.capture.code.shadow import ModelView
 from edbc.capture.record.table import Entry, shared_refs
 
 _PRODUCTS = frozenset("linear matmul mm addmm __matmul__ bmm einsum".split())
+_RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 
 
 def work_of_call(entry: Entry, view: ModelView) -> Work:
@@ -18,14 +19,16 @@ def work_of_call(entry: Entry, view: ModelView) -> Work:
     if operation.call is not None and not shared_refs(operation.template):
         return Work(0, 0)
     recording = view.trace(operation).recording
-    weights = products = 0
+    weights = products = steps = 0
     for index in recording.entries:
         inner = recording.table.entries[index].operation
         for ref in shared_refs(inner.template):
             tensor = view.shared(ref)
             if tensor.ndim < 2 or not inner.slots:
                 continue
-            rows = math.prod(inner.slots[0].meta().shape[:-1]) if inner.name in _PRODUCTS else 1
+            shape = inner.slots[0].meta().shape
+            rows = math.prod(shape[:-1]) if inner.name in _PRODUCTS or inner.name in _RECURRENT else 1
+            steps += max(shape[:-1]) if inner.name in _RECURRENT else 0
             weights += tensor.numel()
             products += tensor.numel() * rows
-    return Work(weights, products)
+    return Work(weights, products, steps // 2)  # a layer has weights of its input and of its state

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from edbc.capture.ragged.program import CannotKeep, Numbers, Triple
-from edbc.capture.standins.standin import Lazy, Value
+from edbc.capture.standins.standin import Lazy, Shared, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -116,19 +116,24 @@ class Index(Lazy):
         """The matrix with its dimensions in the other order."""
         return Index(self.rec, self.tensor.t(), self.vectors, 1 - self.along) if self.tensor.ndim == 2 else self
 
-    def unsqueeze(self, dim: int) -> Spread:
-        """A vector as a column."""
-        if self.along >= 0 or dim not in (1, -1):
+    def unsqueeze(self, dim: int) -> Spread | Line:
+        """A vector as a column, or as a line."""
+        if self.along >= 0 or dim not in (0, 1, -1, -2):
             raise CannotKeep
-        return Spread(self)
+        return Line(self) if dim in (0, -2) else Spread(self)
 
     def view(self, *shape: Any) -> Any:
         """The same."""
-        if shape in ((-1,), ((-1,),)) and self.along < 0:
-            return self
-        if shape not in ((-1, 1), ((-1, 1),)) or self.along >= 0:
+        sizes = shape if len(shape) > 1 else (shape[0] if type(shape[0]) in (tuple, list) else shape)
+        if self.along >= 0 or tuple(sizes) not in ((-1,), (-1, 1), (1, -1)):
             raise CannotKeep
-        return Spread(self)
+        return self if len(sizes) == 1 else self.unsqueeze(sizes.index(1))
+
+    def rows_of(self, table: Shared) -> Any:
+        """Rows of a parameter by these numbers."""
+        if self.along >= 0 or not self.rec.flows:
+            raise CannotKeep
+        return self.rec.looked_up(table, self.vectors[0])
 
     reshape = view
     T = property(lambda self: self.t())
@@ -207,6 +212,48 @@ class Spread(Index):
         raise CannotKeep
 
     __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none
+
+
+class Line(Index):
+    """A vector of indices as a matrix of one row: a batch of one."""
+
+    __slots__ = ()
+
+    def __init__(self, index: Index):
+        super().__init__(index.rec, index.tensor, index.vectors, -1)
+
+    ndim = property(lambda self: 2)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return 2
+
+    def _shape(self) -> tuple[Any, ...]:
+        return 1, *super()._shape()
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[0]])
+
+    def __getitem__(self, index: Any) -> Index:
+        if type(index) is not int or index not in (0, -1):
+            raise CannotKeep
+        return Index(self.rec, self.tensor, self.vectors, -1)
+
+    def squeeze(self, dim: int = 0) -> Index:
+        """The vector."""
+        return self[dim]
+
+    def rows_of(self, table: Shared) -> Any:
+        """Rows of a parameter, in a batch of one."""
+        return super().rows_of(table).unsqueeze(0)
+
+    def _none(self, *_: Any, **__: Any) -> NoReturn:
+        raise CannotKeep
+
+    unsqueeze = view = reshape = t = unbind = _none
 
 
 MOST_VECTORS = 4

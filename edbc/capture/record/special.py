@@ -10,7 +10,7 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
-from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.symbols import Index, Line
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
@@ -190,7 +190,9 @@ def constructed(
     if requires_grad:
         refuse(f"'{func.__name__}' of recorded tensors was to begin a graph of gradients of its own",
                "leave requires_grad out: gradients inside forward are not recorded")  # fmt: skip
-    if type(data) is Index:
+    if type(data) is list and len(data) == 1 and type(data[0]) is Index:
+        data = data[0].unsqueeze(0)
+    if isinstance(data, Index):
         if dtype not in (None, torch.int64):
             raise CannotKeep
         return data
@@ -222,10 +224,8 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index) -> Any
     """Rows of a table: copies of them, nobody else's."""
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
-    if type(indices) is Index:
-        if indices.along >= 0 or not rec.flows:
-            raise CannotKeep
-        return rec.looked_up(table, indices.vectors[0])
+    if type(indices) is Index or type(indices) is Line:
+        return indices.rows_of(table)
     rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
     return rec.copied(rows) if type(rows) is Value else rows
 

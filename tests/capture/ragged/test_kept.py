@@ -72,6 +72,39 @@ class Ends(Closed):
         return self.out(h[0] - h[-1] + (h[1:] - h[:-1]).abs().sum(0)) if len(ids) > 1 else self.out(h[0])
 
 
+class Recurs(Closed):
+    """Recurrent layers over a batch of one sentence, one without a batch, and one whose batch is made in the call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.LSTM(HIDDEN, 3, 2, bidirectional=True, batch_first=True)
+        self.one, self.last = nn.RNN(HIDDEN, HIDDEN), nn.GRU(HIDDEN, 5, batch_first=True)
+
+    def forward(self, ids):
+        h, (hidden, _) = self.both(self.words(torch.tensor(ids).unsqueeze(0)))
+        outputs, state = self.one(self.words(torch.LongTensor(ids)))
+        found = self.last(self.words(torch.tensor([ids])))[0][:, -1]
+        return (
+            h[0].mean(0),
+            hidden[0],
+            outputs.sum(0),
+            state[0],
+            found,
+            self.words(torch.tensor(ids).view(1, -1))[0].sum(0),
+        )
+
+
+class RecursFrom(Closed):
+    """Recurrent layers from first states of zeros, which are as large as a sentence of one word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.GRU(HIDDEN, HIDDEN)
+
+    def forward(self, ids):
+        return self.one(self.words(torch.LongTensor(ids)), torch.zeros(1, HIDDEN))[1][0]
+
+
 class Sends(Closed):
     def forward(self, graph):
         x, edges = graph
@@ -213,7 +246,8 @@ def pairs(rng: Random) -> Any:
 MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
-    (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs),
+    (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
+    (RecursFrom, sentence),
 ]  # fmt: skip
 
 
@@ -226,7 +260,7 @@ def test_closed_forwards_give_eager_numbers(kind: type[Closed], make: Callable[[
 
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
                                            (Attends, sentence), (Named, named), (Positions, sentence),
-                                           (OfObjects, data), (OfPairs, pairs)])  # fmt: skip
+                                           (OfObjects, data), (OfPairs, pairs), (Recurs, sentence)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
