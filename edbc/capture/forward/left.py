@@ -162,14 +162,17 @@ class Search:
             for found in (self.places, self.values, self.parameters, self._holding):
                 found.clear()
         self._of_model = True
+        modules = dict(self.recorder.tracer.model.named_modules(remove_duplicate=False))
         for path, module, name in list(_plain_attributes(shadow)):
             before = len(self.places)
             if self._holds(module.__dict__[name]):
                 self.places.append((Entries(module.__dict__), name, module.__dict__[name]))
             self._walk([module.__dict__[name]])
             if len(self.places) > before or self._is_without_now(path, name, module.__dict__[name]):
+                of_user = modules.get(path)
+                if of_user is None:  # a module that forward has made: the user's model is to have no others
+                    continue
                 self.recorder.tracer.note_assigned(path, name)
-                of_user = self.recorder.tracer.model.get_submodule(path)
                 self.attributes.append(Attribute(path, module, of_user, name))
         for item, value in self.values.values():
             value.rec = ENDED

@@ -25,10 +25,11 @@ class OwnAttributes:
 
     def __init__(self, shadow: nn.Module, written: Collection[tuple[str, str]]):
         self._written = written
-        modules = {path: vars(module) for path, module in shadow.named_modules() if not _is_torchs(module)}
-        plain = {id(x): vars(x) for space in modules.values() for x in space.values() if _is_plain(x)}
+        modules = {path: module for path, module in shadow.named_modules() if not _is_torchs(module)}
+        plain = {id(x): vars(x) for module in modules.values() for x in vars(module).values() if _is_plain(x)}
         self._objects = frozenset(plain)
-        self._spaces: dict[Any, dict[str, Any]] = {**modules, **plain}
+        self._spaces: dict[Any, Any] = {path: vars(module) for path, module in modules.items()} | plain
+        self._spaces |= {(path, "_modules"): module._modules for path, module in modules.items()}
         self._before = {key: dict(space) for key, space in self._spaces.items()}
 
     def enter(self, own: Own) -> None:
@@ -48,7 +49,9 @@ class OwnAttributes:
         return own
 
     def _assigned(self) -> Iterator[tuple[Any, str]]:
-        yield from [place for place in tuple(self._written) if place[0] in self._spaces]
+        for path, name in tuple(self._written):
+            if path in self._spaces:
+                yield from ((path, name), ((path, "_modules"), name))
         for key in self._objects:
             yield from [(key, name) for name in {*self._spaces[key], *self._before[key]}]
 

@@ -250,6 +250,17 @@ def on_the_model(net: Reading, words: list[int]) -> Any:
     return net._h * net.seen, torch.stack(net.notes.rows).sum(0)
 
 
+def made_in_forward(net: Reading, words: list[int]) -> Any:
+    """A module that forward makes and keeps, whose attributes are states."""
+    net.notebook = nn.Module()
+    net.notebook.h = net.zero
+    for word in words:
+        net.notebook.h = net.step(net.embedding.weight[word], net.notebook.h)
+        if net.score(net.notebook.h) > 0:
+            net.notebook.h = net.notebook.h * 2
+    return net.notebook.h
+
+
 def of_masks(net: Reading, words: list[int]) -> Any:
     """A value for each place that a mask shows, as many as there are columns too."""
     h = net.encode(words)
@@ -270,7 +281,7 @@ def of_bytes(net: Reading, words: list[int]) -> Any:
 
 
 PROGRAMS = [
-    on_the_model, of_masks,
+    on_the_model, made_in_forward, of_masks,
     changed, shapes, greedy, branch, item, as_float, to_list, to_numpy, best_by_key, ordered, comprehension, generator,
     recursion, library, of_parameters, functions, in_place, sums,
 ]  # fmt: skip
