@@ -15,7 +15,7 @@ What a copy calls instead:
 (5) of `torch.zeros` and its like, and of `torch.tensor` of numbers: what describes it (`capture.standins.made`);
 (6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
-(8) of `len`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
+(8) of `len` and `torch.arange`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
 (9) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches, and of `torch.empty`: zeros, as
     what memory holds by chance is no graph that comes twice;
 (10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
@@ -41,7 +41,7 @@ import torch
 from torch import nn
 
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, rewritten
-from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.symbols import Index, Range, Size
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
@@ -157,6 +157,8 @@ class Copies:
             return _of_integer(found)
         if found is len and self._symbolic:
             return _length
+        if found is torch.arange and self._symbolic:
+            return _range
         if found is torch.autograd.Variable:
             return _variable
         if found is torch.LongTensor:
@@ -321,6 +323,20 @@ def _length(item: Any) -> Any:
     """(8)."""
     kind = type(item)
     return item.shape[0] if (kind is Ragged or kind is Index) and item.rec.symbolic else len(item)
+
+
+def _range(*args: Any, dtype: torch.dtype = torch.int64, device: Any = None, **rest: Any) -> Any:
+    """(8), from 0 on."""
+    count = args[-1] if args else None
+    is_plain = args[:-1] in ((), (0,)) and dtype is torch.int64 and not rest
+    if (
+        type(count) is Size
+        and count.rec.symbolic
+        and is_plain
+        and (device is None or torch.device(device).type == "cpu")
+    ):
+        return Range(count)
+    return torch.arange(*args, dtype=dtype, device=device, **rest)
 
 
 @cache

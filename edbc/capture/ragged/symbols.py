@@ -211,16 +211,52 @@ class Spread(Index):
     def _none(self, *_: Any, **__: Any) -> NoReturn:
         raise CannotKeep
 
-    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none
+    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = rows_of = _none
+
+
+class Range(Index):
+    """`torch.arange` of a size that differs between instances: places, which code can only look up."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: Size):
+        super().__init__(count.rec, torch.arange(count.value), (), -1)
+        self.count = count
+
+    def _shape(self) -> tuple[Any, ...]:
+        return (self.count,)
+
+    def __len__(self) -> int:
+        self.rec.asked_size = True
+        return self.count.value
+
+    def rows_of(self, table: Shared) -> Any:
+        """The first rows of a parameter."""
+        found = self.rec.rows_between(table, slice(None, self.count)) if self.rec.flows else None
+        if found is None:
+            raise CannotKeep
+        return found
+
+    def unsqueeze(self, dim: int) -> Line:
+        """As a line."""
+        if dim not in (0, -2):
+            raise CannotKeep
+        return Line(self)
+
+    def _none(self, *_: Any, **__: Any) -> NoReturn:
+        raise CannotKeep
+
+    __getitem__ = __iter__ = view = reshape = t = unbind = vector = _none
 
 
 class Line(Index):
     """A vector of indices as a matrix of one row: a batch of one."""
 
-    __slots__ = ()
+    __slots__ = ("index",)
 
     def __init__(self, index: Index):
         super().__init__(index.rec, index.tensor, index.vectors, -1)
+        self.index = index
 
     ndim = property(lambda self: 2)
 
@@ -229,7 +265,7 @@ class Line(Index):
         return 2
 
     def _shape(self) -> tuple[Any, ...]:
-        return 1, *super()._shape()
+        return 1, *self.index.shape
 
     def __len__(self) -> int:
         return 1
@@ -240,7 +276,7 @@ class Line(Index):
     def __getitem__(self, index: Any) -> Index:
         if type(index) is not int or index not in (0, -1):
             raise CannotKeep
-        return Index(self.rec, self.tensor, self.vectors, -1)
+        return self.index
 
     def squeeze(self, dim: int = 0) -> Index:
         """The vector."""
@@ -248,7 +284,7 @@ class Line(Index):
 
     def rows_of(self, table: Shared) -> Any:
         """Rows of a parameter, in a batch of one."""
-        return super().rows_of(table).unsqueeze(0)
+        return self.index.rows_of(table).unsqueeze(0)
 
     def _none(self, *_: Any, **__: Any) -> NoReturn:
         raise CannotKeep
@@ -256,6 +292,8 @@ class Line(Index):
     unsqueeze = view = reshape = t = unbind = _none
 
 
+TAKES_ROWS = frozenset((Index, Line, Range))
+"""What rows of a parameter can be taken by."""
 MOST_VECTORS = 4
 """Of a matrix of indices: edges have two."""
 

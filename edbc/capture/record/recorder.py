@@ -605,8 +605,10 @@ class Recorder:
         if value.ref >= 0:
             return not self.flows and value.ref >= self._first_detached
         number = -1 - (value.ref + self.first_external)
-        source = self.external_source[number] if number >= 0 else None
-        ref = None if source is None else self.table.sources[source].ref
+        if number < 0:
+            return False
+        source = self.external_source[number]
+        ref = self.table.sources[source].ref
         if ref is not None:
             return not any(self.tracer.shared(SharedRef(name)).requires_grad for name in ref.names)
         pool = self.constants.get(source)

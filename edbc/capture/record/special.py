@@ -10,7 +10,7 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
-from edbc.capture.ragged.symbols import Index, Line
+from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
@@ -224,7 +224,7 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index) -> Any
     """Rows of a table: copies of them, nobody else's."""
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
-    if type(indices) is Index or type(indices) is Line:
+    if isinstance(indices, Index):
         return indices.rows_of(table)
     rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
     return rec.copied(rows) if type(rows) is Value else rows

@@ -94,6 +94,20 @@ class Recurs(Closed):
         )
 
 
+class Places(Closed):
+    """Places of words looked up by `arange`, of a sentence and of a batch of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(12, HIDDEN)
+
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids)) + self.places(torch.arange(len(ids)))
+        batch = torch.relu(self.words(torch.tensor([ids])))
+        batch = batch + self.places(torch.arange(0, batch.shape[1], device=batch.device).unsqueeze(0))
+        return self.out(h.sum(0) + batch[0].amax(0))
+
+
 class RecursFrom(Closed):
     """Recurrent layers from first states of zeros, which are as large as a sentence of one word."""
 
@@ -247,7 +261,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
-    (RecursFrom, sentence),
+    (RecursFrom, sentence), (Places, sentence),
 ]  # fmt: skip
 
 
@@ -260,7 +274,8 @@ def test_closed_forwards_give_eager_numbers(kind: type[Closed], make: Callable[[
 
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
                                            (Attends, sentence), (Named, named), (Positions, sentence),
-                                           (OfObjects, data), (OfPairs, pairs), (Recurs, sentence)])  # fmt: skip
+                                           (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
+                                           (Places, sentence)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
