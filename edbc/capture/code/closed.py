@@ -32,10 +32,11 @@ import collections
 import dis
 import functools
 import inspect
+import itertools
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard
@@ -274,13 +275,16 @@ def _is_plain_class(kind: type) -> bool:
 def methods_of(module: nn.Module) -> dict[str, Any]:
     """Methods of the classes that the user wrote of a module, by name, as they are found; not those of torch."""
     found: dict[str, Any] = {}
-    for owner in type(module).__mro__:
-        if _is_torchs(owner.__module__):
-            break
+    for owner in _classes_of(module):
         for name, item in vars(owner).items():
             if type(item) is FunctionType and not (name.startswith("__") and name.endswith("__")):
                 found.setdefault(name, item)
     return found
+
+
+def _classes_of(module: nn.Module) -> Iterator[type]:
+    """The classes of a module that the user wrote, in the order in which methods are looked up."""
+    return itertools.takewhile(lambda owner: not _is_torchs(owner.__module__), type(module).__mro__)
 
 
 def _is_torchs(name: str) -> bool:
@@ -659,17 +663,18 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def names_of_cells(model: nn.Module) -> LookUps:
     """What marked cells read of global names, and the code that reads them: `forward`, and what this calls of the
-    user's functions and of the cell's methods. A cell is traced once; where an automatic one is given up, a marked one
-    is a promise. Linear in the length of the code."""
+    user's functions and of the cell's methods, those of base classes too. A cell is traced once; where an automatic one
+    is given up, a marked one is a promise. Linear in the length of the code."""
     found = LookUps()
     for cell in filter(is_cell, model.modules()):
         methods = [methods_of(part) for part in cell.modules()]
-        _read([of_part["forward"] for of_part in methods if "forward" in of_part], methods, found)
+        owners = {owner: vars(owner) for part in cell.modules() for owner in _classes_of(part)}
+        _read([of_part["forward"] for of_part in methods if "forward" in of_part], [*owners.values()], found)
     return found
 
 
-def _read(functions: list[FunctionType], methods: list[dict[str, Any]], found: LookUps) -> None:
-    """Add what functions read; what they call of the others is read too."""
+def _read(functions: list[FunctionType], owners: list[Mapping[str, Any]], found: LookUps) -> None:
+    """Add what functions read; what they call of others, or of what classes hold by the name, is read too."""
     waiting, seen = functions, set(functions)
     while waiting:
         function = waiting.pop()
@@ -680,8 +685,8 @@ def _read(functions: list[FunctionType], methods: list[dict[str, Any]], found: L
                 value = function.__globals__[load.argval]
                 found.add(LookUp(function.__globals__, load.argval, value))
                 called.append(value)
-            elif load.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                called += [of_part[load.argval] for of_part in methods if load.argval in of_part]
+            elif load.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+                called += [owner[load.argval] for owner in owners if load.argval in owner]
         new = [
             f for f in called if type(f) is FunctionType and f not in seen and not is_library(f.__code__.co_filename)
         ]

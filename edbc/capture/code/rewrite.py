@@ -5,7 +5,8 @@ Definitions.
 (1) A *call site* is where an instruction loads what a call will call: a global name, a global module and attributes of
     it (`torch.nn.functional.relu`), or a variable of an enclosing function. The compiler tells such loads from others:
     they push the NULL that a call wants below its callable. A name that is loaded to be compared or passed on
-    (`activation is torch.tanh`) is no call site.
+    (`activation is torch.tanh`) is no call site. `super` of `super().method` is one without a NULL: from Python 3.12 on
+    LOAD_SUPER_ATTR calls what is loaded below its two arguments.
 (2) A *rewritten* code loads a constant at some call sites. Every other instruction stays, at its offset: lines,
     exceptions and whoever asks by offset (`trace.source`, `trace.asker`) see the code that the user wrote. A load and
     its inline caches take at least as many words as what replaces it; the rest is filled with NOPs.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +33,7 @@ _NULL_COMES_FIRST = sys.version_info < (3, 13)
 _LOADS_METHOD = "LOAD_METHOD" if sys.version_info < (3, 12) else "LOAD_ATTR"
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _EXTENDED, _CONST, _NULL, _NOP = (dis.opmap[name] for name in ("EXTENDED_ARG", "LOAD_CONST", "PUSH_NULL", "NOP"))
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _MISSING = object()
 
 
@@ -173,7 +176,8 @@ def _site(loads: list[dis.Instruction], prefix: int, first: int, scope: Scope) -
     while not _is_of_method(path[-1]) and loads[first + len(path)].opname in _ATTRIBUTES:
         path.append(loads[first + len(path)])
     after, has_null = first + len(path), _is_of_method(path[-1]) or _is_with_null(path[0])
-    if not (has_null or _null_beside(loads, prefix, after)) or loads[after].opcode == _EXTENDED:
+    is_called = has_null or _null_beside(loads, prefix, after) or _is_of_super(loads, after)
+    if not is_called or loads[after].opcode == _EXTENDED:
         return None
     look_ups = _look_ups([load.argval for load in path], path[0].opname == "LOAD_DEREF", scope)
     if look_ups is None or any(load.is_jump_target for load in path[1:]):
@@ -195,6 +199,18 @@ def _null_beside(loads: list[dis.Instruction], first: int, after: int) -> bool:
     """True when an instruction of its own pushes the NULL for what is loaded from `first` to before `after`."""
     beside = first - 1 if _NULL_COMES_FIRST else after
     return 0 <= beside < len(loads) and loads[beside].opname == "PUSH_NULL" and not loads[first].is_jump_target
+
+
+def _is_of_super(loads: list[dis.Instruction], after: int) -> bool:
+    """True when a LOAD_SUPER_ATTR calls what is loaded just before `after`: its two arguments stand above."""
+    depth = 1
+    for load in itertools.islice(loads, after, None):
+        if load.opname == "LOAD_SUPER_ATTR" and depth == 3:
+            return True
+        depth += dis.stack_effect(load.opcode, load.arg, jump=False)
+        if depth < 1 or load.opcode in _JUMPS:
+            return False
+    return False
 
 
 def _look_ups(path: list[str], is_enclosed: bool, scope: Scope) -> tuple[LookUp, ...] | None:

@@ -361,9 +361,24 @@ class Scaled(nn.Module):
         return self.scaled(torch.tanh(self.a(x)))
 
 
-def test_a_marked_cell_is_a_promise_about_names_too(monkeypatch: pytest.MonkeyPatch) -> None:
+class OfBase(Scaled):
+    """One that calls another class's method."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().scaled(torch.tanh(self.a(x)))
+
+
+class Around(Scaled):
+    """One that calls the method that it overrides."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(super().forward(x))
+
+
+@pytest.mark.parametrize("cell", [Scaled, OfBase, Around])
+def test_a_marked_cell_is_a_promise_about_names_too(cell: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is traced once: a name that means something else is an error, no old number."""
-    model = nn.Sequential(nn.Linear(SIZE, SIZE), Scaled()).eval()
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), cell()).eval()
     batch = [torch.ones(SIZE), torch.zeros(SIZE)]
     net = bound(model, batch)
     net(batch)

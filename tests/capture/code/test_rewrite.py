@@ -85,6 +85,45 @@ def test_other_callables_are_called() -> None:
     assert copy(2.5)[8:] == every_kind(2.5)[8:]
 
 
+class Lower:
+    def told(self, *rest: Any) -> tuple[Any, ...]:
+        return self, *rest
+
+    @property
+    def kind(self) -> type:
+        return UPPER
+
+
+class Upper(Lower):
+    def by_super(self, x: Any) -> list[Any]:
+        kept = super
+        return [
+            kept is super, super().told(x), super(UPPER, self).told(x, 1), super().kind, super().told(*[x]),
+            super(super().kind, self).told(x), [super(UPPER, self).told(i) for i in range(2)],
+            super(UPPER if x else Lower, self).told(x),
+        ]  # fmt: skip
+
+
+UPPER = Upper
+
+
+def test_super_is_called_where_methods_are_looked_up_by_it() -> None:
+    """With what was written. Where the choice of its arguments jumps, it may be the user's."""
+    given: list[tuple[Any, ...]] = []
+
+    def other(*args: Any) -> Any:
+        given.append(args)
+        return super(*(args or (Upper, upper)))
+
+    upper = Upper()
+    copy, look_ups = again(Upper.by_super, {super: other})
+
+    assert {look_up.name for look_up in look_ups} == {"super"}
+    assert copy(upper, 2.5) == upper.by_super(2.5)
+    pair = Upper, upper
+    assert given[:8] == [(), pair, (), (), (), pair, pair, pair]
+
+
 def test_lines_of_errors_stay() -> None:
     """Tracebacks name the lines that the user wrote, and mark the same columns."""
     copy, _ = again(failing, {callee: lambda *args: args, math.sqrt: lambda x: math.sqrt(x)})
