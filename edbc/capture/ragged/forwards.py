@@ -56,7 +56,12 @@ DEEPEST = 8
 """Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
 _WIDTHS = frozenset(range(2, MOST_VECTORS + 1))
 MOST_KEYS = 256
-"""Kept forwards of a model, beyond which constants or sizes differ in every instance, and none is kept any more."""
+"""Kept forwards of a model, beyond which no other is tried."""
+FEW = 64
+"""Instances that are looked at in any case. Of later ones half must be of forwards that are known, or constants or
+sizes differ in each, and none is kept any more."""
+MANY = 6
+"""Instances of one key from which on their columns are faster than one after the other."""
 
 
 class Forwards:
@@ -69,17 +74,26 @@ class Forwards:
         """What is known of instances, once it was asked for."""
         self.runs: list[tuple[KeptCall, list[int]] | None] = [None] * len(instances)
 
+    @functools.cached_property
+    def members(self) -> dict[Any, list[int]]:
+        """The instances of each key, from this one on."""
+        found: dict[Any, list[int]] = {}
+        for number in range(self.rec.instance, len(self.instances)):
+            found.setdefault(self.of(number).key, []).append(number)
+        return found
+
     def of(self, number: int) -> _Read:
         """What tells an instance from others."""
         known = self.read[number]
         if known is None:
+            self.rec.read_forwards += 1
             known = self.read[number] = _Read(self.rec, self.shadow.training)
             known.take(self.instances[number])
         return known
 
     def __call__(self, instance: Any) -> Any:
         rec, number = self.rec, self.rec.instance
-        if self.runs[number] is None and can_keep(rec) and rec.ragged:
+        if self.runs[number] is None and can_keep(rec) and rec.ragged and self._pays():
             read = self.of(number)
             key, sizes = read.key, None
             known = NOT_KEPT if key is None else rec.functions.get(key)
@@ -87,21 +101,25 @@ class Forwards:
                 sizes = read.sizes
                 known = rec.functions.get((key, tuple(sizes)))
             if type(known) is KeptCall:
-                of_key = [i for i in range(number, len(self.read)) if self.of(i).key == key]
+                of_key = self.members[key]
+                if sizes is not None:
+                    of_key = [i for i in of_key if self.of(i).sizes == sizes]
                 with suppress(OverflowError, CannotKeep):  # words beyond 64 bits
-                    self._take_in(known, [i for i in of_key if sizes is None or self.of(i).sizes == sizes])
+                    self._take_in(known, [i for i in of_key if i >= number])
             elif known is not NOT_KEPT:
                 return self._first(read, sizes is not None, instance)
         run = self.runs[number]
         return self.function(self.shadow, instance) if run is None else run[0].of(rec, run[1])
 
+    def _pays(self) -> bool:
+        return 2 * self.rec.found_forwards > self.rec.read_forwards - FEW
+
     def _first(self, read: _Read, by_sizes: bool, instance: Any) -> Any:
         """The first instance of a key, from which what it records is kept if it can be."""
-        rec, given = self.rec, Given([], [], [])
+        rec = self.rec
         if rec.kept_forwards < MOST_KEYS:
             try:
-                for leaf in read.leaves:
-                    _give(rec, leaf, given)
+                given = _given(rec, read.leaves)
             except OverflowError:
                 return self.function(self.shadow, instance)
             if may_keep(given):
@@ -122,6 +140,14 @@ class Forwards:
 
     def _take_in(self, known: KeptCall, members: list[int]) -> None:
         """The runs of instances of one key, as far as they fit. O(rows + indices), natively but for the leaves."""
+        self.rec.found_forwards += len(members)
+        if len(members) < MANY:
+            for i in members:
+                flat = known.flat(self.rec, _given(self.rec, self.of(i).leaves))
+                self.runs[i] = None if flat is None else (known, flat)
+                if flat is None:
+                    self.of(i).key = None
+            return
         brought = self._brought(members)
         fits = brought.fits(known)
         if not fits.all():
@@ -360,18 +386,21 @@ def _is_named(kind: Any) -> bool:
     return kind.__mro__ == (kind, tuple, object) and fields is not None and public == set(fields)
 
 
-def _give(rec: Recorder, leaf: Any, given: Given) -> None:
-    """A leaf as what a call is given."""
-    if type(leaf) is list:
-        given.indices.extend(rec.hold(vector, False) for vector in _vectors([leaf]))
-    elif leaf.dtype is torch.int64:
-        found = vectors_of(rec, leaf)
-        assert found is not None
-        given.indices.extend(found[0])
-    elif leaf.ndim and rec.is_ragged(leaf):
-        given.rows.append(constant_rows_of(rec, leaf, 0, False))
-    else:
-        given.values.append(rec.constant(leaf).ref)
+def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
+    """Leaves as what a call is given. Raises OverflowError for integers beyond 64 bits."""
+    given = Given([], [], [])
+    for leaf in leaves:
+        if type(leaf) is list:
+            given.indices.extend(rec.hold(vector, False) for vector in _vectors([leaf]))
+        elif leaf.dtype is torch.int64:
+            found = vectors_of(rec, leaf)
+            assert found is not None
+            given.indices.extend(found[0])
+        elif leaf.ndim and rec.is_ragged(leaf):
+            given.rows.append(constant_rows_of(rec, leaf, 0, False))
+        else:
+            given.values.append(rec.constant(leaf).ref)
+    return given
 
 
 class _Shown:

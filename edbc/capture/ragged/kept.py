@@ -196,13 +196,18 @@ class KeptCall(NamedTuple):
 
     def again(self, rec: Recorder, given: Given) -> Any:
         """The call on other arguments; NotImplemented where they do not fit. O(arguments)."""
+        flat = self.flat(rec, given)
+        return NotImplemented if flat is None else self.of(rec, flat)
+
+    def flat(self, rec: Recorder, given: Given) -> list[int] | None:
+        """The arguments of the program; None where they do not fit."""
         flat = given.triples()
         try:
             for extra in self.extras:
                 flat += extra.triple(rec, given, flat[2::3])
         except CannotKeep:
-            return NotImplemented
-        return self.of(rec, flat) if self.fits(given.indices, flat[2::3]) else NotImplemented
+            return None
+        return flat if self.fits(given.indices, flat[2::3]) else None
 
     def of(self, rec: Recorder, flat: Sequence[int]) -> Any:
         """The call on these arguments of the program, which fit."""

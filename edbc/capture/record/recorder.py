@@ -218,6 +218,7 @@ class Recorder:
         "first_value",
         "flows",
         "forget_calls",
+        "found_forwards",
         "functions",
         "has_buffers",
         "home",
@@ -255,6 +256,7 @@ class Recorder:
         "positions",
         "ragged",
         "ragged_constants",
+        "read_forwards",
         "read_integer",
         "read_sites",
         "reading",
@@ -276,7 +278,6 @@ class Recorder:
         "sum",
         "symbolic",
         "table",
-        "taken",
         "taken",
         "takes_locks",
         "unread",
@@ -401,6 +402,8 @@ class Recorder:
         """Whether what closed code records is to be kept (`ragged.kept`)."""
         self.kept_forwards = 0
         """Of how many keys `forward` was tried (`ragged.forwards`)."""
+        self.read_forwards = self.found_forwards = 0
+        """How many instances were looked at for that, and of how many forward was known."""
         self.kept_wholes: list[Lazy] = []
         """What has become a node in such code, which is none any more if that is forgotten."""
         self.symbolic = False

@@ -18,7 +18,7 @@ from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
 from torch import nn
 
 from edbc.capture.ragged.expandloops import bounds, extent
-from edbc.capture.ragged.forwards import MOST_KEYS
+from edbc.capture.ragged.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import NONE
 
@@ -365,14 +365,16 @@ def test_extent_is_least_and_greatest(numbers: list[int]) -> None:
     assert tuple(found) == ((min(numbers), max(numbers)) if numbers else (0, -1))
 
 
-def test_instances_of_one_mini_batch_are_taken_in_at_once() -> None:
-    """Those that fit; one whose indices are no rows, and one of a single row are on their own."""
+@pytest.mark.parametrize("num_others", [1, 3 * MANY])
+def test_instances_of_one_mini_batch_are_taken_in_at_once(num_others: int) -> None:
+    """Those that fit, few or many; one whose indices are no rows, and one of a single row are on their own."""
     torch.manual_seed(0)
     net = of_model(Sends(), graph, rounds=1)
     rng = Random(3)
     alone = torch.ones(1, 3), torch.zeros(2, 1, dtype=torch.int64)
     shared = graph(rng)
-    batch = [shared, graph(rng), alone, shared, (shared[0], graph(Random(1))[1] * 0)]
+    others = [graph(rng) for _ in range(num_others)]
+    batch = [shared, *others, alone, shared, (shared[0], graph(Random(1))[1] * 0)]
     require_eager(net, net.model, batch)
     wrong = torch.ones(3, 3), torch.tensor([[0, 3], [1, 2]])
     with pytest.raises(IndexError):
@@ -388,6 +390,17 @@ def test_constants_that_always_differ_are_not_kept_for_ever() -> None:
     recorder.kept_forwards = MOST_KEYS
     require_eager(net, net.model, [Graph(*graph(Random(i)), 1.5 + i) for i in range(3)])
     assert len([key for key in recorder.functions if key[:2] == (KeptCall, "")]) == 1
+
+
+def test_instances_are_not_looked_at_where_forwards_are_never_known() -> None:
+    """Each with a number of its own; a model whose forwards are known goes on."""
+    torch.manual_seed(0)
+    net, known = of_model(Named(), named, rounds=1), of_model(Sends(), graph, rounds=1)
+    for i in range(6):
+        require_eager(net, net.model, [Graph(*graph(Random(n)), 1.5 + n / 999) for n in range(FEW * i, FEW * (i + 1))])
+        require_eager(known, known.model, [graph(Random(n)) for n in range(FEW)])
+    recorder, other = net._idle[0][1], known._idle[0][1]
+    assert recorder.read_forwards < 4 * FEW < other.read_forwards
 
 
 class Counts(Closed):
