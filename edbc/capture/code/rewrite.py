@@ -115,7 +115,7 @@ def rewritten(code: CodeType, scope: Scope, instead: Callable[[Any], Any]) -> tu
     same object where nothing is replaced. Functions made by the code are rewritten too."""
     if not VERSIONS[0] <= sys.version_info < VERSIONS[1]:
         return code, []
-    consts, words = list(code.co_consts), bytearray(code.co_code)
+    scope, consts, words = _inside(code, scope), list(code.co_consts), bytearray(code.co_code)
     look_ups: list[LookUp] = []
     for site in _sites(code, scope):
         found = site.look_ups[-1].found
@@ -124,7 +124,7 @@ def rewritten(code: CodeType, scope: Scope, instead: Callable[[Any], Any]) -> tu
             look_ups += site.look_ups
     for index, inner in enumerate(code.co_consts):
         if isinstance(inner, CodeType):
-            consts[index], more = rewritten(inner, _inside(code, scope), instead)
+            consts[index], more = rewritten(inner, scope, instead)
             look_ups += more
     if not look_ups:
         return code, []
@@ -132,7 +132,8 @@ def rewritten(code: CodeType, scope: Scope, instead: Callable[[Any], Any]) -> tu
 
 
 def _inside(code: CodeType, scope: Scope) -> Scope:
-    """The scope of functions that the code makes: its own variables are not known before it runs."""
+    """The scope of code and of the functions that it makes: its own variables are not known before it runs, also where
+    a comprehension's, part of the code from Python 3.12 on, has the name of an enclosing function's."""
     own = {*code.co_varnames, *code.co_cellvars}
     return scope._replace(enclosing={k: v for k, v in scope.enclosing.items() if k not in own})
 

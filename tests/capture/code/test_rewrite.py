@@ -85,6 +85,17 @@ def test_other_callables_are_called() -> None:
     assert copy(2.5)[8:] == every_kind(2.5)[8:]
 
 
+def of_names_twice(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: (function(x), [(function(x), lambda: function)[0] for function in (type, repr)])  # noqa: B023
+
+
+def test_a_variable_of_the_name_of_an_enclosing_one_is_not_it() -> None:
+    """A comprehension's variable, which is the code's own from Python 3.12 on."""
+    copy, _ = again(of_names_twice(callee), {callee: lambda *args: "other"})
+
+    assert copy(2.5)[1] == [float, "2.5"]
+
+
 class Lower:
     def told(self, *rest: Any) -> tuple[Any, ...]:
         return self, *rest
