@@ -411,8 +411,9 @@ MODELS = (
         "E0511",
         "UnsupportedError",
         "The model recurses too deep",
-        "Recursion goes to some 60,000 Python frames on a thread of its own.",
-        "Write it as a loop.",
+        "Recursion goes to some 120,000 Python frames on a thread of its own. Python 3.12.1 itself, without edbc too, "
+        "ends calls of modules inside each other at some 210 levels, whatever `sys.setrecursionlimit` says.",
+        "Write it as a loop, or as functions of Python.",
         says=("recurses deeper",),
     ),
     Refusal(

@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import edbc
+from edbc.capture.forward.deep import run_on_large_stack
+from edbc.errors import UnsupportedError
 
 SIZE = 6
 
@@ -194,6 +196,25 @@ def test_chain_of_5000_levels() -> None:
     deep, shallow = net([5000, 3])
     assert torch.isfinite(deep).all()
     torch.testing.assert_close(shallow, model(3))
+
+
+def test_modules_call_each_other_as_deep_as_python_lets_eager() -> None:
+    """1,000 modules inside each other are right or refused for what Python allows; what comes after is right."""
+
+    class Deep(Base):
+        def forward(self, depth: int) -> Any:
+            return self.start if depth == 0 else self.join(self(depth - 1), self.start)
+
+    model = seeded(Deep)
+    net = bound(model, [3])
+    try:
+        right = run_on_large_stack(lambda: model(1000))
+    except UnsupportedError:
+        with pytest.raises(UnsupportedError, match="more modules inside each other than this Python allows"):
+            net([1000])
+    else:
+        torch.testing.assert_close(net([1000])[0], right)
+    torch.testing.assert_close(net([3])[0], model(3))
 
 
 def test_an_aborted_attempt_keeps_what_the_users_objects_refer_to() -> None:
