@@ -33,6 +33,7 @@ from unittest import mock
 import torch
 
 from edbc.capture.forward.fibers import Fiber, Fibers, require_greenlet
+from edbc.capture.forward.states import OwnAttributes
 from edbc.run.cpu import cpubackend
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
@@ -240,9 +241,10 @@ def suspending(net: Net) -> tuple[float, float]:
         while True:
             greenlet.getcurrent().parent.switch()
 
-    with net._leased() as (_, recorder):
+    with net._leased() as (shadow, recorder):
         recorder.begin()
-        fibers = Fibers(recorder, lambda _: [], lambda *_: None, 0)
+        attributes = OwnAttributes(shadow, recorder.tracer)
+        fibers = Fibers(recorder, lambda _: [], lambda *_: None, 0, attributes)
         fiber = Fiber(greenlet.greenlet(wait), 0, None)
         fiber.flows = fibers.home_flows
         fibers.fibers.append(fiber)

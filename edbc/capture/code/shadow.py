@@ -194,6 +194,11 @@ class ModelView(CellTracer):
         return self.regions.closed
 
     @property
+    def names_assigned(self) -> frozenset[str]:  # type: ignore[override]
+        """See CellTracer."""
+        return self.closed.assigned
+
+    @property
     def is_forward_closed(self) -> bool:  # type: ignore[override]
         """See CellTracer."""
         return "forward" in methods_of(self.model) and self.closed.obstacle(self.model, "forward") is None
@@ -625,7 +630,8 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
                 f"forward assigned to {name!r}, a parameter or buffer of the model",
                 "keep state that changes in the instance, or return it",
             )
-        written.add((path, name))
+        if not name.startswith("__"):
+            written.add((path, name))
         if not name.startswith("_"):
             assigned.add((path, name))
         kind.__setattr__(self, name, value)

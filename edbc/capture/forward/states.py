@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from types import ModuleType
+import functools
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
+from edbc.capture.code.closed import ANY
+from edbc.capture.record.tracer import CellTracer
 from edbc.capture.standins.standin import Symbol
 
 _MISSING = object()
+_LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
 Own = dict[tuple[Any, str], Any]
 """Values of attributes, by namespace and name."""
 
@@ -20,14 +25,19 @@ class OwnAttributes:
     """What forward assigns to modules of a shadow, and to plain objects in attributes of these, while instances
     interleave: each has its own, as if it ran alone. Outside of instances all is as it was before.
 
-    O(attributes) once, and per change of instances O(attributes that were ever assigned, and of plain objects).
+    O(attributes) once, and per change of instances O(attributes of modules that forward has assigned, and of plain
+    objects that code of the user's assigns outside of `__init__`): next to nothing for most models.
     """
 
-    def __init__(self, shadow: nn.Module, written: Collection[tuple[str, str]]):
-        self._written = written
+    def __init__(self, shadow: nn.Module, tracer: CellTracer):
+        self._written, names = tracer.written, tracer.names_assigned
+        self._is_idle = not names and not self._written
+        if self._is_idle:
+            return
         modules = {path: module for path, module in shadow.named_modules() if not _is_torchs(module)}
-        plain = {id(x): vars(x) for module in modules.values() for x in vars(module).values() if _is_plain(x)}
-        self._objects = frozenset(plain)
+        held = (x for module in modules.values() for x in vars(module).values()) if names else ()
+        plain = {id(x): vars(x) for x in held if _is_plain(type(x))}
+        self._objects, self._names = frozenset(plain), None if ANY in names else names
         self._spaces: dict[Any, Any] = {path: vars(module) for path, module in modules.items()} | plain
         self._spaces |= {(path, "_modules"): module._modules for path, module in modules.items()}
         self._before = {key: dict(space) for key, space in self._spaces.items()}
@@ -39,7 +49,9 @@ class OwnAttributes:
 
     def leave(self) -> Own:
         """What the instance that ran has assigned; what was there before is there again."""
-        own = {}
+        own: Own = {}
+        if self._is_idle:
+            return own
         for key, name in self._assigned():
             space, before = self._spaces[key], self._before[key].get(name, _MISSING)
             value = space.get(name, _MISSING)
@@ -53,17 +65,22 @@ class OwnAttributes:
             if path in self._spaces:
                 yield from ((path, name), ((path, "_modules"), name))
         for key in self._objects:
-            yield from [(key, name) for name in {*self._spaces[key], *self._before[key]}]
+            names = {*self._spaces[key], *self._before[key]} if self._names is None else self._names
+            yield from [(key, name) for name in names]
 
 
 def _is_torchs(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn.")
 
 
-def _is_plain(item: Any) -> bool:
-    """Whether it is an object of a class of the user's, that holds attributes."""
-    is_other = isinstance(item, nn.Module | torch.Tensor | Symbol | type | ModuleType) or callable(item)
-    return not is_other and type(getattr(item, "__dict__", None)) is dict
+@functools.cache
+def _is_plain(kind: type) -> bool:
+    """Whether objects of a class hold attributes: of a class of the user's, or namespaces."""
+    is_library = kind.__module__.partition(".")[0] in _LIBRARIES and kind is not SimpleNamespace
+    is_other = issubclass(kind, nn.Module | torch.Tensor | Symbol | type) or any(
+        "__call__" in vars(c) for c in kind.__mro__
+    )
+    return not is_library and not is_other and kind.__dictoffset__ != 0
 
 
 def _put(space: dict[str, Any], name: str, value: Any) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.capture.ragged.symbols import Index
 from edbc.capture.record.table import Hole, SharedRef, View
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
 
@@ -73,7 +72,7 @@ def look_up(_: nn.Module, words: Any, numbers: Any) -> Any:
 def look_up_one(_: nn.Module, words: Any, number: Any) -> Any:
     """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`."""
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
-    if type(number) is Index:
+    if isinstance(number, Lazy):
         return words(number.unsqueeze(0))
     found = None if rows is None or type(number) is not int else rows(number, True)
     return words(torch.tensor([number])) if found is None else found

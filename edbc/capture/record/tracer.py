@@ -24,6 +24,8 @@ class CellTracer:
     """Cells that nobody marked (`trace.automatic`), by name."""
     written: Collection[tuple[str, str]] = ()
     """Paths of modules, and names of their attributes that forward has assigned to."""
+    names_assigned: Collection[str] = ()
+    """Names of attributes that the user's code assigns outside of `__init__` (`code.closed`)."""
     is_forward_closed = False
     """Whether forward is a function of instances (`code.closed`)."""
 
