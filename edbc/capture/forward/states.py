@@ -36,7 +36,7 @@ class OwnAttributes:
             return
         modules = {path: module for path, module in shadow.named_modules() if not _is_torchs(module)}
         held = (x for module in modules.values() for x in vars(module).values()) if names else ()
-        plain = {id(x): vars(x) for x in held if _is_plain(type(x))}
+        plain = {id(x): vars(x) for x in held if _is_plain(type(x))}  # type: ignore[arg-type]
         self._objects, self._names = frozenset(plain), None if ANY in names else names
         self._spaces: dict[Any, Any] = {path: vars(module) for path, module in modules.items()} | plain
         self._spaces |= {(path, "_modules"): module._modules for path, module in modules.items()}

@@ -81,7 +81,7 @@ def test_data_of_a_known_structure_is_the_mini_batch_s_own(net: Net) -> None:
 
 
 def test_what_was_met_is_not_built_again(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third mini-batch of a structure is neither built, scheduled nor placed; a large one always is."""
+    """A mini-batch of a structure that was met is neither built, scheduled nor placed; a large one always is."""
     calls: list[str] = []
 
     def note(owner: Any, name: str) -> None:
@@ -90,7 +90,7 @@ def test_what_was_met_is_not_built_again(net: Net, monkeypatch: pytest.MonkeyPat
 
     large = [chain(LARGEST // 3)] * 2
     with torch.no_grad():
-        for first in (0, 1):
+        for first in (0, 1, 2):
             net([chain(4, first)])
             net(large)
         for owner, name in ((build, "structure_of"), (session, "run"), (session, "place")):
