@@ -36,7 +36,7 @@ class Mechanism(NamedTuple):
 
 MECHANISMS = (
     Mechanism(1, "an operand's row ignores its node's slot in the batch", "edbc/run/passes/placeloops.py",
-              "row_of[v, j] = output_row[b, j] + position[v]", "row_of[v, j] = output_row[b, j]", (BUGS,)),
+              "= begin + np.int64(p - first)", "= begin", (BUGS,)),
     Mechanism(4, "signatures leave out constants and keywords", "edbc/capture/record/signature.py",
               'return "; ".join(part for part in (text, views) if part)', "return views", (BUGS,)),
     Mechanism(6, "no guard for a mini-batch without nodes", "edbc/run/cpu/cpubackend.py",

@@ -241,9 +241,9 @@ TRAINING = (
     Mechanism(
         "checkpoints written whole",
         "a checkpoint is written to its own file at once",
-        "edbc/train/fit/checkpoint.py",
-        "replace_file(path, lambda temporary: save_file(held, temporary, metadata))",
-        "path.write_bytes(b'') and None or save_file(held, path, metadata)",
+        "edbc/base/files.py",
+        "replace_file(path, lambda temporary: save_file(tensors, temporary, metadata))",
+        "Path(path).write_bytes(b'') and None or save_file(tensors, path, metadata)",
         (CHECKPOINT + "::test_a_write_that_fails_leaves_the_checkpoint_before",),
     ),
     Mechanism(
