@@ -81,11 +81,11 @@ def test_equals_eager(net: Net, count: int) -> None:
 def test_few_rows_are_evaluated_by_nobody(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of one row, and small ones that have been written out, take none of what batches of many take: no blocks,
     no batched forms, no templates."""
-    net(instances(2))
-    net(instances(3))
-    for owner, name in ((Evaluation, "blocks"), (ProgramKernel, "run"), (written, "fill")):
-        monkeypatch.setattr(owner, name, None)
     with torch.no_grad():
+        for count in (2, FEW, FEW + 1):
+            net(instances(count))
+        for owner, name in ((Evaluation, "blocks"), (ProgramKernel, "run"), (written, "fill")):
+            monkeypatch.setattr(owner, name, None)
         net(instances(1))
         net(instances(FEW))
         with pytest.raises(TypeError):
