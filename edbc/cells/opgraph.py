@@ -106,27 +106,19 @@ class CellGraph:
     prefix: str = ""
 
     def classes(self) -> dict[str, ValueClass]:
-        """The class of every variable, operands first, in order of definition. Not to be changed."""
-        return self._classes
-
-    @cached_property
-    def _classes(self) -> dict[str, ValueClass]:
+        """The class of every variable, operands first, in order of definition."""
         return {**dict(self.operands), **{op.name: op.result for op in self.ops}}
 
     def sizes(self) -> dict[str, int]:
         """Elements of every variable."""
         return {name: value_class.size for name, value_class in self.classes().items()}
 
-    @cached_property
-    def _is_uniform(self) -> bool:
-        made = {op.name for op in self.ops if op.op == "generic" and op.result.dtype in NUMBERED}
-        dtypes = {value_class.dtype for name, value_class in self.classes().items() if name not in made}
-        return len(dtypes) == 1 and dtypes <= {"f32", "f64", "bf16", "f16"} and made.isdisjoint(self.outputs)
-
     def is_uniform(self) -> bool:
         """True when all variables have one floating dtype, so that they can share a row of memory. Truth values and
         numbers of elements (`argmax`) that do not leave the cell, and that calls of torch's make, are numbers in it."""
-        return self._is_uniform
+        made = {op.name for op in self.ops if op.op == "generic" and op.result.dtype in NUMBERED}
+        dtypes = {value_class.dtype for name, value_class in self.classes().items() if name not in made}
+        return len(dtypes) == 1 and dtypes <= {"f32", "f64", "bf16", "f16"} and made.isdisjoint(self.outputs)
 
     def lines(self) -> tuple[str, ...]:
         """Text of every operation in the grammar of `edbc.plan.oplines`: operands, parameters, then operations.

@@ -157,3 +157,9 @@ def test_the_corpus_is_large_and_seeded() -> None:
     assert program.instances(3, 5) == program.instances(3, 5) != program.instances(4, 5)
     one, two = (Eager(program.build()).run(program.instances(1, 2)) for _ in range(2))
     assert all(map(torch.equal, one, two))
+
+
+def test_layers_that_torch_would_take_step_by_step_are_rows() -> None:
+    """Chosen by what a recurrent layer takes whole, for each length apart."""
+    program = load_all()["BiGRUMean"]
+    assert bound(program.build(64), program.instances(1, 32), "auto").plan.ragged

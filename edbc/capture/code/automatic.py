@@ -53,7 +53,7 @@ WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
 """Definition (4): numbers of 4 bytes at 20 GB/s, and a thread's multiplications; of the machines that edbc meets the
 order of magnitude, which is all that a choice needs."""
 STEP_US = 20.0
-"""Microseconds: a step of a recurrent layer that torch runs whole (`TwoLayersOfLSTM` of the ordinary programs)."""
+"""Microseconds: a step of a recurrent layer that torch runs whole (`BiGRUMean` of the ordinary programs)."""
 MOST_TRIED = 16
 """Recordings of the sample while choosing."""
 

@@ -84,7 +84,7 @@ class Copies:
     def _new_methods(self, kind: type) -> dict[str, Any]:
         known = self._methods[kind] = {}
         for owner in kind.__mro__:
-            for name, attribute in list(vars(owner).items()) if _is_users(owner.__module__) else ():
+            for name, attribute in list(vars(owner).items()) if is_users(owner.__module__) else ():
                 if name in _OF_CLASSES or any(name in vars(c) for c in kind.__mro__[: kind.__mro__.index(owner)]):
                     continue
                 method: Any = attribute
@@ -115,8 +115,8 @@ class Copies:
         if known is not None:
             return known[1]
         enclosing = _enclosing(function)
-        is_users = type(function) is FunctionType and _is_users(function.__globals__.get("__name__"))
-        if not is_users and not any(map(self._is_around_users, enclosing.values())):
+        is_own = type(function) is FunctionType and is_users(function.__globals__.get("__name__"))
+        if not is_own and not any(map(self._is_around_users, enclosing.values())):
             return function
         copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
                             function.__closure__)  # fmt: skip
@@ -124,7 +124,7 @@ class Copies:
             function.__kwdefaults__, function.__qualname__, function.__module__)  # fmt: skip
         copy.__dict__ = function.__dict__  # the same: what a function keeps in its attributes
         self._functions[id(function)] = function, copy  # before its code is read: functions call themselves
-        scope = Scope(function.__globals__, vars(builtins), enclosing) if is_users else Scope({}, {}, enclosing)
+        scope = Scope(function.__globals__, vars(builtins), enclosing) if is_own else Scope({}, {}, enclosing)
         copy.__code__, look_ups = rewritten(function.__code__, scope, self._instead)
         for look_up in look_ups:
             self.look_ups.add(look_up)
@@ -193,7 +193,8 @@ class _Super:
         return self._copies.of_method(getattr(self._found, name))
 
 
-def _is_users(module: Any) -> bool:
+def is_users(module: Any) -> bool:
+    """Whether a module of that name is the user's."""
     return isinstance(module, str) and module.partition(".")[0] not in _LIBRARIES
 
 

@@ -39,7 +39,7 @@ from edbc.capture.code.regions import Regions
 from edbc.capture.code.sequential import APART, forward_of
 from edbc.capture.forward.states import without_history
 from edbc.capture.patterns.fusions import Fused
-from edbc.capture.ragged.symbols import TAKES_ROWS
+from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, is_apart
@@ -733,7 +733,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
 
     def call(self: Any, indices: Any) -> Any:
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
-        if type(indices) in TAKES_ROWS or (type(indices) is torch.Tensor and indices.ndim <= 1):
+        if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index):
             return embedded(recorder, table, indices)
         if type(indices) is torch.Tensor and indices.ndim == 2 and len(indices) == 1 and not recorder.in_cell:
             rows = embedded(recorder, table, indices[0])

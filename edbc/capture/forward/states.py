@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,11 +11,11 @@ import torch
 from torch import nn
 
 from edbc.capture.code.closed import ANY
+from edbc.capture.code.rebind import is_users
 from edbc.capture.record.tracer import CellTracer
 from edbc.capture.standins.standin import Symbol
 
 _MISSING = object()
-_LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
 Own = dict[tuple[Any, str], Any]
 """Values of attributes, by namespace and name."""
 
@@ -76,7 +75,7 @@ def _is_torchs(module: nn.Module) -> bool:
 @functools.cache
 def _is_plain(kind: type) -> bool:
     """Whether objects of a class hold attributes: of a class of the user's, or namespaces."""
-    is_library = kind.__module__.partition(".")[0] in _LIBRARIES and kind is not SimpleNamespace
+    is_library = not is_users(kind.__module__) and kind is not SimpleNamespace
     is_other = issubclass(kind, nn.Module | torch.Tensor | Symbol | type) or any(
         "__call__" in vars(c) for c in kind.__mro__
     )

@@ -161,7 +161,23 @@ class Index(Lazy):
         raise CannotKeep
 
 
-class Spread(Index):
+def _none(self: Index, *_: Any, **__: Any) -> NoReturn:
+    """What code asks of indices that no program can tell."""
+    raise CannotKeep
+
+
+class _Matrix(Index):
+    """A vector of indices seen with a dimension more."""
+
+    __slots__ = ()
+    ndim = property(lambda self: 2)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return 2
+
+
+class Spread(_Matrix):
     """A vector of indices as a column, or as so many equal columns: where all that stands in a row is sent."""
 
     __slots__ = ("width",)
@@ -169,12 +185,6 @@ class Spread(Index):
     def __init__(self, index: Index, width: int = 1):
         super().__init__(index.rec, index.tensor, index.vectors, -1)
         self.width = width
-
-    ndim = property(lambda self: 2)
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return 2
 
     def _shape(self) -> tuple[Any, ...]:
         return *super()._shape(), self.width
@@ -208,9 +218,6 @@ class Spread(Index):
             return True
         return type(size) is int and size == -1
 
-    def _none(self, *_: Any, **__: Any) -> NoReturn:
-        raise CannotKeep
-
     __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = rows_of = _none
 
 
@@ -243,13 +250,10 @@ class Range(Index):
             raise CannotKeep
         return Line(self)
 
-    def _none(self, *_: Any, **__: Any) -> NoReturn:
-        raise CannotKeep
-
     __getitem__ = __iter__ = view = reshape = t = unbind = vector = _none
 
 
-class Line(Index):
+class Line(_Matrix):
     """A vector of indices as a matrix of one row: a batch of one."""
 
     __slots__ = ("index",)
@@ -257,12 +261,6 @@ class Line(Index):
     def __init__(self, index: Index):
         super().__init__(index.rec, index.tensor, index.vectors, -1)
         self.index = index
-
-    ndim = property(lambda self: 2)
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return 2
 
     def _shape(self) -> tuple[Any, ...]:
         return 1, *self.index.shape
@@ -286,14 +284,9 @@ class Line(Index):
         """Rows of a parameter, in a batch of one."""
         return self.index.rows_of(table).unsqueeze(0)
 
-    def _none(self, *_: Any, **__: Any) -> NoReturn:
-        raise CannotKeep
-
     unsqueeze = view = reshape = t = unbind = _none
 
 
-TAKES_ROWS = frozenset((Index, Line, Range))
-"""What rows of a parameter can be taken by."""
 MOST_VECTORS = 4
 """Of a matrix of indices: edges have two."""
 
