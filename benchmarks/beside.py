@@ -5,7 +5,8 @@
 Per plan, with costs per type (fixed + per row) measured in place on one thread. By these costs, in microseconds: one
 batch after the other; the policy's order, where a batch joins the stage before it when it reads none of the stage's
 batches and that pays in two lanes; and by waves, which put batches of several types into one step. What deciding takes
-per node, in nanoseconds, by the policy's order and by waves with their scheduling. Measured with two threads, in
+per node, in nanoseconds, by the policy's order, and as it is done: with the scheduling of waves where the mini-batch is
+large enough for them. Measured with two threads, in
 milliseconds: the mini-batch with every batch's rows shared, and in stages, taking turns; a team that was disturbed is
 given another chance each time. `-` where costs are against stages.
 """
@@ -29,8 +30,7 @@ from edbc.run.cpu.team import TEAM
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
 from edbc.schedule.waves.stages import MEETING, Beside, microseconds
-from edbc.schedule.waves.waverun import run_waves
-from edbc.schedule.waves.wavetable import Waves
+from edbc.schedule.waves.waverun import run_due
 from edbc.tools.compile.costs import measure_costs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,14 +90,16 @@ def told(name: str, options: argparse.Namespace) -> None:
     costs = measure_costs(net, instances)
     prepared = net.prepare(instances, without=("share",))
     graph, schedule = prepared.capture.graph, prepared.schedule
-    fixed, row = Beside({t: (c.fixed_us, c.row_us) for t, c in costs.items()}).arrays(graph.types)
+    beside = Beside({t: (c.fixed_us, c.row_us) for t, c in costs.items()})
+    fixed, row = beside.arrays(graph.types)
     arguments = (schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands, fixed, row)
     sequence, joined_us, joined = joined_stages(*arguments, MEETING)
-    waves, step = run_waves(graph, Waves())
-    by_step = (waves.batch_type, waves.batch_ptr, step, fixed, row, 2)
+    waves = run_due(graph, np.ones(graph.num_types, np.int64))
+    assert waves is not None
+    by_waves = microseconds(waves.batch_type, waves.batch_ptr, waves.step, fixed, row, 2)
     each = nanoseconds(lambda: joined_stages(*arguments, MEETING)) / max(graph.num_nodes, 1)
-    each_wave = nanoseconds(lambda: (run_waves(graph, Waves()), microseconds(*by_step))) / max(graph.num_nodes, 1)
-    figures = f"{sequence:>13,.0f} {joined:>11} {joined_us:>7,.0f} {microseconds(*by_step):>9,.0f}"
+    each_wave = nanoseconds(lambda: beside.chosen(graph, schedule, 2)) / max(graph.num_nodes, 1)
+    figures = f"{sequence:>13,.0f} {joined:>11} {joined_us:>7,.0f} {by_waves:>9,.0f}"
     torch.set_num_threads(2)
     shared, staged = measured([net, Net(replace(plan, costs=costs), model, rebind=True)], instances, options.rounds)
     print(f"{name:<20}{schedule.num_batches:>7} {figures} {each:>20.1f} {each_wave:>6.1f} {shared:>9} {staged:>9}")

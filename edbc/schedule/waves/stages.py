@@ -28,8 +28,7 @@ from edbc.base.graph import Graph, NodeType
 from edbc.native.kinds import native
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.waves.tasks import AFTER, BATCH, FIRST, LANE, LAST
-from edbc.schedule.waves.waverun import run_waves
-from edbc.schedule.waves.wavetable import Waves
+from edbc.schedule.waves.waverun import run_due
 
 MEETING = 2.0
 """Microseconds for threads to meet."""
@@ -51,12 +50,15 @@ class Beside:
 
     def chosen(self, graph: Graph, schedule: Schedule, threads: int) -> Schedule:
         """The policy's schedule, or that of waves, `staged`. O(n + m)."""
-        waves, step = run_waves(graph, Waves())
         fixed, row = self.arrays(graph.types)
-        kept = (schedule.batch_type, schedule.batch_ptr, np.arange(schedule.num_batches, dtype=np.int32))
-        plain = microseconds(*kept, fixed, row, threads)
-        staged = microseconds(waves.batch_type, waves.batch_ptr, step, fixed, row, threads)
-        return replace(waves, staged=True) if staged < GAIN * plain and plain > LEAST else schedule
+        batches = np.arange(schedule.num_batches, dtype=np.int64)
+        plain = microseconds(schedule.batch_type, schedule.batch_ptr, batches, fixed, row, threads)
+        if plain <= LEAST:
+            return schedule
+        waves = run_due(graph, np.ones(graph.num_types, np.int64))
+        assert waves is not None
+        staged = microseconds(waves.batch_type, waves.batch_ptr, waves.step, fixed, row, threads)
+        return replace(waves, staged=True) if staged < GAIN * plain else schedule
 
     def arrays(self, types: tuple[NodeType, ...]) -> tuple[Floats, Floats]:
         """Fixed costs and costs per row of types; of one that is unknown, the dearest."""

@@ -11,7 +11,7 @@ import torch
 from helpers import bound, model_file
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import graphs
+from strategies import graphs, random_lattice_graph
 
 from edbc.base.graph import Graph
 from edbc.capture.semantics.shapes import flat
@@ -76,6 +76,15 @@ def test_costs_decide() -> None:
     other = bound(trees.build(hidden_size=8).eval(), list(trees.sample(2, 1)))
     one = other.prepare(list(trees.sample(2, 1))).whole[0].graph
     assert not chosen(1000.0, 0.0, one, run(one, other.policy))
+
+
+def test_what_is_too_small_for_helpers_is_not_scheduled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below LEAST microseconds the policy's schedule stands, and waves are not asked for."""
+    monkeypatch.setattr(stages, "run_due", None)
+    graph = random_lattice_graph(0, 20, 6)
+    schedule = run(graph, Policy("agenda"))
+
+    assert Beside({"any": (stages.LEAST / schedule.num_batches / 2, 0.0)}).chosen(graph, schedule, 2) is schedule
 
 
 @pytest.fixture
