@@ -145,6 +145,8 @@ class ModelFile:
         return _guard(f"{self.path.name}: {what}", function)
 
 
+_MODULES = "edbc_model_"
+"""What the names of imported model files begin with; their hashes end them."""
 _OF_CHARACTERS = (type(iter("")), type(iter("\u00e9")))
 """Iterators of strings: what `load = iter` makes of a path."""
 
@@ -158,7 +160,8 @@ def require_inputs(paths: Sequence[str | Path]) -> None:
 
 
 def import_model_file(path: str | Path) -> ModelFile:
-    """Import a model file; this executes it. Raises ModelError when it is not one."""
+    """Import a model file; this executes it, once as long as nothing in it changes: so its classes are the same for
+    all who import it, and pickle finds them. Raises ModelError when it is not one."""
     path = Path(path)
     sha256 = hash_model_file(path)
     module = _import(path.resolve(), sha256)
@@ -169,6 +172,13 @@ def import_model_file(path: str | Path) -> ModelFile:
                 "read files"
             )
     return ModelFile(path, sha256, module)
+
+
+def files_of(model: nn.Module) -> list[str]:
+    """The model files that were imported here and define classes of a model. Another process imports them before it
+    reads a pickle of the model."""
+    names = {type(module).__module__ for module in model.modules()}
+    return sorted(str(sys.modules[name].__file__) for name in names if name.startswith(_MODULES))
 
 
 def hash_model_file(path: str | Path) -> str:
@@ -250,7 +260,10 @@ def _import(path: Path, sha256: str) -> ModuleType:
     if folder in sys.path:
         sys.path.remove(folder)
     sys.path.insert(0, folder)
-    name = f"edbc_model_{path.stem}_{sha256[:8]}"
+    name = f"{_MODULES}{path.stem}_{sha256[:8]}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(path):
+        return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ModelError(f"{path}: expected a Python file, got a name without .py; rename it")

@@ -39,6 +39,7 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.standins.objects import Closed
 from edbc.capture.standins.standin import dtype_name, torch_dtype
 from edbc.errors import InputError, SlowTransfer, UnsupportedError
+from edbc.run.modelfile import files_of, import_model_file
 
 if TYPE_CHECKING:
     from edbc.run.session import Net
@@ -308,10 +309,13 @@ class Skeleton:
     def __reduce__(self) -> Any:
         """As bytes, for a file descriptor would travel with every tensor."""
         net = self._net
-        return _without_weights, (type(net), net.plan, pickle.dumps(weightless(net.model)), net.binding)
+        model = weightless(net.model)
+        return _without_weights, (type(net), net.plan, files_of(model), pickle.dumps(model), net.binding)
 
 
-def _without_weights(kind: type[Net], plan: Any, model: bytes, options: dict[str, Any]) -> Net:
+def _without_weights(kind: type[Net], plan: Any, files: Sequence[str], model: bytes, options: dict[str, Any]) -> Net:
+    for file in files:
+        import_model_file(file)
     return kind(plan, pickle.loads(model), backend="reference", **options)
 
 

@@ -19,9 +19,11 @@ from test_dataset import Items, outputs
 from test_structures import Base, chain, words
 from torch.utils.data import DataLoader
 
+import edbc
 from edbc import Captured, CapturedDataset, collate
 from edbc.errors import EdbcError, InputError, SlowTransfer
 from edbc.run import workers as module
+from edbc.run.modelfile import import_model_file
 from edbc.run.workers import CapturedBatch, weightless
 
 
@@ -222,3 +224,20 @@ def test_a_model_of_a_script_in_workers_that_are_spawned(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_a_model_of_a_file_in_another_process(repository: Path) -> None:
+    """A plan bound twice has one model class, which a process that has imported nothing finds again in its file."""
+    net, other = (edbc.load(repository / "plans" / "tree_gru.yaml").bind(config={"hidden_size": 4}) for _ in range(2))
+    trees = import_model_file(repository / "models" / "tree_gru.py").sample(3, 1, {})
+    read = (
+        "import pickle, sys\n"
+        "collate = pickle.load(sys.stdin.buffer)\n"
+        "sys.stdout.buffer.write(pickle.dumps(collate(pickle.load(sys.stdin.buffer))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", read], input=pickle.dumps(collate(net)) + pickle.dumps(trees), capture_output=True
+    )
+
+    assert done.returncode == 0, done.stderr.decode()
+    assert list(pickle.loads(done.stdout)) == other.capture_all(trees)

@@ -28,7 +28,7 @@ plain = metrics
 
 def metrics(outputs, tree):
     global calls
-    calls += 1
+    calls += "INTERRUPT_AT" in os.environ
     if str(calls) == os.environ.get("INTERRUPT_AT"):
         os.kill(os.getpid(), signal.SIGINT)
     return plain(outputs, tree)
