@@ -5,21 +5,18 @@
 NAME is a model of the zoo or a program of the corpus (`tests/ordinary`: unmarked code). Instances are made up. Times
 are medians of processor time of this process, in milliseconds per mini-batch of 32, ways taking turns on every one:
 `first` captures (recording, splitting, joining), `later` joins what is captured, beside recording and vertex functions.
-forward of the zoo returns a tensor for every vertex where vertex functions return one per name. So outputs are equal in
-two pairs: `stacked` and `vertex`, where forward's lists are stacked in forward, and `later` and `each`, where vertex
-functions' results are taken apart. `ready` is the part before execution: making the graph, sharing, scheduling,
-placing. `made` is what torch takes to make as many tensors as forward returns, which vertex functions do not return;
-`floor` is the throughput that is left where nothing but they is added to vertex functions' time. With workers, `here`
-is what the main process spends on receiving, checking and reading a mini-batch that a worker captured and joined,
-beyond what a loader takes whose workers capture too and send a number; mini-batches execute in between. It is given as
-a part of recording one in the main process, and as its share of construction: of what worker and main process spend on
-a mini-batch together, the worker by the clock, so that only an idle machine tells the share. One thread.
+`later` and `vertex` are neighbours in turns, as what stands in caches is the same for both of a pair, and who comes
+first changes from turn to turn. `ready` is the part before execution: making the graph, sharing, scheduling, placing.
+With workers, `here` is what the main process spends on receiving, checking and reading a mini-batch that a worker
+captured and joined, beyond what a loader takes whose workers capture too and send a number; mini-batches execute in
+between. It is given as a part of recording one in the main process, and as its share of construction: of what worker
+and main process spend on a mini-batch together, the worker by the clock, so that only an idle machine tells the share.
+One thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import statistics
 import sys
 import time
@@ -40,9 +37,6 @@ from edbc.run.outputs import named_tensors  # noqa: E402
 from edbc.run.session import Net  # noqa: E402
 
 SIZE = 32
-IN_STACKS = "vertex", "stacked"
-"""Ways of the net whose forward stacks; neighbours in turns, as `later` and `each` are, of the other net: what stands
-in caches is the same for both of a pair, and who comes first changes from turn to turn."""
 NAMES = ["tree_lstm", "lattice_lstm", "bilstm_tagger", "dag_gru", "SentimentAtEveryNode", "BiCellTagger"]
 
 
@@ -77,21 +71,6 @@ def subject(name: str, hidden: int, count: int) -> tuple[Net, list[Any], list[An
     return bound(program.build(hidden), program.instances(3, SIZE)), program.instances(1, count), None
 
 
-def stacked(model: torch.nn.Module) -> torch.nn.Module:
-    """The model with every list that forward returns stacked in forward."""
-    kind = type(model)
-
-    def forward(self: Any, instance: Any) -> Any:
-        result = kind.forward(self, instance)
-        if isinstance(result, dict):
-            return {name: torch.stack(part) if isinstance(part, list) else part for name, part in result.items()}
-        return torch.stack(result) if isinstance(result, list) else result
-
-    other = copy.deepcopy(model)
-    other.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
-    return other
-
-
 def batches_of(items: Sequence[Any]) -> list[list[Any]]:
     return [list(items[i : i + SIZE]) for i in range(0, len(items) - SIZE + 1, SIZE)]
 
@@ -110,40 +89,28 @@ def forward(net: Net, batch: Any, built: list[float]) -> list[Any]:
         return net.in_mode().execute(prepared)
 
 
-def taken_apart(results: Sequence[Any]) -> list[list[torch.Tensor]]:
-    """The results of vertex functions as lists of tensors, one per vertex."""
-    return [list(tensor.unbind(0)) for result in results for _, tensor, _ in named_tensors(result)]
-
-
-def step(net: Net, batch: Any, each: bool) -> None:
+def step(net: Net, batch: Any) -> None:
     """Forward, a loss over all results, backward."""
-    results = taken_apart(net(batch)) if each else net(batch)
-    found = [t for result in results for _, t, _ in named_tensors(result) if t.requires_grad]
-    alike = len({tensor.shape for tensor in found}) == 1
-    (torch.stack(found) if alike else torch.cat([tensor.reshape(-1) for tensor in found])).sum().backward()
+    found = [t for result in net(batch) for _, t, _ in named_tensors(result) if t.requires_grad]
+    torch.cat([tensor.reshape(-1) for tensor in found]).sum().backward()
 
 
 def report(name: str, options: Any) -> None:
     """The lines of one subject."""
     net, plain, vertices = subject(name, options.hidden, options.count)
-    in_stacks = net if vertices is None else bind_stacked(name, net)
     for mode in ("forward", "training"):
         net.model.train(mode == "training")
-        in_stacks.model.train(mode == "training")
         ways: dict[str, list[Any]] = {"record": batches_of(plain), "first": batches_of(plain)}
         ways["later"] = batches_of(net.capture_all(plain))
         if vertices is not None:
-            ways["each"] = ways["vertex"] = batches_of(vertices)
-            ways["stacked"] = batches_of(in_stacks.capture_all(plain))
+            ways["vertex"] = batches_of(vertices)
         found: dict[str, list[float]] = {way: [] for way in ways}
         built: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(options.turns + 1):
             for number in range(len(ways["record"])):
                 order = list(ways) if turn % 2 else list(reversed(ways))
                 for way in order:
-                    batch = ways[way][number]
-                    of_way = in_stacks if way in IN_STACKS else net
-                    took = seconds(partial(run, of_way, batch, way, mode, built[way]))
+                    took = seconds(partial(run, net, ways[way][number], way, mode, built[way]))
                     if turn:
                         found[way].append(took)
         medians = {way: 1e3 * statistics.median(of) for way, of in found.items()}
@@ -151,13 +118,7 @@ def report(name: str, options: Any) -> None:
         if mode == "forward":
             line += "; ready " + ", ".join(f"{way} {1e3 * statistics.median(of):.2f}" for way, of in built.items())
         if vertices is not None:
-            pairs = (("stacked", "vertex"), ("later", "each"), ("later", "vertex"))
-            line += "; throughput: " + ", ".join(
-                f"{one} {medians[other] / medians[one]:.2f} of {other}" for one, other in pairs
-            )
-        if vertices is not None and mode == "forward":
-            made = 1e3 * making(net, ways["later"])
-            line += f"; made {made:.2f}, floor {medians['vertex'] / (medians['vertex'] + made):.2f}"
+            line += f"; throughput of later {medians['vertex'] / medians['later']:.2f} of vertex"
         print(f"{name:16} {mode:8} {line}", flush=True)
         net.model.eval()
     torch.set_grad_enabled(False)
@@ -187,28 +148,9 @@ def run(net: Net, batch: Any, way: str, mode: str, built: list[float]) -> None:
     if way == "first":
         batch = net.capture_all(batch)
     if mode == "training":
-        step(net, batch, way == "each")
-        return
-    results = forward(net, batch, built)
-    if way == "each":
-        taken_apart(results)
-
-
-def making(net: Net, batches: Sequence[Any]) -> float:
-    """Seconds that torch takes to make as many tensors as forward returns for a mini-batch, caches warm."""
-    found: list[float] = []
-    with torch.no_grad():
-        for batch in batches:
-            sizes = [t.shape for result in net(batch) for _, t, _ in named_tensors(result)]
-            together = torch.empty(len(sizes), *sizes[0])
-            kept: list[Any] = []  # who drops results pays for that
-            found += [seconds(lambda t=together, to=kept: to.append(t.unbind(0))) for _ in range(9)]  # type: ignore[misc]
-    return statistics.median(found)
-
-
-def bind_stacked(name: str, net: Net) -> Net:
-    """The plan bound to the model whose forward stacks its lists."""
-    return edbc.load(ROOT / "plans" / f"{name}.yaml").bind(stacked(net.model), rebind=True, force=True)
+        step(net, batch)
+    else:
+        forward(net, batch, built)
 
 
 def built_of(net: Net, batches: Sequence[Any], prepared: Sequence[Any]) -> Iterator[float]:

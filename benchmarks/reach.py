@@ -162,7 +162,7 @@ def rank_worker(options: argparse.Namespace) -> None:
         dist.barrier()
         started = time.perf_counter()
         outputs = model([captured[i] for i in items])
-        torch.stack([torch.stack(o["logits"]).square().sum() for o in outputs]).mean().backward()
+        torch.stack([o["logits"].square().sum() for o in outputs]).mean().backward()
         net.model.zero_grad(set_to_none=True)
         return time.perf_counter() - started
 

@@ -4,7 +4,7 @@ One stack of LSTM layers reads the sentence forwards and another one backwards; 
 same stack (Huang, Xu and Yu, "Bidirectional LSTM-CRF Models for Sequence Tagging", 2015, without the CRF).
 
 Input: one sentence per line, `Paris|I-LOC is|O big|O`; the tags are not looked at.
-Output: `tags`, one tensor of 9 classes (WikiNER's) per word, in order.
+Output: `tags`, a row of 9 classes (WikiNER's) per word, in order.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class BiLSTMTagger(nn.Module):
         self.out = Out(size, num_tags)
         self.register_buffer("zero", torch.zeros(size), persistent=False)
 
-    def forward(self, words: list[int]) -> dict[str, list[Tensor]]:
+    def forward(self, words: list[int]) -> dict[str, Tensor]:
         xs = [self.embedding.weight[word] for word in words]
         fs = self.run(self.forward1, self.run(self.forward0, xs))
         bs = self.run(self.backward1, self.run(self.backward0, xs[::-1]))[::-1]
-        return {"tags": [self.out(f, b) for f, b in zip(fs, bs, strict=True)]}
+        return {"tags": torch.stack([self.out(f, b) for f, b in zip(fs, bs, strict=True)])}
 
     def run(self, cell: LSTMCell, xs: list[Tensor]) -> list[Tensor]:
         h = c = self.zero

@@ -5,7 +5,7 @@ of another one backwards, half of it each (Lample et al., "Neural Architectures 
 2016, section 4.1, where every word has both). Which words are rare: see `_rare.py`.
 
 Input: one sentence per line, `Paris|I-LOC is|O big|O`, or CoNLL-U in a file named `*.conllu`; tags are not looked at.
-Output: `tags`, one tensor of 17 classes (Universal Dependencies has the most) per word, in order.
+Output: `tags`, a row of 17 classes (Universal Dependencies has the most) per word, in order.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ class BiLSTMCharTagger(nn.Module):
         self.register_buffer("zero", torch.zeros(size), persistent=False)
         self.register_buffer("zero_half", torch.zeros(half), persistent=False)
 
-    def forward(self, words: list[Word]) -> dict[str, list[Tensor]]:
+    def forward(self, words: list[Word]) -> dict[str, Tensor]:
         xs = [self.embed(word) for word in words]
         fs = self.run(self.forward1, self.run(self.forward0, xs, self.zero), self.zero)
         bs = self.run(self.backward1, self.run(self.backward0, xs[::-1], self.zero), self.zero)[::-1]
-        return {"tags": [self.out(f, b) for f, b in zip(fs, bs, strict=True)]}
+        return {"tags": torch.stack([self.out(f, b) for f, b in zip(fs, bs, strict=True)])}
 
     def embed(self, word: Word) -> Tensor:
         if isinstance(word, int):

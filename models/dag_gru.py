@@ -5,7 +5,7 @@ Networks", ICLR 2021; Li et al., "DeepGate", DAC 2022). A gate sums the states t
 the GRU cell of its kind; in reverse it hears the gates that read it. An instance is the cone of one output.
 
 Input: circuits as `.bench` or binary `.aig` files, every output an instance.
-Output: `logits`, one tensor of 1 per gate, operands before their users, the output's gate last.
+Output: `logits`, a row of 1 per gate, operands before their users, the output's gate last.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DAGGRU(nn.Module):
         self.against = nn.ModuleDict({kind: GRUCell(size) for kind in KINDS})
         self.out = nn.Linear(size, 1)
 
-    def forward(self, circuit: Circuit) -> dict[str, list[Tensor]]:
+    def forward(self, circuit: Circuit) -> dict[str, Tensor]:
         h: list[Tensor] = []
         for kind, operands in zip(circuit.kinds, circuit.operands, strict=True):
             state = self.start.weight[kind]
@@ -66,7 +66,7 @@ class DAGGRU(nn.Module):
         for gate in reversed(range(len(h))):
             message = sum(h[user] for user in users[gate]) if users[gate] else self.asked
             h[gate] = self.against[KINDS[circuit.kinds[gate]]](message, h[gate])
-        return {"logits": [self.out(state) for state in h]}
+        return {"logits": torch.stack([self.out(state) for state in h])}
 
     def vertices(self) -> dict[str, VertexFunction]:
         along = {f"along {name}": partial(self.along_vertex, kind) for kind, name in enumerate(KINDS)}

@@ -5,7 +5,7 @@ cells: one state instead of two, and a candidate that must wait for the reset ga
 
 Input: lattices as integers (see `_lattices.py`), or with `--set lexicon=dict.txt` sentences: in columns, or with
 `--set text=plain` one per line.
-Output: `logits`, one tensor of 18 tags per position, position 0 first.
+Output: `logits`, a row of 18 tags per position, position 0 first.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class LatticeGRU(nn.Module):
         self.h0 = nn.Parameter(torch.randn(size) * 0.1)
         self.out = nn.Linear(size, num_tags)
 
-    def forward(self, lattice: Lattice) -> dict[str, list[Tensor]]:
+    def forward(self, lattice: Lattice) -> dict[str, Tensor]:
         h = [self.h0]
         for last, arcs in enumerate(lattice):
             h.append(sum(self.step(last, arc, h) for arc in arcs))
-        return {"logits": [self.out(state) for state in h]}
+        return {"logits": torch.stack([self.out(state) for state in h])}
 
     def step(self, last: int, arc: tuple[int, int], h: list[Tensor]) -> Tensor:
         start, id_ = arc

@@ -5,7 +5,7 @@ where several arcs meet, their states are summed (the paper weighs them by norma
 
 Input: lattices as integers (see `_lattices.py`), or with `--set lexicon=dict.txt` sentences: in columns, or with
 `--set text=plain` one per line.
-Output: `logits`, one tensor of 18 tags per position, position 0 first.
+Output: `logits`, a row of 18 tags per position, position 0 first.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class LatticeLSTM(nn.Module):
         self.c0 = nn.Parameter(torch.randn(size) * 0.1)
         self.out = nn.Linear(size, num_tags)
 
-    def forward(self, lattice: Lattice) -> dict[str, list[Tensor]]:
+    def forward(self, lattice: Lattice) -> dict[str, Tensor]:
         h, c = [self.h0], [self.c0]
         for last, arcs in enumerate(lattice):
             states = [self.step(last, arc, h, c) for arc in arcs]
             h.append(sum(state[0] for state in states))
             c.append(sum(state[1] for state in states))
-        return {"logits": [self.out(state) for state in h]}
+        return {"logits": torch.stack([self.out(state) for state in h])}
 
     def step(self, last: int, arc: tuple[int, int], h: list[Tensor], c: list[Tensor]) -> tuple[Tensor, Tensor]:
         start, id_ = arc

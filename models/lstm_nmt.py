@@ -5,7 +5,7 @@ An encoder LSTM reads the source; the decoder LSTM starts from its last state an
 target word scores which word follows it.
 
 Input: two files of equally many lines, source and target: `--input train.en --input train.vi`.
-Output: `words`, one tensor over the target vocabulary per target word, in order.
+Output: `words`, a row over the target vocabulary per target word, in order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LSTMTranslator(nn.Module):
         self.out = nn.Linear(size, vocab_size)
         self.register_buffer("zero", torch.zeros(size), persistent=False)
 
-    def forward(self, pair: Pair) -> dict[str, list[Tensor]]:
+    def forward(self, pair: Pair) -> dict[str, Tensor]:
         h = c = self.zero
         for word in pair.source:
             h, c = self.encoder(self.source_embedding.weight[word], h, c)
@@ -67,7 +67,7 @@ class LSTMTranslator(nn.Module):
         for word in pair.target:
             h, c = self.decoder(self.target_embedding.weight[word], h, c)
             scores.append(self.out(h))
-        return {"words": scores}
+        return {"words": torch.stack(scores)}
 
     def vertices(self) -> dict[str, VertexFunction]:
         return {"source": self.source_vertex, "target": self.target_vertex}

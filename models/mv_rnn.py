@@ -5,7 +5,7 @@ and Ng, "Semantic Compositionality through Recursive Matrix-Vector Spaces", EMNL
 full size too; here 256 of them are shared by all words, so that the table fits in memory.
 
 Input: one tree per line, `(3 (2 Good) (3 fun))`.
-Output: `logits`, one tensor of 5 classes per node, children before their parent, the root last.
+Output: `logits`, a row of 5 classes per node, children before their parent, the root last.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class MVRNN(nn.Module):
         self.internal = Internal(size)
         self.out = nn.Linear(size, num_classes)
 
-    def forward(self, tree: Tree) -> dict[str, list[Tensor]]:
+    def forward(self, tree: Tree) -> dict[str, Tensor]:
         logits: list[Tensor] = []
         self.encode(tree, logits)
-        return {"logits": logits}
+        return {"logits": torch.stack(logits)}
 
     def encode(self, tree: Tree, logits: list[Tensor]) -> tuple[Tensor, Tensor]:
         if tree.left is None:
@@ -103,12 +103,12 @@ def vertex_instance(tree: Tree, num_matrices: int = 256, **config: Any) -> Verte
     return replace(instance, inputs={**instance.inputs, "matrix": matrix})
 
 
-def loss(outputs: dict[str, list[Tensor]], tree: Tree) -> Tensor:
+def loss(outputs: dict[str, Tensor], tree: Tree) -> Tensor:
     """Cross-entropy of every node's label, summed over the tree."""
     return cross_entropy(outputs["logits"], [node.label for node in tree])
 
 
-def metrics(outputs: dict[str, list[Tensor]], tree: Tree) -> dict[str, tuple[int, int]]:
+def metrics(outputs: dict[str, Tensor], tree: Tree) -> dict[str, tuple[int, int]]:
     """Right labels among all nodes, and at the root."""
     return {
         "accuracy": count_right(outputs["logits"], [node.label for node in tree]),

@@ -6,7 +6,7 @@ bidirectional LSTM; a configuration is scored from three words of the stack and 
 the given tree's (teacher forcing), so the parser's own choices change no shape.
 
 Input: CoNLL-U with heads; sentences whose tree is not projective are left out, no transitions lead to them.
-Output: `transitions`, one tensor of SHIFT, LEFT and RIGHT per transition, in order: two for each word.
+Output: `transitions`, a row of SHIFT, LEFT and RIGHT per transition, in order: two for each word.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TransitionParser(nn.Module):
         self.nothing = nn.Parameter(torch.randn(size))
         self.register_buffer("zero", torch.zeros(size), persistent=False)
 
-    def forward(self, sentence: Sentence) -> dict[str, list[Tensor]]:
+    def forward(self, sentence: Sentence) -> dict[str, Tensor]:
         words = [self.root, *self.read(sentence.words)]
         scores = []
         for stack, following in follow(sentence.transitions):
@@ -111,7 +111,7 @@ class TransitionParser(nn.Module):
             scores.append(
                 self.score(third, second, first, words[following] if following < len(words) else self.nothing)
             )
-        return {"transitions": scores}
+        return {"transitions": torch.stack(scores)}
 
     def read(self, words: list[int]) -> list[Tensor]:
         xs = [self.embedding.weight[word] for word in words]
@@ -150,11 +150,11 @@ def sample(count: int, seed: int, vocab_size: int = 20000, **config: Any) -> lis
     return sentences
 
 
-def loss(outputs: dict[str, list[Tensor]], sentence: Sentence) -> Tensor:
+def loss(outputs: dict[str, Tensor], sentence: Sentence) -> Tensor:
     """Cross-entropy of every transition, summed over the sentence."""
     return cross_entropy(outputs["transitions"], sentence.transitions)
 
 
-def metrics(outputs: dict[str, list[Tensor]], sentence: Sentence) -> dict[str, tuple[int, int]]:
+def metrics(outputs: dict[str, Tensor], sentence: Sentence) -> dict[str, tuple[int, int]]:
     """Transitions that score highest and are the tree's."""
     return {"accuracy": count_right(outputs["transitions"], sentence.transitions)}

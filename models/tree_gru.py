@@ -4,7 +4,7 @@ A gated recurrent unit (Cho et al., EMNLP 2014) for two children: each child has
 own candidate, biases are shared between the two, and the phrase is the mean of what the two give.
 
 Input: one tree per line, `(3 (2 Good) (3 fun))`.
-Output: `logits`, one tensor of 5 classes per node, children before their parent, the root last.
+Output: `logits`, a row of 5 classes per node, children before their parent, the root last.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class TreeGRU(nn.Module):
         self.internal = Internal(size)
         self.out = nn.Linear(size, num_classes)
 
-    def forward(self, tree: Tree) -> dict[str, list[Tensor]]:
+    def forward(self, tree: Tree) -> dict[str, Tensor]:
         logits: list[Tensor] = []
         self.encode(tree, logits)
-        return {"logits": logits}
+        return {"logits": torch.stack(logits)}
 
     def encode(self, tree: Tree, logits: list[Tensor]) -> Tensor:
         if tree.left is None:
@@ -121,12 +121,12 @@ def vertex_instance(tree: Tree, **config: Any) -> VertexInstance:
     return tree_vertices(tree)
 
 
-def loss(outputs: dict[str, list[Tensor]], tree: Tree) -> Tensor:
+def loss(outputs: dict[str, Tensor], tree: Tree) -> Tensor:
     """Cross-entropy of every node's label, summed over the tree."""
     return cross_entropy(outputs["logits"], [node.label for node in tree])
 
 
-def metrics(outputs: dict[str, list[Tensor]], tree: Tree) -> dict[str, tuple[int, int]]:
+def metrics(outputs: dict[str, Tensor], tree: Tree) -> dict[str, tuple[int, int]]:
     """Right labels among all nodes, and at the root."""
     return {
         "accuracy": count_right(outputs["logits"], [node.label for node in tree]),

@@ -5,7 +5,7 @@ CRC-32 of the phrase, see `_trees.Tree.kind`), as if two kinds of phrase compose
 which batching by depth loses most: nodes of both types stand at every depth.
 
 Input: one tree per line, `(3 (2 Good) (3 fun))`.
-Output: `logits`, one tensor of 5 classes per node, children before their parent, the root last.
+Output: `logits`, a row of 5 classes per node, children before their parent, the root last.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class TreeLSTM2Type(nn.Module):
         self.internal_b = Internal(size)
         self.out = nn.Linear(size, num_classes)
 
-    def forward(self, tree: Tree) -> dict[str, list[Tensor]]:
+    def forward(self, tree: Tree) -> dict[str, Tensor]:
         logits: list[Tensor] = []
         self.encode(tree, logits)
-        return {"logits": logits}
+        return {"logits": torch.stack(logits)}
 
     def encode(self, tree: Tree, logits: list[Tensor]) -> tuple[Tensor, Tensor]:
         if tree.left is None:
@@ -129,12 +129,12 @@ def vertex_instance(tree: Tree, **config: Any) -> VertexInstance:
     return tree_vertices(tree, by_kind=True)
 
 
-def loss(outputs: dict[str, list[Tensor]], tree: Tree) -> Tensor:
+def loss(outputs: dict[str, Tensor], tree: Tree) -> Tensor:
     """Cross-entropy of every node's label, summed over the tree."""
     return cross_entropy(outputs["logits"], [node.label for node in tree])
 
 
-def metrics(outputs: dict[str, list[Tensor]], tree: Tree) -> dict[str, tuple[int, int]]:
+def metrics(outputs: dict[str, Tensor], tree: Tree) -> dict[str, tuple[int, int]]:
     """Right labels among all nodes, and at the root."""
     return {
         "accuracy": count_right(outputs["logits"], [node.label for node in tree]),

@@ -76,7 +76,7 @@ def test_vertices_run_eagerly_as_forward_does(name: str) -> None:
             ours, theirs = run_eagerly(model, vertices), model(instance)
 
         assert {k: torch.stack(v).tolist() for k, v in ours.items()} == {
-            k: torch.stack(v).tolist() for k, v in theirs.items()
+            k: torch.stack(list(v)).tolist() for k, v in theirs.items()
         }
 
 
