@@ -5,7 +5,7 @@
 Stages are measured first, as `edbc compile --profile` does, and kept in `--tables`. Then the whole network takes turns:
 eager PyTorch, and our own kernels by every form of schedule (`edbc.plan.static.FORMS`). Medians, in milliseconds, and
 how many times as fast as the better of one thread and all threads on one unit after the other; also what the table
-says that any schedule could gain at most.
+says of every kind of block, and what any schedule could gain at most.
 `--simulate` measures nothing: it plans on a device in formulas and tells how long planning takes from the table.
 """
 
@@ -121,11 +121,30 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     plain = min(times["one thread"], times["all threads"])
     for kind, ms in times.items():
         print(f"  {kind:<18}{ms:>9.2f} ms   {plain / ms:>5.2f}")
-    by_table = sum(p.scheduled.cost_of("all threads") for p in planned)
-    most = by_table / sum(least_of(static, p, threads) for p in planned)
-    print(f"  by the table: both {by_table / sum(p.scheduled.cost for p in planned):.3f} x all threads, no schedule of "
-          f"these units more than {most:.3f}", flush=True)  # fmt: skip
+    most = told_by_table(static, planned, threads)
     return {"measured": measured_stages, "distinct": distinct, "profile_seconds": seconds, "ms": times, "most": most}
+
+
+def told_by_table(static: StaticModel, planned: list[Planned], threads: int) -> float:
+    """Print what the table says of every kind of block, in milliseconds; how many times as fast as all threads on one
+    unit after the other any schedule can be."""
+    kinds = {p.block.text: p for p in planned}
+    print("  by the table, ms:  units  blocks  one thread  all threads   both  least   both is   at most")
+    total = [0.0] * 4
+    for text, p in kinds.items():
+        blocks = sum(other.block.text == text for other in planned)
+        row = [p.scheduled.cost_of(f) / 1e6 for f in ("one thread", "all threads", "both")]
+        row.append(least_of(static, p, threads) / 1e6)
+        total = [t + blocks * ms for t, ms in zip(total, row, strict=True)]
+        print(_row(p.block.kind[:8], len(p.block.units), blocks, row))
+    print(_row("all", len(static.graph.units), len(planned), total), flush=True)
+    return total[1] / total[3]
+
+
+def _row(name: str, units: int, blocks: int, row: list[float]) -> str:
+    one, split, both, least = row
+    costs = f"{one:>12.2f}{split:>13.2f}{both:>7.2f}{least:>7.2f}"
+    return f"  {name:<18}{units:>6}{blocks:>8}{costs}{split / both:>8.2f} x{split / least:>8.2f} x"
 
 
 def head_of(options: argparse.Namespace, overhead: int) -> CostTable:

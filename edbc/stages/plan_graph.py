@@ -1,11 +1,12 @@
 """Scheduling a whole static graph: every kind of block once, its costs from a table or measured.
 
-Nothing here depends on a clock but what `measure` adds to the table: with the table alone, the same graph gives the
-same schedule everywhere.
+Nothing here depends on a clock but what `measure` adds to the table, and when it ends: with the table alone, the same
+graph gives the same schedule everywhere.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -51,26 +52,31 @@ def schedule_graph(
     limits: Limits,
     measure: MeasureStage | None = None,
     report: Report = lambda done, total, scheduled: None,
+    seconds: float = float("inf"),
 ) -> list[Planned]:
-    """Every block's schedule. Raises StaleError where a cost is missing and nothing measures."""
-    blocks = find_blocks(static.graph)
+    """Every block's schedule; measuring ends after so many seconds, of which kinds of blocks that are quick leave what
+    they do not need to the others. Raises StaleError where a cost is missing and nothing measures."""
+    blocks, end = find_blocks(static.graph), time.monotonic() + seconds
     done: dict[str, Scheduled] = {}
     kinds = len({block.text for block in blocks})
     for block in blocks:
         if block.text not in done:
             report(len(done), kinds, None)
-            done[block.text] = scheduled = _schedule(static, machine, costs, limits, block, measure)
+            now = time.monotonic()
+            until = now + (end - now) / (kinds - len(done))
+            done[block.text] = scheduled = _schedule(static, machine, costs, limits, block, measure, until)
             report(len(done), kinds, scheduled)
     return [Planned(block, done[block.text]) for block in blocks]
 
 
 def _schedule(static: StaticModel, machine: Machine, costs: Costs, limits: Limits, block: Block,
-              measure: MeasureStage | None) -> Scheduled:  # fmt: skip
+              measure: MeasureStage | None, until: float) -> Scheduled:  # fmt: skip
     bound, graph = static.bound, static.graph
     merges = merge_sets(graph, block.units, bound.layers)
     problem = Problem(block_dag(graph, block), machine, merges, limits.r, limits.s)
     stage = None if measure is None else (lambda groups, run: measure(block, groups, run))
-    return schedule_block(problem, costs.of_block(block.text), costs.head.overhead_ns, limits.gap, stage)
+    known, overhead = costs.of_block(block.text), costs.head.overhead_ns
+    return schedule_block(problem, known, overhead, limits.gap, stage, lambda: time.monotonic() < until)
 
 
 def whole_schedule(planned: Sequence[Planned], form: str = "both") -> Schedule:

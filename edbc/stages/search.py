@@ -13,7 +13,7 @@ Algorithm 1 of IOS: cost(S) = min over endings E of S of cost(S - E) + cost of E
 (3) Lazily: the best path under (2) is measured where it is not; again, until all of it is measured, which proves it
     optimal, or until it is proven that what is measured is within `gap` of the optimum: (U - L) / U, U the cheapest
     schedule of measured stages, L the cost under (2). Proven as far as (2) is one, which assumes that a group is not
-    faster with company than alone.
+    faster with company than alone. Measuring may also be told to end; then the gap is what it is by then.
 (4) A block that is too wide within the limits r and s is scheduled within tighter ones, the first of LADDER that fits;
     `Scheduled.note` says so.
 """
@@ -41,6 +41,7 @@ from edbc.stages.table import CONCURRENT, MERGE, SPLIT, STRATEGIES, Cost, Groups
 LADDER = ((3, 8), (2, 4), (2, 2), (1, 2), (1, 1))
 UNKNOWN = np.int64(1) << np.int64(60)
 Measure = Callable[[Groups, str], Cost]
+GoesOn = Callable[[], bool]
 Integers = NDArray[np.int64]
 
 
@@ -152,9 +153,11 @@ def _within(dag: Dag, r: int, s: int) -> tuple[Transitions, tuple[int, int], str
 
 
 def schedule_block(
-    problem: Problem, known: dict[Groups, dict[str, Cost]], overhead: int, gap: float, measure: Measure | None
-) -> Scheduled:
-    """The cheapest schedule, (3). `known` are measured costs; with `measure` what is needed is added to it.
+    problem: Problem, known: dict[Groups, dict[str, Cost]], overhead: int, gap: float, measure: Measure | None,
+    goes_on: GoesOn = lambda: True,
+) -> Scheduled:  # fmt: skip
+    """The cheapest schedule, (3). `known` are measured costs; with `measure` what is needed is added to it: units alone
+    and the greedy schedule, the rest for as long as `goes_on` says.
 
     Raises StaleError where nothing measures and a cost is missing: of a unit alone, of the greedy schedule, of a stage
     without which the gap is not proven, or of one strategy of a stage that has others.
@@ -176,8 +179,8 @@ def schedule_block(
     programme = _Programme(problem, known, overhead)
     if measure is not None:
         for allowed in ((MERGE,), (CONCURRENT,)):
-            programme.lazily(allowed, gap, need)
-    best = programme.lazily((MERGE, CONCURRENT), gap, need)
+            programme.lazily(allowed, gap, need, goes_on)
+    best = programme.lazily((MERGE, CONCURRENT), gap, need, goes_on)
     forms = {
         "one thread": tuple(_stage(groups, known, CONCURRENT) for groups in problem.singles()),
         "sequential": tuple(_stage(groups, known) for groups in problem.singles()),
@@ -274,9 +277,10 @@ class _Programme:
             state = int(found.rest[step[state]])
         return int(cost[-1]), path[::-1]
 
-    def lazily(self, allowed: Sequence[str], gap: float, need: Callable[[Iterable[Groups]], None]) -> _Best:
-        """Definition (3): what `best` gives when its gap is small enough."""
-        while (best := self.best(allowed)).gap > gap:
+    def lazily(self, allowed: Sequence[str], gap: float, need: Callable[[Iterable[Groups]], None],
+               goes_on: GoesOn) -> _Best:  # fmt: skip
+        """Definition (3): what `best` gives when its gap is small enough, or measuring ends."""
+        while (best := self.best(allowed)).gap > gap and goes_on():
             need(best.unknown)
         return best
 

@@ -126,6 +126,27 @@ def test_compiling_is_deterministic_given_the_table(plans: Path) -> None:
     assert {name: (plans / name).read_bytes() for name in before} == before
 
 
+def test_measuring_ends_in_time(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no time left each unit is measured alone, and the greedy schedule; it is said, and the plan has the gap that
+    this proves, by which the table gives it again."""
+    monkeypatch.setattr("edbc.tools.staged.compiling.MOST_SECONDS", 0.0)
+    monkeypatch.setattr("edbc.stages.cpu.measure.timed", lambda run: Cost(1_000, 0))
+    options = ("-o", plans / "net.yaml", "--ios-threads", "2", "-q")
+    result = edbc("compile", plans / "net.py", *options, "--profile", "--gap", "0")
+    plan = static_plan(plans)
+
+    assert result.exit_code == 0, result.output
+    assert plan.static.gap > 0
+    assert (
+        f"time was up before the --gap was proven: to plan from the table, ask for --gap {plan.static.gap}"
+        in result.output
+    )
+    again = edbc("compile", plans / "net.py", *options, "--gap", str(plan.static.gap))
+    assert again.exit_code == 0, again.output
+    assert static_plan(plans) == plan
+    assert edbc("check", plans / "net.yaml").exit_code == 0
+
+
 @pytest.mark.parametrize("fastest", FORMS)
 def test_the_form_that_is_measured_faster_runs(plans: Path, fastest: str) -> None:
     """Whatever form of schedule the whole network is fastest by, the plan has its stages, says so, checks and gives

@@ -8,6 +8,7 @@ alone.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ COMPARED = 2
 """Instances that are compared with eager execution, beside a whole batch."""
 LARGEST_COMPARED = 8
 """Instances of a batch that is compared, at most."""
+MOST_SECONDS = 240.0
+"""Of measuring stages: of wide networks there are hundreds of thousands."""
 GUARDED = ("stages", "cost_us")
 
 
@@ -56,6 +59,8 @@ class CompiledStatic:
     table: CostTable
     planned: list[Planned]
     parity: Parity
+    ended: bool
+    """Whether measuring ended before the gap that was asked for was proven; the plan's is the one that is."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +128,10 @@ def compile_static(
     name = table_path(plan).name
     if table is None:
         costs, planned = measured_costs(static, machine, target, limits, progress)
+        asked, limits = limits, _proven(limits, planned)
     else:
         require_table(table, name, device=device_name(), **_of_table(target))
-        costs = Costs.of(table)
+        costs, asked = Costs.of(table), limits
         planned = schedule_graph(static, machine, costs, limits)
     whole = costs.table()
     made = StaticPlan(
@@ -145,7 +151,13 @@ def compile_static(
     parity = parity_of(static, made, given, config, target)
     progress("parity", 1, 1, {"max_error": parity.max_error})
     parity.require()
-    return CompiledStatic(made, whole, planned, parity)
+    return CompiledStatic(made, whole, planned, parity, limits != asked)
+
+
+def _proven(limits: Limits, planned: Sequence[Planned]) -> Limits:
+    """The limits with the gap that is proven of every block, where the one that is asked for is not."""
+    largest = math.ceil(1e4 * max(p.scheduled.gap for p in planned)) / 1e4
+    return replace(limits, gap=max(limits.gap, largest))
 
 
 def _of_table(target: Target) -> dict[str, Any]:
@@ -165,7 +177,7 @@ def measured_costs(static: StaticModel, machine: Machine, target: Target, limits
             facts = {} if scheduled is None else {"measured": scheduled.measured, "stages": scheduled.distinct}
             progress("profile", done, total, {"name": "kinds of blocks", **facts})
 
-        planned = schedule_graph(static, machine, costs, limits, measurement.stage, report)
+        planned = schedule_graph(static, machine, costs, limits, measurement.stage, report, MOST_SECONDS)
     finally:
         team.close()
     costs.head = replace(head, forms=measured_forms(static, planned, machine.streams, target.batch_size))

@@ -85,9 +85,15 @@ def head_lines(plan: StaticPlan) -> Iterator[str]:
     yield f"measured on {static.device}, {static.threads} threads, batches of {static.batch_size}, {static.dtype}"
     yield f"stages of at most {static.s} groups of {static.r} units"
     yield verdict(plan)
+    yield looked_at(plan)
+
+
+def looked_at(plan: StaticPlan) -> str:
+    """How much was measured, and what that proves."""
+    static = plan.static
     measured, distinct = (sum(getattr(b, name) for b in static.blocks) for name in ("measured", "distinct"))
     gap = sum(block.gap * _cost(block) for block in static.blocks) / max(1, sum(map(_cost, static.blocks)))
-    yield f"{measured:,} of {distinct:,} stages measured; at most {100 * gap:.1f} % from the optimum by their bounds"
+    return f"{measured:,} of {distinct:,} stages measured; at most {100 * gap:.1f} % from the optimum by their bounds"
 
 
 def _table(plan: StaticPlan) -> Iterator[str]:

@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from edbc.tools.staged.compiling import CompiledStatic, metrics_of
-from edbc.tools.staged.explanation import totals, verdict
+from edbc.tools.staged.explanation import looked_at, totals, verdict
 
 
 def static_json(output: str, compiled: CompiledStatic) -> dict[str, Any]:
     """As JSON's types."""
     plan, parity = compiled.plan, compiled.parity
-    measured, distinct = _looked_at(compiled)
     return {
         "plan": output,
         **metrics_of(plan),
         "totals_ns": totals(plan),
         "form": plan.static.form,
         "measured_ns": {cost.form: cost.median_ns for cost in plan.static.measured},
-        "measured": measured,
-        "distinct": distinct,
+        **{name: sum(getattr(block, name) for block in plan.static.blocks) for name in ("measured", "distinct")},
         "max_error": parity.max_error,
         "eager_error": parity.eager_error,
     }
@@ -29,17 +27,13 @@ def static_json(output: str, compiled: CompiledStatic) -> dict[str, Any]:
 def static_lines(output: str, compiled: CompiledStatic) -> Iterator[str]:
     """For people."""
     plan, parity, metrics = compiled.plan, compiled.parity, metrics_of(compiled.plan)
-    measured, distinct = _looked_at(compiled)
     yield (
         f"{output}: a static model, {metrics['units']} units in {metrics['blocks']} blocks, {metrics['stages']} "
         f"stages, {metrics['merged']} of them merged"
     )
-    yield f"  {measured:,} of {distinct:,} stages measured, costs in {plan.static.costs.name}"
+    yield f"  {looked_at(plan)}; costs in {plan.static.costs.name}"
+    if compiled.ended:
+        yield f"  time was up before the --gap was proven: to plan from the table, ask for --gap {plan.static.gap}"
     yield "  in milliseconds: " + ", ".join(f"{name} {cost / 1e6:.2f}" for name, cost in totals(plan).items())
     yield f"  {verdict(plan)}"
     yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}"
-
-
-def _looked_at(compiled: CompiledStatic) -> tuple[int, int]:
-    blocks = compiled.plan.static.blocks
-    return sum(block.measured for block in blocks), sum(block.distinct for block in blocks)
