@@ -26,13 +26,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # as the command line does, bef
 import torch
 
 from edbc.run.modelfile import import_model_file
+from edbc.stages import Stages
 from edbc.stages.cpu.execute import Team
 from edbc.stages.cpu.measure import Measurement, turns
 from edbc.stages.cpu.net import StaticModel
 from edbc.stages.endings import members
 from edbc.stages.forms import nets_of
 from edbc.stages.graph import block_dag
-from edbc.stages.plan_graph import Limits, Planned, schedule_graph
+from edbc.stages.plan_graph import Planned, schedule_graph
 from edbc.stages.search import Machine
 from edbc.stages.table import SUFFIX, Costs, CostTable, read_table, write_table
 
@@ -76,7 +77,7 @@ def simulate(name: str, options: argparse.Namespace) -> dict[str, Any]:
     static, _ = opened(name, 1)
     costs = unit_costs(static.graph, options.batch)
     table = Costs(CostTable(device=NAME, threads=1, dtype="float32", batch_size=options.batch, overhead_ns=OVERHEAD))
-    limits = Limits(gap=options.gap)
+    limits = Stages(gap=options.gap)
     planned = schedule_graph(static, MACHINE, table, limits, lambda *stage: measured(costs, *stage))
     started = time.perf_counter()
     schedule_graph(static, MACHINE, table, limits)
@@ -103,7 +104,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Profile a network, or plan from its table of an earlier call; then all forms of schedules take turns."""
     static, batch = opened(name, options.batch)
     threads, path = options.threads, Path(options.tables) / f"{name}.{options.batch}{SUFFIX}"
-    costs, machine, limits = Costs(head_of(options, 0)), Machine(threads, threads > 1), Limits(gap=options.gap)
+    costs, machine, limits = Costs(head_of(options, 0)), Machine(threads, threads > 1), Stages(gap=options.gap)
     started = time.perf_counter()
     if path.exists():
         planned = schedule_graph(static, machine, Costs.of(read_table(path)), limits)

@@ -33,6 +33,7 @@ from numba import config, types
 
 from edbc.native import shipped
 from edbc.native.kernelcache import WHILE_WAITING
+from edbc.native.threads import num_cores
 
 LISTED = Path(__file__).with_name("loops.txt")
 MOST_PROCESSES = 3
@@ -142,11 +143,6 @@ def _read_one(tokens: list[str]) -> Any:
         return scalar
     _, dimensions, _ = tokens.pop(), tokens.pop(), tokens.pop()
     return types.Array(scalar, int(dimensions), "C")
-
-
-def num_cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start(line: str, **settings: str) -> None:

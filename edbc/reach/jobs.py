@@ -221,11 +221,6 @@ class Summary:
         replace_file(folder / INDEX, lambda path: path.write_text(json.dumps(content, indent=1) + "\n"))
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def require_workers(workers: int, left: float, what: str) -> None:
     """Raise EdbcError for more workers than there is room for; `what` says how the room was counted."""
     require_count("workers", workers)

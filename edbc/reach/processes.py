@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from edbc.errors import DeviceError
-from edbc.reach.jobs import Job, Parts, Writer, Written, num_cores, require_workers, rows_of
+from edbc.native.threads import num_cores
+from edbc.reach.jobs import Job, Parts, Writer, Written, require_workers, rows_of
 
 AHEAD = 3
 """Batches per worker that wait or run."""

@@ -22,7 +22,8 @@ from typing import Any
 
 from edbc import errors
 from edbc.errors import DeviceError, EdbcError
-from edbc.reach.jobs import Job, Parts, Writer, Written, num_cores, require_workers, rows_of
+from edbc.native.threads import num_cores
+from edbc.reach.jobs import Job, Parts, Writer, Written, require_workers, rows_of
 
 READERS = 1
 """CPUs that are left to tasks that read."""

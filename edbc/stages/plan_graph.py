@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edbc.stages import Stages
 from edbc.stages.blocks import find_blocks
 from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.cpu.net import StaticModel
@@ -20,15 +21,6 @@ from edbc.stages.table import Cost, Costs, Groups
 
 MeasureStage = Callable[[Block, Groups, str], Cost]
 Report = Callable[[int, int, Scheduled | None], None]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How wide stages may be, and how close to the optimum is close enough."""
-
-    r: int = 3
-    s: int = 8
-    gap: float = 0.01
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ def schedule_graph(
     static: StaticModel,
     machine: Machine,
     costs: Costs,
-    limits: Limits,
+    limits: Stages,
     measure: MeasureStage | None = None,
     report: Report = lambda done, total, scheduled: None,
     seconds: float = float("inf"),
@@ -69,7 +61,7 @@ def schedule_graph(
     return [Planned(block, done[block.text]) for block in blocks]
 
 
-def _schedule(static: StaticModel, machine: Machine, costs: Costs, limits: Limits, block: Block,
+def _schedule(static: StaticModel, machine: Machine, costs: Costs, limits: Stages, block: Block,
               measure: MeasureStage | None, until: float) -> Scheduled:  # fmt: skip
     bound, graph = static.bound, static.graph
     merges = merge_sets(graph, block.units, bound.layers)

@@ -51,11 +51,11 @@ def processor() -> dict[str, Any]:
     """The processor, as the system names it and as LLVM does."""
     from edbc.cells.kernels.microkernel import shape_of
     from edbc.native.machinecode import processor as of_llvm
+    from edbc.native.threads import num_cores
 
     shape = shape_of(4)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return {"name": processor_name(), "llvm": of_llvm()[0], "cores": cores, "threads": torch.get_num_threads(),
+    return {"name": processor_name(), "llvm": of_llvm()[0], "cores": num_cores(), "threads": torch.get_num_threads(),
             "load": round(load, 2), "vector_bits": None if shape is None else 8 * 4 * shape.lanes}  # fmt: skip
 
 

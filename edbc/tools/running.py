@@ -412,7 +412,8 @@ class _Running:
         from edbc.run.session import Stats
 
         rates: list[float] = []
-        instances = self._instances()
+        cast = self.bound.cast.each if self.setting.inputs else self.bound.cast
+        instances: Iterable[Any] = cast(instances_of(self.bound.file, self.bound.config, self.setting, SAMPLED))
         if self.setting.epochs > 1:
             instances = list(instances)
             if not (self.setting.recapture or self.is_eager or self.as_vertices):
@@ -421,7 +422,7 @@ class _Running:
                 self.captured = CapturedDataset(instances, self.net)
         for epoch in range(self.setting.epochs):
             self.stats, self.is_last = Stats(), epoch == self.setting.epochs - 1
-            for number, batch in enumerate(_batches(instances, self.setting.batch_size)):
+            for number, batch in enumerate(batches_of(instances, self.setting.batch_size)):
                 self._run_batch(number, batch, epoch == number == 0, tell)
             rates.append(_rate(self.stats.instances, self.stats.seconds.total))
         self._write()
@@ -469,12 +470,6 @@ class _Running:
             self.told_bytes = demand.total
             tell(f"memory: {demand.total / 1e6:,.1f} MB for a mini-batch of {count}, {demand.values / 1e6:,.1f} of it "
                  "for values")  # fmt: skip
-
-    def _instances(self) -> Iterable[Any]:
-        file, config, limit = self.bound.file, self.bound.config, self.setting.limit
-        if self.setting.inputs:
-            return self.bound.cast.each(file.load(self.setting.inputs, config, limit))
-        return self.bound.cast(file.sample(SAMPLED if limit is None else limit, 1, config))
 
     def _results(self, given: list[Any], tell: Tell) -> list[Any]:
         if self.is_eager:
@@ -531,7 +526,15 @@ def write_outputs(outputs: OutputFile, path: str) -> None:
     write_tensors(outputs.tensors(), path, "outputs", "name another --output")
 
 
-def _batches(instances: Iterable[Any], size: int) -> Iterator[list[Any]]:
+def instances_of(file: ModelFile, config: Config, setting: Setting, sampled: int) -> Iterable[Any]:
+    """Of files, or made up: `sampled` where there is no limit."""
+    if setting.inputs:
+        return file.load(setting.inputs, config, setting.limit)
+    return file.sample(sampled if setting.limit is None else setting.limit, 1, config)
+
+
+def batches_of(instances: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """As many at a time; fewer in the last."""
     iterator = iter(instances)
     while batch := list(itertools.islice(iterator, size)):
         yield batch

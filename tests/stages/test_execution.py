@@ -16,13 +16,14 @@ from simulated import MACHINE, OVERHEAD, measured, unit_costs
 from torch import Tensor, nn
 
 from edbc.errors import InputError, LayoutError, UnsupportedError
+from edbc.stages import Stages
 from edbc.stages.cpu.execute import Team
 from edbc.stages.cpu.kernels import Task
 from edbc.stages.cpu.lifetimes import Schedule, plan_arena, verify_arena
 from edbc.stages.cpu.net import StagedNet, StaticModel
 from edbc.stages.cpu.products import merge_sets
 from edbc.stages.endings import members
-from edbc.stages.plan_graph import Limits, schedule_graph, whole_schedule
+from edbc.stages.plan_graph import schedule_graph, whole_schedule
 from edbc.stages.search import Machine
 from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Costs, CostTable
 from edbc.tools.parity import Eager, Parity
@@ -37,7 +38,7 @@ def scheduled(static: StaticModel, machine: Machine = MACHINE) -> Schedule:
     head = CostTable(device="none", threads=2, dtype="float32", batch_size=1, overhead_ns=OVERHEAD)
     costs = unit_costs(static.graph)
     planned = schedule_graph(
-        static, machine, Costs(head), Limits(), lambda block, groups, run: measured(costs, block, groups, run)
+        static, machine, Costs(head), Stages(), lambda block, groups, run: measured(costs, block, groups, run)
     )
     return whole_schedule(planned)
 

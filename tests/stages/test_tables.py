@@ -9,8 +9,9 @@ import torch
 from helpers import model_file
 from simulated import MACHINE
 
+from edbc.stages import Stages
 from edbc.stages.cpu.net import StaticModel
-from edbc.stages.plan_graph import Limits, schedule_graph, whole_schedule
+from edbc.stages.plan_graph import schedule_graph, whole_schedule
 from edbc.stages.table import Costs, read_table
 
 DATA = Path(__file__).parent / "data"
@@ -27,7 +28,7 @@ def test_tables_give_their_schedules(name: str, cost: int, stages: int) -> None:
         model = file.build().eval()
     static = StaticModel(model, file.sample(1, 0)[0], name)
 
-    planned = schedule_graph(static, MACHINE, Costs.of(read_table(DATA / f"{name}.costs.yaml")), Limits())
+    planned = schedule_graph(static, MACHINE, Costs.of(read_table(DATA / f"{name}.costs.yaml")), Stages())
 
     assert sum(p.scheduled.cost for p in planned) == cost
     assert len(whole_schedule(planned)) == stages

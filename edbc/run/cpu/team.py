@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from edbc.cells.kernels.microkernel import shape_of
 from edbc.native.pool import ALIGNMENT, aligned
+from edbc.native.threads import num_cores
 from edbc.run.cpu.teamwork import ALL_BYTES, LATE, MOST, NEXT, PANEL, TASK, WIDTH, help_team
 
 WORTH = 1 << 24
@@ -109,8 +110,7 @@ def helpers() -> int:
     allowed = min(torch.get_num_threads(), MOST - 1)
     if allowed == 1:
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, cores) - 1
+    return min(allowed, num_cores()) - 1
 
 
 def _help(jobs: SimpleQueue[Job]) -> None:

@@ -8,7 +8,6 @@ arena, so that they own their memory.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,10 +40,10 @@ class StaticModel:
 class StagedNet:
     """A static model that runs by a schedule; `with` it, or `close` it, to end its threads."""
 
-    def __init__(self, static: StaticModel, schedule: Schedule, threads: int | None = None, barriers: bool = True,
+    def __init__(self, static: StaticModel, schedule: Schedule, threads: int, barriers: bool = True,
                  wrap: Wrap = lambda units, task: task):  # fmt: skip
         self.static, self.schedule, self.barriers, self._wrap = static, schedule, barriers, wrap
-        self.team = Team(threads or os.cpu_count() or 1)
+        self.team = Team(threads)
         self.arena: Arena = plan_arena(static.graph, schedule, static.bound.placed, barriers)
         verify_arena(static.graph, schedule, static.bound.placed, self.arena, barriers)
         self._ready: Kept[Any, _Ready] = Kept(MOST_SIZES)

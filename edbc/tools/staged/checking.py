@@ -21,12 +21,13 @@ from edbc.plan.reader import read_bytes
 from edbc.plan.static import StaticPlan
 from edbc.run.modelfile import import_model_file
 from edbc.run.weightsfile import model_of_plan
+from edbc.stages import Stages
 from edbc.stages.capture import cast
 from edbc.stages.cpu.net import StaticModel
-from edbc.stages.plan_graph import Limits, schedule_graph
+from edbc.stages.plan_graph import schedule_graph
 from edbc.stages.search import Machine
 from edbc.stages.table import Costs, CostTable, parse_table, require_table
-from edbc.tools.staged.compiling import Target, guards_of, parity_of, static_section
+from edbc.tools.staged.compiling import guards_of, parity_of, static_section
 
 
 def table_of_plan(path: Path, plan: StaticPlan) -> CostTable:
@@ -60,12 +61,11 @@ def renew_static(path: Path, plan: StaticPlan, model_file: Path) -> StaticPlan:
     model = model_of_plan(file, config, plan, path)
     dtype = getattr(torch, plan.static.dtype)
     static = StaticModel(model.to(dtype), cast(file.sample(1, plan.model.seed, config)[0], dtype), file.path.name)
-    limits = Limits(plan.static.r, plan.static.s, float(plan.static.gap))
+    limits = Stages(plan.static.r, plan.static.s, float(plan.static.gap))
     planned = schedule_graph(static, Machine(table.threads, table.threads > 1), Costs.of(table), limits)
     section = static_section(static.graph, planned, table, plan.static.costs.name, limits)
     renewed = replace(plan, static=replace(section, costs=FileRef(plan.static.costs.name, plan.static.costs.sha256)))
-    target = Target(table.batch_size, table.dtype, table.threads)
-    parity_of(static, plan, file, config, target).require()
+    parity_of(static, plan, file, config).require()
     return replace(renewed, guards=guards_of(renewed, plan.guards))
 
 

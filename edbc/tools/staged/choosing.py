@@ -27,9 +27,8 @@ from edbc.run.modelfile import import_model_file
 from edbc.run.weightsfile import weights_for
 from edbc.stages import Stages
 from edbc.stages.capture import Traced, is_stackable, trace
-from edbc.stages.plan_graph import Limits
 from edbc.stages.table import CostTable, read_table, table_for, table_path, write_table
-from edbc.tools.staged.compiling import CompiledStatic, Target, compile_static
+from edbc.tools.staged.compiling import CompiledStatic, compile_static
 
 if TYPE_CHECKING:
     from edbc.tools.compile.modelobject import ModelObject
@@ -64,8 +63,7 @@ def compile_file_in_stages(
         settings=settings,
         seed=seed,
         plan=target,
-        limits=Limits(stages.r, stages.s, stages.gap),
-        target=Target.of(stages),
+        stages=stages,
         table=None if profile or source is None else read_table(source),
         weights=weights_for(target, weights),
         guards=guards,
@@ -92,8 +90,8 @@ def compile_object_in_stages(
         settings={},
         seed=seed,
         plan=Path(f"{given.name}.yaml") if target is None else target,
-        limits=Limits(stages.r, stages.s, stages.gap),
-        target=Target.of(stages, str(dtype).removeprefix("torch.")),
+        stages=stages,
+        dtype=str(dtype).removeprefix("torch."),
         table=table,
         guards=guards,
         progress=progress,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,20 +20,23 @@ import torch
 
 from edbc._version import __version__
 from edbc.errors import StaleError
+from edbc.native.threads import num_cores
 from edbc.plan.plan import FileRef, Guard, ModelRef
 from edbc.plan.static import INPUT, PlanBlock, PlanStage, PlanUnit, Static, StaticPlan
 from edbc.run.modelfile import Config, ModelFile
 from edbc.run.weightsfile import Weights
 from edbc.stages import Stages
 from edbc.stages.capture import cast
-from edbc.stages.cpu.execute import Team
+from edbc.stages.cpu.execute import Team, Wrap
 from edbc.stages.cpu.measure import Measurement
 from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.cpu.products import merge_sets
 from edbc.stages.forms import OPEN, chosen_form, measured_forms
 from edbc.stages.graph import UnitGraph
-from edbc.stages.plan_graph import Limits, Planned, schedule_graph
+from edbc.stages.plan_graph import Planned, schedule_graph
 from edbc.stages.search import Machine, Scheduled
 from edbc.stages.table import Costs, CostTable, require_table, table_path, table_text
+from edbc.tools.health import processor_name
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.staged.explanation import BY_TABLE
 
@@ -57,47 +60,15 @@ class CompiledStatic:
 
     plan: StaticPlan
     table: CostTable
-    planned: list[Planned]
     parity: Parity
     ended: bool
     """Whether measuring ended before the gap that was asked for was proven; the plan's is the one that is."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a schedule is for."""
-
-    batch_size: int = 1
-    dtype: str = "float32"
-    threads: int = 0
-    """0 for as many as the process may use."""
-
-    @classmethod
-    def of(cls, stages: Stages, dtype: str = "float32") -> Target:
-        """What options say."""
-        return cls(stages.batch, dtype, stages.threads or 0)
-
-    @property
-    def all_threads(self) -> int:
-        """The number of threads."""
-        return self.threads or cores()
-
-
-def cores() -> int:
-    """Cores that the process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def device_name() -> str:
     """The processor, as far as the system tells: `AMD EPYC (AVX512)`."""
-    name = "processor"
-    try:
-        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
-        name = found[1] if found else name
-    except OSError:
-        pass
-    capability = torch.backends.cpu.get_cpu_capability()
-    return re.sub(r"[^ -~]", "?", f"{' '.join(name.split())} ({capability})")[:200]
+    name, capability = " ".join(processor_name().split()), torch.backends.cpu.get_cpu_capability()
+    return re.sub(r"[^ -~]", "?", f"{name} ({capability})")[:200]
 
 
 def compile_static(
@@ -106,14 +77,14 @@ def compile_static(
     settings: dict[str, Any],
     seed: int,
     plan: str | Path,
-    limits: Limits,
-    target: Target,
+    stages: Stages,
+    dtype: str = "float32",
     table: CostTable | None = None,
     weights: Weights | None = None,
     guards: dict[str, Guard] | None = None,
     progress: Progress = lambda *_: None,
 ) -> CompiledStatic:
-    """Compile for a target, with the costs of a table, or measured where there is none. `plan` is where it will stand.
+    """Compile, with the costs of a table, or measured where there is none. `plan` is where it will stand.
 
     Raises UnsupportedError for a model that is not static, StaleError for a table of something else, and CheckFailed
     where results are not eager's.
@@ -122,17 +93,17 @@ def compile_static(
     model = given.build(config, seed)
     if weights is not None:
         weights.load(model)
-    model = model.to(getattr(torch, target.dtype))
-    static = StaticModel(model, cast(given.sample(1, seed, config)[0], getattr(torch, target.dtype)), given.name)
-    machine = Machine(target.all_threads, target.all_threads > 1)
-    name = table_path(plan).name
+    model, threads = model.to(getattr(torch, dtype)), stages.threads or num_cores()
+    static = StaticModel(model, cast(given.sample(1, seed, config)[0], getattr(torch, dtype)), given.name)
+    name, proven = table_path(plan).name, stages
+    asked: dict[str, Any] = {"device": device_name(), "threads": threads, "dtype": dtype, "batch_size": stages.batch}
     if table is None:
-        costs, planned = measured_costs(static, machine, target, limits, progress)
-        asked, limits = limits, _proven(limits, planned)
+        costs, planned = measured_costs(static, stages, CostTable(overhead_ns=0, **asked), progress)
+        proven = _proven(stages, planned)
     else:
-        require_table(table, name, device=device_name(), **_of_table(target))
-        costs, asked = Costs.of(table), limits
-        planned = schedule_graph(static, machine, costs, limits)
+        require_table(table, name, **asked)
+        costs = Costs.of(table)
+        planned = schedule_graph(static, Machine(threads, threads > 1), costs, stages)
     whole = costs.table()
     made = StaticPlan(
         edbc=__version__,
@@ -144,48 +115,41 @@ def compile_static(
             weights=None if weights is None else weights.reference,
         ),
         requirements=REQUIREMENTS,
-        static=static_section(static.graph, planned, whole, name, limits),
+        static=static_section(static.graph, planned, whole, name, proven),
     )
     made = replace(made, guards=guards_of(made, guards or {}))
     progress("parity", 0, 1, {})
-    parity = parity_of(static, made, given, config, target)
+    parity = parity_of(static, made, given, config)
     progress("parity", 1, 1, {"max_error": parity.max_error})
     parity.require()
-    return CompiledStatic(made, whole, planned, parity, limits != asked)
+    return CompiledStatic(made, whole, parity, proven != stages)
 
 
-def _proven(limits: Limits, planned: Sequence[Planned]) -> Limits:
-    """The limits with the gap that is proven of every block, where the one that is asked for is not."""
+def _proven(stages: Stages, planned: Sequence[Planned]) -> Stages:
+    """The options with the gap that is proven of every block, where the one that is asked for is not."""
     largest = math.ceil(1e4 * max(p.scheduled.gap for p in planned)) / 1e4
-    return replace(limits, gap=max(limits.gap, largest))
+    return stages._replace(gap=max(stages.gap, largest))
 
 
-def _of_table(target: Target) -> dict[str, Any]:
-    return {"threads": target.all_threads, "dtype": target.dtype, "batch_size": target.batch_size}
-
-
-def measured_costs(static: StaticModel, machine: Machine, target: Target, limits: Limits,
+def measured_costs(static: StaticModel, stages: Stages, head: CostTable,
                    progress: Progress) -> tuple[Costs, list[Planned]]:  # fmt: skip
     """A table that is measured now, and the schedule that it gives."""
-    team = Team(machine.streams)
-    try:
-        measurement = Measurement(static, target.batch_size, team)
-        head = CostTable(device=device_name(), overhead_ns=measurement.overhead(), **_of_table(target))
-        costs = Costs(head)
+    machine = Machine(head.threads, head.threads > 1)
+    with closing(Team(head.threads)) as team:
+        measurement = Measurement(static, head.batch_size, team)
+        costs = Costs(replace(head, overhead_ns=measurement.overhead()))
 
         def report(done: int, total: int, scheduled: Scheduled | None) -> None:
             facts = {} if scheduled is None else {"measured": scheduled.measured, "stages": scheduled.distinct}
             progress("profile", done, total, {"name": "kinds of blocks", **facts})
 
-        planned = schedule_graph(static, machine, costs, limits, measurement.stage, report, MOST_SECONDS)
-    finally:
-        team.close()
-    costs.head = replace(head, forms=measured_forms(static, planned, machine.streams, target.batch_size))
+        planned = schedule_graph(static, machine, costs, stages, measurement.stage, report, MOST_SECONDS)
+    costs.head = replace(costs.head, forms=measured_forms(static, planned, head.threads, head.batch_size))
     return costs, planned
 
 
 def static_section(graph: UnitGraph, planned: Sequence[Planned], table: CostTable, costs_name: str,
-                   limits: Limits) -> Static:  # fmt: skip
+                   limits: Stages) -> Static:  # fmt: skip
     """What a plan holds of a schedule."""
     names, form = [unit.name for unit in graph.units], chosen_form(table.forms)
     sha256 = hashlib.sha256(table_text(table).encode()).hexdigest()
@@ -250,11 +214,10 @@ def guards_of(plan: StaticPlan, kept: dict[str, Guard]) -> dict[str, Guard]:
     return {n: replace(kept[n], value=metrics[n]) if n in kept else Guard(metrics[n]) for n in GUARDED}
 
 
-def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObject, config: Config,
-              target: Target) -> Parity:  # fmt: skip
+def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObject, config: Config) -> Parity:
     """Staged execution compared with eager: single instances, and a batch."""
-    instances = given.sample(min(max(COMPARED, target.batch_size), LARGEST_COMPARED), plan.model.seed, config)
-    instances = [cast(instance, getattr(torch, target.dtype)) for instance in instances]
+    instances = given.sample(min(max(COMPARED, plan.static.batch_size), LARGEST_COMPARED), plan.model.seed, config)
+    instances = [cast(instance, getattr(torch, plan.static.dtype)) for instance in instances]
     parity, eager = Parity(), Eager(static.model)
     with bound_net(static, plan) as net, eager.at_its_best(instances):
         parity.add_all(net(instances), None, eager, instances)
@@ -262,7 +225,7 @@ def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObj
     return parity
 
 
-def bound_net(static: StaticModel, plan: StaticPlan, wrap: Any = None) -> StagedNet:
+def bound_net(static: StaticModel, plan: StaticPlan, wrap: Wrap = lambda units, task: task) -> StagedNet:
     """The plan bound to a model. Raises StaleError where the model's units are not the plan's, and where it merges what
     cannot be merged."""
     _require_units(static.graph, plan)
@@ -272,8 +235,7 @@ def bound_net(static: StaticModel, plan: StaticPlan, wrap: Any = None) -> Staged
         groups = tuple(tuple(number[name] for name in group) for group in stage.groups)
         _require_strategy(static, [u for group in groups for u in group], stage)
         schedule.append((groups, stage.run))
-    options = {} if wrap is None else {"wrap": wrap}
-    return StagedNet(static, schedule, plan.static.threads, plan.static.form != OPEN, **options)
+    return StagedNet(static, schedule, plan.static.threads, plan.static.form != OPEN, wrap)
 
 
 def _require_units(graph: UnitGraph, plan: StaticPlan) -> None:
@@ -290,8 +252,6 @@ def _require_units(graph: UnitGraph, plan: StaticPlan) -> None:
 
 
 def _require_strategy(static: StaticModel, units: list[int], stage: PlanStage) -> None:
-    from edbc.stages.cpu.products import merge_sets
-
     everything = (1 << len(units)) - 1
     if stage.run == "merge" and everything not in merge_sets(static.graph, units, static.bound.layers):
         raise StaleError(

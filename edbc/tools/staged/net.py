@@ -123,15 +123,14 @@ def _require_cpu(model: nn.Module) -> None:
 
 def checked_net(plan: StaticPlan, path: Path, given: ModelObject) -> StaticNet:
     """A plan that stands, bound to an object of its code: units are the model's, and results eager's."""
-    from edbc.tools.staged.compiling import Target, device_name, parity_of
+    from edbc.tools.staged.compiling import device_name, parity_of
 
     if plan.static.device != device_name():
         told = f"{path}: its stages were measured on {plan.static.device}, this is {device_name()}"
         warnings.warn(told, stacklevel=4)
     example = given.sample(1, 0, {})[0]
     net = StaticNet(plan, given.model, example)
-    target = Target(plan.static.batch_size, plan.static.dtype, plan.static.threads)
-    parity_of(StaticModel(given.model, example, given.name), plan, given, {}, target).require()
+    parity_of(StaticModel(given.model, example, given.name), plan, given, {}).require()
     return net
 
 

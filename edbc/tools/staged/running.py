@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,16 @@ from edbc.stages.cpu.net import StagedNet, StaticModel
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.report.timeline import write_events
-from edbc.tools.running import Setting, Tell, Warn, require_model, require_targets, write_outputs
+from edbc.tools.running import (
+    Setting,
+    Tell,
+    Warn,
+    batches_of,
+    instances_of,
+    require_model,
+    require_targets,
+    write_outputs,
+)
 from edbc.tools.staged.compiling import bound_net, device_name
 
 MADE_UP = 32
@@ -124,8 +132,10 @@ def _bind(path: Path, plan: StaticPlan, setting: Setting,
           warn: Warn) -> tuple[ModelFile, Config, StagedNet, Lanes | None]:  # fmt: skip
     file, config, model, example = model_and_example(path, plan, setting, warn)
     static = StaticModel(model, example, file.path.name)
-    lanes = Lanes(static) if setting.trace is not None else None
-    return file, config, bound_net(static, plan, None if lanes is None else lanes.wrap), lanes
+    if setting.trace is None:
+        return file, config, bound_net(static, plan), None
+    lanes = Lanes(static)
+    return file, config, bound_net(static, plan, lanes.wrap), lanes
 
 
 def model_and_example(path: Path, plan: StaticPlan, setting: Setting,
@@ -154,8 +164,8 @@ def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, 
     eager = Eager(net.static.model) if setting.verify else None
     report.parity = Parity() if setting.verify else None
     outputs = OutputFile()
-    instances = iter(_instances(file, config, setting))
-    while batch := [cast(instance, dtype) for instance in islice(instances, report.batch_size)]:
+    instances = (cast(instance, dtype) for instance in instances_of(file, config, setting, MADE_UP))
+    for batch in batches_of(instances, report.batch_size):
         if not report.seconds:
             net(batch)  # packs weights
             if lanes is not None:
@@ -177,12 +187,6 @@ def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, 
         write_outputs(outputs, setting.output)
     if lanes is not None and setting.trace is not None:
         lanes.write(setting.trace)
-
-
-def _instances(file: ModelFile, config: Config, setting: Setting) -> Any:
-    if setting.inputs:
-        return file.load(setting.inputs, config, setting.limit)
-    return file.sample(MADE_UP if setting.limit is None else setting.limit, 1, config)
 
 
 class Lanes:
