@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -111,3 +112,24 @@ class ChartOfSpans(nn.Module):
             for j in range(i, count):
                 chart[i, j] = x[i].dot(x[j])
         return torch.logsumexp(chart, dim=1)
+
+
+@program(series)
+class InsideByNumPy(nn.Module):
+    """Scores of spans from those of their halves, in a chart whose indices are NumPy's integers."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.leaf, self.rules = size, nn.Linear(FEATURES, size), nn.Parameter(torch.randn(size, size))
+
+    def forward(self, series):
+        leaves, count = self.leaf(series).unsqueeze(0), len(series)
+        chart = leaves.new_full((1, count, count, self.size), -1e4)
+        for i in np.arange(count):
+            chart[:, i, i] = leaves[:, i]
+        for width in np.arange(1, min(count, 4)):
+            for i in range(count - width):
+                j = i + width
+                splits = [chart[:, i, k, : self.size // 2] + chart[:, k + 1, j, -1:] for k in range(i, j)]
+                chart[:, i, j, : self.size // 2] = torch.logsumexp(torch.stack(splits, 1), 1)
+        return (chart[0, 0].softmax(-1) @ self.rules).sum(0)

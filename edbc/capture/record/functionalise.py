@@ -43,7 +43,7 @@ from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
 from edbc.capture.standins.made import Buffer
-from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, refuse, value_of
+from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -422,6 +422,8 @@ class KeepsBooks(TorchFunctionMode):
             return func(*args, **kwargs)
         if changes.stands() and (changes.has_stand_in(args) or (kwargs and changes.has_stand_in(kwargs.values()))):
             args, kwargs = _mapped(changes.stand_in, (args, kwargs))
+            if func is torch.Tensor.__getitem__:
+                args = args[0], as_python_has_it(args[1])
             return self.rec.function(func, args, kwargs, rules.name_of(func))
         result = func(*args, **kwargs)
         if type(result) in _MADE:
@@ -572,7 +574,7 @@ def _changed(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs:
     if kwargs.get("inplace") is True:
         return rec.change(target, rec.function(func, args, {**kwargs, "inplace": False}))
     if name == "setitem":
-        return _set_item(rec, target, *args[1:])
+        return _set_item(rec, target, as_python_has_it(args[1]), args[2])
     if name in _SEEN_OTHERWISE:
         seen = rec.function(getattr(torch.Tensor, name[:-1]), args, kwargs)
         return rec.open_books().turn(target, seen)

@@ -15,10 +15,14 @@ from helpers import bound, seeded
 from random_models import CODE, RandomModel
 from torch import nn
 
+from edbc.base.graph import Graph
 from edbc.errors import PlanError, UnsupportedError
 from edbc.plan.reader import parse_plan
 from edbc.plan.writer import plan_text
 from edbc.run.session import Net, Stats
+from edbc.schedule.policy import Policy
+from edbc.schedule.schedule import Schedule
+from edbc.schedule.scheduler import run
 from edbc.tools.compile import mining
 from edbc.tools.compile.compiler import compile_model
 from edbc.tools.compile.modelobject import ModelObject
@@ -118,6 +122,40 @@ def test_random_programs_give_eager_results_and_gradients(seed: int) -> None:
 def test_the_random_programs_have_patterns() -> None:
     """Of the models above some have many."""
     assert len(MET) < 5 or sum(MET.values()) > 50
+
+
+class ManyTypes(nn.Module):
+    """A chain in which no type occurs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.functions = nn.Embedding(9, 24), [torch.tanh, torch.sigmoid]
+
+    def forward(self, word: int) -> torch.Tensor:
+        h = self.words.weight[word]
+        for i in range(1, 23):
+            h = self.functions[i % 2](h).roll(i).reshape(2, 12)[:, : 12 - i % 2].sum(0, keepdim=True)[0].repeat(3)[:24]
+        return h
+
+
+@pytest.mark.usefixtures("always")
+def test_types_that_the_rule_looks_at_count_as_nodes_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs of many types and batches take long to schedule, however few nodes they have."""
+    seen: list[int] = []
+
+    def counted(graph: Graph, policy: Policy) -> Schedule:
+        schedule = run(graph, policy)
+        seen.append(graph.num_nodes + schedule.num_batches * len({*graph.node_type.tolist()}) // 3)
+        return schedule
+
+    model, words = seeded(ManyTypes), [0, 1, 2]
+    monkeypatch.setattr(mining, "run", counted)
+    bound(model, words, "auto")
+    whole, first = sum(seen), seen[0]
+    monkeypatch.setattr(mining, "MOST_VISITED", 2 * first)
+    seen.clear()
+    bound(model, words, "auto")
+    assert sum(seen[:-1]) <= 2 * first < whole
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
