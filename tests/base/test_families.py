@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from commands import command as edbc
+from torch import nn
 
 from edbc.base.families import family, fold_names, grouped, leads
+from edbc.plan.plan import PlanType
+from edbc.tools.explain.foundcells import cell_notes, fused_families
 
 
 @pytest.mark.parametrize(
@@ -137,3 +142,18 @@ def test_a_file_without_build_or_sample_is_no_model_file(missing: str, tmp_path:
 
     assert result.exit_code == 3
     assert f"expected a function '{missing}', got none" in result.stderr
+
+
+def test_patterns_that_differ_in_a_size_are_told_as_one() -> None:
+    """By compiling and explaining: each length may have its own type of a pattern."""
+    fused = {f"mul_tanh.{n}": (f"v0 = mul.{n}(x0, x1)", f"v1 = tanh.{n}(v0)") for n in range(2, 8)} | {
+        "add_tanh": ("",)
+    }
+    types = [PlanType(name, f"graph {name.partition('.')[0]}(f32[{n},3])", "a.py:1") for n, name in enumerate(fused)]
+    plan: Any = SimpleNamespace(fused=fused, types=types, automatic={})
+    observed: Any = SimpleNamespace(construction_seconds=0.0, num_nodes=0, steps=())
+
+    assert [len(names) for names in fused_families(plan)] == [6, 1]
+    first, second = cell_notes(plan, nn.Identity(), observed)
+    assert first == "mul_tanh.2 +5 is mined: v0 = mul.2(x0, x1); v1 = tanh.2(v0) (a.py:1)"
+    assert second.startswith("add_tanh is mined")

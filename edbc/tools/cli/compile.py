@@ -75,7 +75,7 @@ def _print_static(output: str, compiled: Any, output_format: str) -> None:
 
 def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Iterator[str]:
     """What compiling gave: batches, what others need, operands that the layouts put in place, parity."""
-    from edbc.tools.explain.foundcells import cells_text
+    from edbc.tools.explain.foundcells import cells_text, fused_families
 
     plan, parity = compiled.plan, compiled.parity
     nodes, batches, bound = metrics["nodes"], metrics["batches"], metrics["lower_bound"]
@@ -90,7 +90,7 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     if plan.automatic:
         yield f"  cells that nobody marked: {cells_text(plan.automatic)}"
     if plan.fused:
-        yield f"  mined from the graph: {', '.join(plan.fused)}"
+        yield f"  mined from the graph: {', '.join(map(name_of, fused_families(plan)))}"
     training = plan.policy.training
     others = {**training.get("baselines", {}), **({"beam": training["beam"]} if "beam" in training else {})}
     if others:

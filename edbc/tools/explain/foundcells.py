@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from torch import nn
 
+from edbc.base.families import family, grouped, name_of
 from edbc.capture.code.automatic import candidates, located
 from edbc.capture.code.closed import Closed, methods_of
 from edbc.capture.code.regions import Regions
@@ -23,6 +24,12 @@ MOST = 3
 def cells_text(automatic: dict[str, str]) -> str:
     """Names and lines of a plan's automatic cells."""
     return ", ".join(f"{name} ({line})" for name, line in sorted(automatic.items()))
+
+
+def fused_families(plan: Plan) -> list[list[str]]:
+    """Names of the types that are patterns, those of one family together (`edbc.base.families`)."""
+    signatures = {kind.name: kind.signature for kind in plan.types}
+    return grouped(plan.fused, lambda name: family(signatures[name]))
 
 
 def fused_text(plan: Plan, name: str) -> str:
@@ -43,8 +50,8 @@ def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[
             f"cells by their code, which are given as many rows as an instance brings, so that their operations are "
             f"nodes, one for each row: {cells_text(rest)}"
         )
-    for name in plan.fused:
-        yield f"{name} is mined: {fused_text(plan, name)}"
+    for names in fused_families(plan):
+        yield f"{name_of(names)} is mined: {fused_text(plan, names[0])}"
     counts: Counter[tuple[str, int]] = Counter()
     seconds: dict[tuple[str, int], float] = defaultdict(float)
     recording = observed.construction_seconds / max(observed.num_nodes, 1)
