@@ -75,7 +75,10 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
 
 
 def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal: bool = True) -> Ragged:
-    """One external per row; one alone where all rows are equal, as they `may_be`, and there is no gradient."""
+    """One external per row; one alone where all rows are equal, as they `may_be`, and there is no gradient.
+
+    Of integers there is one per row always: a call that is kept knows them as indices, and would take what they are
+    here for what they always are."""
     version = 0 if tensor.is_inference() else tensor._version
     key = "rows", id(tensor), version, dim
     known = rec.ragged_constants.get(key)
@@ -89,6 +92,7 @@ def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal
     if (
         count > 1
         and may_be_equal
+        and tensor.is_floating_point()
         and not tensor.requires_grad
         and moved[0].equal(moved[-1])
         and bool((moved == moved[:1]).all())

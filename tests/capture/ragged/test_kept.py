@@ -328,6 +328,23 @@ def test_calls_of_equal_sizes_read_their_own_indices(name: str) -> None:
     of_model(ByIndex(name), numbers, rounds=2)
 
 
+class ByDegree(Closed):
+    def forward(self, graph):
+        degree = torch.bincount(graph.target, minlength=len(graph.x)).clamp(min=1).unsqueeze(-1)
+        return self.up(graph.x) / degree
+
+
+def test_integers_that_are_equal_here_differ_elsewhere() -> None:
+    """Counts that forward makes of indices are no constants of a call that is kept."""
+    targets = [0, 0, 1, 1, 2, 2], [0, 1, 2, 2, 2, 2], [0, 0, 0, 0, 1, 2], [1, 1, 2], [0, 0, 1, 1], [0, 1, 1, 1]
+
+    def make(rng: Random) -> Any:
+        target = rng.choice(targets)
+        return SimpleNamespace(x=torch.rand(max(target) + 1, 3), target=torch.tensor(target))
+
+    of_model(ByDegree(), make)
+
+
 def test_indices_that_are_no_rows_are_told_as_by_eager() -> None:
     """Of a later instance, whose call is known."""
     net = of_model(Sends(), graph, rounds=1)
