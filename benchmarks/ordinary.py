@@ -4,10 +4,11 @@
                                   [--cells auto|unmined|marked] [--sample 0.34 --seed 0] [--compare] [--json FILE]
 
 A row: types, nodes and batches of one mini-batch; milliseconds of processor time of it by eager and by edbc, forward
-without gradients, the least of rounds that alternate in one process with one thread, after the mini-batches that are
-asked for lines; the gain with every instance recorded, as a plan runs it (eager where batching loses), and with
-instances captured once; microseconds of recording (Python and building the graph) per node; and of edbc's time the
-shares of recording, scheduling (with placing), and execution. A refused program says why.
+without gradients, the least of rounds that alternate in one process with one thread, after some mini-batches that warm
+it up; the gain with instances as they come, as a plan runs it (eager where batching loses), and with instances captured
+once. Every round is of instances that nobody has seen, the same for all ways; captured ones are drawn from four
+mini-batches in other company each time. Microseconds of recording (Python and building the graph) per node; and of
+edbc's time the shares of recording, scheduling (with placing), and execution. A refused program says why.
 
 With `--compare` a row is what automatic cells change, worst first: nodes, batches and milliseconds of the program as
 written (no cells), with automatic cells (without mined patterns), and with both, which take turns; the gains over
@@ -49,6 +50,10 @@ COLUMNS = ("program", "field", "types", "nodes", "batches", "eager ms", "edbc ms
 GAINS = {"recorded": "gain", "as run": "gain_as_run", "captured": "gain_captured"}
 WAYS = ("marked", "unmined", "auto")
 REPEATS = 7
+WARM = LOOKS + 6
+"""Mini-batches before any is measured: those that are asked for lines, and more for what recurs to have come."""
+MEASURED, COUNTED = 1000, 2000
+"""Seeds of the first mini-batch that is measured, and counted."""
 PARTS = ("construction", "scheduling", "execution")
 
 
@@ -91,31 +96,35 @@ def parse() -> argparse.Namespace:
 
 @torch.no_grad()
 def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
-    """One program. Mini-batches are made anew for every run, as programs may write on their instances."""
+    """One program."""
     row: dict[str, Any] = {"program": program.name, "field": program.field}
     model = program.build(options.hidden)
 
-    def fresh() -> list[Any]:
-        return program.instances(1, options.batch)
-
+    fresh = partial(program.instances, count=options.batch)
     started = time.perf_counter()
     try:
-        net = bound(model, fresh(), options.cells)
-        for _ in range(LOOKS + 1):
-            net(fresh())
+        net = warmed(model, fresh, options.cells)
     except EdbcError as error:
         return row | {"refused": str(error)}
     row["binding_seconds"] = time.perf_counter() - started
     ways = {"eager": (lambda instances: [model(instance) for instance in instances], fresh), "edbc": (net, fresh)}
-    captured = net.capture_each(fresh())
+    captured = [item for seed in range(4) for item in net.capture_each(fresh(seed))]
     refused = next((str(item) for item in captured if isinstance(item, UnsupportedError)), None)
     if refused is None:
-        ways["captured"] = (net, lambda: captured)
+        ways["captured"] = (net, lambda seed: Random(seed).sample(captured, options.batch))
     took = least(ways, options.rounds)
     if took["eager"] < took["edbc"]:
         as_planned = Net(replace(net.plan, run=RunAs("it was measured so")), model)
         took |= least({"eager again": ways["eager"], "as run": (as_planned, fresh)}, options.rounds)
     return row | counts(net, fresh) | figures(took) | {"not_captured": refused}
+
+
+def warmed(model: Any, fresh: Callable[[int], list[Any]], cells: str) -> Net:
+    """A net that has seen some mini-batches."""
+    net = bound(model, fresh(0), cells)
+    for seed in range(WARM):
+        net(fresh(seed))
+    return net
 
 
 @torch.no_grad()
@@ -124,20 +133,17 @@ def compare(programs: list[Program], options: argparse.Namespace) -> None:
     rows = []
     for program in programs:
         model = program.build(options.hidden)
-        fresh = partial(program.instances, 1, options.batch)
+        fresh = partial(program.instances, count=options.batch)
         ways: dict[str, Any] = {"eager": (lambda instances, model=model: [model(x) for x in instances], fresh)}
         try:
             for way in WAYS:
-                net = bound(model, fresh(), way)
-                for _ in range(LOOKS + 1):
-                    net(fresh())
-                ways[way] = net, fresh
+                ways[way] = warmed(model, fresh, way), fresh
         except EdbcError as error:
             print(f"{program.name} is refused: {error}")
             continue
         sizes = [Stats() for _ in WAYS]
         for way, stats in zip(WAYS, sizes, strict=True):
-            ways[way][0].run(fresh(), stats)
+            ways[way][0].run(fresh(COUNTED), stats)
         rows.append((program.name, sizes, least(ways, options.rounds)))
     print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
     print("| program | nodes | batches | eager ms | as written, unmined, auto | gains | auto |\n" + "|---" * 7 + "|")
@@ -161,7 +167,7 @@ def mean(ratios: list[float]) -> float:
 
 def least(ways: dict[str, Any], rounds: int) -> dict[str, float]:
     """Seconds that each way takes, the least of rounds in which they alternate."""
-    turns = [[seconds(*way) for way in ways.values()] for _ in range(rounds + 1)][1:]
+    turns = [[seconds(*way, MEASURED + 2 * turn) for way in ways.values()] for turn in range(rounds + 1)][1:]
     return dict(zip(ways, map(min, zip(*turns, strict=True)), strict=True))
 
 
@@ -176,23 +182,23 @@ def figures(took: dict[str, float]) -> dict[str, Any]:
     return found
 
 
-def seconds(function: Callable[[list[Any]], Any], fresh: Callable[[], list[Any]]) -> float:
+def seconds(function: Callable[[list[Any]], Any], fresh: Callable[[int], list[Any]], first: int) -> float:
     """Of processor time for one mini-batch, the best of two: machines are shared, and all of it is in one thread."""
     times = []
-    for _ in range(2):
-        instances = fresh()
+    for seed in (first, first + 1):
+        instances = fresh(seed)
         started = time.thread_time()
         function(instances)
         times.append(time.thread_time() - started)
     return min(times)
 
 
-def counts(net: Net, fresh: Callable[[], list[Any]]) -> dict[str, Any]:
+def counts(net: Net, fresh: Callable[[int], list[Any]]) -> dict[str, Any]:
     """What the mini-batch is made of, and where the time of the fastest of some goes."""
     stats: Stats | None = None
-    for _ in range(REPEATS):
+    for turn in range(REPEATS):
         now = Stats()
-        _, prepared = net.run(fresh(), now)
+        _, prepared = net.run(fresh(COUNTED + turn), now)
         stats = now if stats is None or now.seconds.total < stats.seconds.total else stats
     graph = prepared.whole[0].graph
     found = {"types": int((graph.counts() > 0).sum()), "nodes": stats.nodes, "batches": stats.batches}
